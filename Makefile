@@ -1,0 +1,82 @@
+# The commands of this project. They need only make and Python 3.11 or newer.
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
+CODE := $(wildcard src tests bench)
+ARGS ?=
+
+# The first of these that runs and is new enough; looked for only when .venv is made.
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup setup-dev run check test lint fmt bench lock clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.run  ## make .venv with the command .venv/bin/tidings
+
+setup-dev: $(VENV)/.dev  ## the same, with the tools for tests and style
+
+run: setup  ## start Tidings; flags in ARGS="--port 8461"
+	$(BIN)/tidings serve $(ARGS)
+
+check: lint  ## style, types, layers and the quick tests: under two minutes
+	$(BIN)/pytest -m "not slow and not kill" $(ARGS)
+
+test: lint  ## everything, slow tests and kill loops too
+	$(BIN)/pytest $(ARGS)
+
+lint: setup-dev
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy $(CODE)
+	$(BIN)/lint-imports --no-logo
+
+fmt: setup-dev  ## format the code and apply the safe fixes
+	$(BIN)/ruff check --fix-only $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(VENV)/.peers  ## run the benchmarks, or one: ARGS="burst --json"
+	$(BIN)/python -m bench $(ARGS)
+
+clean:  ## remove .venv and what the tools left behind
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- .venv: each stamp says that its lock is installed; a second call does nothing -----------------------------------
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Tidings needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "making $(VENV) with $(PYTHON)"
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) cannot make a venv: install its venv module (Debian, Ubuntu: python3-venv)" >&2; exit 1; }
+
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
+	@echo "installing $<"
+	@$(PIP) install --require-hashes -r $<
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+	@echo "installing $<"
+	@$(PIP) install --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.peers: requirements/peers.txt $(VENV)/.dev
+	@echo "installing $<"
+	@$(PIP) install --require-hashes -r $<
+	@touch $@
+
+# --- locks: `make lock` keeps what is pinned, `make lock ARGS=--upgrade` takes the newest; needs uv ------------------
+
+COMPILE = uv pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 \
+	--generate-hashes --custom-compile-command "make lock" $(ARGS)
+
+lock:  ## write requirements/*.txt again from pyproject.toml (needs uv)
+	$(COMPILE) --extra build -o requirements/run.txt
+	$(COMPILE) --extra dev -c requirements/run.txt -o requirements/dev.txt
+	$(COMPILE) --extra peers -c requirements/dev.txt -o requirements/peers.txt

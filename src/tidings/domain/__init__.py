@@ -1,0 +1,1 @@
+"""The pure core: values and the functions that decide, without I/O and without a clock."""

@@ -1,0 +1,117 @@
+"""Commands: what can be asked of the timeline. Outcomes: the truthful answers."""
+
+from enum import IntEnum
+from typing import Literal
+
+import msgspec
+
+from tidings.domain.lateness import Lateness
+from tidings.domain.when import When
+
+
+class Priority(IntEnum):
+    """Who goes first when more is due than one batch holds. The number is the order."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+State = Literal["pending", "paused", "in_flight", "released", "missed", "cancelled", "ended"]
+
+OutcomeWord = Literal[
+    "scheduled",
+    "released",
+    "replaced",
+    "unchanged",
+    "cancelled",
+    "paused",
+    "resumed",
+    "fired",
+    "in_flight",
+    "already_released",
+    "unknown",
+    "rejected",
+]
+
+FINISHED: frozenset[State] = frozenset({"released", "missed", "cancelled", "ended"})
+
+
+class Add(msgspec.Struct, frozen=True, gc=False):
+    """An admitted schedule: validated, with its message packed.
+
+    `id` None asks the store to make one. `content` is a digest of what was sent, as it was sent. `jitter_us` moves
+    every due time later and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash`
+    chooses the partition (None: no key, the id chooses).
+    """
+
+    tenant: str
+    id: str | None
+    topic: str
+    when: When
+    message: bytes
+    content: bytes
+    due: int
+    priority: Priority = Priority.NORMAL
+    lateness: Lateness = Lateness()
+    labels: str | None = None
+    jitter_us: int = 0
+    key_hash: int | None = None
+
+
+class Replace(msgspec.Struct, frozen=True, gc=False):
+    """Put this schedule in place of whatever its id holds. `reuse` starts a new generation of a finished id."""
+
+    add: Add
+    reuse: bool = False
+
+
+class Cancel(msgspec.Struct, frozen=True, gc=False):
+    """Nothing of this schedule leaves any more."""
+
+    tenant: str
+    id: str
+
+
+class Pause(msgspec.Struct, frozen=True, gc=False):
+    """Hold a schedule until it is resumed."""
+
+    tenant: str
+    id: str
+
+
+class Resume(msgspec.Struct, frozen=True, gc=False):
+    """Let a paused schedule go on; what it missed meanwhile follows its lateness policy."""
+
+    tenant: str
+    id: str
+
+
+class Fire(msgspec.Struct, frozen=True, gc=False):
+    """Release now: a one-shot instead of at its time, a recurring one in addition to its times."""
+
+    tenant: str
+    id: str
+
+
+Change = Replace | Cancel | Pause | Resume | Fire
+Command = Add | Change
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What really happened to a command. `state` is the schedule's state where the word alone does not say it."""
+
+    id: str
+    outcome: OutcomeWord
+    due: int | None = None
+    state: State | None = None
+    reason: str | None = None
+    in_flight: int | None = None
+    remembered_since: int | None = None
+
+
+def address(command: Command) -> tuple[str, str | None]:
+    """The tenant and id that a command speaks of."""
+    if isinstance(command, Replace):
+        return command.add.tenant, command.add.id
+    return command.tenant, command.id

@@ -1,0 +1,46 @@
+"""The errors that Tidings raises on purpose, one shallow tree.
+
+TidingsError
+|-- Invalid          a request cannot be accepted as it stands; says which field and what to change
+|-- KeyReused        an idempotency key came again with another body
+|-- NotOwner         this process stands by: another one owns the timeline
+|-- StoreError       the store cannot be used: newer version, damaged, full
+|-- NotAMember       a consumer group's former member tried to fetch or commit
+`-- NotFound         there is no such topic, group or key
+"""
+
+
+class TidingsError(Exception):
+    """Base of every error that Tidings raises on purpose."""
+
+
+class Invalid(TidingsError):
+    """A value that cannot be accepted: `field` names it, `detail` says what to change."""
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(field, detail)
+        self.field = field
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.detail}"
+
+
+class KeyReused(TidingsError):
+    """An idempotency key came again with another body."""
+
+
+class NotOwner(TidingsError):
+    """This process stands by: another one owns the timeline."""
+
+
+class StoreError(TidingsError):
+    """The store cannot be used; the text says why and what to do."""
+
+
+class NotAMember(TidingsError):
+    """A consumer group's former member tried to fetch or commit; join again."""
+
+
+class NotFound(TidingsError):
+    """There is no such topic, group or key."""

@@ -1,0 +1,49 @@
+"""Facts: what happened, told after it is durable. Logs and metrics listen to these and to nothing else."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tidings.domain.command import Command, Outcome
+
+
+class Changed(msgspec.Struct, frozen=True, gc=False):
+    """Commands were committed together; each outcome answers the command at its place."""
+
+    at: int
+    commands: Sequence[Command]
+    outcomes: Sequence[Outcome]
+
+
+class Released(msgspec.Struct, frozen=True, gc=False):
+    """Occurrences left for the bus in one transaction: how late each was, in microseconds, and on which topics."""
+
+    at: int
+    lateness_us: Sequence[int]
+    topics: frozenset[tuple[str, str]]
+
+
+class Missed(msgspec.Struct, frozen=True, gc=False):
+    """Occurrences that will never be released, by reason."""
+
+    at: int
+    counts: dict[str, int]
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """Requests that were never admitted, by the field at fault."""
+
+    at: int
+    tenant: str
+    field: str
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """This node began or ceased to own the timeline."""
+
+    at: int
+    owner: bool
+
+
+Fact = Changed | Released | Missed | Refused | Standing
+Listener = Callable[[Fact], None]

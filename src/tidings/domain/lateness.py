@@ -1,0 +1,100 @@
+"""What becomes of an occurrence that could not leave on time: released late, or missed with a reason."""
+
+from typing import Literal
+
+import msgspec
+
+from tidings.domain.when import When, first_index_at_or_after, last_index_at_or_before, occurrence
+
+Policy = Literal["fire_all", "fire_latest", "skip"]
+MissedReason = Literal["expired", "late_skipped", "late_max", "superseded"]
+
+# Above any restart or take-over, so that `skip` does not drop what merely moved to another node.
+GRACE_DEFAULT_US = 60_000_000
+
+
+class Lateness(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """How late is too late: the policy for what is overdue, and bounds that hold under every policy.
+
+    `fire_all` releases every overdue occurrence in turn, `fire_latest` only the latest one, `skip` only those
+    that are at most `grace_us` late.
+    """
+
+    policy: Policy = "fire_latest"
+    grace_us: int = GRACE_DEFAULT_US
+    max_us: int | None = None
+    expires_after_us: int | None = None
+
+
+class MissedRange(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Occurrences `first` to `last`, both included, that will never be released."""
+
+    first: int
+    last: int
+    reason: MissedReason
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What to do with a due schedule: each number before `next` is either released or missed, exactly once.
+
+    `release` is the occurrence to release now, `next` the one to wait for, None when none is left.
+    """
+
+    release: int | None
+    missed: tuple[MissedRange, ...]
+    next: int | None
+
+
+def deadline(due: int, lateness: Lateness) -> tuple[int, MissedReason] | None:
+    """The last moment at which it may be released, and why it is missed after that; None without bound."""
+    bound = _bound(lateness)
+    return None if bound is None else (due + bound[0], bound[1])
+
+
+def decide(when: When, n: int, now: int, lateness: Lateness) -> Decision:
+    """What to do at `now` with a schedule whose pending occurrence is n, however long it was down."""
+    due, following = occurrence(when, n), occurrence(when, n + 1)
+    if due is None or due > now:
+        return Decision(None, (), None if due is None else n)
+    if following is not None and following <= now:
+        return _decide_overdue(when, n, now, lateness)
+    bound = _bound(lateness)
+    after = None if following is None else n + 1
+    if bound is not None and now > due + bound[0]:
+        return Decision(None, (MissedRange(n, n, bound[1]),), after)
+    return Decision(n, (), after)
+
+
+def _decide_overdue(when: When, n: int, now: int, lateness: Lateness) -> Decision:
+    """The decision when at least two occurrences are due: by arithmetic, not by looking at each."""
+    missed: list[MissedRange] = []
+    first, last = n, last_index_at_or_before(when, now)
+    if bound := _bound(lateness):
+        oldest = first_index_at_or_after(when, now - bound[0])
+        first = last + 1 if oldest is None else max(n, oldest)
+        missed += _range(n, first - 1, bound[1])
+    if first > last:
+        return Decision(None, tuple(missed), _existing(when, last + 1))
+    release = last if lateness.policy == "fire_latest" else first
+    missed += _range(first, release - 1, "superseded")
+    return Decision(release, tuple(missed), _existing(when, release + 1))
+
+
+def _bound(lateness: Lateness) -> tuple[int, MissedReason] | None:
+    """The tightest bound on lateness and its reason; the first named wins a tie."""
+    bounds: list[tuple[int, MissedReason]] = []
+    if lateness.expires_after_us is not None:
+        bounds.append((lateness.expires_after_us, "expired"))
+    if lateness.policy == "skip":
+        bounds.append((lateness.grace_us, "late_skipped"))
+    if lateness.max_us is not None:
+        bounds.append((lateness.max_us, "late_max"))
+    return min(bounds, key=lambda bound: bound[0], default=None)
+
+
+def _range(first: int, last: int, reason: MissedReason) -> list[MissedRange]:
+    return [MissedRange(first, last, reason)] if first <= last else []
+
+
+def _existing(when: When, n: int) -> int | None:
+    return None if occurrence(when, n) is None else n

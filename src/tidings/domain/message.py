@@ -1,0 +1,20 @@
+"""What a record carries, and its packed form: the bytes that travel from intake to the bus untouched."""
+
+import msgspec
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Key, value and headers of a record. Headers keep their order, repeats and nulls."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+pack = _encoder.encode
+unpack = _decoder.decode

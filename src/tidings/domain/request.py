@@ -1,0 +1,56 @@
+"""What a producer asks for, as it was sent, and the limits it must keep."""
+
+import msgspec
+
+from tidings.domain.command import Priority
+from tidings.domain.errors import Invalid
+from tidings.domain.lateness import Policy
+from tidings.domain.message import Headers
+
+DAY_S = 86_400
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now."""
+
+    topic: str
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: Headers = ()
+    id: str | None = None
+    at: int | str | None = None
+    every: str | None = None
+    priority: Priority = Priority.NORMAL
+    expires_after: str | None = None
+    late: Policy | None = None
+    late_grace: str | None = None
+    late_max: str | None = None
+    jitter: str | None = None
+    labels: dict[str, str] | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, gc=False):
+    """Bounds on everything that comes in."""
+
+    value_bytes_max: int = 1024 * 1024
+    key_bytes_max: int = 16 * 1024
+    headers_max: int = 64
+    headers_bytes_max: int = 16 * 1024
+    id_bytes_max: int = 200
+    topic_chars_max: int = 249
+    labels_max: int = 16
+    labels_bytes_max: int = 4 * 1024
+    horizon_s: int = 3653 * DAY_S
+    period_min_s: int = 1
+    jitter_max_s: int = DAY_S
+    line_bytes_max: int = 1024 * 1024 + 64 * 1024
+    page_rows_max: int = 1000
+
+    def __post_init__(self) -> None:
+        for name, most in _MOST.items():
+            if not 0 < getattr(self, name) <= most:
+                raise Invalid(f"limits.{name}", f"must lie between 1 and {most}")
+
+
+# What the layout of the stores can hold.
+_MOST = {"id_bytes_max": 999, "labels_bytes_max": 9_999, "horizon_s": 50 * 366 * DAY_S}

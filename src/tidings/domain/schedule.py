@@ -1,0 +1,103 @@
+"""How a schedule and its history look to a reader."""
+
+import re
+
+import msgspec
+
+from tidings.domain.command import Priority, State
+from tidings.domain.lateness import Lateness
+from tidings.domain.when import When
+
+# An id that we make carries its place: arrival number and due time, so that it needs no entry in any map.
+MADE_ID = re.compile(r"tid_([0-9]{16})([0-9]{16})([012])\Z")
+
+
+def make_id(arrival: int, due: int, priority: int) -> str:
+    """An id of our own form; sorts by arrival."""
+    return f"tid_{arrival:016d}{due:016d}{int(priority)}"
+
+
+class Schedule(msgspec.Struct, frozen=True, gc=False):
+    """One schedule as it stands: pending, paused, or finished and still remembered.
+
+    `due` is the pending occurrence's moment, for a finished one that of its last. `occurrence` is that occurrence's
+    number. `message` is packed, None once it is gone. `partition` and `offset` say where a released one-shot lies.
+    """
+
+    tenant: str
+    id: str
+    generation: int
+    topic: str
+    state: State
+    due: int
+    accepted: int
+    priority: Priority = Priority.NORMAL
+    occurrence: int = 1
+    when: When | None = None
+    lateness: Lateness | None = None
+    labels: str | None = None
+    message: bytes | None = None
+    finished: int | None = None
+    reason: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One line of a schedule's history."""
+
+    at: int
+    event: str
+    occurrence: int | None = None
+    due: int | None = None
+    reason: str | None = None
+    count: int | None = None
+
+
+class Query(msgspec.Struct, frozen=True, gc=False):
+    """What to list: every condition given must hold. `after` is the cursor of the page before."""
+
+    topic: str | None = None
+    state: State | None = None
+    due_from: int | None = None
+    due_to: int | None = None
+    prefix: str | None = None
+    label: tuple[str, str] | None = None
+    after: str | None = None
+    limit: int = 100
+
+
+class Page(msgspec.Struct, frozen=True, gc=False):
+    """Some schedules in due order, and where to go on (None: that was all). May be short while there is more."""
+
+    schedules: tuple[Schedule, ...]
+    cursor: str | None
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One released occurrence on the log. `message` is packed."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    generation: int
+    number: int
+    due: int
+    released: int
+    message: bytes
+    final: bool = False
+
+    @property
+    def occurrence(self) -> str:
+        """The occurrence's id: stable over every retry and crash."""
+        return f"{self.id}/{self.generation}/{self.number}"
+
+
+class Topic(msgspec.Struct, frozen=True, gc=False):
+    """A topic of the log: how many records each partition holds, from which offset to which (exclusive)."""
+
+    name: str
+    first: tuple[int, ...]
+    next: tuple[int, ...]
+    bytes: int

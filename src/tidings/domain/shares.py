@@ -1,0 +1,23 @@
+"""Fair shares of a batch: by priority, and inside a priority dealt by tenant."""
+
+from collections.abc import Sequence
+
+from tidings.domain.command import Priority
+
+WEIGHTS = {Priority.HIGH: 60, Priority.NORMAL: 30, Priority.LOW: 10}
+
+
+def deal(streams: Sequence[tuple[int, int]], rows: int) -> dict[int, int]:
+    """How many rows each stream, given as (stream, priority), may take of a batch; everyone gets at least one.
+
+    The shares of priorities that are not there pass on to those that are.
+    """
+    members: dict[int, list[int]] = {}
+    for stream, priority in streams:
+        members.setdefault(priority, []).append(stream)
+    total = sum(WEIGHTS[Priority(priority)] for priority in members)
+    quotas: dict[int, int] = {}
+    for priority, names in members.items():
+        share = rows * WEIGHTS[Priority(priority)] // total
+        quotas.update(dict.fromkeys(names, max(1, share // len(names))))
+    return quotas

@@ -1,0 +1,1 @@
+"""Dispatch: releases what falls due, at its moment."""

@@ -1,0 +1,69 @@
+"""The dispatcher: sleeps until something is due and releases it. `tick` is one step, `run` the repetition."""
+
+from tidings.clock import Clock
+from tidings.dispatch.waiter import Waiter
+from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.facts import Listener, Missed, Released
+from tidings.ports import Release, Timeline
+
+BATCH_ROWS_MIN = 128
+BATCH_ROWS_MAX = 1_024
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+SLEEP_US_MAX = 1_000_000
+RETRY_US = 250_000
+
+
+class Dispatcher:
+    """Owns the timeline's due end while this process owns the timeline."""
+
+    def __init__(self, timeline: Timeline, clock: Clock, waiter: Waiter, tell: Listener) -> None:
+        self._timeline = timeline
+        self._clock = clock
+        self._waiter = waiter
+        self._tell = tell
+        self._stopping = False
+        self._rows = BATCH_ROWS_MIN
+
+    async def run(self) -> None:
+        """Release until stopped; the batch in hand is always finished."""
+        while not self._stopping:
+            try:
+                pause_us = await self.tick()
+            except (NotOwner, StoreError):
+                pause_us = RETRY_US
+            if pause_us > 0:
+                await self._waiter.wait(pause_us)
+
+    async def tick(self) -> int:
+        """Release one batch of what is due; answers how long to sleep, 0 if there is more.
+
+        Batches grow while there is more: the first rows of a burst are not held up by the rest of it.
+        """
+        now = self._clock.now()
+        due = self._timeline.next_due()
+        if due is None or due > now:
+            return SLEEP_US_MAX if due is None else min(due - now, SLEEP_US_MAX)
+        release = await self._timeline.release(now, self._rows, self._clock)
+        self._rows = _next_rows(self._rows, release)
+        self._announce(now, release)
+        return 0
+
+    def stop(self) -> None:
+        """End after the batch in hand."""
+        self._stopping = True
+        self._waiter.wake()
+
+    def _announce(self, now: int, release: Release) -> None:
+        if release.lateness_us or release.topics:
+            self._tell(Released(now, release.lateness_us, release.topics))
+        if release.missed:
+            self._tell(Missed(now, release.missed))
+
+
+def _next_rows(rows: int, release: Release) -> int:
+    """Batches grow while there is more, up to a bound on rows and on bytes."""
+    if not release.more:
+        return BATCH_ROWS_MIN
+    if release.bytes > BATCH_BYTES_MAX:
+        return max(1, rows * BATCH_BYTES_MAX // release.bytes)
+    return min(rows * 2, BATCH_ROWS_MAX)

@@ -1,0 +1,76 @@
+"""Ownership of the timeline: taken by a lease, renewed while we live, and the housekeeping that comes with it."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from tidings.clock import Clock
+from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.facts import Listener, Standing
+from tidings.ports import Store
+
+POLL_S = 0.25
+TEND_IDLE_S = 0.25
+
+
+class Owner:
+    """Keeps the lease, or stands by until it is free."""
+
+    def __init__(self, store: Store, clock: Clock, lease_us: int, wake: Callable[[], None], tell: Listener) -> None:
+        self._store = store
+        self._clock = clock
+        self._lease_us = lease_us
+        self._wake = wake
+        self._tell = tell
+        self._stopped = asyncio.Event()
+        self._owns = False
+        self._error: str | None = None
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether we own the timeline, and if not, what we wait for."""
+        if self._owns:
+            return True, "ready"
+        return False, self._error or "standing by: another process owns this store"
+
+    async def run(self) -> None:
+        """Renew until stopped, then resign."""
+        while not self._stopped.is_set():
+            await self.try_once()
+            await self._pause(POLL_S if not self._owns else self._lease_us / 4_000_000)
+        if self._owns:
+            with contextlib.suppress(StoreError):  # then the lease runs out by itself
+                await self._store.resign()
+
+    async def try_once(self) -> None:
+        """Take or renew the lease."""
+        try:
+            owns = await self._store.acquire(self._clock.elapsed(), self._lease_us)
+            self._error = None
+        except StoreError as error:
+            owns, self._error = False, str(error)
+        if owns != self._owns:
+            self._owns = owns
+            self._tell(Standing(self._clock.now(), owns))
+            self._wake()
+
+    def stop(self) -> None:
+        """End after the slice in hand."""
+        self._stopped.set()
+
+    async def tend(self) -> None:
+        """Do the housekeeping that comes with ownership, slice by slice, until stopped."""
+        while not self._stopped.is_set():
+            more = False
+            if self._owns:
+                try:
+                    more = await self._store.tend(self._clock.now())
+                except (NotOwner, StoreError):
+                    more = False
+                self._wake()
+            await self._pause(0.001 if more else TEND_IDLE_S)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        except TimeoutError:
+            return

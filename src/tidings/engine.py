@@ -1,0 +1,165 @@
+"""The engine: one store, one clock, and the stages around them. Every edge, and the library, speaks to this."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from tidings.bus.follow import Following
+from tidings.bus.groups import Groups
+from tidings.clock import Clock
+from tidings.dispatch.dispatcher import Dispatcher
+from tidings.dispatch.owner import Owner
+from tidings.dispatch.waiter import Waiter
+from tidings.domain.command import Add, Command, Outcome, Replace
+from tidings.domain.errors import Invalid, NotOwner
+from tidings.domain.facts import Fact, Listener, Refused, Released, Standing
+from tidings.domain.request import Limits, Request
+from tidings.domain.schedule import Event, Page, Query, Record, Schedule
+from tidings.intake.admission import Admission, check_new_id
+from tidings.intake.intake import Intake
+from tidings.ports import Count, Receipt, Store
+
+STOP_S = 4.0
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What an engine can be told; the rest is the store's."""
+
+    limits: Limits = Limits()
+    low_jitter_us: int = 0
+    lease_us: int = 3_000_000
+    session_us: int = 4_000_000
+
+
+class Engine:
+    """Schedules, releases and shows. Use as an asynchronous context manager, or `start` and `stop`."""
+
+    def __init__(
+        self, store: Store, clock: Clock, settings: Settings | None = None, listeners: Sequence[Listener] = ()
+    ) -> None:
+        self.settings = settings or Settings()
+        self.store = store
+        self.clock = clock
+        self._listeners = list(listeners)
+        self.waiter = Waiter()
+        self.admission = Admission(self.settings.limits, self.settings.low_jitter_us)
+        self.intake = Intake(store, clock, self.tell, self.waiter.wake)
+        self.dispatcher = Dispatcher(store, clock, self.waiter, self.tell)
+        self.owner = Owner(store, clock, self.settings.lease_us, self.waiter.wake, self.tell)
+        self.following = Following(store)
+        self._groups = Groups(store, clock, self.following, self.settings.session_us)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin to release, once this process owns the timeline."""
+        await self.owner.try_once()
+        self._tasks = [
+            asyncio.create_task(self.owner.run(), name="tidings-owner"),
+            asyncio.create_task(self.owner.tend(), name="tidings-tending"),
+            asyncio.create_task(self.dispatcher.run(), name="tidings-dispatcher"),
+        ]
+
+    async def wait(self) -> None:
+        """Return when the engine is stopped; raise what ended one of its tasks, for then it releases no more."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """Finish the batch in hand, hand over the lease, close the store."""
+        self.dispatcher.stop()
+        self.owner.stop()
+        self.following.close()
+        _, late = await asyncio.wait(self._tasks, timeout=STOP_S) if self._tasks else (set(), set())
+        for task in late:
+            task.cancel()
+        self.waiter.close()
+        await self.store.close()
+
+    def listen(self, listener: Listener) -> None:
+        """Tell a listener every fact from now on."""
+        self._listeners.append(listener)
+
+    def tell(self, fact: Fact) -> None:
+        """Tell everyone what happened. Followers wake up; who no longer owns the timeline has no groups."""
+        match fact:
+            case Released():
+                self.following.notify(fact.topics)
+            case Standing(owner=False):
+                self._groups.disband()
+            case _:
+                pass
+        for listener in self._listeners:
+            listener(fact)
+
+    # Changes
+
+    def admit(self, tenant: str, request: Request, *, new: bool = True, now: int | None = None) -> Add:
+        """The command for a request; raises `Invalid`. `new` refuses ids of our own form."""
+        try:
+            if new and request.id is not None:
+                check_new_id(request.id)
+            return self.admission.admit(tenant, request, self.clock.now() if now is None else now)
+        except Invalid as invalid:
+            self.tell(Refused(self.clock.now(), tenant, invalid.field))
+            raise
+
+    async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
+        """Commit commands durably, in order, and answer each."""
+        return await self.intake.submit(commands, receipt)
+
+    async def schedule(self, tenant: str, request: Request, receipt: Receipt | None = None) -> Outcome:
+        """Admit and commit one new schedule."""
+        return (await self.submit([self.admit(tenant, request)], receipt))[0]
+
+    async def replace(self, tenant: str, request: Request, *, reuse: bool = False) -> Outcome:
+        """Admit a schedule and put it in place of what its id holds."""
+        return (await self.submit([Replace(self.admit(tenant, request, new=False), reuse)]))[0]
+
+    # Reads
+
+    async def find(self, tenant: str, schedule_id: str) -> Schedule | None:
+        """A schedule as it stands, None if it is not (or no longer) known."""
+        return await self.store.find(tenant, schedule_id, self.clock.now())
+
+    async def history(self, tenant: str, schedule_id: str) -> list[Event]:
+        """What happened to a schedule and when, oldest first; empty if it is not known."""
+        return await self.store.history(tenant, schedule_id, self.clock.now())
+
+    async def page(self, tenant: str, query: Query) -> Page:
+        """Schedules that fit a query, in due order."""
+        return await self.store.page(tenant, query, self.clock.now())
+
+    async def count(self) -> Count:
+        """The store's size."""
+        return await self.store.count(self.clock.now())
+
+    async def read(
+        self, tenant: str, topic: str, cursor: str | None, limit: int, wait_us: int = 0
+    ) -> tuple[list[Record], str]:
+        """Records of a topic after a cursor, waiting for one if there is none; and the cursor behind them."""
+        return await self.following.read(tenant, topic, cursor, limit, wait_us)
+
+    @contextlib.asynccontextmanager
+    async def follow(
+        self, tenant: str, topic: str, cursor: str | None = None, limit: int = 500
+    ) -> AsyncIterator[AsyncIterator[tuple[list[Record], str]]]:
+        """Batches of records of a topic as they appear, each with the cursor behind it, without end."""
+        batches = self.following.follow(tenant, topic, cursor, limit)
+        try:
+            yield batches
+        finally:
+            await batches.aclose()
+
+    @property
+    def groups(self) -> Groups:
+        """The consumer groups, which only the owner of the timeline leads."""
+        if not self.owner.readiness()[0]:
+            raise NotOwner(self.owner.readiness()[1])
+        return self._groups
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether this process takes changes now, and why not."""
+        return self.owner.readiness()

@@ -1,0 +1,1 @@
+"""Intake: from a request to a durable row."""

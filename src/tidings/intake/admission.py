@@ -1,0 +1,193 @@
+"""Admission: a request becomes a command, or is refused with the field and what to change."""
+
+import re
+from hashlib import blake2b
+from itertools import count
+from zlib import crc32
+
+import msgspec
+
+from tidings.domain import iso8601
+from tidings.domain.command import Add, Priority
+from tidings.domain.errors import Invalid
+from tidings.domain.jitter import jittered
+from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
+from tidings.domain.message import Headers, Message, pack
+from tidings.domain.request import Limits, Request
+from tidings.domain.schedule import MADE_ID
+from tidings.domain.when import Every, Once, When, advance, occurrence
+
+SECOND_US = 1_000_000
+CONTENT_BYTES = 16
+NO_CONTENT = bytes(CONTENT_BYTES)  # an id that Tidings makes cannot come again with the same content
+TOPICS_SEEN_MAX = 10_000
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+\Z")
+_ID_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_DEFAULT_LATENESS = Lateness()
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Admission:
+    """Turns requests of any edge into commands, under the limits of this node."""
+
+    def __init__(self, limits: Limits, low_jitter_us: int = 0) -> None:
+        self.limits = limits
+        self._low_jitter_us = low_jitter_us
+        self._horizon_us = limits.horizon_s * SECOND_US
+        # A packed message no longer than this keeps every limit on its parts.
+        self._small_bytes = min(limits.value_bytes_max, limits.key_bytes_max, limits.headers_bytes_max)
+        self._topics_seen: set[str] = set()
+        self._nameless = count()
+
+    def admit(self, tenant: str, request: Request, now: int) -> Add:
+        """The command for a request; raises `Invalid` with the field at fault."""
+        if request.topic not in self._topics_seen:
+            self.check_topic(request.topic)
+        if request.id is not None:
+            self._check_id(request.id)
+        message = pack(Message(request.key, request.value, request.headers))
+        if len(message) > self._small_bytes or len(request.headers) > self.limits.headers_max:
+            self._check_sizes(request)
+        plain = (
+            request.expires_after is None
+            and request.late is None
+            and request.late_grace is None
+            and request.late_max is None
+            and request.jitter is None
+            and not request.labels
+        )
+        at = request.at
+        if request.every is None:
+            due = at if type(at) is int else self._at(at, now)
+            when: When = Once(due)
+        else:
+            when = self._every(request, now)
+            due = self._first_due(when)
+        if not 0 <= due <= now + self._horizon_us:
+            raise self._beyond(when, due)
+        low = request.priority is Priority.LOW
+        jitter_us = self._jitter(tenant, request, message) if low or not plain else 0
+        return Add(
+            tenant,
+            request.id,
+            request.topic,
+            when,
+            message,
+            NO_CONTENT if request.id is None else _digest(request, message),
+            due + jitter_us,
+            request.priority,
+            _DEFAULT_LATENESS if plain else _lateness(request),
+            None if plain else self._labels(request.labels),
+            jitter_us,
+            None if request.key is None else crc32(request.key),
+        )
+
+    def check_topic(self, topic: str) -> None:
+        """Refuse what cannot be a topic's name."""
+        if len(topic) > self.limits.topic_chars_max:
+            raise Invalid("topic", f"is longer than {self.limits.topic_chars_max} characters")
+        if not _TOPIC.match(topic) or topic in {".", ".."}:
+            raise Invalid("topic", "use letters, digits, '.', '_' and '-' only (at least one, not '.' or '..')")
+        if len(self._topics_seen) < TOPICS_SEEN_MAX:
+            self._topics_seen.add(topic)
+
+    def _check_id(self, schedule_id: str) -> None:
+        if not schedule_id or _ID_FORBIDDEN.search(schedule_id):
+            raise Invalid("id", "is empty or holds control characters: leave it out, or use printable text")
+        if len(schedule_id) > self.limits.id_bytes_max or len(schedule_id.encode()) > self.limits.id_bytes_max:
+            raise Invalid("id", f"is longer than {self.limits.id_bytes_max} bytes of UTF-8")
+
+    def _check_sizes(self, request: Request) -> None:
+        limits = self.limits
+        if request.value is not None and len(request.value) > limits.value_bytes_max:
+            raise Invalid("value", f"has {len(request.value)} bytes, at most {limits.value_bytes_max} are taken")
+        if request.key is not None and len(request.key) > limits.key_bytes_max:
+            raise Invalid("key", f"has {len(request.key)} bytes, at most {limits.key_bytes_max} are taken")
+        self._check_headers(request.headers)
+
+    def _check_headers(self, headers: Headers) -> None:
+        if len(headers) > self.limits.headers_max:
+            raise Invalid("headers", f"there are {len(headers)}, at most {self.limits.headers_max} are taken")
+        size = 0
+        for name, value in headers:
+            size += len(name) + (len(value) if value is not None else 0)
+        if size > self.limits.headers_bytes_max:
+            raise Invalid("headers", f"have {size} bytes, at most {self.limits.headers_bytes_max} are taken")
+
+    def _at(self, at: int | str | None, now: int) -> int:
+        if at is None:
+            return now
+        if isinstance(at, int):
+            return at
+        if at[:1] in {"+", "P"} or (at[:1].isdigit() and at[-1:].isalpha() and at[-1:] not in {"Z", "z"}):
+            return advance(now, iso8601.parse_duration(at, "at"))
+        try:
+            return iso8601.parse_instant(at)
+        except Invalid as invalid:
+            raise Invalid("at", f"{invalid.detail}, or a duration from now such as +5s") from None
+
+    def _every(self, request: Request, now: int) -> Every:
+        assert request.every is not None
+        if request.at is not None:
+            raise Invalid("at", "give either 'at' or 'every', not both")
+        every = iso8601.parse_interval(request.every, now)
+        if every.period_min_us() < self.limits.period_min_s * SECOND_US:
+            raise Invalid("every", f"the period is below the least of {self.limits.period_min_s} s")
+        return every
+
+    def _first_due(self, when: When) -> int:
+        due = occurrence(when, 1)
+        if due is None:
+            raise Invalid("every", "has no occurrence: its end lies before its first moment")
+        return due
+
+    def _beyond(self, when: When, due: int) -> Invalid:
+        field = "at" if isinstance(when, Once) else "every"
+        if due < 0:
+            return Invalid(field, "lies before 1970")
+        return Invalid(field, f"lies more than {self.limits.horizon_s // 86_400} days ahead, the most that is taken")
+
+    def _jitter(self, tenant: str, request: Request, message: bytes) -> int:
+        window_us = self._low_jitter_us if request.priority == Priority.LOW else 0
+        if request.jitter is not None:
+            window_us = iso8601.parse_exact_duration(request.jitter, "jitter")
+            if window_us > self.limits.jitter_max_s * SECOND_US:
+                raise Invalid("jitter", f"is above the most of {self.limits.jitter_max_s} s")
+        if not window_us:
+            return 0
+        identity = request.id.encode() if request.id is not None else message + next(self._nameless).to_bytes(8, "big")
+        return jittered(0, window_us, tenant.encode() + b"\0" + identity)
+
+    def _labels(self, labels: dict[str, str] | None) -> str | None:
+        if not labels:
+            return None
+        if len(labels) > self.limits.labels_max:
+            raise Invalid("labels", f"there are {len(labels)}, at most {self.limits.labels_max} are taken")
+        text = _encode(labels)
+        if len(text) > self.limits.labels_bytes_max:
+            raise Invalid("labels", f"have {len(text)} bytes, at most {self.limits.labels_bytes_max} are taken")
+        return text.decode()
+
+
+def _digest(request: Request, message: bytes) -> bytes:
+    """A digest of what was sent, as it was sent: `+5s` twice is the same."""
+    sent = _encode(msgspec.structs.replace(request, value=None, key=None, headers=()))
+    return blake2b(message + sent, digest_size=CONTENT_BYTES).digest()
+
+
+def check_new_id(schedule_id: str) -> None:
+    """Callers may not make up ids of the form that Tidings makes."""
+    if MADE_ID.match(schedule_id):
+        raise Invalid("id", "has the form of ids that Tidings makes: choose another, or leave it out")
+
+
+def _lateness(request: Request) -> Lateness:
+    return Lateness(
+        request.late or "fire_latest",
+        GRACE_DEFAULT_US
+        if request.late_grace is None
+        else iso8601.parse_exact_duration(request.late_grace, "late_grace"),
+        None if request.late_max is None else iso8601.parse_exact_duration(request.late_max, "late_max"),
+        None if request.expires_after is None else iso8601.parse_exact_duration(request.expires_after, "expires_after"),
+    )

@@ -1,0 +1,138 @@
+"""Every seam on one screen: what the stages ask of a store."""
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.domain.command import Command, Outcome
+from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """A caller's idempotency key, and a digest of what came with it."""
+
+    tenant: str
+    key: str
+    body: bytes
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """What one release transaction did. `more` says that something is still due."""
+
+    lateness_us: Sequence[int] = ()
+    topics: frozenset[tuple[str, str]] = frozenset()
+    missed: dict[str, int] = {}
+    more: bool = False
+    bytes: int = 0
+
+
+class Count(msgspec.Struct, frozen=True, gc=False):
+    """The store's size: schedules pending, those overdue (counted up to a bound), and bytes on disk."""
+
+    pending: int
+    overdue: int
+    bytes: int
+
+
+class ApiKey(msgspec.Struct, frozen=True, gc=False):
+    """An API key as stored: never the key itself, only its digest."""
+
+    name: str
+    tenant: str
+    digest: bytes
+    admin: bool
+    created: int
+
+
+class Timeline(Protocol):
+    """The durable, ordered set of what is pending. Each verb says what it makes atomic."""
+
+    def apply(self, commands: Sequence[Command], now: int, receipt: Receipt | None = None) -> Awaitable[list[Outcome]]:
+        """Commit all commands in order in one durable transaction and answer each. Begins before it is awaited.
+
+        With a receipt seen before, the first answers again and nothing changes; `KeyReused` if the body differs.
+        """
+        ...
+
+    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
+        """Move what is due at `now` onto the log, or count it as missed, in one durable transaction.
+
+        Where a clock is given, it is read anew when the transaction begins, which may be later than the call.
+
+        At most `rows_max` rows, in fair shares by priority and tenant. Recurring ones get their next occurrence.
+        """
+        ...
+
+    def next_due(self) -> int | None:
+        """When the next release has work to do; None if nothing is near. Never later than the truth."""
+        ...
+
+    async def tend(self, now: int) -> bool:
+        """One small slice of housekeeping, in its own transaction; True if more is waiting."""
+        ...
+
+
+class Reading(Protocol):
+    """What can be seen of the timeline."""
+
+    async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None: ...
+
+    async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]: ...
+
+    async def page(self, tenant: str, query: Query, now: int) -> Page: ...
+
+    async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
+        """Pending by time: (start of a step, how many), empty steps left out; True if it was cut short."""
+        ...
+
+    async def count(self, now: int) -> Count: ...
+
+
+class Log(Protocol):
+    """The built-in bus: topics, partitions, offsets, and where consumer groups stand."""
+
+    partitions: int
+
+    async def topics(self, tenant: str) -> list[Topic]: ...
+
+    async def topic(self, tenant: str, name: str) -> Topic | None: ...
+
+    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+        """Records of one partition from an offset on (or from the first that is still kept)."""
+        ...
+
+    async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]: ...
+
+    async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """Keep where a group stands, durably."""
+        ...
+
+
+class Keys(Protocol):
+    """API keys, stored as digests."""
+
+    async def keys(self) -> list[ApiKey]: ...
+
+    async def add_key(self, key: ApiKey) -> None: ...
+
+    async def revoke_key(self, name: str) -> bool: ...
+
+
+class Ownership(Protocol):
+    """One process owns the timeline, by a lease that it renews; every write checks the owner's token."""
+
+    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+        """Take or renew the lease; False while another's still runs."""
+        ...
+
+    async def resign(self) -> None:
+        """Hand the lease over at once."""
+        ...
+
+
+class Store(Timeline, Reading, Log, Keys, Ownership, Protocol):
+    """All of it, in one place that commits together."""
+
+    async def close(self) -> None: ...

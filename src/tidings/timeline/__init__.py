@@ -1,0 +1,1 @@
+"""Timelines: the stores that hold what is pending."""

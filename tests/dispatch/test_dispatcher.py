@@ -1,0 +1,171 @@
+"""One step of the dispatcher: never early, never asleep over something, and always goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.contract.making import MILLISECOND, MINUTE, NOW, SECOND, add, applied, every, left
+from tidings.clock import Clock
+from tidings.dispatch import dispatcher as module
+from tidings.dispatch.dispatcher import BATCH_ROWS_MAX, BATCH_ROWS_MIN, SLEEP_US_MAX, Dispatcher
+from tidings.dispatch.waiter import Waiter
+from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.facts import Fact, Missed, Released
+from tidings.domain.lateness import Lateness
+from tidings.ports import Release
+from tidings.testing import SimulatedClock, eventually
+from tidings.timeline.memory import MemoryStore
+
+
+class Scene:
+    """A dispatcher over a store in memory, on a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.clock = SimulatedClock(NOW)
+        self.store = MemoryStore()
+        self.waiter = Waiter()
+        self.facts: list[Fact] = []
+        self.dispatcher = Dispatcher(self.store, self.clock, self.waiter, self.facts.append)
+
+    async def tick(self) -> int:
+        return await self.dispatcher.tick()
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    yield made
+    made.waiter.close()
+
+
+async def test_with_nothing_to_do_it_looks_again_now_and_then(scene: Scene) -> None:
+    assert await scene.tick() == SLEEP_US_MAX
+    assert scene.facts == []
+
+
+async def test_it_sleeps_until_the_very_moment_and_is_never_early(scene: Scene) -> None:
+    await applied(scene.store, add("one", NOW + 300 * MILLISECOND))
+    assert await scene.tick() == 300 * MILLISECOND
+    scene.clock.advance(300 * MILLISECOND - 1)
+    assert await scene.tick() == 1
+    assert await left(scene.store) == []
+    scene.clock.advance(1)
+    assert await scene.tick() == 0
+    assert await left(scene.store) == ["one"]
+    assert scene.facts == [Released(scene.clock.now(), [0], frozenset({("acme", "greetings")}))]
+    assert await scene.tick() == SLEEP_US_MAX
+
+
+async def test_what_is_far_away_is_looked_at_again(scene: Scene) -> None:
+    await applied(scene.store, add("one", NOW + MINUTE))
+    assert await scene.tick() == SLEEP_US_MAX
+
+
+async def test_something_earlier_shortens_the_sleep(scene: Scene) -> None:
+    await applied(scene.store, add("late", NOW + 900 * MILLISECOND))
+    assert await scene.tick() == 900 * MILLISECOND
+    await applied(scene.store, add("early", NOW + MILLISECOND))
+    assert await scene.tick() == MILLISECOND
+
+
+async def test_a_clock_set_back_holds_things_up_and_doubles_nothing(scene: Scene) -> None:
+    await applied(scene.store, every("many", NOW, count=3))
+    while await scene.tick() == 0:
+        pass
+    scene.clock.step(-MINUTE)
+    assert await scene.tick() == SLEEP_US_MAX
+    for _ in range(4):
+        scene.clock.advance(MINUTE)
+        while await scene.tick() == 0:
+            pass
+    assert await left(scene.store) == ["many"] * 3
+
+
+async def test_what_is_too_late_is_told(scene: Scene) -> None:
+    await applied(scene.store, add("one", NOW - MINUTE, lateness=Lateness(expires_after_us=SECOND)))
+    assert await scene.tick() == 0
+    assert scene.facts == [Missed(NOW, {"expired": 1})]
+
+
+async def test_it_is_woken_for_what_arrives(scene: Scene) -> None:
+    running = asyncio.create_task(scene.dispatcher.run())
+    await applied(scene.store, add("later", NOW + MINUTE))
+    scene.waiter.wake()
+    await applied(scene.store, add("now", NOW))
+    scene.waiter.wake()
+
+    async def is_there() -> bool:
+        return await left(scene.store) == ["now"]
+
+    await eventually(is_there)
+    scene.dispatcher.stop()
+    await running
+
+
+class Troubled:
+    """A timeline with something due whose releases go as a script says."""
+
+    def __init__(self, *script: Exception | Release) -> None:
+        self.script = list(script)
+        self.asked: list[int] = []
+        self.begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    def next_due(self) -> int | None:
+        return NOW if self.script else None
+
+    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
+        self.asked.append(rows_max)
+        self.begun.set()
+        await self.may_end.wait()
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+def dispatch(timeline: Troubled, waiter: Waiter, facts: list[Fact] | None = None) -> Dispatcher:
+    told: list[Fact] = [] if facts is None else facts
+    return Dispatcher(timeline, SimulatedClock(NOW), waiter, told.append)  # type: ignore[arg-type]
+
+
+async def test_trouble_with_the_store_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_US", 1)
+    facts: list[Fact] = []
+    timeline = Troubled(StoreError("full"), NotOwner("another"), StoreError("full"), Release([5]))
+    waiter = Waiter()
+    dispatcher = dispatch(timeline, waiter, facts)
+    running = asyncio.create_task(dispatcher.run())
+    await eventually(lambda: facts == [Released(NOW, [5], frozenset())])
+    dispatcher.stop()
+    await running
+    waiter.close()
+
+
+async def test_the_batch_in_hand_is_finished() -> None:
+    facts: list[Fact] = []
+    timeline = Troubled(Release([1], more=True), Release([2]))
+    timeline.may_end.clear()
+    waiter = Waiter()
+    dispatcher = dispatch(timeline, waiter, facts)
+    running = asyncio.create_task(dispatcher.run())
+    await timeline.begun.wait()
+    dispatcher.stop()
+    assert not running.done()
+    timeline.may_end.set()
+    await running
+    assert facts == [Released(NOW, [1], frozenset())], "that one and no other"
+    waiter.close()
+
+
+async def test_batches_grow_while_there_is_more() -> None:
+    timeline = Troubled(*(Release([1], more=True) for _ in range(6)), Release([1]), Release([1]))
+    waiter = Waiter()
+    dispatcher = dispatch(timeline, waiter)
+    while await dispatcher.tick() == 0:
+        pass
+    growing = [min(BATCH_ROWS_MIN * 2**step, BATCH_ROWS_MAX) for step in range(7)]
+    assert timeline.asked == [*growing, BATCH_ROWS_MIN]
+    waiter.close()

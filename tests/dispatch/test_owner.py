@@ -1,0 +1,136 @@
+"""Ownership: taken, renewed, lost and handed over; and the housekeeping that only an owner does."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.making import NOW, SECOND
+from tests.dispatch.turns import turns
+from tidings.dispatch import owner as module
+from tidings.dispatch.owner import Owner
+from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.facts import Fact, Standing
+from tidings.testing import SimulatedClock, eventually
+
+LEASE_US = 3 * SECOND
+
+
+class Store:
+    """What an owner asks of a store, answered as a test likes."""
+
+    def __init__(self) -> None:
+        self.answer: bool | StoreError = True
+        self.asked: list[tuple[int, int]] = []
+        self.tended = 0
+        self.tending: bool | Exception = False
+        self.resigned = 0
+
+    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+        self.asked.append((elapsed, lease_us))
+        if isinstance(self.answer, StoreError):
+            raise self.answer
+        return self.answer
+
+    async def tend(self, now: int) -> bool:
+        self.tended += 1
+        if isinstance(self.tending, Exception):
+            raise self.tending
+        return self.tending
+
+    async def resign(self) -> None:
+        self.resigned += 1
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.store = Store()
+        self.clock = SimulatedClock(NOW, elapsed=7)
+        self.facts: list[Fact] = []
+        self.wakes = 0
+        self.owner = Owner(self.store, self.clock, LEASE_US, self.wake, self.facts.append)  # type: ignore[arg-type]
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+
+@pytest.fixture
+async def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(module, "POLL_S", 0.001)
+    monkeypatch.setattr(module, "TEND_IDLE_S", 0.001)
+    return Scene()
+
+
+async def test_before_it_has_asked_it_stands_by(scene: Scene) -> None:
+    ready, reason = scene.owner.readiness()
+    assert not ready
+    assert "standing by" in reason
+
+
+async def test_a_free_lease_is_taken_on_the_clock_that_never_steps(scene: Scene) -> None:
+    scene.clock.step(-99 * SECOND)
+    await scene.owner.try_once()
+    assert scene.owner.readiness() == (True, "ready")
+    assert scene.store.asked == [(7, LEASE_US)]
+
+
+async def test_changes_are_told_once_and_wake_the_dispatcher(scene: Scene) -> None:
+    for answer in (True, True, False, False, True):
+        scene.store.answer = answer
+        await scene.owner.try_once()
+    assert scene.facts == [Standing(NOW, True), Standing(NOW, False), Standing(NOW, True)]
+    assert scene.wakes == 3
+
+
+async def test_trouble_is_the_reason_until_it_is_over(scene: Scene) -> None:
+    await scene.owner.try_once()
+    scene.store.answer = StoreError("the disk is full")
+    await scene.owner.try_once()
+    assert scene.owner.readiness() == (False, "the disk is full")
+    scene.store.answer = False
+    await scene.owner.try_once()
+    assert "another process" in scene.owner.readiness()[1]
+    scene.store.answer = True
+    await scene.owner.try_once()
+    assert scene.owner.readiness()[0]
+
+
+async def test_it_renews_until_stopped_and_then_resigns(scene: Scene) -> None:
+    scene.owner = Owner(scene.store, scene.clock, 4_000, scene.wake, scene.facts.append)  # type: ignore[arg-type]
+    running = asyncio.create_task(scene.owner.run())
+    await eventually(lambda: len(scene.store.asked) > 5)
+    assert scene.store.resigned == 0
+    scene.owner.stop()
+    await running
+    assert scene.store.resigned == 1
+
+
+async def test_who_stands_by_asks_again_and_has_nothing_to_resign(scene: Scene) -> None:
+    scene.store.answer = False
+    running = asyncio.create_task(scene.owner.run())
+    await eventually(lambda: len(scene.store.asked) > 5)
+    scene.owner.stop()
+    await running
+    assert scene.store.resigned == 0
+
+
+async def test_only_an_owner_tends(scene: Scene) -> None:
+    tending = asyncio.create_task(scene.owner.tend())
+    scene.store.answer = False
+    await scene.owner.try_once()
+    await turns(20)
+    assert scene.store.tended == 0
+    scene.store.answer = True
+    await scene.owner.try_once()
+    await eventually(lambda: scene.store.tended > 2)
+    scene.owner.stop()
+    await tending
+
+
+@pytest.mark.parametrize("trouble", [NotOwner("another"), StoreError("full")])
+async def test_trouble_does_not_end_the_tending(scene: Scene, trouble: Exception) -> None:
+    await scene.owner.try_once()
+    scene.store.tending = trouble
+    tending = asyncio.create_task(scene.owner.tend())
+    await eventually(lambda: scene.store.tended > 3)
+    scene.owner.stop()
+    await tending

@@ -1,0 +1,124 @@
+"""Waiting: ends in time, ends when woken, and no wake-up is lost. How precise it is, the benchmarks say."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.dispatch.turns import turns
+from tidings.dispatch import waiter as module
+from tidings.dispatch.waiter import Waiter
+
+LONG_US = 60_000_000
+PATIENCE_S = 5.0
+
+
+@pytest.fixture(params=["fine", "coarse"])
+async def waiter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> "AsyncWaiter":
+    if request.param == "coarse":
+        monkeypatch.setattr(module._TimerFd, "open", lambda: None)
+    return AsyncWaiter(Waiter())
+
+
+class AsyncWaiter:
+    """A waiter that a test waits for no longer than it has patience."""
+
+    def __init__(self, waiter: Waiter) -> None:
+        self.waiter = waiter
+
+    async def wait(self, us: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self.waiter.wait(us)
+
+    async def is_waiting(self, us: int) -> asyncio.Task[None]:
+        """A wait that has begun."""
+        task = asyncio.create_task(self.wait(us))
+        await turns(5)
+        assert not task.done()
+        return task
+
+
+async def test_it_ends_after_the_time(waiter: AsyncWaiter) -> None:
+    for us in (1, 100, 2_000):
+        await waiter.wait(us)
+    waiter.waiter.close()
+
+
+@pytest.mark.parametrize("us", [0, -1])
+async def test_no_time_is_no_wait(waiter: AsyncWaiter, us: int) -> None:
+    await waiter.wait(us)
+    waiter.waiter.close()
+
+
+async def test_it_ends_when_woken(waiter: AsyncWaiter) -> None:
+    waiting = await waiter.is_waiting(LONG_US)
+    waiter.waiter.wake()
+    await waiting
+    waiter.waiter.close()
+
+
+async def test_a_wake_up_before_the_wait_is_not_lost(waiter: AsyncWaiter) -> None:
+    waiter.waiter.wake()
+    await waiter.wait(LONG_US)
+    waiter.waiter.close()
+
+
+async def test_wake_ups_do_not_add_up(waiter: AsyncWaiter) -> None:
+    for _ in range(3):
+        waiter.waiter.wake()
+    await waiter.wait(LONG_US)
+    waiting = await waiter.is_waiting(LONG_US)
+    waiter.waiter.wake()
+    await waiting
+    waiter.waiter.close()
+
+
+async def test_a_wait_may_be_given_up(waiter: AsyncWaiter) -> None:
+    waiting = await waiter.is_waiting(LONG_US)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await waiter.wait(100)
+    waiter.waiter.close()
+
+
+async def test_a_shorter_wait_follows_a_longer_one(waiter: AsyncWaiter) -> None:
+    waiting = await waiter.is_waiting(LONG_US)
+    waiter.waiter.wake()
+    await waiting
+    await waiter.wait(1_000)
+    waiter.waiter.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_whatever_arrives_is_seen(waiter: AsyncWaiter, seed: int) -> None:
+    """One brings and wakes, the other takes and waits, in any order of turns; nobody sleeps over something."""
+    chance = random.Random(seed)
+    brought: list[int] = []
+    taken: list[int] = []
+
+    async def bring(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            brought.append(number)
+            waiter.waiter.wake()
+            await turns(chance.choice((0, 0, 1, 2, 5)))
+
+    async def take() -> None:
+        while len(taken) < 500:
+            taken.extend(brought)
+            brought.clear()
+            await turns(chance.choice((0, 0, 1, 2, 5)))
+            if len(taken) < 500:
+                await waiter.wait(LONG_US)
+
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(take(), bring(iter(range(500))))
+    assert taken == list(range(500))
+    waiter.waiter.close()
+
+
+async def test_it_may_be_closed_and_woken_after_that(waiter: AsyncWaiter) -> None:
+    waiter.waiter.close()
+    waiter.waiter.wake()
+    waiter.waiter.close()

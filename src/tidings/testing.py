@@ -1,0 +1,64 @@
+"""The public kit for tests: a clock that moves only when told, and a wait for a condition with a deadline."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
+
+POLL_S = 0.005
+START = 1_795_165_200_000_000  # 2026-11-20T09:00:00Z
+
+Value = TypeVar("Value")
+
+
+class SimulatedClock:
+    """A clock that stands still until it is moved. Goes wherever a `tidings.clock.Clock` goes."""
+
+    def __init__(self, now: int = START, elapsed: int = 0) -> None:
+        self._now = now
+        self._elapsed = elapsed
+
+    def now(self) -> int:
+        """The wall time in microseconds since the epoch."""
+        return self._now
+
+    def elapsed(self) -> int:
+        """Microseconds that have passed, whatever the wall clock did."""
+        return self._elapsed
+
+    def advance(self, us: int) -> None:
+        """Let time pass."""
+        assert us >= 0, "time passes forward; a wall clock set back is a step"
+        self._now += us
+        self._elapsed += us
+
+    def step(self, us: int) -> None:
+        """Set the wall clock ahead, or back if negative, while no time passes."""
+        self._now += us
+
+
+@overload
+async def eventually(
+    condition: Callable[[], Awaitable[Value]], timeout_s: float = ..., *, poll_s: float = ...
+) -> Value: ...
+
+
+@overload
+async def eventually(condition: Callable[[], Value], timeout_s: float = ..., *, poll_s: float = ...) -> Value: ...
+
+
+async def eventually(condition: Callable[[], Any], timeout_s: float = 5.0, *, poll_s: float = POLL_S) -> Any:
+    """The condition's value as soon as it is true; asks again and again, and fails after the timeout."""
+    value = None
+    timeout = asyncio.timeout(timeout_s)
+    try:
+        async with timeout:
+            while True:
+                answer = condition()
+                value = await answer if isinstance(answer, Awaitable) else answer
+                if value:
+                    return value
+                await asyncio.sleep(poll_s)
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise AssertionError(f"still {value!r} after {timeout_s} s") from None

@@ -1,0 +1,166 @@
+"""What a command changes, and the truthful answer to it."""
+
+from typing import assert_never
+
+import msgspec
+
+from tidings.domain.command import (
+    Add,
+    Cancel,
+    Command,
+    Fire,
+    Outcome,
+    OutcomeWord,
+    Pause,
+    Replace,
+    Resume,
+    State,
+)
+from tidings.domain.lateness import Lateness
+from tidings.domain.schedule import MADE_ID, Event
+from tidings.domain.when import Once
+from tidings.timeline.memory.rows import Row, Rows
+
+_TAKEN = "the id belongs to a schedule with other content: choose another id, or replace that schedule"
+
+
+class Changes:
+    """Applies commands to the schedules, one after the other."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def apply(self, command: Command, now: int) -> Outcome:
+        """Do what the command asks, if the schedule's state allows it, and say what happened."""
+        match command:
+            case Add():
+                return self._add(command, now)
+            case Replace():
+                return self._replace(command, now)
+            case Cancel() | Pause() | Resume() | Fire():
+                return self._change(command, now)
+            case _:
+                assert_never(command)
+
+    def _add(self, add: Add, now: int) -> Outcome:
+        row = self._find(add, now)
+        if row is None:
+            return self._schedule(add, now)
+        if row.add.content == add.content:
+            return _unchanged(row)
+        if row.is_finished:
+            return _too_late(row)
+        return Outcome(row.id, "rejected", state=row.state, reason=_TAKEN)
+
+    def _replace(self, replace: Replace, now: int) -> Outcome:
+        row = self._find(replace.add, now)
+        if row is None:
+            return self._new(replace.add, now)
+        if row.is_finished:
+            return self._schedule(replace.add, now, row) if replace.reuse else _too_late(row)
+        if row.add.content == replace.add.content:
+            return _unchanged(row)
+        return self._replace_pending(row, replace.add, now)
+
+    def _new(self, add: Add, now: int) -> Outcome:
+        """Only the store gives out ids of its own form."""
+        if add.id is not None and MADE_ID.match(add.id):
+            return Outcome(add.id, "unknown", remembered_since=self._rows.remembered_since(now))
+        return self._schedule(add, now)
+
+    def _schedule(self, add: Add, now: int, before: Row | None = None) -> Outcome:
+        if before is not None:
+            self._rows.withdraw(before, fires=True)
+        row = self._rows.begin(add, now, before)
+        row.note(Event(now, "accepted", due=row.due))
+        self._rows.hold(row)
+        return Outcome(row.id, "scheduled", due=row.due)
+
+    def _replace_pending(self, old: Row, add: Add, now: int) -> Outcome:
+        self._rows.withdraw(old, fires=True)
+        row = self._rows.begin(add, now, old)
+        row.note(Event(now, "replaced", due=row.due))
+        if old.state == "paused":
+            row.state = "paused"
+        else:
+            self._rows.hold(row)
+        return Outcome(row.id, "replaced", due=row.due)
+
+    def _change(self, command: Cancel | Pause | Resume | Fire, now: int) -> Outcome:
+        row = self._rows.known(command.tenant, command.id, now)
+        if row is None:
+            return Outcome(command.id, "unknown", remembered_since=self._rows.remembered_since(now))
+        if row.is_finished:
+            return _too_late(row)
+        match command:
+            case Cancel():
+                return self._cancel(row, now)
+            case Pause():
+                return self._pause(row, now)
+            case Resume():
+                return self._resume(row, now)
+            case Fire():
+                return self._fire(row, now)
+            case _:
+                assert_never(command)
+
+    def _cancel(self, row: Row, now: int) -> Outcome:
+        self._rows.withdraw(row, fires=True)
+        self._rows.finish(row, "cancelled", now)
+        row.note(Event(now, "cancelled"))
+        return Outcome(row.id, "cancelled")
+
+    def _pause(self, row: Row, now: int) -> Outcome:
+        if row.state != "paused":
+            self._rows.withdraw(row, fires=False)
+            row.state = "paused"
+            row.note(Event(now, "paused"))
+        return Outcome(row.id, "paused", due=row.due)
+
+    def _resume(self, row: Row, now: int) -> Outcome:
+        if row.state != "paused":
+            return _unchanged(row)
+        row.state = "pending"
+        row.note(Event(now, "resumed"))
+        self._rows.hold(row)
+        return Outcome(row.id, "resumed", due=row.due)
+
+    def _fire(self, row: Row, now: int) -> Outcome:
+        """What is fired leaves at the next release, however late that is: no lateness policy applies to it."""
+        row.note(Event(now, "fired"))
+        if isinstance(row.add.when, Once):
+            self._rows.withdraw(row, fires=False)
+            row.add = msgspec.structs.replace(row.add, lateness=Lateness())
+            row.state, row.due = "pending", now
+            self._rows.hold(row)
+        else:
+            self._rows.hold_fire(row, now)
+        return Outcome(row.id, "fired", due=now)
+
+    def _find(self, add: Add, now: int) -> Row | None:
+        return None if add.id is None else self._rows.known(add.tenant, add.id, now)
+
+
+def _unchanged(row: Row) -> Outcome:
+    return Outcome(row.id, "unchanged", due=row.due, state=None if row.state == "pending" else row.state)
+
+
+def _too_late(row: Row) -> Outcome:
+    """The answer to every change of what is finished."""
+    word = _word(row.state)
+    reason = f"it was missed ({row.reason})" if word == "rejected" else None
+    return Outcome(row.id, word, state=row.state, reason=reason)
+
+
+def _word(state: State) -> OutcomeWord:
+    match state:
+        case "released" | "ended":
+            return "already_released"
+        case "cancelled":
+            return "cancelled"
+        case "missed":
+            return "rejected"
+        case "pending" | "paused" | "in_flight":
+            raise AssertionError(f"{state} is not finished")
+        case _:
+            assert_never(state)

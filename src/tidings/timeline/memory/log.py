@@ -1,0 +1,104 @@
+"""The log in memory: topics, partitions, dense offsets, and where consumer groups stand."""
+
+from dataclasses import dataclass, field
+
+from tidings.domain.schedule import Record, Topic
+from tidings.timeline.memory.rows import Row
+
+
+@dataclass(slots=True)
+class _Partition:
+    """The records that are kept; the first one has the offset `first`."""
+
+    first: int = 0
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def next(self) -> int:
+        return self.first + len(self.records)
+
+    def drop_first(self) -> None:
+        del self.records[0]
+        self.first += 1
+
+
+class MemoryLog:
+    """Every topic of every tenant."""
+
+    def __init__(self, partitions: int, retention_us: int, retention_bytes: int | None) -> None:
+        self.partitions = partitions
+        self._retention_us = retention_us
+        self._retention_bytes = retention_bytes
+        self._topics: dict[tuple[str, str], list[_Partition]] = {}
+        self._groups: dict[tuple[str, str, str], dict[int, int]] = {}
+
+    def append(self, row: Row, number: int, due: int, partition: int, now: int, final: bool) -> int:
+        """Put one occurrence at the end of its partition; answers its offset."""
+        add = row.add
+        place = self._topics.setdefault((add.tenant, add.topic), [_Partition() for _ in range(self.partitions)])
+        offset = place[partition].next
+        record = Record(add.topic, partition, offset, row.id, row.generation, number, due, now, add.message, final)
+        place[partition].records.append(record)
+        return offset
+
+    def topics(self, tenant: str) -> list[Topic]:
+        """Every topic of a tenant, by name."""
+        return [_topic(name, parts) for (owner, name), parts in sorted(self._topics.items()) if owner == tenant]
+
+    def topic(self, tenant: str, name: str) -> Topic | None:
+        """One topic, None if nothing was ever released to it."""
+        partitions = self._topics.get((tenant, name))
+        return None if partitions is None else _topic(name, partitions)
+
+    def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+        """Records of one partition from an offset on, or from the first that is still kept."""
+        partitions = self._topics.get((tenant, topic))
+        if partitions is None or not 0 <= partition < self.partitions:
+            return []
+        start = max(0, offset - partitions[partition].first)
+        return partitions[partition].records[start : start + limit]
+
+    def message(self, row: Row) -> bytes | None:
+        """The message of a released one-shot, while its record is kept."""
+        if row.partition is None or row.offset is None:
+            return None
+        found = self.read(row.add.tenant, row.add.topic, row.partition, row.offset, 1)
+        return found[0].message if found and found[0].offset == row.offset else None
+
+    def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
+        """Where a group stands, by partition."""
+        return dict(self._groups.get((tenant, topic, group), {}))
+
+    def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """Keep where a group stands."""
+        self._groups.setdefault((tenant, topic, group), {}).update(offsets)
+
+    def trim(self, now: int) -> None:
+        """Drop the records that are too old, then the oldest of a topic that is too large."""
+        for partitions in self._topics.values():
+            while (oldest := _oldest(partitions)) and self._is_surplus(oldest, partitions, now):
+                oldest.drop_first()
+
+    def _is_surplus(self, oldest: _Partition, partitions: list[_Partition], now: int) -> bool:
+        if oldest.records[0].released < now - self._retention_us:
+            return True
+        return self._retention_bytes is not None and _bytes(partitions) > self._retention_bytes
+
+
+def _oldest(partitions: list[_Partition]) -> _Partition | None:
+    """The partition that holds the oldest record."""
+    kept = [partition for partition in partitions if partition.records]
+    return min(kept, key=lambda partition: partition.records[0].released, default=None)
+
+
+def _topic(name: str, partitions: list[_Partition]) -> Topic:
+    return Topic(
+        name,
+        tuple(partition.first for partition in partitions),
+        tuple(partition.next for partition in partitions),
+        _bytes(partitions),
+    )
+
+
+def _bytes(partitions: list[_Partition]) -> int:
+    return sum(len(record.message) for partition in partitions for record in partition.records)

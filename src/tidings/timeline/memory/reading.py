@@ -1,0 +1,85 @@
+"""What can be seen of the schedules: one, a page of them, and how many fall due when."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+from tidings.domain.schedule import Page, Query, Schedule
+from tidings.timeline.memory.rows import Row
+
+
+def view(row: Row) -> Schedule:
+    """The schedule as a reader sees it; of a finished one only what truthful answers need is kept."""
+    add, kept = row.add, not row.is_finished
+    return Schedule(
+        tenant=add.tenant,
+        id=row.id,
+        generation=row.generation,
+        topic=add.topic,
+        state=row.state,
+        due=row.due,
+        accepted=row.accepted,
+        priority=add.priority,
+        occurrence=row.number,
+        when=add.when if kept else None,
+        lateness=add.lateness if kept else None,
+        labels=add.labels,
+        message=add.message if kept else None,
+        finished=row.finished,
+        reason=row.reason,
+        partition=row.partition,
+        offset=row.offset,
+    )
+
+
+def page(rows: Iterable[Row], query: Query) -> Page:
+    """The rows that fit, in order of (due, arrival), after the cursor."""
+    found = sorted((row for row in rows if _fits(row, query)), key=_position)
+    if query.after is not None:
+        after = _decode_cursor(query.after)
+        found = [row for row in found if _position(row) > after]
+    shown = found[: query.limit]
+    cursor = _encode_cursor(shown[-1]) if len(found) > len(shown) else None
+    return Page(tuple(view(row) for row in shown), cursor)
+
+
+def forecast(rows: Iterable[Row], start: int, end: int, width_us: int) -> list[tuple[int, int]]:
+    """How many rows fall due from `start` to `end` (exclusive); steps begin at multiples of the width."""
+    steps = Counter(row.due // width_us for row in rows if start <= row.due < end)
+    return [(step * width_us, steps[step]) for step in sorted(steps)]
+
+
+def _fits(row: Row, query: Query) -> bool:
+    return (
+        (query.topic is None or row.add.topic == query.topic)
+        and (query.state is None or row.state == query.state)
+        and (query.due_from is None or row.due >= query.due_from)
+        and (query.due_to is None or row.due < query.due_to)
+        and (query.prefix is None or row.id.startswith(query.prefix))
+        and (query.label is None or _has_label(row, *query.label))
+    )
+
+
+def _has_label(row: Row, name: str, value: str) -> bool:
+    if row.add.labels is None:
+        return False
+    labels = msgspec.json.decode(row.add.labels, type=dict[str, str])
+    return labels.get(name) == value
+
+
+def _position(row: Row) -> tuple[int, int]:
+    return row.due, row.arrival
+
+
+def _encode_cursor(row: Row) -> str:
+    return f"{row.due}.{row.arrival}"
+
+
+def _decode_cursor(cursor: str) -> tuple[int, int]:
+    due, _, arrival = cursor.partition(".")
+    try:
+        return int(due), int(arrival)
+    except ValueError:
+        raise Invalid("cursor", "is not one that a page gave: leave it out to start again") from None

@@ -1,0 +1,134 @@
+"""Release: what is due moves onto the log, or is counted as missed, in fair shares."""
+
+from bisect import bisect_left
+from collections import Counter
+from zlib import crc32
+
+from tidings.domain.lateness import Decision, MissedRange, deadline, decide
+from tidings.domain.schedule import Event
+from tidings.domain.shares import deal
+from tidings.domain.when import Once, occurrence
+from tidings.ports import Release
+from tidings.timeline.memory.log import MemoryLog
+from tidings.timeline.memory.rows import Row, Rows, Stream, Waiting
+
+BACKLOG_AFTER_US = 1_000_000
+
+
+class Releasing:
+    """One release: its rows, and what became of them."""
+
+    def __init__(self, rows: Rows, log: MemoryLog, now: int) -> None:
+        self._rows = rows
+        self._log = log
+        self._now = now
+        self._lateness_us: list[int] = []
+        self._topics: set[tuple[str, str]] = set()
+        self._missed: Counter[str] = Counter()
+
+    def run(self, rows_max: int) -> Release:
+        """Release at most that many of what is due."""
+        for waiting in sorted(select(self._rows.due(self._now), self._now, rows_max)):
+            self._rows.take(waiting)
+            if waiting.number < 0:
+                self._append(waiting.row, waiting.number, waiting.due, final=False)
+            elif isinstance(waiting.row.add.when, Once):
+                self._release_once(waiting.row)
+            else:
+                self._release_recurring(waiting.row)
+        following = self._rows.next_due()
+        more = following is not None and following <= self._now
+        return Release(self._lateness_us, frozenset(self._topics), dict(self._missed), more)
+
+    def _release_once(self, row: Row) -> None:
+        bound = deadline(row.due, row.add.lateness)
+        if bound is not None and self._now > bound[0]:
+            self._miss(row, MissedRange(1, 1, bound[1]), row.due)
+            self._rows.finish(row, "missed", self._now, bound[1])
+        else:
+            row.partition, row.offset = self._append(row, 1, row.due, final=True)
+            self._rows.finish(row, "released", self._now)
+
+    def _release_recurring(self, row: Row) -> None:
+        add = row.add
+        decision = decide(add.when, row.number, self._now - add.jitter_us, add.lateness)
+        last = row.number
+        for missed in decision.missed:
+            last = missed.last
+            self._miss(row, missed, _due(row, missed.first))
+        if decision.release is not None:
+            last = decision.release
+            self._append(row, last, _due(row, last), final=decision.next is None)
+        row.number = last if decision.next is None else decision.next
+        row.due = _due(row, row.number)
+        if decision.next is None:
+            self._end(row, decision)
+        else:
+            self._rows.hold(row)
+
+    def _end(self, row: Row, decision: Decision) -> None:
+        if row.released:
+            self._rows.finish(row, "ended", self._now)
+            row.note(Event(self._now, "ended"))
+        else:
+            self._rows.finish(row, "missed", self._now, decision.missed[-1].reason)
+
+    def _miss(self, row: Row, missed: MissedRange, due: int) -> None:
+        count = missed.last - missed.first + 1
+        self._missed[missed.reason] += count
+        row.note(Event(self._now, "missed", missed.first, due, missed.reason, count))
+
+    def _append(self, row: Row, number: int, due: int, *, final: bool) -> tuple[int, int]:
+        """Put a record on the log; answers its partition and offset."""
+        assert due <= self._now, "nothing leaves early"
+        partition = _hash(row) % self._log.partitions
+        offset = self._log.append(row, number, due, partition, self._now, final)
+        row.released += number > 0
+        row.note(Event(self._now, "released", number, due))
+        self._lateness_us.append(self._now - due)
+        self._topics.add((row.add.tenant, row.add.topic))
+        return partition, offset
+
+
+def select(due: dict[Stream, list[Waiting]], now: int, rows_max: int) -> list[Waiting]:
+    """What leaves when more is due than one batch holds: dealt by priority and tenant, in rounds."""
+    queues = [_Queue(priority, waiting, now) for (_, priority), waiting in due.items()]
+    queues.sort(key=_Queue.head)
+    taken: list[Waiting] = []
+    while queues and len(taken) < rows_max:
+        quotas = deal([(index, queue.priority) for index, queue in enumerate(queues)], rows_max - len(taken))
+        for index, queue in enumerate(queues):
+            taken += queue.take(min(quotas[index], rows_max - len(taken)))
+        queues = [queue for queue in queues if queue.fresh or queue.backlog]
+    return taken
+
+
+class _Queue:
+    """What is due of one tenant and priority: overdue backlog, and fresh work that it must not hold up."""
+
+    def __init__(self, priority: int, waiting: list[Waiting], now: int) -> None:
+        self.priority = priority
+        fresh_from = bisect_left(waiting, now - BACKLOG_AFTER_US, key=lambda each: each.due)
+        self.backlog, self.fresh = waiting[:fresh_from], waiting[fresh_from:]
+
+    def head(self) -> Waiting:
+        return (self.backlog or self.fresh)[0]
+
+    def take(self, quota: int) -> list[Waiting]:
+        """The next rows; at most half of the quota is backlog while there is fresh work."""
+        old = min(len(self.backlog), quota // 2 if self.fresh else quota)
+        new = min(len(self.fresh), quota - old)
+        taken = self.backlog[:old] + self.fresh[:new]
+        del self.backlog[:old], self.fresh[:new]
+        return taken
+
+
+def _hash(row: Row) -> int:
+    """What chooses the partition: the message's key, or without a key the schedule's id."""
+    return crc32(row.id.encode()) if row.add.key_hash is None else row.add.key_hash
+
+
+def _due(row: Row, number: int) -> int:
+    moment = occurrence(row.add.when, number)
+    assert moment is not None, "a decision names occurrences that exist"
+    return moment + row.add.jitter_us

@@ -1,0 +1,160 @@
+"""The schedules that the store knows, and what of them waits for its time."""
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidings.domain.command import FINISHED, Add, Priority, State
+from tidings.domain.schedule import Event, make_id
+
+EVENTS_MAX = 200
+
+Stream = tuple[str, Priority]
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One generation of a schedule: what was asked for, and where it stands.
+
+    `number` and `due` are those of the pending occurrence, of a finished schedule those of its last. `released`
+    counts its occurrences that left, `fired` what was asked for in addition.
+    """
+
+    id: str
+    add: Add
+    generation: int
+    arrival: int
+    accepted: int
+    due: int
+    number: int = 1
+    state: State = "pending"
+    reason: str | None = None
+    finished: int | None = None
+    partition: int | None = None
+    offset: int | None = None
+    released: int = 0
+    fired: int = 0
+    events: list[Event] = field(default_factory=list)
+    waiting: "list[Waiting]" = field(default_factory=list)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in FINISHED
+
+    def note(self, event: Event) -> None:
+        """Add to the history; when it grows long the oldest lines after the first are dropped."""
+        self.events.append(event)
+        if len(self.events) > EVENTS_MAX:
+            del self.events[1]
+
+
+class Waiting(NamedTuple):
+    """What waits for its time: the pending occurrence of a schedule, or a fire of it (number < 0)."""
+
+    due: int
+    arrival: int
+    number: int
+    row: Row
+
+
+class Rows:
+    """Every schedule by tenant and id; and what waits, by stream, in order of (due, arrival)."""
+
+    def __init__(self, created: int, id_retention_us: int) -> None:
+        self._created = created
+        self._id_retention_us = id_retention_us
+        self._rows: dict[tuple[str, str], Row] = {}
+        self._streams: dict[Stream, list[Waiting]] = {}
+        self._arrivals = 0
+
+    # Schedules
+
+    def known(self, tenant: str, schedule_id: str, now: int) -> Row | None:
+        """The schedule of this id, unless it finished so long ago that the id is free again."""
+        row = self._rows.get((tenant, schedule_id))
+        return None if row is None or self._is_forgotten(row, now) else row
+
+    def of_tenant(self, tenant: str, now: int) -> list[Row]:
+        """Every schedule of a tenant that is known."""
+        return [row for row in self._rows.values() if row.add.tenant == tenant and not self._is_forgotten(row, now)]
+
+    def pending(self) -> list[Row]:
+        """The pending schedules of all tenants."""
+        return [row for row in self._rows.values() if row.state == "pending"]
+
+    def remembered_since(self, now: int) -> int:
+        """An id that finished at this moment or later is known."""
+        return max(self._created, now - self._id_retention_us)
+
+    def begin(self, add: Add, now: int, before: Row | None = None) -> Row:
+        """A new schedule, or a new generation of the one before it; it waits for nothing yet."""
+        arrival = self._next_arrival()
+        schedule_id = make_id(arrival, add.due, add.priority) if add.id is None else add.id
+        row = Row(schedule_id, add, 1, arrival, accepted=now, due=add.due)
+        if before is not None:
+            row.generation = before.generation + 1
+            row.events = before.events
+        self._rows[add.tenant, schedule_id] = row
+        return row
+
+    def finish(self, row: Row, state: State, now: int, reason: str | None = None) -> None:
+        """From now on nothing of this schedule is pending; its id is remembered for a while."""
+        row.state, row.finished, row.reason = state, now, reason
+
+    def forget(self, now: int) -> None:
+        """Drop what finished so long ago that its id is free."""
+        forgotten = [place for place, row in self._rows.items() if self._is_forgotten(row, now)]
+        for place in forgotten:
+            del self._rows[place]
+
+    def _is_forgotten(self, row: Row, now: int) -> bool:
+        return row.finished is not None and row.finished < now - self._id_retention_us
+
+    # What waits
+
+    def hold(self, row: Row) -> None:
+        """Let the pending occurrence wait for its time."""
+        self._put(Waiting(row.due, row.arrival, row.number, row))
+
+    def hold_fire(self, row: Row, now: int) -> None:
+        """Let one more record of a recurring schedule leave at the next release."""
+        row.fired += 1
+        self._put(Waiting(now, self._next_arrival(), -row.fired, row))
+
+    def take(self, waiting: Waiting) -> None:
+        """It waits no longer."""
+        waiting.row.waiting.remove(waiting)
+        stream = self._streams[_stream(waiting)]
+        del stream[bisect_left(stream, waiting)]
+        if not stream:
+            del self._streams[_stream(waiting)]
+
+    def withdraw(self, row: Row, *, fires: bool) -> None:
+        """Nothing of this schedule waits any longer; without `fires` only what was fired still does."""
+        for waiting in list(row.waiting):
+            if fires or waiting.number > 0:
+                self.take(waiting)
+
+    def due(self, now: int) -> dict[Stream, list[Waiting]]:
+        """What waits and is due, by stream, in order."""
+        streams = {
+            stream: waiting[: bisect_left(waiting, now + 1, key=lambda each: each.due)]
+            for stream, waiting in self._streams.items()
+        }
+        return {stream: waiting for stream, waiting in streams.items() if waiting}
+
+    def next_due(self) -> int | None:
+        """The earliest moment that anything waits for."""
+        return min((waiting[0].due for waiting in self._streams.values()), default=None)
+
+    def _put(self, waiting: Waiting) -> None:
+        waiting.row.waiting.append(waiting)
+        insort(self._streams.setdefault(_stream(waiting), []), waiting)
+
+    def _next_arrival(self) -> int:
+        self._arrivals += 1
+        return self._arrivals
+
+
+def _stream(waiting: Waiting) -> Stream:
+    return waiting.row.add.tenant, waiting.row.add.priority

@@ -1,0 +1,159 @@
+"""The memory store: every verb of the port, each one step that nothing can come between."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.domain.command import Command, Outcome
+from tidings.domain.errors import Invalid, KeyReused
+from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, Count, Receipt, Release
+from tidings.timeline.memory.changes import Changes
+from tidings.timeline.memory.log import MemoryLog
+from tidings.timeline.memory.reading import forecast, page, view
+from tidings.timeline.memory.release import Releasing
+from tidings.timeline.memory.rows import Rows
+
+HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
+
+
+class MemoryStore:
+    """Keeps everything in this process and forgets it at its end."""
+
+    def __init__(
+        self,
+        *,
+        partitions: int = 4,
+        id_retention_us: int = 7 * DAY_US,
+        retention_us: int = 7 * DAY_US,
+        retention_bytes: int | None = None,
+        receipt_retention_us: int = 24 * HOUR_US,
+        created: int = 0,
+    ) -> None:
+        self.partitions = partitions
+        self._rows = Rows(created, id_retention_us)
+        self._changes = Changes(self._rows)
+        self._log = MemoryLog(partitions, retention_us, retention_bytes)
+        self._receipt_retention_us = receipt_retention_us
+        self._receipts: dict[tuple[str, str], tuple[int, bytes, list[Outcome]]] = {}
+        self._keys: dict[str, ApiKey] = {}
+
+    # Timeline
+
+    async def apply(self, commands: Sequence[Command], now: int, receipt: Receipt | None = None) -> list[Outcome]:
+        """Apply all commands in order in one step and answer each."""
+        if receipt is not None and (outcomes := self._answered(receipt, now)) is not None:
+            return outcomes
+        outcomes = [self._changes.apply(command, now) for command in commands]
+        if receipt is not None:
+            self._receipts[receipt.tenant, receipt.key] = (now, receipt.body, list(outcomes))
+        return outcomes
+
+    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
+        now = now if clock is None else clock.now()
+        """Move what is due at `now` onto the log, or count it as missed."""
+        return Releasing(self._rows, self._log, now).run(rows_max)
+
+    def next_due(self) -> int | None:
+        """When the next release has work to do."""
+        return self._rows.next_due()
+
+    async def tend(self, now: int) -> bool:
+        """Forget what is past its retention, all at once."""
+        self._rows.forget(now)
+        self._log.trim(now)
+        since = now - self._receipt_retention_us
+        self._receipts = {place: kept for place, kept in self._receipts.items() if kept[0] >= since}
+        return False
+
+    def _answered(self, receipt: Receipt, now: int) -> list[Outcome] | None:
+        """What was answered to this idempotency key before, if that is not too long ago."""
+        kept = self._receipts.get((receipt.tenant, receipt.key))
+        if kept is None or kept[0] < now - self._receipt_retention_us:
+            return None
+        _, body, outcomes = kept
+        if body != receipt.body:
+            raise KeyReused(f"the idempotency key {receipt.key!r} came before with another body")
+        return list(outcomes)
+
+    # Reading
+
+    async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
+        """A schedule as it stands."""
+        row = self._rows.known(tenant, schedule_id, now)
+        if row is None:
+            return None
+        schedule = view(row)
+        return msgspec.structs.replace(schedule, message=self._log.message(row)) if row.is_finished else schedule
+
+    async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
+        """What happened to a schedule, oldest first."""
+        row = self._rows.known(tenant, schedule_id, now)
+        return [] if row is None else list(row.events)
+
+    async def page(self, tenant: str, query: Query, now: int) -> Page:
+        """Schedules of a tenant that fit a query, in due order."""
+        return page(self._rows.of_tenant(tenant, now), query)
+
+    async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
+        """Pending by time; never cut short."""
+        rows = [row for row in self._rows.pending() if row.add.tenant == tenant]
+        return forecast(rows, start, end, width_us), False
+
+    async def count(self, now: int) -> Count:
+        """The store's size; nothing is on disk."""
+        pending = self._rows.pending()
+        return Count(len(pending), sum(row.due <= now for row in pending), 0)
+
+    # Log
+
+    async def topics(self, tenant: str) -> list[Topic]:
+        """Every topic of a tenant, by name."""
+        return self._log.topics(tenant)
+
+    async def topic(self, tenant: str, name: str) -> Topic | None:
+        """One topic, None if nothing was ever released to it."""
+        return self._log.topic(tenant, name)
+
+    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+        """Records of one partition from an offset on, or from the first that is still kept."""
+        return self._log.read(tenant, topic, partition, offset, limit)
+
+    async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
+        """Where a group stands, by partition."""
+        return self._log.committed(tenant, topic, group)
+
+    async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """Keep where a group stands."""
+        self._log.commit(tenant, topic, group, offsets)
+
+    # Keys
+
+    async def keys(self) -> list[ApiKey]:
+        """Every API key, by name."""
+        return [self._keys[name] for name in sorted(self._keys)]
+
+    async def add_key(self, key: ApiKey) -> None:
+        """Keep a key under a name that is not taken."""
+        if key.name in self._keys:
+            raise Invalid("name", f"there is a key named {key.name!r}: choose another name, or revoke that key")
+        self._keys[key.name] = key
+
+    async def revoke_key(self, name: str) -> bool:
+        """Drop a key; False if there is none of that name."""
+        return self._keys.pop(name, None) is not None
+
+    # Ownership: no other process can reach this memory
+
+    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+        """Always ours."""
+        del elapsed, lease_us
+        return True
+
+    async def resign(self) -> None:
+        """There is no one to hand over to."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""

@@ -1,0 +1,164 @@
+"""The log: topics, reading, where groups stand, and retention."""
+
+import pytest
+
+from tests.contract.conftest import OpenStore
+from tests.contract.making import ACME, DAY, NOW, SECOND, TOPIC, add, applied, drain, records, state, tend
+from tidings.domain.schedule import Topic
+from tidings.ports import Store
+
+KEY = b"always the same partition"
+
+
+async def publish(store: Store, number: int, now: int = NOW, size: int = 10, key: bytes | None = KEY) -> None:
+    """Release that many records, all on one partition unless the key is None."""
+    await applied(store, *(add(None, now, key=key, value=b"x" * size) for _ in range(number)), now=now)
+    await drain(store, now)
+
+
+async def known(store: Store, name: str = TOPIC) -> Topic:
+    topic = await store.topic(ACME, name)
+    assert topic is not None
+    return topic
+
+
+async def partition(store: Store) -> int:
+    """The partition that the key chose."""
+    return next(index for index, following in enumerate((await known(store)).next) if following)
+
+
+async def offsets(store: Store, offset: int, limit: int = 1000) -> list[int]:
+    found = await store.read(ACME, TOPIC, await partition(store), offset, limit)
+    return [record.offset for record in found]
+
+
+async def test_topics(store: Store) -> None:
+    assert await store.topics(ACME) == []
+    assert await store.topic(ACME, TOPIC) is None
+    await applied(store, add("1", topic="b"), add("2", topic="a"), add("3", topic="b"), add("4", NOW + DAY, topic="c"))
+    await drain(store)
+    topics = {topic.name: topic for topic in await store.topics(ACME)}
+    assert sorted(topics) >= ["a", "b"]
+    assert sum(topics["a"].next) == 1
+    assert sum(topics["b"].next) == 2
+    assert topics["b"].first == (0,) * store.partitions
+    assert len(topics["b"].next) == store.partitions
+    assert topics["b"] == await store.topic(ACME, "b")
+    assert topics["b"].bytes > topics["a"].bytes > 0
+
+
+async def test_reading_from_an_offset(store: Store) -> None:
+    await publish(store, 10)
+    assert await offsets(store, 0) == list(range(10))
+    assert await offsets(store, 4) == [4, 5, 6, 7, 8, 9]
+    assert await offsets(store, 4, limit=2) == [4, 5]
+    assert await offsets(store, 10) == []
+    assert await offsets(store, 99) == []
+    await publish(store, 2, NOW + 1)
+    assert await offsets(store, 10) == [10, 11]
+
+
+async def test_reading_what_is_not_there(store: Store) -> None:
+    assert await store.read(ACME, "missing", 0, 0, 10) == []
+    await publish(store, 1)
+    assert await store.read(ACME, TOPIC, store.partitions, 0, 10) == []
+    assert await store.read(ACME, TOPIC, (await partition(store) + 1) % store.partitions, 0, 10) == []
+
+
+async def test_the_log_is_in_order_of_release(store: Store) -> None:
+    for step in range(5):
+        await publish(store, 3, NOW + step)
+    moments = [record.released for record in await store.read(ACME, TOPIC, await partition(store), 0, 100)]
+    assert moments == sorted(moments)
+
+
+# --- where groups stand ---
+
+
+async def test_groups_stand_where_they_committed(store: Store) -> None:
+    await publish(store, 5)
+    assert await store.committed(ACME, TOPIC, "readers") == {}
+    await store.commit(ACME, TOPIC, "readers", {0: 3, 2: 1})
+    assert await store.committed(ACME, TOPIC, "readers") == {0: 3, 2: 1}
+    await store.commit(ACME, TOPIC, "readers", {0: 4, 1: 7})
+    assert await store.committed(ACME, TOPIC, "readers") == {0: 4, 1: 7, 2: 1}
+    await store.commit(ACME, TOPIC, "readers", {0: 2})
+    assert (await store.committed(ACME, TOPIC, "readers"))[0] == 2
+
+
+async def test_groups_stand_apart(store: Store) -> None:
+    await publish(store, 1)
+    await applied(store, add("x", topic="other"), add("y", tenant="globex"))
+    await drain(store)
+    await store.commit(ACME, TOPIC, "readers", {0: 3})
+    assert await store.committed(ACME, TOPIC, "writers") == {}
+    assert await store.committed(ACME, "other", "readers") == {}
+    assert await store.committed("globex", TOPIC, "readers") == {}
+
+
+# --- retention ---
+
+
+async def test_old_records_go_and_offsets_go_on(open_store: OpenStore) -> None:
+    store = await open_store(retention_us=DAY)
+    await publish(store, 5, NOW)
+    await publish(store, 3, NOW + DAY)
+    await tend(store, NOW + DAY - SECOND)
+    assert await offsets(store, 0) == list(range(8))
+    await tend(store, NOW + DAY + SECOND)
+    assert await offsets(store, 0) == [5, 6, 7]
+    assert await offsets(store, 6) == [6, 7]
+    topic = await known(store)
+    assert (topic.first[await partition(store)], topic.next[await partition(store)]) == (5, 8)
+    await tend(store, NOW + 3 * DAY)
+    assert await records(store) == []
+    assert (await known(store)).first == (await known(store)).next
+    await publish(store, 1, NOW + 3 * DAY)
+    assert await offsets(store, 0) == [8]
+
+
+async def test_retention_by_age_is_for_every_partition(open_store: OpenStore) -> None:
+    store = await open_store(retention_us=DAY)
+    await publish(store, 60, NOW, key=None)
+    assert min((await known(store)).next) > 0
+    await tend(store, NOW + 2 * DAY)
+    assert await records(store) == []
+    assert sum((await known(store)).first) == 60
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["one partition", "all partitions"])
+async def test_large_topics_lose_their_oldest_records(open_store: OpenStore, key: bytes | None) -> None:
+    store = await open_store(retention_bytes=100_000)
+    for step in range(30):
+        await publish(store, 1, NOW + step, size=10_000, key=key)
+    await tend(store, NOW + 30)
+    kept = await records(store)
+    assert (await known(store)).bytes <= 100_000
+    assert 6 <= len(kept) <= 10
+    assert sum((await known(store)).next) == 30
+    if key is not None:
+        assert sorted(record.released for record in kept) == [NOW + step for step in range(30 - len(kept), 30)]
+
+
+async def test_size_is_counted_by_topic(open_store: OpenStore) -> None:
+    store = await open_store(retention_bytes=100_000)
+    for topic in ("a", "b", "c"):
+        await applied(store, *(add(None, NOW, topic=topic, value=b"x" * 10_000) for _ in range(8)))
+    await drain(store)
+    await tend(store)
+    assert [len(await records(store, topic)) for topic in ("a", "b", "c")] == [8, 8, 8]
+
+
+async def test_without_a_bound_on_size_nothing_goes(store: Store) -> None:
+    await publish(store, 20, size=100_000)
+    await tend(store)
+    assert len(await records(store)) == 20
+
+
+async def test_retention_leaves_schedules_alone(open_store: OpenStore) -> None:
+    store = await open_store(retention_us=DAY, id_retention_us=30 * DAY)
+    await applied(store, add("done"), add("later", NOW + 10 * DAY))
+    await drain(store)
+    await tend(store, NOW + 5 * DAY)
+    assert await records(store) == []
+    assert [await state(store, name, NOW + 5 * DAY) for name in ("done", "later")] == ["released", "pending"]

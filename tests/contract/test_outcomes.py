@@ -1,0 +1,212 @@
+"""The table of truthful answers: every command against every state that a schedule can have."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.contract.conftest import OpenStore
+from tests.contract.making import ACME, DAY, MINUTE, NOW, add, answer, applied, bring, every, found, state
+from tidings.domain.command import (
+    FINISHED,
+    Add,
+    Cancel,
+    Command,
+    Fire,
+    Outcome,
+    OutcomeWord,
+    Pause,
+    Replace,
+    Resume,
+    State,
+)
+from tidings.ports import Store
+
+PENDING_STATES: tuple[State, ...] = ("pending", "paused")
+OTHER = "something else"
+
+ANSWERS: dict[str, dict[State, OutcomeWord]] = {
+    "add the same": dict.fromkeys((*PENDING_STATES, *sorted(FINISHED)), "unchanged"),
+    "add another": {
+        "pending": "rejected",
+        "paused": "rejected",
+        "released": "already_released",
+        "ended": "already_released",
+        "cancelled": "cancelled",
+        "missed": "rejected",
+    },
+    "replace by the same": {
+        "pending": "unchanged",
+        "paused": "unchanged",
+        "released": "already_released",
+        "ended": "already_released",
+        "cancelled": "cancelled",
+        "missed": "rejected",
+    },
+    "replace": {
+        "pending": "replaced",
+        "paused": "replaced",
+        "released": "already_released",
+        "ended": "already_released",
+        "cancelled": "cancelled",
+        "missed": "rejected",
+    },
+    "replace or reuse": {
+        "pending": "replaced",
+        "paused": "replaced",
+        "released": "scheduled",
+        "ended": "scheduled",
+        "cancelled": "scheduled",
+        "missed": "scheduled",
+    },
+    "cancel": {
+        "pending": "cancelled",
+        "paused": "cancelled",
+        "released": "already_released",
+        "ended": "already_released",
+        "cancelled": "cancelled",
+        "missed": "rejected",
+    },
+    "pause": {
+        "pending": "paused",
+        "paused": "paused",
+        "released": "already_released",
+        "ended": "already_released",
+        "cancelled": "cancelled",
+        "missed": "rejected",
+    },
+    "resume": {
+        "pending": "unchanged",
+        "paused": "resumed",
+        "released": "already_released",
+        "ended": "already_released",
+        "cancelled": "cancelled",
+        "missed": "rejected",
+    },
+    "fire": {
+        "pending": "fired",
+        "paused": "fired",
+        "released": "already_released",
+        "ended": "already_released",
+        "cancelled": "cancelled",
+        "missed": "rejected",
+    },
+}
+TABLE = [(verb, before, word) for verb, answers in ANSWERS.items() for before, word in answers.items()]
+CHANGES = ("cancel", "pause", "resume", "fire")
+
+
+def command(verb: str, present: Add) -> Command:
+    """The command for a verb; `present` is what the id holds."""
+    assert present.id is not None
+    other = add(present.id, NOW + 2 * MINUTE, content=OTHER)
+    match verb:
+        case "add the same":
+            return present
+        case "add another":
+            return other
+        case "replace by the same":
+            return Replace(present)
+        case "replace":
+            return Replace(other)
+        case "replace or reuse":
+            return Replace(other, reuse=True)
+        case _:
+            return change(verb, present.id)
+
+
+def change(verb: str, schedule_id: str) -> Command:
+    kinds: dict[str, Callable[[str, str], Command]] = {
+        "cancel": Cancel,
+        "pause": Pause,
+        "resume": Resume,
+        "fire": Fire,
+    }
+    return kinds[verb](ACME, schedule_id)
+
+
+@pytest.mark.parametrize(("verb", "before", "word"), TABLE)
+async def test_answer(store: Store, verb: str, before: State, word: OutcomeWord) -> None:
+    present = await bring(store, before)
+    outcome = await answer(store, command(verb, present))
+    assert (outcome.id, outcome.outcome) == ("one", word)
+    check_details(outcome, before, present)
+
+
+def check_details(outcome: Outcome, before: State, present: Add) -> None:
+    """State, reason and due time, where the word alone does not say enough."""
+    match outcome.outcome:
+        case "unchanged" if before not in FINISHED:
+            assert outcome.due == present.due
+        case "unchanged" | "already_released":
+            assert outcome.state == before
+        case "rejected":
+            assert outcome.state == before
+            assert outcome.reason
+        case "scheduled" | "replaced":
+            assert outcome.due == NOW + 2 * MINUTE
+        case "resumed":
+            assert outcome.due == present.due
+        case "fired":
+            assert outcome.due == NOW
+        case _:
+            assert outcome.outcome in {"cancelled", "paused"}
+
+
+@pytest.mark.parametrize(("verb", "before", "word"), TABLE)
+async def test_state_after(store: Store, verb: str, before: State, word: OutcomeWord) -> None:
+    """What is refused changes nothing, and what is answered is so."""
+    present = await bring(store, before)
+    earlier = await found(store, "one")
+    await answer(store, command(verb, present))
+    after = await found(store, "one")
+    match word:
+        case "scheduled":
+            assert (after.state, after.generation) == ("pending", 2)
+        case "replaced":
+            assert (after.state, after.generation) == (before, 2)
+        case "paused":
+            assert after.state == "paused"
+        case "resumed" | "fired":
+            assert (after.state, after.generation) == ("pending", 1)
+        case "cancelled" if verb == "cancel":
+            assert after.state == "cancelled"
+        case _:
+            assert after == earlier
+
+
+@pytest.mark.parametrize("before", ["released", "ended", "missed"])
+@pytest.mark.parametrize("verb", ["replace by the same", "replace", *CHANGES])
+async def test_what_is_too_late_says_its_state(store: Store, verb: str, before: State) -> None:
+    present = await bring(store, before)
+    assert (await answer(store, command(verb, present))).state == before
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+async def test_unknown_says_how_far_memory_goes(open_store: OpenStore, verb: str) -> None:
+    store = await open_store(id_retention_us=3 * DAY, created=NOW)
+    young = await answer(store, change(verb, "nobody"), now=NOW + DAY)
+    assert (young.id, young.outcome, young.remembered_since) == ("nobody", "unknown", NOW)
+    old = await answer(store, change(verb, "nobody"), now=NOW + 10 * DAY)
+    assert old.remembered_since == NOW + 7 * DAY
+
+
+async def test_replace_of_nothing_schedules(store: Store) -> None:
+    outcome = await answer(store, Replace(add("one", NOW + MINUTE)))
+    assert (outcome.outcome, outcome.due) == ("scheduled", NOW + MINUTE)
+    assert (await found(store, "one")).generation == 1
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+async def test_recurring_schedules_answer_alike(store: Store, verb: str) -> None:
+    for before in PENDING_STATES:
+        await applied(store, every(before, NOW + MINUTE))
+    await applied(store, Pause(ACME, "paused"))
+    for before in PENDING_STATES:
+        outcome = await answer(store, change(verb, before))
+        assert outcome.outcome == ANSWERS[verb][before]
+
+
+async def test_fire_of_a_recurring_one_leaves_its_state(store: Store) -> None:
+    await applied(store, every("going", NOW + MINUTE), every("held", NOW + MINUTE), Pause(ACME, "held"))
+    await applied(store, Fire(ACME, "going"), Fire(ACME, "held"))
+    assert [await state(store, name) for name in ("going", "held")] == ["pending", "paused"]

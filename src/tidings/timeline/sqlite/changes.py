@@ -1,0 +1,247 @@
+"""Changes: each command looked at by itself, answered by what really happened."""
+
+from typing import assert_never
+from zlib import crc32
+
+import msgspec
+
+from tidings.domain.command import (
+    FINISHED,
+    Add,
+    Cancel,
+    Command,
+    Fire,
+    Outcome,
+    Pause,
+    Replace,
+    Resume,
+)
+from tidings.domain.lateness import Lateness, deadline
+from tidings.domain.schedule import MADE_ID, make_id
+from tidings.domain.when import Every, Once, occurrence
+from tidings.timeline.sqlite import single
+from tidings.timeline.sqlite.lookup import Found, Terms, find, lateness_of
+from tidings.timeline.sqlite.rows import NO_DEADLINE
+from tidings.timeline.sqlite.writer import Writer
+
+
+class Changes:
+    """Commands that touch one schedule, inside the caller's transaction."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def run(self, command: Command, now: int) -> Outcome:
+        """Carry out one command."""
+        match command:
+            case Add():
+                return self.add_known(command, now) or self._insert(command, now, 1)
+            case Replace():
+                return self._replace(command.add, now, reuse=command.reuse)
+            case Cancel():
+                return self._cancel(command, now)
+            case Pause():
+                return self._pause(command, now)
+            case Resume():
+                return self._resume(command, now)
+            case Fire():
+                return self._fire(command, now)
+            case _:
+                assert_never(command)
+
+    def add_known(self, add: Add, now: int) -> Outcome | None:
+        """The answer to an Add whose id is there already; None if it is not."""
+        if add.id is None:
+            return None
+        found = self._find(add.tenant, add.id, now)
+        if found is None:
+            return None
+        if found.content == add.content:
+            return Outcome(add.id, "unchanged", found.due, found.state)
+        if found.state in FINISHED:
+            return _too_late(found)
+        reason = "this id holds another schedule: replace it (PUT), cancel it, or use another id"
+        return Outcome(add.id, "rejected", found.due, found.state, reason)
+
+    def _find(self, tenant: str, schedule_id: str, now: int) -> Found | None:
+        return find(self._writer.connection, self._writer, tenant, schedule_id, now)
+
+    def _insert(self, add: Add, now: int, generation: int, *, paused: bool = False) -> Outcome:
+        """A new schedule onto the timeline, its id into the map."""
+        writer = self._writer
+        writer.arrival += 1
+        schedule_id = add.id if add.id is not None else make_id(writer.arrival, add.due, add.priority)
+        found = self._row(add, schedule_id, generation, now)
+        if add.id is not None:
+            single.remember(writer, found)
+        if isinstance(add.when, Once) and not paused:
+            single.insert_plain(writer, found, now)
+        else:
+            found.state = "paused" if paused else "pending"
+            single.insert_standing(writer, found, Terms(add.when, add.lateness, add.jitter_us))
+            if not paused:
+                single.insert_pointer(writer, found)
+        return Outcome(schedule_id, "scheduled", add.due)
+
+    def _row(self, add: Add, schedule_id: str, generation: int, now: int) -> Found:
+        writer = self._writer
+        hashed = crc32(schedule_id.encode()) if add.key_hash is None else add.key_hash
+        bound = deadline(add.due, add.lateness)
+        return Found(
+            "standing",
+            writer.arrival,
+            0,
+            writer.stream_of(add.tenant, add.priority),
+            add.due,
+            writer.topic_of(add.tenant, add.topic) + hashed % writer.partitions,
+            generation,
+            1,
+            now,
+            add.content,
+            schedule_id,
+            add.labels,
+            message=add.message,
+            deadline=NO_DEADLINE if bound is None else min(bound[0], NO_DEADLINE),
+            reason=None if bound is None else bound[1],
+            origin=add.due,
+        )
+
+    def _replace(self, add: Add, now: int, *, reuse: bool) -> Outcome:
+        assert add.id is not None, "a replacement has an id"
+        found = self._find(add.tenant, add.id, now)
+        if found is None:
+            return self._unknown(add.id, now) if MADE_ID.match(add.id) else self._insert(add, now, 1)
+        if found.state in FINISHED:
+            if not reuse:
+                return _too_late(found)
+            self._supersede(found)
+            single.note(self._writer, found, now, "accepted", due=add.due)
+            return self._insert(add, now, found.generation + 1)
+        if found.content == add.content:
+            return Outcome(add.id, "unchanged", found.due, found.state)
+        single.remove(self._writer, found)
+        self._tell_first(found)
+        single.note(self._writer, found, now, "replaced", due=add.due)
+        paused = found.state == "paused"
+        outcome = self._insert(add, now, found.generation + 1, paused=paused)
+        return Outcome(outcome.id, "replaced", outcome.due, "paused" if paused else None)
+
+    def _supersede(self, found: Found) -> None:
+        """A finished schedule whose id is used anew lives on in the id's history only."""
+        assert found.at is not None
+        self._tell_first(found)
+        if found.state in {"released", "missed"}:
+            single.note(self._writer, found, found.at, found.state, found.n, found.due, found.reason)
+        sql = "DELETE FROM finished WHERE due = ? AND arrival = ?"
+        self._writer.connection.execute(sql, (found.origin, found.arrival))
+
+    def _tell_first(self, found: Found) -> None:
+        """Write down when a schedule was first accepted, before its row goes."""
+        if found.generation == 1:
+            single.note(self._writer, found, found.accepted, "accepted", due=found.due)
+
+    def _cancel(self, command: Cancel, now: int) -> Outcome:
+        found = self._find(command.tenant, command.id, now)
+        if found is None:
+            return self._unknown(command.id, now)
+        if found.state == "cancelled":
+            return Outcome(command.id, "cancelled", found.due)
+        if found.state in FINISHED:
+            return _too_late(found)
+        single.remove(self._writer, found)
+        single.finish(self._writer, found, "cancelled", now)
+        single.note(self._writer, found, now, "cancelled")
+        return Outcome(command.id, "cancelled", found.due)
+
+    def _pause(self, command: Pause, now: int) -> Outcome:
+        found = self._find(command.tenant, command.id, now)
+        if found is None:
+            return self._unknown(command.id, now)
+        if found.state in FINISHED:
+            return _too_late(found)
+        if found.state == "pending":
+            self._hold(found)
+            single.note(self._writer, found, now, "paused")
+        return Outcome(command.id, "paused", found.due)
+
+    def _hold(self, found: Found) -> None:
+        """Take a pending schedule off the timeline and keep it standing."""
+        if found.table == "standing":
+            single.remove_pointer(self._writer, found)
+            sql = "UPDATE standing SET state = 'paused' WHERE arrival = ?"
+            self._writer.connection.execute(sql, (found.arrival,))
+            return
+        single.remove(self._writer, found)
+        held = msgspec.structs.replace(found, table="standing", state="paused", origin=found.due)
+        single.insert_standing(self._writer, held, Terms(Once(found.due), lateness_of(found) or Lateness(), 0))
+
+    def _resume(self, command: Resume, now: int) -> Outcome:
+        found = self._find(command.tenant, command.id, now)
+        if found is None:
+            return self._unknown(command.id, now)
+        if found.state in FINISHED:
+            return _too_late(found)
+        if found.state == "pending":
+            return Outcome(command.id, "unchanged", found.due, "pending")
+        sql = "UPDATE standing SET state = 'pending' WHERE arrival = ?"
+        self._writer.connection.execute(sql, (found.arrival,))
+        single.insert_pointer(self._writer, found)
+        single.note(self._writer, found, now, "resumed")
+        return Outcome(command.id, "resumed", found.due)
+
+    def _fire(self, command: Fire, now: int) -> Outcome:
+        found = self._find(command.tenant, command.id, now)
+        if found is None:
+            return self._unknown(command.id, now)
+        if found.state in FINISHED:
+            return _too_late(found)
+        single.note(self._writer, found, now, "fired")
+        if found.terms is not None and isinstance(found.terms.when, Every):
+            self._fire_extra(found, now)
+        else:
+            self._fire_instead(found, now)
+        return Outcome(command.id, "fired", now)
+
+    def _fire_extra(self, found: Found, now: int) -> None:
+        """One more record of a recurring schedule, which goes on unchanged."""
+        writer = self._writer
+        sql = "UPDATE standing SET fires = fires + 1 WHERE arrival = ?"
+        writer.connection.execute(sql, (found.arrival,))
+        writer.arrival += 1
+        extra = msgspec.structs.replace(
+            found, arrival=writer.arrival, due=now, n=-(found.fires + 1), deadline=NO_DEADLINE, reason=None
+        )
+        single.insert_extra(writer, extra, found.arrival)
+
+    def _fire_instead(self, found: Found, now: int) -> None:
+        """A one-shot leaves now instead of at its time."""
+        writer = self._writer
+        single.remove(writer, found)
+        writer.arrival += 1
+        fired = msgspec.structs.replace(
+            found, arrival=writer.arrival, due=now, origin=now, n=1, deadline=NO_DEADLINE, reason=None
+        )
+        single.remember(writer, fired)
+        single.insert_plain(writer, fired, found.accepted)
+
+    def _unknown(self, schedule_id: str, now: int) -> Outcome:
+        since = max(self._writer.created, now - self._writer.options.id_retention_us)
+        return Outcome(schedule_id, "unknown", remembered_since=since)
+
+
+def _too_late(found: Found) -> Outcome:
+    """The answer to a change of a finished schedule."""
+    match found.state:
+        case "released" | "ended":
+            return Outcome(found.id, "already_released", found.due, found.state)
+        case "cancelled":
+            return Outcome(found.id, "cancelled", found.due, found.state)
+        case _:
+            reason = f"it was missed: {found.reason}"
+            return Outcome(found.id, "rejected", found.due, found.state, reason)
+
+
+def next_due(terms: Terms, n: int) -> int | None:
+    """When occurrence n is due, jitter included."""
+    at = occurrence(terms.when, n)
+    return None if at is None else at + terms.jitter_us

@@ -1,0 +1,194 @@
+"""The map from a caller's id to the place of its row.
+
+Ids are random, and a table ordered by them would dirty another page for every row. So entries go to a short table in
+order of arrival, and from there into sorted runs that are merged eight at a time, in small slices. A filter for
+each run tells, for a whole batch at once, that nearly all new ids are new.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from tidings import crash
+from tidings.timeline.sqlite.filter import Filter, Hashes, Probes
+
+RECENT_ENTRIES_MAX = 32_768
+CHUNK_ENTRIES = 4_096
+FILTER_PART_WORDS = 64 * 1024
+
+Entries = npt.NDArray[np.int64]  # three rows: hashes, arrivals, due times; sorted by hash, then arrival
+
+
+class Run:
+    """A sorted, immutable part of the map."""
+
+    def __init__(self, number: int, level: int, entries: int, run_filter: Filter) -> None:
+        self.number = number
+        self.level = level
+        self.entries = entries
+        self.filter = run_filter
+
+
+Recent = dict[int, tuple[int, int, object]]  # hash -> (arrival, due, the same of an earlier one or None)
+
+
+class IdMap:
+    """Where the rows of callers' ids lie. `recent` and `runs` are swapped together, so a reader sees both or none."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self.state: tuple[Recent, tuple[Run, ...]] = ({}, ())
+        self._pieces: list[tuple[list[int], int, list[int]]] = []
+        self.recent_count = 0
+
+    def hash(self, tenant: str, schedule_id: str) -> int:
+        """A salted hash of 63 bits; what it finds is always checked against the id itself."""
+        return self.hashes(tenant, (schedule_id,))[0]
+
+    def hashes(self, tenant: str, schedule_ids: Iterable[str]) -> list[int]:
+        """The same for many ids of one tenant."""
+        salt = self._secret
+        person = blake2b(tenant.encode(), digest_size=16).digest()
+        joined = b"".join(
+            [blake2b(name.encode(), digest_size=8, salt=salt, person=person).digest() for name in schedule_ids]
+        )
+        hashes: list[int] = (np.frombuffer(joined, dtype=">u8") >> np.uint64(1)).tolist()
+        return hashes
+
+    def load(self, connection: apsw.Connection) -> None:
+        """Read back what must be in memory: the recent entries and the filters."""
+        rows = connection.execute("SELECT run, level, entries FROM run WHERE live ORDER BY run").fetchall()
+        runs = tuple(Run(run, level, entries, read_filter(connection, run)) for run, level, entries in rows)
+        self.state, self._pieces, self.recent_count = ({}, runs), [], 0
+        recent = connection.execute("SELECT hash, arrival, due FROM recent ORDER BY arrival").fetchall()
+        for id_hash, arrival, due in recent:
+            self.remember(id_hash, arrival, due)
+
+    def remember(self, id_hash: int, arrival: int, due: int) -> None:
+        """Enter an id in memory; the row in `recent` goes with the transaction."""
+        self.remember_all([id_hash], arrival, [due])
+
+    def remember_all(self, hashes: list[int], first: int, dues: list[int]) -> None:
+        """The same for a batch whose arrivals count from `first`."""
+        recent = self.state[0]
+        for arrival, (id_hash, due) in enumerate(zip(hashes, dues, strict=True), start=first):
+            recent[id_hash] = (arrival, due, recent.get(id_hash))
+        self._pieces.append((hashes, first, dues))
+        self.recent_count += len(hashes)
+
+    def suspects(self, hashes: Hashes) -> set[int]:
+        """The indexes of the hashes that some run may hold."""
+        runs = self.state[1]
+        if not runs:
+            return set()
+        probes = Probes(hashes)
+        found: set[int] = set()
+        for run in runs:
+            found.update(run.filter.test(probes).tolist())
+        return found
+
+    def places(self, connection: apsw.Connection, id_hash: int) -> list[tuple[int, int]]:
+        """Every (arrival, due) entered under a hash, the newest first."""
+        while True:
+            state = self.state
+            found = _recent_places(state[0], id_hash)
+            probes = Probes(np.array([id_hash], dtype=np.int64))
+            for run in state[1]:
+                if len(run.filter.test(probes)):
+                    found += _run_places(connection, run, id_hash)
+            if state[1] is self.state[1]:  # else a merge may have taken a run away while we looked
+                return sorted(set(found), reverse=True)
+
+    def flush(self, connection: apsw.Connection) -> None:
+        """Write the recent entries as a run of the lowest level. Call `swap_flushed` after the commit."""
+        entries = in_order(np.concatenate([_piece(*piece) for piece in self._pieces], axis=1))
+        number, count = next_run(connection), entries.shape[1]
+        connection.execute("INSERT INTO run VALUES (?, 0, ?, 1)", (number, count))
+        write_chunks(connection, number, entries)
+        run_filter = Filter.sized(count)
+        run_filter.add(entries[0])
+        for part in range(filter_parts(run_filter)):
+            write_filter(connection, number, run_filter, part)
+        connection.execute("DELETE FROM recent")
+        crash.point("map.flushed")
+        self._flushed = Run(number, 0, count, run_filter)
+
+    def swap_flushed(self) -> None:
+        """Let the flushed run take the place of the recent entries, once it is durable."""
+        self.state, self._pieces, self.recent_count = ({}, (*self.state[1], self._flushed)), [], 0
+
+    def swap_merged(self, gone: set[int], merged: Run) -> None:
+        """Let a merged run take the place of its sources, once it is durable."""
+        recent, runs = self.state
+        self.state = recent, (*(run for run in runs if run.number not in gone), merged)
+
+
+def _piece(hashes: list[int], first: int, dues: list[int]) -> Entries:
+    return np.array([hashes, range(first, first + len(hashes)), dues], dtype=np.int64)
+
+
+def in_order(entries: Entries) -> Entries:
+    """Entries sorted by hash, then arrival."""
+    return np.ascontiguousarray(entries[:, np.lexsort((entries[1], entries[0]))])
+
+
+def next_run(connection: apsw.Connection) -> int:
+    """A run number that no chunk carries, not even one left over."""
+    sql = "SELECT max(ifnull((SELECT max(run) FROM run), 0), ifnull((SELECT max(run) FROM chunk), 0)) + 1"
+    return int(connection.execute(sql).get)
+
+
+def write_chunks(connection: apsw.Connection, run: int, entries: Entries) -> None:
+    """Cut sorted entries into chunks; entries of one hash stay together."""
+    hashes, start, total = entries[0], 0, entries.shape[1]
+    while start < total:
+        end = min(start + CHUNK_ENTRIES, total)
+        if end < total:
+            end = int(np.searchsorted(hashes, hashes[end - 1], side="right"))
+        blob = np.ascontiguousarray(entries[:, start:end]).tobytes()
+        connection.execute("INSERT INTO chunk VALUES (?, ?, ?)", (run, int(hashes[start]), blob))
+        start = end
+
+
+def decode(blob: bytes) -> Entries:
+    """The entries of a chunk."""
+    return np.frombuffer(blob, dtype=np.int64).reshape(3, -1)
+
+
+def filter_parts(run_filter: Filter) -> int:
+    """How many rows a filter takes."""
+    return -(-len(run_filter.words) // FILTER_PART_WORDS)
+
+
+def write_filter(connection: apsw.Connection, run: int, run_filter: Filter, part: int) -> None:
+    """Keep one part of a filter beside its run, so that a start need not read every id."""
+    words = run_filter.words[part * FILTER_PART_WORDS : (part + 1) * FILTER_PART_WORDS]
+    connection.execute("INSERT INTO filter VALUES (?, ?, ?)", (run, part, words.tobytes()))
+
+
+def read_filter(connection: apsw.Connection, run: int) -> Filter:
+    """A run's filter as it was written."""
+    parts = connection.execute("SELECT words FROM filter WHERE run = ? ORDER BY part", (run,)).fetchall()
+    return Filter(np.frombuffer(b"".join(words for (words,) in parts), dtype=np.uint64))
+
+
+def _recent_places(recent: Recent, id_hash: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    entry: object = recent.get(id_hash)
+    while isinstance(entry, tuple):
+        arrival, due, entry = entry
+        found.append((arrival, due))
+    return found
+
+
+def _run_places(connection: apsw.Connection, run: Run, id_hash: int) -> list[tuple[int, int]]:
+    sql = "SELECT entries FROM chunk WHERE run = ? AND first <= ? ORDER BY first DESC LIMIT 1"
+    row = connection.execute(sql, (run.number, id_hash)).fetchone()
+    if row is None:
+        return []
+    hashes, arrivals, dues = decode(row[0])
+    low, high = np.searchsorted(hashes, [id_hash, id_hash + 1])
+    return [(int(arrivals[index]), int(dues[index])) for index in range(low, high)]

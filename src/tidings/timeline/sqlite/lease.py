@@ -1,0 +1,59 @@
+"""Ownership of the file: a lease whose token every write checks."""
+
+import secrets
+from pathlib import Path
+
+import apsw
+
+from tidings.timeline.sqlite.writer import Writer
+
+TOKEN_BYTES = 16
+RESIGN_MS = 500
+
+
+class Lease:
+    """Taken when it is free or has run out; counted on the clock of this boot of the machine."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._boot = _boot()
+
+    def acquire(self, elapsed: int, lease_us: int) -> tuple[bool, bool]:
+        """Take or renew it: (we own it, we did not before)."""
+        connection = self._writer.connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            answer = self._take(connection, elapsed, lease_us)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        if answer == (True, True):
+            self._writer.load()
+        return answer
+
+    def _take(self, connection: apsw.Connection, elapsed: int, lease_us: int) -> tuple[bool, bool]:
+        row = connection.execute("SELECT token, boot, until FROM lease").fetchone()
+        mine = row is not None and row[0] is not None and row[0] == self._writer.token
+        free = row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
+        if not mine and not free:
+            self._writer.token = None
+            return False, False
+        token = self._writer.token if mine else secrets.token_bytes(TOKEN_BYTES)
+        connection.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?)", (token, self._boot, elapsed + lease_us))
+        self._writer.token = token
+        return True, not mine
+
+    def resign(self) -> None:
+        """Hand it over at once, if it is ours."""
+        token, self._writer.token = self._writer.token, None
+        if token is not None:
+            self._writer.connection.set_busy_timeout(RESIGN_MS)
+            self._writer.connection.execute("UPDATE lease SET token = NULL WHERE token = ?", (token,))
+
+
+def _boot() -> str:
+    """What tells this boot of the machine from another."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""

@@ -1,0 +1,270 @@
+"""Finding a schedule by its id: through the map, or through the place that our own ids carry."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import apsw
+import msgspec
+
+from tidings.domain.command import FINISHED, Priority, State
+from tidings.domain.lateness import Lateness
+from tidings.domain.schedule import MADE_ID, Schedule
+from tidings.domain.when import Once, When
+from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US
+from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
+from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, PARTITIONS_MAX, Writer
+
+Table = Literal["near", "far", "standing", "finished"]
+
+_PLAIN = "stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message"
+NEAR = f"SELECT {_PLAIN} FROM near WHERE stream = ? AND due = ? AND arrival = ?"
+STANDING = (
+    "SELECT stream, due, partition, generation, n, accepted, content, id, labels, message, state, origin, fires,"
+    " released, policy FROM standing WHERE arrival = ?"
+)
+FINISHED_SQL = (
+    "SELECT stream, ifnull(last_due, due), partition, generation, n, accepted, content, id, labels, state, reason, at,"
+    " position FROM finished WHERE due = ? AND arrival = ?"
+)
+
+
+class Terms(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """When a standing schedule falls due, and how late it may be."""
+
+    when: When
+    lateness: Lateness
+    jitter_us: int
+
+
+class Found(msgspec.Struct, gc=False):
+    """A schedule's row, wherever it lies."""
+
+    table: Table
+    arrival: int
+    place: int
+    stream: int
+    due: int
+    partition: int
+    generation: int
+    n: int
+    accepted: int
+    content: bytes
+    id: str
+    labels: str | None
+    state: State = "pending"
+    message: bytes | None = None
+    deadline: int = NO_DEADLINE
+    reason: str | None = None
+    origin: int = 0
+    fires: int = 0
+    released: int = 0
+    terms: Terms | None = None
+    at: int | None = None
+    position: int | None = None
+
+
+encode_terms = msgspec.msgpack.Encoder().encode
+decode_terms = msgspec.msgpack.Decoder(Terms).decode
+
+
+def find(connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str, now: int) -> Found | None:
+    """The newest schedule of this id that is pending, paused or still remembered."""
+    for arrival, due in _places(connection, writer, tenant, schedule_id):
+        found = _at_place(connection, writer, tenant, schedule_id, arrival, due)
+        if found is not None:
+            return None if forgotten(found, writer, now) else found
+    return None
+
+
+def forgotten(found: Found, writer: Writer, now: int) -> bool:
+    """Whether a finished schedule is past its retention, though its row may still be there."""
+    return found.at is not None and found.at + writer.options.id_retention_us <= now
+
+
+def _places(connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str) -> Iterator[tuple[int, int]]:
+    yield from writer.idmap.places(connection, writer.idmap.hash(tenant, schedule_id))
+    made = MADE_ID.match(schedule_id)
+    if made and int(made[1]) <= writer.arrival:
+        yield int(made[1]), int(made[2])
+
+
+def _at_place(
+    connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str, arrival: int, due: int
+) -> Found | None:
+    for found in _rows_at(connection, writer, tenant, arrival, due):
+        if found.id == schedule_id and writer.stream_names[found.stream][0] == tenant:
+            return found
+    return None
+
+
+def _rows_at(connection: apsw.Connection, writer: Writer, tenant: str, arrival: int, due: int) -> Iterator[Found]:
+    """What lies at a place; the tables are tried in the order in which rows move, so that none slips past."""
+    for place in far_places(arrival, due):
+        for row in writer.far.row(connection, place):
+            yield from _resolve(connection, plain("far", arrival, place, row))
+    for priority in Priority:
+        stream = writer.streams.get((tenant, priority))
+        if stream is not None:
+            for row in connection.execute(NEAR, (stream, due, arrival)):
+                yield from _resolve(connection, plain("near", arrival, 0, row))
+    yield from standing(connection, arrival)
+    for row in connection.execute(FINISHED_SQL, (due, arrival)):
+        yield finished(arrival, due, row)
+
+
+def far_places(arrival: int, due: int) -> tuple[int, ...]:
+    """Where `far` may hold a row: in its quarter of an hour, or in its day."""
+    quarter = min(due // QUARTER_US, QUARTER_LAST)
+    day = quarter - quarter % DAY_QUARTERS
+    places = (day << ARRIVAL_BITS) | arrival, (quarter << ARRIVAL_BITS) | arrival
+    return places if quarter != day else places[:1]
+
+
+def _resolve(connection: apsw.Connection, found: Found) -> Iterator[Found]:
+    """A row that only points to a standing schedule stands for it."""
+    if found.n == 0:
+        yield from standing(connection, found.arrival)
+    elif found.n > 0:
+        yield found
+
+
+def plain(table: Table, arrival: int, place: int, row: tuple[Any, ...]) -> Found:
+    """A row of `near` or `far`."""
+    (
+        stream,
+        due,
+        partition,
+        deadline,
+        reason,
+        generation,
+        n,
+        accepted,
+        content,
+        schedule_id,
+        labels,
+        message,
+    ) = row
+    return Found(
+        table,
+        arrival,
+        place,
+        stream,
+        due,
+        partition,
+        generation,
+        n,
+        accepted,
+        content,
+        schedule_id,
+        labels,
+        "pending",
+        message,
+        deadline,
+        REASONS[reason] or None,
+    )
+
+
+def standing(connection: apsw.Connection, arrival: int) -> Iterator[Found]:
+    """The standing schedule of an arrival, if there is one."""
+    for row in connection.execute(STANDING, (arrival,)):
+        stream, due, partition, generation, n, accepted, content, schedule_id, labels, message = row[:10]
+        state, origin, fires, released, policy = row[10:]
+        yield Found(
+            "standing",
+            arrival,
+            0,
+            stream,
+            due,
+            partition,
+            generation,
+            n,
+            accepted,
+            content,
+            schedule_id,
+            labels,
+            state,
+            message,
+            origin=origin,
+            fires=fires,
+            released=released,
+            terms=decode_terms(policy),
+        )
+
+
+def finished(arrival: int, origin: int, row: tuple[Any, ...]) -> Found:
+    """A row of `finished`; origin is the due time of its place."""
+    (
+        stream,
+        due,
+        partition,
+        generation,
+        n,
+        accepted,
+        content,
+        schedule_id,
+        labels,
+        state,
+        reason,
+        at,
+        position,
+    ) = row
+    return Found(
+        "finished",
+        arrival,
+        0,
+        stream,
+        due,
+        partition,
+        generation,
+        n,
+        accepted,
+        content,
+        schedule_id,
+        labels,
+        state,
+        reason=reason,
+        origin=origin,
+        at=at,
+        position=position,
+    )
+
+
+def present(writer: Writer, found: Found) -> Schedule:
+    """A row as a reader sees it."""
+    tenant, priority = writer.stream_names[found.stream]
+    position = found.position
+    return Schedule(
+        tenant,
+        found.id,
+        found.generation,
+        writer.topic_names[found.partition // PARTITIONS_MAX][1],
+        found.state,
+        found.due,
+        found.accepted,
+        priority,
+        found.n,
+        found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
+        found.terms.lateness if found.terms else lateness_of(found),
+        found.labels,
+        found.message,
+        found.at,
+        found.reason if found.state in FINISHED else None,
+        None if position is None else (position >> OFFSET_BITS) % PARTITIONS_MAX,
+        None if position is None else position & OFFSET_MASK,
+    )
+
+
+def lateness_of(found: Found) -> Lateness | None:
+    """The policy that a plain row's deadline came from; a finished one keeps none."""
+    if found.table == "finished":
+        return None
+    if found.deadline == NO_DEADLINE:
+        return Lateness()
+    bound_us = found.deadline - found.due
+    match found.reason:
+        case "expired":
+            return Lateness(expires_after_us=bound_us)
+        case "late_skipped":
+            return Lateness("skip", bound_us)
+        case _:
+            return Lateness(max_us=bound_us)

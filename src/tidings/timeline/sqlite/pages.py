@@ -1,0 +1,173 @@
+"""Lists, forecasts and histories: what readers see of the timeline."""
+
+import base64
+import binascii
+import struct
+from collections import Counter
+from collections.abc import Iterator
+
+import apsw
+
+from tidings.domain.command import FINISHED
+from tidings.domain.errors import Invalid
+from tidings.domain.schedule import Event, Page, Query, Schedule
+from tidings.domain.when import Every
+from tidings.timeline.sqlite import lookup
+from tidings.timeline.sqlite.database import queries
+from tidings.timeline.sqlite.far import DAY_US, days
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
+
+DAYS_PER_PAGE_MAX = 31
+STEPS_MAX = 10_000
+OVERDUE_ROWS_MAX = 1_000_000
+
+_SQL = queries("pages")
+_END = 1 << 61
+_Key = tuple[int, int]
+_Row = tuple[_Key, lookup.Found]
+
+
+class Pages:
+    """One page: each table in turn, merged in order of (due, arrival)."""
+
+    def __init__(self, connection: apsw.Connection, writer: Writer, tenant: str, query: Query, now: int) -> None:
+        self._connection = connection
+        self._writer = writer
+        self._tenant = tenant
+        self._query = query
+        self._reach = _END
+        after = _decode_cursor(query.after) if query.after is not None else (-1, 0)
+        if query.due_from is not None and after < (query.due_from - 1, _END):
+            after = (query.due_from - 1, _END)
+        topic = None if query.topic is None else writer.topics.get((tenant, query.topic), -1)
+        self._values: dict[str, object] = {
+            "tenant": tenant,
+            "due": after[0],
+            "arrival": after[1],
+            "until": _END if query.due_to is None else query.due_to,
+            "first_partition": None if topic is None else topic * PARTITIONS_MAX,
+            "prefix": query.prefix,
+            "label": None if query.label is None else query.label[0],
+            "label_value": None if query.label is None else query.label[1],
+            "state": query.state,
+            "limit": query.limit + 1,
+            "remembered": now - writer.options.id_retention_us,
+        }
+
+    def page(self) -> Page:
+        """The schedules after the cursor."""
+        state, found = self._query.state, list[_Row]()
+        if state in {None, "pending"}:
+            found += self._far()
+            found += self._near()
+        if state in {None, "paused"}:
+            found += self._paused()
+        if state is None or state in FINISHED:
+            found += self._finished()
+        found = sorted((row for row in found if row[0][0] < self._reach), key=lambda row: row[0])
+        page = found[: self._query.limit]
+        schedules = tuple(lookup.present(self._writer, row) for _, row in page)
+        return Page(schedules, self._cursor(found, page))
+
+    def _cursor(self, found: list[_Row], page: list[_Row]) -> str | None:
+        if len(found) > len(page):
+            return _encode_cursor(page[-1][0])
+        return None if self._reach == _END else _encode_cursor((self._reach - 1, _END))
+
+    def _near(self) -> Iterator[_Row]:
+        for (tenant, _), stream in list(self._writer.streams.items()):
+            if tenant == self._tenant:
+                yield from self._pending("near", {"stream": stream})
+
+    def _far(self) -> Iterator[_Row]:
+        """Day by day from the cursor on, until the page is full or enough was looked at."""
+        taken, first = 0, max(0, int(str(self._values["due"]))) // DAY_US
+        for looked, day in enumerate(day for day in sorted(days(self._connection)) if day >= first):
+            if taken > self._query.limit:
+                return
+            if looked == DAYS_PER_PAGE_MAX:
+                self._reach = day * DAY_US
+                return
+            for row in self._pending("far", {}, day):
+                taken += 1
+                yield row
+
+    def _pending(self, table: lookup.Table, more: dict[str, object], day: int = 0) -> Iterator[_Row]:
+        sql = _SQL[table].replace("{table}", f"far_{day}")
+        for row in self._connection.execute(sql, {**self._values, **more}).fetchall():
+            found = lookup.plain(table, row[0], row[1], row[2:])
+            key = (found.due, found.arrival)
+            if found.n != 0:
+                yield key, found
+                continue
+            for standing in lookup.standing(self._connection, found.arrival):
+                yield key, standing
+
+    def _paused(self) -> Iterator[_Row]:
+        for (arrival,) in self._connection.execute(_SQL["paused"], self._values).fetchall():
+            for found in lookup.standing(self._connection, arrival):
+                yield (found.due, found.arrival), found
+
+    def _finished(self) -> Iterator[_Row]:
+        for table in ("finished", "finished_last"):
+            for arrival, origin, *row in self._connection.execute(_SQL[table], self._values).fetchall():
+                found = lookup.finished(arrival, origin, tuple(row))
+                yield (found.due, arrival), found
+
+
+def forecast(
+    connection: apsw.Connection, tenant: str, start: int, end: int, width_us: int
+) -> tuple[list[tuple[int, int]], bool]:
+    """Pending by step of time; cut short after so many steps."""
+    values = {"tenant": tenant, "start": start, "end": end, "width": width_us}
+    steps: Counter[int] = Counter(dict(connection.execute(_SQL["forecast_near"], values).fetchall()))
+    for day in sorted(days(connection)):
+        if start // DAY_US <= day < -(-end // DAY_US) and len(steps) <= STEPS_MAX:
+            sql = _SQL["forecast_far"].replace("{table}", f"far_{day}")
+            steps.update(dict(connection.execute(sql, values).fetchall()))
+    shown = sorted(steps)[:STEPS_MAX]
+    return [(step * width_us, steps[step]) for step in shown], len(steps) > STEPS_MAX
+
+
+def overdue(connection: apsw.Connection, writer: Writer, now: int) -> int:
+    """How many rows are due and have not left; counted up to a bound."""
+    total = 0
+    sql = "SELECT count(*) FROM (SELECT 1 FROM near WHERE stream = ? AND due <= ? LIMIT ?)"
+    for stream in list(writer.stream_names):
+        total += int(connection.execute(sql, (stream, now, OVERDUE_ROWS_MAX)).get)
+    for day in sorted(days(connection)):  # after an outage there may be more that has not come near yet
+        if day * DAY_US <= now:
+            sql = f"SELECT count(*) FROM (SELECT 1 FROM far_{day} WHERE due <= ? LIMIT ?)"
+            total += int(connection.execute(sql, (now, OVERDUE_ROWS_MAX)).get)
+    return min(total, OVERDUE_ROWS_MAX)
+
+
+def history(connection: apsw.Connection, writer: Writer, schedule: Schedule, now: int) -> list[Event]:
+    """What happened to a schedule, oldest first: what its row tells, and what was written down.
+
+    Lines of an earlier life of the id, finished and forgotten, may still be there and are left out.
+    """
+    remembered = now - writer.options.id_retention_us
+    since = min(remembered, schedule.accepted - 1) if isinstance(schedule.when, Every) else remembered
+    id_hash = writer.idmap.hash(schedule.tenant, schedule.id)
+    rows = connection.execute(_SQL["history"], (id_hash, schedule.tenant, schedule.id))
+    events = [event for event in (Event(*row) for row in rows) if event.at > since]
+    if schedule.generation == 1:
+        events.append(Event(schedule.accepted, "accepted", due=schedule.due))
+    if schedule.finished is not None and schedule.state in {"released", "missed"}:
+        end = Event(schedule.finished, schedule.state, schedule.occurrence, schedule.due, schedule.reason)
+        if all((event.at, event.event) != (end.at, end.event) for event in events):  # else it was written down
+            events.append(end)
+    return sorted(events, key=lambda event: (event.at, event.event != "accepted"))
+
+
+def _encode_cursor(key: _Key) -> str:
+    return base64.urlsafe_b64encode(struct.pack(">qq", *key)).decode().rstrip("=")
+
+
+def _decode_cursor(text: str) -> _Key:
+    try:
+        due, arrival = struct.unpack(">qq", base64.urlsafe_b64decode(text + "=="))
+    except (binascii.Error, struct.error, ValueError):
+        raise Invalid("cursor", "is not one that Tidings gave out: leave it out to begin anew") from None
+    return due, arrival

@@ -1,0 +1,189 @@
+"""The release transaction: what is due moves to the log, or is counted as missed."""
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from tidings import crash
+from tidings.clock import Clock
+from tidings.domain.shares import deal
+from tidings.ports import Release
+from tidings.timeline.sqlite import single
+from tidings.timeline.sqlite.database import queries
+from tidings.timeline.sqlite.lookup import Found, plain
+from tidings.timeline.sqlite.recurring import Recurring
+from tidings.timeline.sqlite.wheel import Wheel
+from tidings.timeline.sqlite.writer import OFFSET_BITS, PARTITIONS_MAX, Writer
+
+FRESH_US = 1_000_000
+ROUNDS_MAX = 4
+
+_SQL = queries("release")
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class Releasing:
+    """Moves batches of due rows."""
+
+    def __init__(self, writer: Writer, wheel: Wheel) -> None:
+        self._writer = writer
+        self._wheel = wheel
+
+    def release(self, now: int, rows_max: int, clock: Clock | None) -> Release:
+        """Release one batch in one transaction; what has not reached `near` in time is moved there first."""
+        writer = self._writer
+        writer.refresh()
+        if self._wheel.behind(now):
+            self._wheel.turn(now)
+        with writer.transaction() as connection:
+            if clock is not None:
+                now = clock.now()
+            due = writer.heads.take(now, rows_max)
+            if not due:
+                return Release(more=self._wheel.behind(now))
+            crash.point("release.begun")
+            connection.execute("DELETE FROM batch")
+            spans, total = self._select(due, now, rows_max)
+            done = _Done()
+            standing = self._move(spans, now, done) if total else []
+            writer.pending -= total
+            self._go_on(standing, now, done)
+            for stream in due:
+                single.refresh_head(writer, stream)
+            crash.point("release.settled")
+        crash.point("release.committed")
+        done.more = writer.next_due is not None and writer.next_due <= now
+        return done.release()
+
+    def _select(self, due: dict[int, int], now: int, rows_max: int) -> tuple[list["_Span"], int]:
+        """Choose the batch: fair shares in rounds, until it is full or nothing is left."""
+        names = self._writer.stream_names
+        spans = {stream: _spans(stream, due[stream], now) for stream in due}
+        hungry, total = set(due), 0
+        for _ in range(ROUNDS_MAX):
+            if not hungry or total >= rows_max:
+                break
+            quotas = deal([(stream, names[stream][1]) for stream in due if stream in hungry], rows_max - total)
+            for stream, share in quotas.items():
+                quota = min(share, rows_max - total)
+                taken = self._take(spans[stream], quota, total)
+                total += taken
+                if taken < quota:
+                    hungry.discard(stream)
+        return [span for pair in spans.values() for span in pair if span.taken], total
+
+    def _take(self, spans: "tuple[_Span, ...]", quota: int, total: int) -> int:
+        """A stream's share: fresh work and backlog by halves while there are both."""
+        fresh, *backlog = spans
+        if not backlog:
+            return self._take_span(fresh, quota, total)
+        taken = self._take_span(fresh, quota // 2, total)
+        taken += self._take_span(backlog[0], quota - taken, total + taken)
+        return taken + self._take_span(fresh, quota - taken, total + taken)
+
+    def _take_span(self, span: "_Span", limit: int, total: int) -> int:
+        if limit <= 0:
+            return 0
+        connection = self._writer.connection
+        connection.execute(_SQL["select"], (span.stream, span.low, span.high, limit, span.taken))
+        taken = int(connection.changes())
+        if taken:
+            span.taken += taken
+            span.last_ordinal = total + taken
+        return taken
+
+    def _move(self, spans: "list[_Span]", now: int, done: "_Done") -> list[Found]:
+        """Move the batch off the timeline, onto the log and into the memory of finished schedules.
+
+        Answers the rows of standing schedules in it, which go on once the batch is off.
+        """
+        connection = self._writer.connection
+        columns = connection.execute(_SQL["survey"], (now,)).fetchone()
+        batch = [np.fromstring(text, dtype=np.int64, sep=",") for text in columns]
+        leaves, numbers, partitions, dues, arrivals, sizes = batch
+        leaving, standing = leaves == 1, numbers <= 0
+        if leaving.any():
+            positions = apsw.carray(self._positions(leaving, partitions, sizes, done))
+            connection.execute(_SQL["log"], (positions, now))
+            crash.point("release.logged")
+            connection.execute(_SQL["finish"], (positions, now))
+            done.lateness_us = (now - dues[leaving]).tolist()
+            done.bytes = int(sizes[leaving].sum())
+        if not (leaving | standing).all():
+            self._miss(now, done)
+        found = self._standing() if standing.any() else []
+        self._writer.pending += int((numbers < 0).sum())
+        for span in spans:
+            last = span.last_ordinal - 1
+            connection.execute(_SQL["leave"], (span.stream, span.low, int(dues[last]), int(arrivals[last])))
+        return found
+
+    def _standing(self) -> list[Found]:
+        rows = self._writer.connection.execute(_SQL["standing"]).fetchall()
+        return [plain("near", arrival, 0, row) for arrival, *row in rows]
+
+    def _positions(self, leaving: Flags, partitions: Numbers, sizes: Numbers, done: "_Done") -> Numbers:
+        """Give each row that leaves the next position of its partition, and move the partitions' ends."""
+        positions = np.zeros(len(leaving), dtype=np.int64)
+        for partition in set(partitions[leaving].tolist()):
+            rows = np.flatnonzero(leaving & (partitions == partition))
+            moved = (partition, len(rows), int(sizes[rows].sum()))
+            first = self._writer.connection.execute(_SQL["advance"], moved).get
+            positions[rows] = np.arange(len(rows)) + ((partition << OFFSET_BITS) + first)
+            done.topics.add(self._writer.topic_names[partition // PARTITIONS_MAX])
+        return positions
+
+    def _miss(self, now: int, done: "_Done") -> None:
+        connection = self._writer.connection
+        for reason, count in connection.execute(_SQL["missed_by_reason"], (now,)):
+            done.miss(reason, count)
+        connection.execute(_SQL["miss"], (now,))
+
+    def _go_on(self, standing: list[Found], now: int, done: "_Done") -> None:
+        """Release the standing schedules and put their next occurrences onto the timeline, once the batch is off it."""
+        recurring = Recurring(self._writer, now)
+        for found in standing:
+            if found.n == 0:
+                recurring.release(found.arrival)
+            else:
+                recurring.release_extra(found)
+        done.lateness_us += recurring.lateness_us
+        done.topics |= recurring.topics
+        for reason, count in recurring.missed.items():
+            done.miss(reason, count)
+
+
+class _Span:
+    """Part of a stream by due time (low excluded), how much of it this batch has, and its last row's ordinal."""
+
+    def __init__(self, stream: int, low: int, high: int) -> None:
+        self.stream = stream
+        self.low = low
+        self.high = high
+        self.taken = 0
+        self.last_ordinal = 0
+
+
+def _spans(stream: int, first_due: int, now: int) -> tuple[_Span, ...]:
+    """Fresh work, and the backlog before it if there is one."""
+    fresh = _Span(stream, now - FRESH_US, now)
+    return (fresh, _Span(stream, -1, now - FRESH_US)) if first_due <= now - FRESH_US else (fresh,)
+
+
+class _Done:
+    """What a release did, while it is being gathered."""
+
+    def __init__(self) -> None:
+        self.lateness_us: list[int] = []
+        self.topics: set[tuple[str, str]] = set()
+        self.missed: dict[str, int] = {}
+        self.more = False
+        self.bytes = 0
+
+    def miss(self, reason: str, count: int) -> None:
+        self.missed[reason] = self.missed.get(reason, 0) + count
+
+    def release(self) -> Release:
+        return Release(self.lateness_us, frozenset(self.topics), self.missed, self.more, self.bytes)

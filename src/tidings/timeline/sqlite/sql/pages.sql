@@ -1,0 +1,73 @@
+-- Listing, in order of (due, arrival). Conditions that were not asked for are NULL.
+
+-- name: near
+-- Pending rows of one stream that are due soon.
+SELECT arrival, 0, stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message
+FROM near
+WHERE stream = :stream AND (due, arrival) > (:due, :arrival) AND due < :until AND n >= 0
+  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
+  AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
+ORDER BY due, arrival LIMIT :limit;
+
+-- name: far
+-- Pending rows of one day that are due later.
+SELECT place & 2199023255551, place, stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message
+FROM {table}
+WHERE stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
+  AND (due > :due OR (due = :due AND place & 2199023255551 > :arrival)) AND due < :until AND n >= 0
+  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
+  AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
+ORDER BY due, place & 2199023255551 LIMIT :limit;
+
+-- name: paused
+-- Paused schedules.
+SELECT arrival FROM standing
+WHERE state = 'paused' AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
+  AND (due, arrival) > (:due, :arrival) AND due < :until
+  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
+  AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
+ORDER BY due, arrival LIMIT :limit;
+
+-- name: finished
+-- Finished schedules that are still remembered.
+SELECT arrival, due, stream, due, partition, generation, n, accepted, content, id, labels, state, reason, at, position
+FROM finished
+WHERE (due, arrival) > (:due, :arrival) AND due < :until AND at > :remembered AND last_due IS NULL
+  AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
+  AND (:state IS NULL OR state = :state)
+  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
+  AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
+ORDER BY due, arrival LIMIT :limit;
+
+-- name: finished_last
+-- The same for those whose last occurrence was not their first.
+SELECT arrival, due, stream, last_due, partition, generation, n, accepted, content, id, labels, state, reason, at, position
+FROM finished
+WHERE (last_due, arrival) > (:due, :arrival) AND last_due < :until AND at > :remembered AND last_due IS NOT NULL
+  AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
+  AND (:state IS NULL OR state = :state)
+  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
+  AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
+ORDER BY last_due, arrival LIMIT :limit;
+
+-- name: forecast_near
+-- Pending by step of time, for one tenant.
+SELECT due / :width, count(*) FROM near
+WHERE stream IN (SELECT stream FROM stream WHERE tenant = :tenant) AND due >= :start AND due < :end AND n >= 0
+GROUP BY 1;
+
+-- name: forecast_far
+-- The same of one day.
+SELECT due / :width, count(*) FROM {table}
+WHERE stream IN (SELECT stream FROM stream WHERE tenant = :tenant) AND due >= :start AND due < :end AND n >= 0
+GROUP BY 1;
+
+-- name: history
+-- What was written down of a schedule.
+SELECT at, event, occurrence, due, reason, count FROM history
+WHERE hash = ? AND tenant = ? AND id = ? ORDER BY entry;

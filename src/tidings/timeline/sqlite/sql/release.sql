@@ -1,0 +1,62 @@
+-- The release: due rows move from `near` to `log` and `finished`, in one transaction, without passing through Python.
+
+-- name: select
+-- Choose a stream's first rows of a span of due times for this batch.
+INSERT INTO batch (stream, due, arrival, partition, deadline, n, size)
+SELECT stream, due, arrival, partition, deadline, n, length(message) + length(id) + 64 FROM near
+WHERE stream = ?1 AND due > ?2 AND due <= ?3 ORDER BY due, arrival LIMIT ?4 OFFSET ?5;
+
+-- name: survey
+-- The batch by columns, in order of ordinal: whether a row leaves, its number, partition, due time, arrival and size.
+SELECT group_concat(n > 0 AND deadline >= ?1), group_concat(n), group_concat(partition), group_concat(due),
+       group_concat(arrival), group_concat(size)
+FROM (SELECT n, deadline, partition, due, arrival, size FROM batch ORDER BY ordinal);
+
+-- name: log
+-- Write the rows that leave onto the log. The array holds a position for each ordinal, 0 for a row that does not leave.
+INSERT INTO log (position, due, released, generation, n, final, id, message)
+SELECT positions.value, near.due, ?2, near.generation, near.n, 1, near.id, near.message
+FROM carray(?1) AS positions
+JOIN batch ON batch.ordinal = positions.rowid
+JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
+WHERE positions.value > 0;
+
+-- name: finish
+-- Remember how they ended.
+INSERT INTO finished (due, arrival, stream, partition, state, reason, at, position, generation, n, accepted, content, id, labels)
+SELECT near.due, near.arrival, near.stream, near.partition, 'released', NULL, ?2, positions.value,
+       near.generation, near.n, near.accepted, near.content, near.id, near.labels
+FROM carray(?1) AS positions
+JOIN batch ON batch.ordinal = positions.rowid
+JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
+WHERE positions.value > 0;
+
+-- name: advance
+-- Move a partition's end; answers where it was.
+UPDATE partition SET next = next + ?2, bytes = bytes + ?3 WHERE partition = ?1 RETURNING next - ?2;
+
+-- name: miss
+-- Remember those that came too late.
+INSERT INTO finished (due, arrival, stream, partition, state, reason, at, position, generation, n, accepted, content, id, labels)
+SELECT near.due, near.arrival, near.stream, near.partition, 'missed',
+       CASE near.reason WHEN 1 THEN 'expired' WHEN 2 THEN 'late_skipped' ELSE 'late_max' END, ?1, NULL,
+       near.generation, near.n, near.accepted, near.content, near.id, near.labels
+FROM batch JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
+WHERE batch.n > 0 AND batch.deadline < ?1;
+
+-- name: missed_by_reason
+-- How many came too late, and why.
+SELECT CASE near.reason WHEN 1 THEN 'expired' WHEN 2 THEN 'late_skipped' ELSE 'late_max' END, count(*)
+FROM batch JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
+WHERE batch.n > 0 AND batch.deadline < ?1 GROUP BY 1;
+
+-- name: leave
+-- Take a span of a stream off the timeline.
+DELETE FROM near WHERE stream = ?1 AND due > ?2 AND (due, arrival) <= (?3, ?4);
+
+-- name: standing
+-- The rows of standing schedules, in order.
+SELECT near.arrival, near.stream, near.due, near.partition, near.deadline, near.reason, near.generation, near.n,
+       near.accepted, near.content, near.id, near.labels, near.message
+FROM batch JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
+WHERE batch.n <= 0 ORDER BY near.due, near.arrival;

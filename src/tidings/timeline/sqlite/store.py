@@ -1,0 +1,221 @@
+"""The SQLite store: the verbs of the ports, each handed to the thread that may carry it out."""
+
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import apsw
+import msgspec
+
+from tidings.clock import Clock
+from tidings.domain.command import Command, Outcome
+from tidings.domain.errors import Invalid, StoreError
+from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, Count, Receipt, Release
+from tidings.timeline.sqlite import log, lookup, pages
+from tidings.timeline.sqlite.checkpoint import Checkpointer
+from tidings.timeline.sqlite.database import connect, explain, file_bytes, prepare
+from tidings.timeline.sqlite.intake import Intake
+from tidings.timeline.sqlite.keeping import Keeping
+from tidings.timeline.sqlite.lease import Lease
+from tidings.timeline.sqlite.release import Releasing
+from tidings.timeline.sqlite.wheel import Wheel
+from tidings.timeline.sqlite.worker import Worker
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Options, Writer
+
+Verb = TypeVar("Verb", bound=Callable[..., Awaitable[Any]])
+
+
+def _translated(verb: Verb) -> Verb:
+    """Reads that are done where they are asked for fail like those on the threads: as errors of ours."""
+
+    @functools.wraps(verb)
+    async def translated(*arguments: Any, **options: Any) -> Any:
+        try:
+            return await verb(*arguments, **options)
+        except apsw.Error as error:
+            raise StoreError(explain(error)) from error
+
+    return cast(Verb, translated)
+
+
+class SqliteStore:
+    """One file. A thread writes, a thread scans; short reads are done where they are asked for."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        self.path = path
+        self._connection = connect(path)
+        self._writer = Writer(self._connection, options)
+        self.partitions = self._writer.partitions
+        self._version = 0
+        self._reader = connect(path, reader=True)
+        self._scanner = connect(path, reader=True)
+        wheel = Wheel(self._writer)
+        self._intake = Intake(self._writer)
+        self._releasing = Releasing(self._writer, wheel)
+        self._keeping = Keeping(self._writer, wheel)
+        self._lease = Lease(self._writer)
+        self._writing = Worker("tidings-writer")
+        self._scanning = Worker("tidings-scanner")
+        self._checkpointer = Checkpointer(path, self._finish_checkpoint)
+        self._connection.set_wal_hook(self._committed)
+
+    @classmethod
+    async def open(cls, path: str | Path, **options: Any) -> "SqliteStore":
+        """Open or make the file. Options are those of `Options`."""
+        chosen = msgspec.convert(options, Options)
+        if not 1 <= chosen.partitions <= PARTITIONS_MAX:
+            raise Invalid("partitions", f"must lie between 1 and {PARTITIONS_MAX}")
+        prepare(str(path))
+        try:
+            return cls(str(path), chosen)
+        except apsw.Error as error:
+            raise StoreError(f"{path}: {explain(error)}") from error
+
+    async def close(self) -> None:
+        """Finish what was handed over, hand over the lease, leave a file without a write-ahead log."""
+        with contextlib.suppress(StoreError):  # then the lease runs out by itself
+            await self._writing.run(self._lease.resign)
+        self._checkpointer.close()
+        await self._writing.close()
+        await self._scanning.close()
+        for connection in (self._reader, self._scanner, self._connection):
+            connection.close()
+
+    def _committed(self, _connection: apsw.Connection, _name: str, wal_pages: int) -> int:
+        self._checkpointer.committed(wal_pages)
+        return int(apsw.SQLITE_OK)
+
+    def _finish_checkpoint(self) -> None:
+        """The rest of a checkpoint, between two of the writer's transactions."""
+        self._writing.post(self._connection.wal_checkpoint)
+
+    # Timeline
+
+    def apply(self, commands: Sequence[Command], now: int, receipt: Receipt | None = None) -> Awaitable[list[Outcome]]:
+        return self._writing.start(self._intake.apply, commands, now, receipt)
+
+    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
+        return await self._writing.run(self._releasing.release, now, rows_max, clock)
+
+    def next_due(self) -> int | None:
+        return self._writer.next_due
+
+    async def tend(self, now: int) -> bool:
+        return await self._writing.run(self._keeping.tend, now)
+
+    # Reading
+
+    @_translated
+    async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
+        await self._refresh()
+        found = self._find(tenant, schedule_id, now)
+        if found is None:
+            return None
+        if found.message is None and found.position is not None:
+            found.message = self._reader.execute("SELECT message FROM log WHERE position = ?", (found.position,)).get
+        return lookup.present(self._writer, found)
+
+    def _find(self, tenant: str, schedule_id: str, now: int) -> lookup.Found | None:
+        """What moves while we look from table to table may be missed: then look again."""
+        while True:
+            commits = self._writer.commits
+            found = lookup.find(self._reader, self._writer, tenant, schedule_id, now)
+            if found is not None or commits == self._writer.commits:
+                return found
+
+    @_translated
+    async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
+        schedule = await self.find(tenant, schedule_id, now)
+        return [] if schedule is None else pages.history(self._reader, self._writer, schedule, now)
+
+    async def page(self, tenant: str, query: Query, now: int) -> Page:
+        await self._refresh()
+        listing = pages.Pages(self._scanner, self._writer, tenant, query, now)
+        return await self._scanning.run(listing.page)
+
+    async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
+        return await self._scanning.run(pages.forecast, self._scanner, tenant, start, end, width_us)
+
+    async def count(self, now: int) -> Count:
+        await self._refresh()
+        overdue = await self._scanning.run(pages.overdue, self._scanner, self._writer, now)
+        return Count(self._writer.pending, overdue, await self._scanning.run(file_bytes, self.path))
+
+    async def _refresh(self) -> None:
+        """While another process owns the file, what we know of it ages."""
+        if self._writer.token is None:
+            await self._writing.run(self._reload)
+        elif self._writer.stale:
+            await self._writing.run(self._writer.refresh)
+
+    def _reload(self) -> None:
+        version = self._connection.pragma("data_version")
+        if version != self._version:
+            with self._connection:  # one snapshot
+                self._writer.load()
+            self._version = version
+
+    # Log
+
+    async def topics(self, tenant: str) -> list[Topic]:
+        return await self._scanning.run(log.topics, self._scanner, tenant)
+
+    @_translated
+    async def topic(self, tenant: str, name: str) -> Topic | None:
+        return log.topic(self._reader, tenant, name)
+
+    @_translated
+    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+        return log.read(self._reader, tenant, topic, partition, offset, limit)
+
+    @_translated
+    async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
+        return log.committed(self._reader, tenant, topic, group)
+
+    async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+        await self._writing.run(self._commit, tenant, topic, group, offsets)
+
+    def _commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+        with self._writer.transaction() as connection:
+            log.commit(connection, self._writer.topic_of(tenant, topic), group, offsets)
+
+    # Keys
+
+    @_translated
+    async def keys(self) -> list[ApiKey]:
+        rows = self._reader.execute("SELECT name, tenant, digest, admin, created FROM api_key ORDER BY name")
+        return [ApiKey(name, tenant, digest, admin == 1, created) for name, tenant, digest, admin, created in rows]
+
+    async def add_key(self, key: ApiKey) -> None:
+        await self._writing.run(self._add_key, key)
+
+    def _add_key(self, key: ApiKey) -> None:
+        row = (key.name, key.tenant, key.digest, key.admin, key.created)
+        try:
+            self._connection.execute("INSERT INTO api_key VALUES (?, ?, ?, ?, ?)", row)
+        except apsw.ConstraintError:
+            raise Invalid("name", f"there is a key named {key.name} already: revoke it or use another name") from None
+
+    async def revoke_key(self, name: str) -> bool:
+        return await self._writing.run(self._revoke_key, name)
+
+    def _revoke_key(self, name: str) -> bool:
+        self._connection.execute("DELETE FROM api_key WHERE name = ?", (name,))
+        return int(self._connection.changes()) == 1
+
+    # Ownership
+
+    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+        return await self._writing.run(self._acquire, elapsed, lease_us)
+
+    def _acquire(self, elapsed: int, lease_us: int) -> bool:
+        owns, new = self._lease.acquire(elapsed, lease_us)
+        if new:
+            self._keeping.begin()
+        return owns
+
+    async def resign(self) -> None:
+        await self._writing.run(self._lease.resign)

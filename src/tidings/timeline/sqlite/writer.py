@@ -1,0 +1,196 @@
+"""The one writer: its connection, its transactions, and what it keeps in memory between them."""
+
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+
+import apsw
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tidings.domain.command import Priority
+from tidings.domain.errors import NotOwner
+from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, Far
+from tidings.timeline.sqlite.heads import Heads
+from tidings.timeline.sqlite.idmap import IdMap
+from tidings.timeline.sqlite.rows import ARRIVAL_BITS
+
+PARTITIONS_MAX = 16
+TOPICS_PER_TENANT_MAX = 10_000
+TOPICS_MAX = 1_000_000
+OFFSET_BITS = 38
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+_SECRET_BYTES = 16
+
+# The streams that have rows near, each with its first due time, without looking at every row.
+_HEADS = """
+WITH RECURSIVE present(stream) AS (
+    SELECT min(stream) FROM near
+    UNION ALL
+    SELECT (SELECT min(near.stream) FROM near WHERE near.stream > present.stream) FROM present
+    WHERE present.stream IS NOT NULL
+)
+SELECT stream, (SELECT min(due) FROM near WHERE near.stream = present.stream) FROM present WHERE stream IS NOT NULL
+"""
+
+_BATCH = """
+CREATE TEMP TABLE IF NOT EXISTS batch (
+    ordinal INTEGER PRIMARY KEY,
+    stream INTEGER,
+    due INTEGER,
+    arrival INTEGER,
+    partition INTEGER,
+    deadline INTEGER,
+    n INTEGER,
+    size INTEGER
+);
+"""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen for a store. `partitions` is fixed once the file exists."""
+
+    partitions: int = 4
+    id_retention_us: int = 7 * 86_400 * 1_000_000
+    retention_us: int | None = 7 * 86_400 * 1_000_000
+    retention_bytes: int | None = None
+    receipt_retention_us: int = 86_400 * 1_000_000
+    created: int = 0
+
+
+class Writer:
+    """Whatever is in memory can be read back from the file. Only the writer's thread changes it; others may look
+    at names, the map and the days, which are replaced whole or only grow."""
+
+    def __init__(self, connection: apsw.Connection, options: Options) -> None:
+        self.connection = connection
+        self.options = options
+        self.token: bytes | None = None
+        self.heads = Heads()
+        self.next_due: int | None = None
+        self.next_far: int | None = None
+        self.streams: dict[tuple[str, int], int] = {}
+        self.stream_names: dict[int, tuple[str, Priority]] = {}
+        self.topics: dict[tuple[str, str], int] = {}
+        self.topic_counts: Counter[str] = Counter()
+        self.commits = 0
+        self.stale = False
+        self.topic_names: dict[int, tuple[str, str]] = {}
+        connection.execute(_BATCH)
+        self._begin()
+        self.load()
+
+    def _begin(self) -> None:
+        """Write the one row of counters if the file is new."""
+        sql = "INSERT OR IGNORE INTO tally VALUES (1, ?, ?, ?, 0, 0, 0, 0)"
+        secret = secrets.token_bytes(_SECRET_BYTES)
+        self.connection.execute(sql, (self.options.created, secret, self.options.partitions))
+
+    def load(self) -> None:
+        """Read back everything that is kept in memory; readers on other threads see the old until the new is whole."""
+        connection = self.connection
+        row = connection.execute(
+            "SELECT created, secret, partitions, arrival, pending, near_until, split_until FROM tally"
+        ).fetchone()
+        idmap, heads = IdMap(row[1]), Heads()
+        idmap.load(connection)
+        for stream, due in connection.execute(_HEADS):
+            heads.set(stream, due)
+        streams = connection.execute("SELECT stream, tenant, priority FROM stream").fetchall()
+        topics = connection.execute("SELECT topic, tenant, name FROM topic").fetchall()
+        self.stream_names = {stream: (tenant, Priority(priority)) for stream, tenant, priority in streams}
+        self.streams = {(tenant, priority): stream for stream, tenant, priority in streams}
+        self.topic_names = {topic: (tenant, name) for topic, tenant, name in topics}
+        self.topics = {(tenant, name): topic for topic, tenant, name in topics}
+        self.topic_counts = Counter(tenant for _, tenant, _ in topics)
+        self.created, _, self.partitions, self.arrival, self.pending, self.near_until, self.split_until = row
+        self.idmap, self.heads, self.far = idmap, heads, Far(connection)
+        self.look_ahead()
+        self._saved = (self.arrival, self.pending)
+        self.stale = False
+
+    def refresh(self) -> None:
+        """Read it back if that failed after a transaction that failed; before anything in memory is relied on."""
+        if self.stale:
+            self.load()
+
+    def may_open(self, tenant: str, topic: str) -> bool:
+        """Whether a topic is there, or the tenant may have one more."""
+        return (tenant, topic) in self.topics or (
+            self.topic_counts[tenant] < TOPICS_PER_TENANT_MAX and len(self.topics) < TOPICS_MAX
+        )
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[apsw.Connection]:
+        """A durable transaction of the owner. If it fails, memory is read back from the file."""
+        connection = self.connection
+        self.refresh()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._check_owner()
+            yield connection
+            self._save_tally()
+            connection.execute("COMMIT")
+        except BaseException:
+            self.stale = True
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self.load()
+            raise
+        self.commits += 1
+        self.look_ahead()
+
+    def look_ahead(self) -> None:
+        """Note when there is work: something near falls due, or the time of a bucket of `far` begins."""
+        place = self.far.first()
+        self.next_far = None if place is None else (place >> ARRIVAL_BITS) * QUARTER_US
+        near = self.heads.first()
+        self.next_due = min((due for due in (near, self.next_far) if due is not None), default=None)
+
+    def _check_owner(self) -> None:
+        row = self.connection.execute("SELECT token FROM lease").fetchone()
+        if self.token is None or row is None or row[0] != self.token:
+            self.token = None
+            raise NotOwner("another process owns this store")
+
+    def _save_tally(self) -> None:
+        if self._saved != (self.arrival, self.pending):
+            self.connection.execute("UPDATE tally SET arrival = ?, pending = ?", (self.arrival, self.pending))
+            self._saved = (self.arrival, self.pending)
+
+    def stream_of(self, tenant: str, priority: int) -> int:
+        """The number of a stream; made when it is new."""
+        stream = self.streams.get((tenant, priority))
+        if stream is None:
+            sql = "INSERT INTO stream (tenant, priority) VALUES (?, ?) RETURNING stream"
+            stream = int(self.connection.execute(sql, (tenant, int(priority))).get)
+            self.streams[tenant, priority] = stream
+            self.stream_names[stream] = (tenant, Priority(priority))
+        return stream
+
+    def topic_of(self, tenant: str, name: str) -> int:
+        """The number of a topic's first partition; the topic is made when it is new."""
+        topic = self.topics.get((tenant, name))
+        if topic is None:
+            sql = "INSERT INTO topic (tenant, name) VALUES (?, ?) RETURNING topic"
+            topic = int(self.connection.execute(sql, (tenant, name)).get)
+            for index in range(self.partitions):
+                partition = topic * PARTITIONS_MAX + index
+                self.connection.execute("INSERT INTO partition VALUES (?, 0, 0, 0)", (partition,))
+            self.topics[tenant, name] = topic
+            self.topic_names[topic] = (tenant, name)
+            self.topic_counts[tenant] += 1
+        return topic * PARTITIONS_MAX
+
+    def bucket(self, due: int) -> int:
+        """The bucket of `far` for a due time, as far as the wheel has been split."""
+        quarter = min(due // QUARTER_US, QUARTER_LAST)
+        return quarter if due < self.split_until else quarter - quarter % DAY_QUARTERS
+
+    def buckets(self, dues: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The same for a whole batch."""
+        quarters = np.minimum(dues // QUARTER_US, QUARTER_LAST)
+        return np.where(dues < self.split_until, quarters, quarters - quarters % DAY_QUARTERS)

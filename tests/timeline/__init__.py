@@ -1,0 +1,1 @@
+"""The stores, where they are more than the contract."""

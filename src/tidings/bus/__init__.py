@@ -1,0 +1,1 @@
+"""The bus: where released records appear."""

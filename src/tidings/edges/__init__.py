@@ -1,0 +1,1 @@
+"""Edges: where people and programs meet Tidings."""

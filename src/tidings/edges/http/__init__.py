@@ -1,0 +1,1 @@
+"""The HTTP API: requests in, answers and streams out."""

@@ -1,0 +1,70 @@
+"""The application: every path with its handlers, the busiest one first."""
+
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
+from tidings.edges.http.auth import KeyRing
+from tidings.edges.http.docs import Docs
+from tidings.edges.http.edge import Edge, Metrics
+from tidings.edges.http.groups import Groups
+from tidings.edges.http.health import Health
+from tidings.edges.http.keys import ApiKeys
+from tidings.edges.http.planning import Planning
+from tidings.edges.http.problems import Refusal
+from tidings.edges.http.routing import Resource, problem_answer
+from tidings.edges.http.schedules import Schedules
+from tidings.edges.http.topics import Topics
+from tidings.engine import Engine
+
+SCHEDULES = "/v1/schedules"
+
+
+class App:
+    """The HTTP edge of one engine, as an ASGI application."""
+
+    def __init__(self, edge: Edge) -> None:
+        self.edge = edge
+        self._schedules, self.routes = _resources(edge)
+        self._router = Router(self.routes, redirect_slashes=False, default=_not_found)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+        elif scope["path"] == SCHEDULES:
+            await self._schedules.handle(scope, receive, send)
+        else:
+            raw = scope.get("raw_path")
+            path = scope["path"] if raw is None else raw.decode("latin-1")
+            await self._router({**scope, "path": path}, receive, send)
+
+    def stop(self) -> None:
+        """End the streams and long polls that are open; new requests are still answered."""
+        self.edge.stopping.set()
+
+
+def create_app(engine: Engine, *, keys: KeyRing | None = None, metrics: Metrics | None = None, version: str) -> App:
+    """The application for an engine. Without a key ring only this machine is served."""
+    return App(Edge(engine, keys, metrics, version))
+
+
+def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
+    """The busiest resource, and all of them in the order in which they are tried."""
+    schedules = Schedules(edge)
+    busiest = Resource(edge, SCHEDULES, {"GET": schedules.index, "POST": schedules.add})
+    resources = [busiest]
+    for stage in (Topics(edge), Groups(edge), Planning(edge), ApiKeys(edge)):
+        resources += [Resource(edge, path, methods) for path, methods in stage.methods().items()]
+    for path, methods in schedules.methods().items():
+        resources.append(Resource(edge, path, methods, slashes=True))
+    for page in (Health(edge), Docs(edge)):
+        resources += [Resource(edge, path, methods, guarded=False) for path, methods in page.methods().items()]
+    return busiest, resources
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    detail = f"there is no {scope['path'][:200]!r} here: /docs lists every path"
+    await problem_answer(Refusal("not_found", detail))(send)

@@ -1,0 +1,134 @@
+"""Who is calling: API keys by their digest, and the loopback that needs none."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from tidings.clock import Clock
+from tidings.edges.http.problems import Refusal
+from tidings.ports import ApiKey, Keys
+
+DEFAULT_TENANT = "default"
+KEY_PREFIX = "tdk_"
+KEY_BYTES = 32
+REFRESH_US = 2_000_000
+REFRESH_UNKNOWN_US = 250_000  # a key made a moment ago by another process is found at once
+
+_CHALLENGE = {"www-authenticate": 'Bearer realm="tidings"'}
+_HOW = "send 'Authorization: Bearer <key>'; `tidings keys create` makes one"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The tenant that a request acts for, and whether it may manage keys."""
+
+    tenant: str
+    admin: bool = False
+
+
+def digest_of(key: str) -> bytes:
+    """What is stored of a key: it is random, so a plain hash is enough."""
+    return sha256(key.encode()).digest()
+
+
+def make_key(name: str, tenant: str, *, admin: bool, now: int) -> tuple[str, ApiKey]:
+    """A new key, to be shown once, and what the store keeps of it."""
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    return key, ApiKey(name, tenant, digest_of(key), admin, now)
+
+
+class KeyRing:
+    """The store's API keys, kept at hand and read again every few seconds."""
+
+    def __init__(self, keys: Keys, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._by_digest: dict[bytes, Caller] = {}
+        self._refreshed: int | None = None
+
+    async def refresh(self) -> None:
+        """Read the keys again, at once."""
+        self._refreshed = self._clock.elapsed()
+        self._by_digest = {key.digest: Caller(key.tenant, key.admin) for key in await self._keys.keys()}
+
+    async def is_empty(self) -> bool:
+        """Whether the store has no keys at all."""
+        await self._refresh_after(REFRESH_US)
+        return not self._by_digest
+
+    async def find(self, key: str) -> Caller | None:
+        """Whose key this is."""
+        await self._refresh_after(REFRESH_US)
+        digest = digest_of(key)
+        caller = self._by_digest.get(digest)
+        if caller is None:
+            await self._refresh_after(REFRESH_UNKNOWN_US)
+            caller = self._by_digest.get(digest)
+        return caller
+
+    async def _refresh_after(self, us: int) -> None:
+        if self._refreshed is None or self._clock.elapsed() - self._refreshed > us:
+            await self.refresh()
+
+
+async def authenticate(ring: KeyRing | None, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Caller:
+    """The caller of a request; raises a refusal that says how to be let in."""
+    authorization = headers.get(b"authorization")
+    if authorization is not None and ring is not None:
+        scheme, _, key = authorization.decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer" or not key:
+            raise Refusal("unauthorized", f"the Authorization header is not a Bearer key: {_HOW}", headers=_CHALLENGE)
+        if caller := await ring.find(key.strip()):
+            return caller
+        if not await ring.is_empty():
+            challenge = {"www-authenticate": f'{_CHALLENGE["www-authenticate"]}, error="invalid_token"'}
+            raise Refusal("unauthorized", f"this key is not known or was revoked: {_HOW}", headers=challenge)
+    if ring is not None and not await ring.is_empty():
+        raise Refusal("unauthorized", f"this server wants an API key: {_HOW}", headers=_CHALLENGE)
+    _check_loopback(scope, headers)
+    return _EVERYONE
+
+
+_EVERYONE = Caller(DEFAULT_TENANT, admin=True)
+
+
+def _check_loopback(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
+    """Without keys only this machine is served, and no web page that a browser on it has open."""
+    client = scope.get("client")
+    if client is not None and not is_loopback(client[0]):
+        raise Refusal("unauthorized", f"without API keys only this machine is served: {_HOW}", headers=_CHALLENGE)
+    host = headers.get(b"host")
+    if host is not None and not _is_local_origin(b"//" + host):
+        detail = "without API keys the Host must be localhost or a loopback address: use one in the URL"
+        raise Refusal("forbidden", detail)
+    origin = headers.get(b"origin")
+    if origin is not None and not _is_local_origin(origin):
+        detail = "without API keys pages of other sites are not served: make a key with `tidings keys create`"
+        raise Refusal("forbidden", detail)
+
+
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """Whether a host, by name or address, is this machine alone."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+@lru_cache(maxsize=256)
+def _is_local_origin(origin: bytes) -> bool:
+    try:
+        host = urlsplit(origin.decode("latin-1")).hostname
+    except ValueError:
+        return False
+    return host is not None and is_loopback(host)

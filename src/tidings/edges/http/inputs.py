@@ -1,0 +1,216 @@
+"""What comes with a request: its query, its headers and its body, each within bounds."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Literal, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from tidings.domain import iso8601
+from tidings.domain.errors import Invalid
+from tidings.domain.when import SECOND_US, advance
+from tidings.edges.http.problems import Refusal
+from tidings.ports import Receipt
+from tidings.wires.refusal import refusal, refused_words, shorten
+
+SMALL_BODY_BYTES_MAX = 64 * 1024
+QUERY_BYTES_MAX = 8 * 1024
+IDEMPOTENCY_KEY_CHARS_MAX = 255
+DIGEST_BYTES = 16
+
+JSON_TYPE = "application/json"
+NDJSON_TYPE = "application/x-ndjson"
+_NDJSON_TYPES = frozenset({NDJSON_TYPE, "application/ndjson", "application/jsonl", "application/json-lines"})
+
+T = TypeVar("T")
+
+
+class Disconnected(Exception):
+    """The client went away before it had said all."""
+
+
+# Headers
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """The headers by lower-case name; of repeated ones the last."""
+    return dict(scope["headers"])
+
+
+def body_kind(headers: Mapping[bytes, bytes]) -> Literal["json", "ndjson"]:
+    """What the body claims to be; anything but JSON is refused."""
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise Refusal("media_type", "compressed bodies are not taken: leave Content-Encoding out and send it plain")
+    sent = headers.get(b"content-type", b"")
+    if sent == b"application/json":
+        return "json"
+    media = sent.partition(b";")[0].strip().lower().decode("latin-1")
+    if media == JSON_TYPE or (media.startswith("application/") and media.endswith("+json")):
+        return "json"
+    if media in _NDJSON_TYPES:
+        return "ndjson"
+    got = f"{shorten(media)!r}" if media else "none"
+    raise Refusal("media_type", f"got {got}: send 'Content-Type: {JSON_TYPE}', or {NDJSON_TYPE} for many lines")
+
+
+def accepts_ndjson(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the client asks for lines rather than one document."""
+    wanted = headers.get(b"accept", b"").decode("latin-1").lower()
+    return any(part.partition(";")[0].strip() in _NDJSON_TYPES for part in wanted.split(","))
+
+
+def idempotency_key(headers: Mapping[bytes, bytes]) -> str | None:
+    """The caller's key for this request, None without one."""
+    sent = headers.get(b"idempotency-key")
+    if sent is None:
+        return None
+    key = sent.decode("latin-1").strip()
+    if not key or len(key) > IDEMPOTENCY_KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
+        bound = f"1 to {IDEMPOTENCY_KEY_CHARS_MAX} printable ASCII characters"
+        raise Invalid("Idempotency-Key", f"use {bound}, for example a random UUID")
+    return key
+
+
+def receipt_for(tenant: str, key: str | None, *parts: bytes) -> Receipt | None:
+    """The receipt for a request with a key: the digest tells this request from any other."""
+    if key is None:
+        return None
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return Receipt(tenant, key, digest.digest())
+
+
+def derived_id(key: str) -> str:
+    """The id of a schedule that has none of its own: a repeat under the same key is the same schedule."""
+    return f"idem_{blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()}"
+
+
+# Body
+
+
+async def read_body(scope_headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
+    """The whole body; refused as soon as it is known to be larger than the bound."""
+    declared = scope_headers.get(b"content-length", b"")
+    if declared.isdigit() and int(declared) > bytes_max:
+        raise too_large(bytes_max)
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+    else:
+        body = await _read_on(message, receive, bytes_max)
+    if len(body) > bytes_max:
+        raise too_large(bytes_max)
+    return body
+
+
+async def _read_on(message: Any, receive: Receive, bytes_max: int) -> bytes:
+    parts, size = [], 0
+    while message["type"] == "http.request":
+        part = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        if size > bytes_max or not message.get("more_body"):
+            return b"".join(parts)
+        message = await receive()
+    raise Disconnected
+
+
+def too_large(bytes_max: int) -> Refusal:
+    """The refusal of a body above the bound."""
+    detail = f"at most {bytes_max} bytes are taken here: send less, or many as lines of {NDJSON_TYPE}"
+    return Refusal("too_large", detail, headers={"connection": "close"})
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, fields: tuple[str, ...]) -> T:
+    """A small JSON object; an empty body is an empty object."""
+    try:
+        return decoder.decode(body or b"{}")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise refusal(error, fields) from None
+
+
+# Path and query
+
+
+def path_text(raw: str, field: str) -> str:
+    """A path segment as it was meant, before it was percent-encoded."""
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise Invalid(field, "is not UTF-8: percent-encode the UTF-8 bytes of it in the path") from None
+
+
+def query_of(scope: Scope, *allowed: str) -> dict[str, str]:
+    """The query's parameters; one that is not known, or comes twice, is refused by name."""
+    raw: bytes = scope["query_string"]
+    if not raw:
+        return {}
+    if len(raw) > QUERY_BYTES_MAX:
+        raise Invalid("query", f"is longer than {QUERY_BYTES_MAX} bytes: ask for less at once")
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeError:
+        raise Invalid("query", "is not UTF-8: percent-encode the UTF-8 bytes of it") from None
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in allowed:
+            known = f"use {', '.join(allowed)}" if allowed else "there are none here, leave it out"
+            raise Invalid(shorten(name), f"is not a parameter here: {known}")
+        if name in query:
+            raise Invalid(name, "is given twice: give it once")
+        query[name] = value
+    return query
+
+
+def whole_number(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    """A number within bounds."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and least <= int(text) <= most):
+        raise Invalid(name, f"{shorten(text)!r} is not a whole number from {least} to {most}")
+    return int(text)
+
+
+def yes_or_no(query: Mapping[str, str], name: str) -> bool:
+    """A switch: `true` or `false`, absent is false."""
+    text = query.get(name, "false")
+    if text not in {"true", "false"}:
+        raise refused_words(name, text, ("true", "false"))
+    return text == "true"
+
+
+def one_of(query: Mapping[str, str], name: str, words: Mapping[str, T]) -> T | None:
+    """What a word stands for, None if it is absent."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if text not in words:
+        raise refused_words(name, text, words)
+    return words[text]
+
+
+def moment(query: Mapping[str, str], name: str, now: int) -> int | None:
+    """An instant, or a duration from now such as `+1h`."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if text[:1] == " " or text[-6:-5] == " ":  # a plus sign that was not percent-encoded
+        text = text[:-6].replace(" ", "+", 1) + text[-6:].replace(" ", "+", 1)
+    if text[:1] in {"+", "P"} or text[-1:] in {"s", "m", "h", "d", "w"}:
+        return advance(now, iso8601.parse_duration(text, name))
+    return iso8601.parse_instant(text, name)
+
+
+def seconds(text: str | None, name: str, most_s: int) -> int:
+    """A short time in microseconds, said as `30s`, `PT30S` or plain seconds; absent is none."""
+    if text is None or text in {"0", "0s", "PT0S"}:
+        return 0
+    us = iso8601.parse_exact_duration(f"{text}s" if text.isascii() and text.isdigit() else text, name)
+    if us > most_s * SECOND_US:
+        raise Invalid(name, f"is above the most of {most_s} s: ask for less, and again")
+    return us

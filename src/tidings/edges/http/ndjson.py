@@ -1,0 +1,218 @@
+"""Many schedules in one request: each line has its outcome, in order, as soon as it is durable."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.types import Send
+
+from tidings.domain.command import Add, Outcome
+from tidings.domain.errors import Invalid
+from tidings.edges.http.edge import Edge
+from tidings.edges.http.inputs import JSON_TYPE, NDJSON_TYPE, Disconnected, idempotency_key, receipt_for
+from tidings.edges.http.lines import Batch
+from tidings.edges.http.problems import problem_document, refusal_of
+from tidings.edges.http.routing import Call, problem_answer
+from tidings.ports import Receipt
+from tidings.wires.answers import Document, encode, encode_lines, outcome_document, rejected_document
+from tidings.wires.document import id_of
+
+TURN_LINES = 100  # after so many lines others get their turn: a release must not wait for a large body
+ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # kept for a client that sends all before it reads
+
+_LINES_HEADERS = [(b"content-type", NDJSON_TYPE.encode()), (b"x-accel-buffering", b"no")]
+_ARRAY_HEADERS = [(b"content-type", JSON_TYPE.encode())]
+
+
+class Admitted:
+    """A batch after admission: what goes to the store, and what was refused at which place."""
+
+    __slots__ = ("commands", "last_line", "refused")
+
+    def __init__(self, last_line: int) -> None:
+        self.last_line = last_line
+        self.commands: list[Add] = []
+        self.refused: dict[int, Document] = {}
+
+    def refuse(self, invalid: Invalid, line: int, schedule_id: str | None) -> None:
+        """Note a line that does not go to the store."""
+        self.refused[len(self.commands) + len(self.refused)] = rejected_document(invalid, line, schedule_id)
+
+    def documents(self, outcomes: list[Outcome]) -> list[object]:
+        """One answer for each line, in order."""
+        documents: list[object] = [outcome_document(outcome) for outcome in outcomes]
+        for place, document in self.refused.items():  # in ascending order
+            documents.insert(place, document)
+        return documents
+
+
+class Outbox:
+    """Sends on the side: its user waits only once too much is waiting."""
+
+    def __init__(self, send: Send, bytes_max: int) -> None:
+        self._send = send
+        self._bytes_max = bytes_max
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._sent = asyncio.Event()
+
+    async def start(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Begin the answer."""
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def put(self, part: bytes) -> None:
+        """Have it sent; comes back at once unless the client has read nothing for long."""
+        self._parts.append(part)
+        self._size += len(part)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._run())
+        while self._size > self._bytes_max:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def finish(self) -> None:
+        """Wait until all is sent, and end the answer."""
+        if self._sending is not None:
+            await self._sending
+        await self._send({"type": "http.response.body", "body": b""})
+
+    def close(self) -> None:
+        """Give up what is not sent yet."""
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._parts:
+                parts, self._parts = self._parts, []
+                body = b"".join(parts)
+                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+                self._size -= len(body)
+                self._sent.set()
+        finally:
+            self._sending = None
+
+
+class OutcomeStream:
+    """The answer to many: while one batch is committed, the next one is read and admitted."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        call: Call,
+        topic: str | None,
+        batches: AsyncGenerator[Batch, None],
+        *,
+        as_lines: bool,
+    ) -> None:
+        self._edge = edge
+        self._tenant = call.caller.tenant
+        self._path = call.scope["path"].encode()
+        self._topic = topic
+        self._batches = batches
+        self._as_lines = as_lines
+        self._key = idempotency_key(call.headers)
+        self._answered = 0
+        self._started = False
+
+    async def __call__(self, send: Send) -> None:
+        outbox = Outbox(send, ANSWERS_BYTES_MAX)
+        try:
+            await self._answer(outbox, send)
+        finally:
+            outbox.close()
+
+    async def _answer(self, outbox: Outbox, send: Send) -> None:
+        error: Exception | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks, aclosing(self._batches):
+                await self._take(tasks, outbox)
+        except* Exception as errors:  # noqa: BLE001 - it is answered, and logged if it is our fault
+            error = errors.exceptions[0]
+        if isinstance(error, Disconnected):
+            return
+        if error is not None and not self._started:
+            await problem_answer(error)(send)
+            return
+        if error is not None:
+            await self._put(outbox, [self._problem(error)])
+        await self._finish(outbox)
+
+    async def _take(self, tasks: asyncio.TaskGroup, outbox: Outbox) -> None:
+        """Admit batch after batch, and have each committed once the one before it is."""
+        committing: asyncio.Task[None] | None = None
+        index = 0
+        async for batch in self._batches:
+            admitted = await self._admit(batch)
+            if committing is not None:
+                await committing
+            committing = tasks.create_task(self._commit(admitted, self._receipt(batch, index), outbox))
+            index += 1
+
+    async def _admit(self, batch: Batch) -> Admitted:
+        admitted = Admitted(batch.first + len(batch.lines) - 1)
+        for start in range(0, len(batch.lines), TURN_LINES):
+            if start:
+                await asyncio.sleep(0)
+            self._admit_some(admitted, batch.first + start, batch.lines[start : start + TURN_LINES])
+        return admitted
+
+    def _admit_some(self, admitted: Admitted, first: int, lines: list[bytes | None]) -> None:
+        commands, tenant, topic, command = admitted.commands, self._tenant, self._topic, self._edge.command
+        now = self._edge.engine.clock.now()
+        for number, line in enumerate(lines, first):
+            if not line or line.isspace():
+                if line is None:
+                    admitted.refuse(self._too_long, number, None)
+                continue  # a blank line is nothing
+            try:
+                commands.append(command(tenant, line, topic, now))
+            except Invalid as invalid:
+                admitted.refuse(invalid, number, id_of(line))
+
+    async def _commit(self, admitted: Admitted, receipt: Receipt | None, outbox: Outbox) -> None:
+        outcomes: list[Outcome] = []
+        if admitted.commands:
+            outcomes = await self._edge.engine.submit(admitted.commands, receipt)
+        if documents := admitted.documents(outcomes):
+            await self._put(outbox, documents)
+        self._answered = admitted.last_line
+
+    def _receipt(self, batch: Batch, index: int) -> Receipt | None:
+        """Each batch has a receipt of its own under the request's key."""
+        if self._key is None:
+            return None
+        lines = (b"\0" if line is None else line for line in batch.lines)
+        return receipt_for(self._tenant, f"{self._key}\n{index}", self._path, *lines)
+
+    def _problem(self, error: Exception) -> Document:
+        """What stands in the place of the outcomes that are missing."""
+        problem = problem_document(refusal_of(error))
+        return problem | {"line": self._answered + 1, "outcome": "rejected"}
+
+    # Writing
+
+    async def _put(self, outbox: Outbox, documents: list[object]) -> None:
+        if self._as_lines:
+            body = encode_lines(documents)
+        else:
+            body = (b",\n" if self._started else b"[\n") + b",\n".join(map(encode, documents))
+        await self._start(outbox)
+        await outbox.put(body)
+
+    async def _start(self, outbox: Outbox) -> None:
+        if not self._started:
+            self._started = True
+            await outbox.start(_LINES_HEADERS if self._as_lines else _ARRAY_HEADERS)
+
+    async def _finish(self, outbox: Outbox) -> None:
+        if not self._as_lines:
+            await outbox.put(b"\n]\n" if self._started else b"[]\n")
+        await self._start(outbox)
+        await outbox.finish()
+
+    @property
+    def _too_long(self) -> Invalid:
+        bytes_max = self._edge.engine.settings.limits.line_bytes_max
+        return Invalid("line", f"is longer than {bytes_max} bytes: send less in one line")

@@ -1,0 +1,135 @@
+"""The shapes of records, topics, groups, keys and of looking ahead."""
+
+from tidings.domain.request import Limits
+from tidings.edges.http.openapi.schedules import AT, EVERY, MESSAGE_SHOWN, TOPIC
+from tidings.edges.http.openapi.shapes import Schema, array, instant, number, or_null, ref, shape, text
+from tidings.edges.http.planning import WIDTHS_US
+
+_LIMITS = Limits()
+
+_BELONGING = {"member": text("The member."), "generation": number("As of which generation.", minimum=0)}
+_WAIT: Schema = {
+    "type": ["string", "integer", "null"],
+    "description": "How long to wait for the first: seconds, or `30s`; at most 60 s.",
+}
+_LIMIT = number("At most so many.", minimum=1, maximum=_LIMITS.page_rows_max, default=100)
+_RECORDS = array(ref("Record"), "In the order of release.")
+
+SCHEMAS: dict[str, Schema] = {
+    "Record": shape(
+        "One released occurrence.",
+        "topic partition offset headers id occurrence due_at released_at",
+        topic=TOPIC,
+        partition=number("Its partition."),
+        offset=number("Its place there."),
+        **MESSAGE_SHOWN,
+        id=text("The schedule."),
+        occurrence=text("The occurrence's own id, the same however often it is read: schedule/generation/number."),
+        due_at=instant("When it was due."),
+        released_at=instant("When it was released."),
+    ),
+    "RecordPage": shape("Some records.", "records cursor", records=_RECORDS, cursor=text("Where to go on.")),
+    "Topics": shape("Every topic.", "topics", topics=array(ref("Topic"))),
+    "Topic": shape(
+        "A topic's size.",
+        "name records bytes partitions",
+        name=TOPIC,
+        records=number("How many are kept."),
+        bytes=number("How much they take."),
+        partitions=array(
+            shape(
+                "One partition.",
+                "partition first next",
+                partition=number("Its number."),
+                first=number("The oldest offset kept."),
+                next=number("The offset that the next record gets."),
+            )
+        ),
+    ),
+    "Join": shape("Who joins.", "", member=or_null(text("A name of one's own, or one is made."))),
+    "Member": shape("Which member calls.", "member generation", **_BELONGING),
+    "Fetch": shape("What to fetch.", "member generation", **_BELONGING, limit=_LIMIT, wait=_WAIT),
+    "Commit": shape(
+        "What is done.",
+        "member generation offsets",
+        **_BELONGING,
+        offsets={
+            "type": "object",
+            "description": "By partition, the next offset that is not done.",
+            "additionalProperties": {"type": "integer", "minimum": 0},
+        },
+    ),
+    "Membership": shape(
+        "A member's place.",
+        "member generation partitions session_ms",
+        **_BELONGING,
+        partitions=array({"type": "integer"}, "Those that are its own."),
+        session_ms=number("It must call again within this time."),
+    ),
+    "Fetched": shape("Some records.", "records", records=_RECORDS),
+    "Committed": shape(
+        "What was kept.",
+        "member committed",
+        member=text("The member."),
+        committed={"type": "object", "additionalProperties": {"type": "integer"}},
+    ),
+    "Left": shape("Who left.", "member left", member=text("The member."), left={"const": True}),
+    "Preview": shape(
+        "A `when` to look at.",
+        "",
+        at=or_null(AT),
+        scheduled_at=or_null(text("Another name of `at`.")),
+        every=or_null(EVERY),
+        count=number("How many moments.", minimum=1, maximum=1000, default=10),
+    ),
+    "Moments": shape(
+        "The next moments.",
+        "moments more",
+        moments=array(
+            shape(
+                "One moment.",
+                "occurrence due_at",
+                occurrence=number("Its number."),
+                due_at=instant("When."),
+            )
+        ),
+        more={"type": "boolean", "description": "Whether there are further ones."},
+    ),
+    "Forecast": shape(
+        "What is pending, by time.",
+        "by from to steps complete",
+        by=text("The width of a step.", enum=list(WIDTHS_US)),
+        to=instant("To (exclusive)."),
+        steps=array(
+            shape("One step.", "at pending", at=instant("Its start."), pending=number("How many are due in it.")),
+            "Empty ones are left out.",
+        ),
+        complete={"type": "boolean", "description": "False if there was too much to count."},
+        **{"from": instant("From.")},
+    ),
+    "NewKey": shape(
+        "A key to be made.",
+        "name",
+        name=text("Its name.", examples=["laptop"]),
+        tenant=text("Whom it acts for.", default="default"),
+        admin={"type": "boolean", "description": "Whether it may manage keys.", "default": False},
+    ),
+    "Key": shape(
+        "A key; the key itself is shown only when it is made.",
+        "name tenant admin created_at",
+        name=text("Its name."),
+        tenant=text("Whom it acts for."),
+        admin={"type": "boolean"},
+        created_at=instant("When it was made."),
+        key=text("The key."),
+    ),
+    "Keys": shape("Every key.", "keys", keys=array(ref("Key"))),
+    "Revoked": shape("What was revoked.", "name revoked", name=text("Its name."), revoked={"const": True}),
+    "Status": shape(
+        "How it is.",
+        "status",
+        status=text("In a word."),
+        version=text("The version."),
+        detail=text("In words."),
+    ),
+}

@@ -1,0 +1,125 @@
+"""From a request to its handler, and from whatever happens there to an answer."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from tidings.edges.http.auth import Caller, authenticate
+from tidings.edges.http.edge import Edge
+from tidings.edges.http.inputs import Disconnected, headers_of, path_text
+from tidings.edges.http.problems import PROBLEM_TYPE, Refusal, problem_document, refusal_of
+from tidings.wires.answers import encode
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_JSON = b"application/json"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+class Call:
+    """One request on its way through a handler."""
+
+    __slots__ = ("caller", "headers", "parameters", "receive", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], caller: Caller) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.headers = headers
+        self.caller = caller
+        self.parameters: dict[str, str] = scope.get("path_params", {})
+
+    def text(self, name: str) -> str:
+        """A parameter of the path, decoded."""
+        return path_text(self.parameters[name], name)
+
+
+Reply = Callable[[Send], Awaitable[None]]
+Handler = Callable[[Call], Awaitable[Reply]]
+
+
+class Answer:
+    """A whole answer, ready to be sent."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, body: bytes, status: int = 200, headers: Headers = (), media_type: bytes = _JSON) -> None:
+        self.body = body
+        self.status = status
+        self.headers: list[tuple[bytes, bytes]] = [
+            (b"content-type", media_type),
+            (b"content-length", b"%d" % len(body)),
+            *headers,
+        ]
+
+    async def __call__(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def json_answer(document: Any, status: int = 200, headers: Headers = ()) -> Answer:
+    """A document as an answer."""
+    return Answer(encode(document), status, headers)
+
+
+def problem_answer(error: Exception) -> Answer:
+    """An error as an answer."""
+    refusal = refusal_of(error)
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers.items()]
+    return Answer(encode(problem_document(refusal)), refusal.status, headers, PROBLEM_TYPE.encode())
+
+
+class Resource(BaseRoute):
+    """A path and its methods. It is matched as it was sent, so that an id may hold an encoded slash."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        path: str,
+        methods: dict[str, Handler],
+        *,
+        guarded: bool = True,
+        slashes: bool = False,
+    ) -> None:
+        self.path = path
+        self.methods = dict(methods)
+        self._edge = edge
+        self._guarded = guarded
+        segment = r"(?P<\1>.+)" if slashes else r"(?P<\1>[^/]+)"
+        self._pattern = re.compile(_PARAMETER.sub(segment, path))
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        found = self._pattern.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if found is None:
+            return Match.NONE, {}
+        return Match.FULL, {"path_params": found.groupdict()}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            reply = await self._reply(scope, receive)
+        except Disconnected:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever happens has an answer, and a log line if it is our fault
+            reply = problem_answer(error)
+        await reply(send)
+
+    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
+        handler = self._handler(scope["method"])
+        headers = headers_of(scope)
+        caller = _NOBODY
+        if self._guarded:
+            caller = await authenticate(self._edge.keys, scope, headers)
+        return await handler(Call(scope, receive, headers, caller))
+
+    def _handler(self, method: str) -> Handler:
+        handler = self.methods.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = [*self.methods, "HEAD"] if "GET" in self.methods else [*self.methods]
+            detail = f"{method} is not taken here: use {' or '.join(allowed)}"
+            raise Refusal("method_not_allowed", detail, headers={"allow": ", ".join(allowed)})
+        return handler
+
+
+_NOBODY = Caller("")

@@ -1,0 +1,164 @@
+"""Schedules: add, list, look at, replace, cancel, pause, resume, fire, explain."""
+
+from collections.abc import Callable
+from typing import get_args
+
+from tidings.domain.command import Cancel, Command, Fire, OutcomeWord, Pause, Replace, Resume, State
+from tidings.domain.errors import Invalid
+from tidings.domain.schedule import MADE_ID, Query, Schedule
+from tidings.edges.http.edge import Edge
+from tidings.edges.http.inputs import (
+    body_kind,
+    idempotency_key,
+    moment,
+    one_of,
+    query_of,
+    read_body,
+    receipt_for,
+    whole_number,
+    yes_or_no,
+)
+from tidings.edges.http.preconditions import Preconditions, etag_of, is_named
+from tidings.edges.http.problems import Refusal, conflict
+from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
+from tidings.edges.http.submissions import accept, added, object_bytes_max
+from tidings.intake.admission import check_new_id
+from tidings.wires.answers import (
+    Document,
+    encode,
+    event_document,
+    outcome_document,
+    schedule_document,
+)
+
+PAGE_ROWS_DEFAULT = 100
+STATES: dict[str, State] = {word: word for word in get_args(State)}
+CONTENT = ("value", "value_base64", "headers")  # left out of lists: a page of the largest ones would be 1 GiB
+
+
+class Schedules:
+    """The resource `/v1/schedules` and what lies below it."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._engine = edge.engine
+        self._preconditions = Preconditions(edge)
+
+    async def add(self, call: Call) -> Reply:
+        """One, an array, or lines."""
+        return await accept(self._edge, call)
+
+    async def index(self, call: Call) -> Reply:
+        """A page of those that fit."""
+        query = query_of(call.scope, "topic", "state", "from", "to", "prefix", "label", "cursor", "limit")
+        now = self._engine.clock.now()
+        rows_max = self._engine.settings.limits.page_rows_max
+        wanted = Query(
+            query.get("topic"),
+            one_of(query, "state", STATES),
+            moment(query, "from", now),
+            moment(query, "to", now),
+            query.get("prefix"),
+            _label(query.get("label")),
+            query.get("cursor"),
+            whole_number(query, "limit", min(PAGE_ROWS_DEFAULT, rows_max), 1, rows_max),
+        )
+        page = await self._engine.page(call.caller.tenant, wanted)
+        return json_answer({"schedules": [_summary(row) for row in page.schedules], "cursor": page.cursor})
+
+    async def show(self, call: Call) -> Reply:
+        """One as it stands."""
+        query_of(call.scope)
+        body = encode(await self._found(call))
+        etag = etag_of(body)
+        known = call.headers.get(b"if-none-match")
+        if known is not None and is_named(known, etag, weakly=True):
+            return Answer(b"", 304, [(b"etag", etag)])
+        return Answer(body, 200, [(b"etag", etag)])
+
+    async def explain(self, call: Call) -> Reply:
+        """What happened to it and when."""
+        query_of(call.scope)
+        document = await self._found(call)
+        events = await self._engine.history(call.caller.tenant, call.text("id"))
+        return json_answer(document | {"history": [event_document(event) for event in events]})
+
+    async def replace(self, call: Call) -> Reply:
+        """Put it in place of whatever the id holds."""
+        reuse = yes_or_no(query_of(call.scope, "reuse"), "reuse")
+        if body_kind(call.headers) != "json":
+            raise Refusal("media_type", "send one schedule as 'Content-Type: application/json'")
+        body = await read_body(call.headers, call.receive, object_bytes_max(self._edge))
+        tenant, schedule_id = call.caller.tenant, call.text("id")
+        request = self._edge.read(tenant, body, schedule_id=schedule_id)
+        add = self._edge.admit(tenant, request, new=False)
+        async with self._preconditions.hold(call, schedule_id):
+            # Ids of our own form are for us to give out: one that is not there yet could be given out later.
+            if MADE_ID.match(schedule_id) and await self._engine.find(tenant, schedule_id) is None:
+                check_new_id(schedule_id)
+            [outcome] = await self._engine.submit([Replace(add, reuse)])
+        return added(outcome)
+
+    async def cancel(self, call: Call) -> Reply:
+        """Nothing of it leaves any more."""
+        return await self._change(call, Cancel, "cancelled")
+
+    async def pause(self, call: Call) -> Reply:
+        """Hold it."""
+        return await self._change(call, Pause, "paused")
+
+    async def resume(self, call: Call) -> Reply:
+        """Let it go on."""
+        return await self._change(call, Resume, "resumed", "unchanged")
+
+    async def fire(self, call: Call) -> Reply:
+        """Release it now."""
+        return await self._change(call, Fire, "fired")
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method; longer paths first, for an id may hold slashes."""
+        one = "/v1/schedules/{id}"
+        return {
+            f"{one}/explain": {"GET": self.explain},
+            f"{one}/pause": {"POST": self.pause},
+            f"{one}/resume": {"POST": self.resume},
+            f"{one}/fire": {"POST": self.fire},
+            one: {"GET": self.show, "PUT": self.replace, "DELETE": self.cancel},
+        }
+
+    async def _change(self, call: Call, command: Callable[[str, str], Command], *done: OutcomeWord) -> Answer:
+        query_of(call.scope)
+        tenant, schedule_id = call.caller.tenant, call.text("id")
+        key = idempotency_key(call.headers) if call.scope["method"] == "POST" else None
+        receipt = receipt_for(tenant, key, call.scope["path"].encode())
+        async with self._preconditions.hold(call, schedule_id):
+            [outcome] = await self._engine.submit([command(tenant, schedule_id)], receipt)
+        document = outcome_document(outcome)
+        if outcome.outcome not in done:
+            raise conflict(document)
+        return json_answer(document)
+
+    async def _found(self, call: Call) -> Document:
+        schedule_id = call.text("id")
+        found = await self._engine.find(call.caller.tenant, schedule_id)
+        if found is None:
+            detail = "there is no such schedule, or it is no longer remembered: check the id"
+            raise Refusal("unknown", detail, id=schedule_id, outcome="unknown")
+        return schedule_document(found)
+
+
+def _summary(schedule: Schedule) -> Document:
+    document = schedule_document(schedule)
+    for name in CONTENT:
+        document.pop(name, None)
+    return document
+
+
+def _label(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    for separator in "=:":
+        name, found, value = text.partition(separator)
+        if found and name:
+            return name, value
+    raise Invalid("label", "write name=value, for example label=campaign=autumn")

@@ -1,0 +1,1 @@
+"""Observation: logs and metrics, which listen to facts."""

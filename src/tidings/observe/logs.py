@@ -1,0 +1,138 @@
+"""Logs: lines for people on a terminal, JSON lines otherwise; and the listener that turns facts into them."""
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+from tidings.domain.facts import Changed, Fact, Missed, Refused, Released, Standing
+from tidings.domain.iso8601 import format_duration, format_instant
+
+SUMMARY_S = 1.0
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_PLAIN = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+_MICRO = 1_000_000
+_COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
+_RESET, _DIM = "\x1b[0m", "\x1b[2m"
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+logger = logging.getLogger("tidings")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and whatever was given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": format_instant(int(record.created * _MICRO)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return _encode(line).decode()
+
+
+class HumanFormatter(logging.Formatter):
+    """A line for people: the time of day, the message, then `name=value` for what came with it."""
+
+    def __init__(self, *, colours: bool) -> None:
+        super().__init__()
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
+        time = f"{moment:%H:%M:%S}.{int(record.msecs):03}"
+        extra = " ".join(f"{name}={value}" for name, value in _extra(record).items())
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        line = f"{level}{record.getMessage()}"
+        if self._colours:
+            time, extra = f"{_DIM}{time}{_RESET}", f"{_DIM}{extra}{_RESET}" if extra else ""
+            line = f"{_COLOURS.get(record.levelno, '')}{line}{_RESET}"
+        text = f"{time}  {line}  {extra}".rstrip()
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def configure(level: str = "info", stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
+    """Send every log line to the stream (standard error): for people if it is a terminal, else as JSON."""
+    stream = stream or sys.stderr
+    is_terminal = stream.isatty()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        HumanFormatter(colours=is_terminal)
+        if as_json is False or (as_json is None and is_terminal)
+        else JsonFormatter()
+    )
+    logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+
+
+class FactLog:
+    """A listener that logs facts. Releases and changes come in bursts: they are summed up once a second."""
+
+    def __init__(self, summary_s: float = SUMMARY_S) -> None:
+        self._summary_s = summary_s
+        self._released = 0
+        self._latest_us = 0
+        self._outcomes: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self, fact: Fact) -> None:
+        match fact:
+            case Standing():
+                text = "owns the timeline" if fact.owner else "stands by: another process owns the timeline"
+                logger.info(text, extra={"fact": "standing", "owner": fact.owner})
+            case Missed():
+                total = sum(fact.counts.values())
+                extra = {"fact": "missed", "missed": total, "reasons": fact.counts}
+                logger.warning("missed %d", total, extra=extra)
+            case Released():
+                self._released += len(fact.lateness_us)
+                self._latest_us = max(self._latest_us, max(fact.lateness_us, default=0))
+                self._sum_up_soon()
+            case Changed():
+                self._outcomes.update([outcome.outcome for outcome in fact.outcomes])
+                self._sum_up_soon()
+            case Refused():
+                self._refused[fact.field] += 1
+                self._sum_up_soon()
+
+    def flush(self) -> None:
+        """Log what has gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._released:
+            late = format_duration(int(self._latest_us))
+            extra = {"fact": "released", "released": self._released, "late_us_max": int(self._latest_us)}
+            logger.info("released %d, at most %s late", self._released, late, extra=extra)
+        if self._outcomes:
+            outcomes = dict(self._outcomes)
+            text = ", ".join(f"{count} {word}" for word, count in sorted(outcomes.items()))
+            logger.debug("changes: %s", text, extra={"fact": "changed", "outcomes": outcomes})
+        if self._refused:
+            refused = dict(self._refused)
+            text = ", ".join(f"{count} for {field}" for field, count in sorted(refused.items()))
+            logger.info("refused: %s", text, extra={"fact": "refused", "fields": refused})
+        self._released = self._latest_us = 0
+        self._outcomes.clear()
+        self._refused.clear()
+
+    def _sum_up_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._summary_s, self.flush)

@@ -1,0 +1,152 @@
+"""Figures for Prometheus, kept by listening to facts and written out as text when asked."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+import numpy
+
+from tidings.domain.errors import TidingsError
+from tidings.domain.facts import Changed, Fact, Missed, Refused, Released, Standing
+from tidings.ports import Count
+
+BOUNDS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500)
+BOUNDS_S = (1, 2, 5, 10, 30, 60)
+BOUNDS_US = (*(int(ms * 1_000) for ms in BOUNDS_MS), *(seconds * 1_000_000 for seconds in BOUNDS_S))
+FEW = 24  # below this many, numpy costs more than it saves
+LABELS_MAX = 100  # so that no caller can grow a metric without end
+OTHER = "other"
+
+_SECOND_US = 1_000_000
+
+
+class Histogram:
+    """How many values lie at or below each bound."""
+
+    def __init__(self, bounds_us: Sequence[int] = BOUNDS_US) -> None:
+        self._bounds_us = bounds_us
+        self._array = numpy.array(bounds_us, dtype=numpy.int64)
+        self._counts = [0] * (len(bounds_us) + 1)
+        self._sum_us = 0
+
+    def add(self, values_us: Sequence[int]) -> None:
+        """Count a batch of values."""
+        if len(values_us) < FEW:
+            for value in values_us:
+                self._counts[bisect_left(self._bounds_us, value)] += 1
+            self._sum_us += int(sum(values_us))
+            return
+        values = numpy.asarray(values_us, dtype=numpy.int64)
+        places = numpy.searchsorted(self._array, values, side="left")
+        added = numpy.bincount(places, minlength=len(self._counts)).tolist()
+        self._counts = [before + more for before, more in zip(self._counts, added, strict=True)]
+        self._sum_us += int(values.sum())
+
+    @property
+    def total(self) -> int:
+        """How many values were counted."""
+        return sum(self._counts)
+
+    def lines(self, name: str) -> Iterator[str]:
+        """The buckets, each with all that lie below it too."""
+        below = 0
+        for bound, count in zip(self._bounds_us, self._counts, strict=False):
+            below += count
+            yield f'{name}_bucket{{le="{_seconds(bound)}"}} {below}'
+        yield f'{name}_bucket{{le="+Inf"}} {self.total}'
+        yield f"{name}_sum {_seconds(self._sum_us)}"
+        yield f"{name}_count {self.total}"
+
+
+class Metrics:
+    """A listener of facts. `render` is what `/metrics` shows; the store is asked for its size only then."""
+
+    def __init__(self, version: str, count: Callable[[], Awaitable[Count]] | None = None) -> None:
+        self._version = version
+        self._count = count
+        self._lateness = Histogram()
+        self._missed: Counter[str] = Counter()
+        self._commands: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._owner = False
+
+    def __call__(self, fact: Fact) -> None:
+        match fact:
+            case Released():
+                self._lateness.add(fact.lateness_us)
+            case Changed():
+                self._commands.update([outcome.outcome for outcome in fact.outcomes])
+            case Missed():
+                self._missed.update(fact.counts)
+            case Refused():
+                known = fact.field in self._refused or len(self._refused) < LABELS_MAX
+                self._refused[fact.field if known else OTHER] += 1
+            case Standing():
+                self._owner = fact.owner
+
+    async def render(self) -> bytes:
+        """Everything in Prometheus' text format. While the store is away its gauges are left out."""
+        lines = list(self._counters())
+        lines += _family("tidings_owner", "gauge", "1 while this process owns the timeline.", int(self._owner))
+        count = await self._size()
+        if count is not None:
+            lines += _gauges(count)
+        up = 0 if count is None and self._count is not None else 1
+        lines += _family("tidings_up", "gauge", "1 while the store answers.", up)
+        lines += _labelled("tidings_build_info", "gauge", "The version.", "version", {self._version: 1})
+        return ("\n".join(lines) + "\n").encode()
+
+    async def _size(self) -> Count | None:
+        if self._count is None:
+            return None
+        try:
+            return await self._count()
+        except TidingsError:
+            return None
+
+    def _counters(self) -> Iterator[str]:
+        released = self._lateness.total
+        yield from _family("tidings_released_total", "counter", "Occurrences handed to the bus.", released)
+        text = "Occurrences that will never be released, by reason."
+        yield from _labelled("tidings_missed_total", "counter", text, "reason", self._missed)
+        text = "Commands committed, by what happened."
+        yield from _labelled("tidings_commands_total", "counter", text, "outcome", self._commands)
+        text = "Requests that were never admitted, by the field at fault."
+        yield from _labelled("tidings_refused_total", "counter", text, "field", self._refused)
+        name = "tidings_lateness_seconds"
+        yield from _head(name, "histogram", "From an occurrence's due time to its release.")
+        yield from self._lateness.lines(name)
+
+
+def _gauges(count: Count) -> Iterator[str]:
+    text = "Schedules that wait for their time."
+    yield from _family("tidings_pending", "gauge", text, count.pending)
+    text = "Those of them that are overdue: the queue depth to scale by."
+    yield from _family("tidings_due_backlog", "gauge", text, count.overdue)
+    yield from _family("tidings_store_bytes", "gauge", "What the store takes on disk.", count.bytes)
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _family(name: str, kind: str, text: str, value: int) -> Iterator[str]:
+    yield from _head(name, kind, text)
+    yield f"{name} {value}"
+
+
+def _labelled(name: str, kind: str, text: str, label: str, values: Mapping[str, int]) -> Iterator[str]:
+    yield from _head(name, kind, text)
+    for word, value in sorted(values.items()):
+        yield f'{name}{{{label}="{_escaped(word)}"}} {value}'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _seconds(us: int) -> str:
+    """Microseconds as seconds, exactly."""
+    sign, us = ("-", -us) if us < 0 else ("", us)
+    return f"{sign}{us // _SECOND_US}.{us % _SECOND_US:06}".rstrip("0").rstrip(".")

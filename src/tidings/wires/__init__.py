@@ -1,0 +1,1 @@
+"""Wires: request formats, turned into commands."""

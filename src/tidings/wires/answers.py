@@ -1,0 +1,195 @@
+"""The JSON documents that answer: outcomes, schedules, their history, records and topics."""
+
+from binascii import b2a_base64
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tidings.domain.command import Outcome, Priority
+from tidings.domain.errors import Invalid
+from tidings.domain.iso8601 import format_instant
+from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
+from tidings.domain.message import Headers, unpack
+from tidings.domain.schedule import Event, Record, Schedule, Topic
+from tidings.domain.when import SECOND_US, Every, Once, Period
+
+PRIORITY_WORDS = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
+
+Document = dict[str, Any]
+
+encode = msgspec.json.Encoder().encode
+encode_lines = msgspec.json.Encoder().encode_lines
+
+
+class OutcomeDocument(msgspec.Struct, gc=False, omit_defaults=True):
+    """What happened to one change."""
+
+    id: str
+    outcome: str
+    due_at: str | None = None
+    state: str | None = None
+    reason: str | None = None
+    in_flight: int | None = None
+    remembered_since: str | None = None
+
+
+def outcome_document(outcome: Outcome) -> OutcomeDocument:
+    """What happened, with its times as text."""
+    due, since = outcome.due, outcome.remembered_since
+    return OutcomeDocument(
+        outcome.id,
+        outcome.outcome,
+        None if due is None else format_instant(due),
+        outcome.state,
+        outcome.reason,
+        outcome.in_flight,
+        None if since is None else format_instant(since),
+    )
+
+
+def rejected_document(invalid: Invalid, line: int, schedule_id: str | None) -> Document:
+    """A line that was never admitted: why, and where it stood."""
+    document: Document = {} if schedule_id is None else {"id": schedule_id}
+    return document | {"outcome": "rejected", "errors": errors_document(invalid), "line": line}
+
+
+def errors_document(invalid: Invalid) -> list[dict[str, str]]:
+    """What is wrong, by field."""
+    return [{"field": invalid.field, "detail": invalid.detail}]
+
+
+def schedule_document(schedule: Schedule) -> Document:
+    """A schedule as it stands; what it does not have is left out."""
+    document: Document = {
+        "id": schedule.id,
+        "topic": schedule.topic,
+        "state": schedule.state,
+        "due_at": format_instant(schedule.due),
+        **_when(schedule.when),
+        "occurrence": schedule.occurrence,
+        "generation": schedule.generation,
+        "accepted_at": format_instant(schedule.accepted),
+        "priority": PRIORITY_WORDS[schedule.priority],
+    }
+    if schedule.lateness is not None:
+        document |= _lateness(schedule.lateness)
+    if schedule.labels is not None:
+        document["labels"] = msgspec.Raw(schedule.labels.encode())
+    if schedule.message is not None:
+        _put_message(document, schedule.message)
+    if schedule.finished is not None:
+        document["finished_at"] = format_instant(schedule.finished)
+    for name in ("reason", "partition", "offset"):
+        if (value := getattr(schedule, name)) is not None:
+            document[name] = value
+    return document
+
+
+def event_document(event: Event) -> Document:
+    """One line of a history; what left says how late it was."""
+    document: Document = {"at": format_instant(event.at), "event": event.event}
+    if event.occurrence is not None:
+        document["occurrence"] = event.occurrence
+    if event.due is not None:
+        document["due_at"] = format_instant(event.due)
+        if event.event == "released":
+            document["late_ms"] = (event.at - event.due) / 1000
+    for name in ("reason", "count"):
+        if (value := getattr(event, name)) is not None:
+            document[name] = value
+    return document
+
+
+def record_document(record: Record) -> Document:
+    """One released occurrence, its bytes as text where they are."""
+    document: Document = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+    _put_message(document, record.message)
+    document["id"] = record.id
+    document["occurrence"] = record.occurrence
+    document["due_at"] = format_instant(record.due)
+    document["released_at"] = format_instant(record.released)
+    return document
+
+
+def topic_document(topic: Topic) -> Document:
+    """A topic's size, as a whole and by partition."""
+    partitions = [
+        {"partition": partition, "first": first, "next": following}
+        for partition, (first, following) in enumerate(zip(topic.first, topic.next, strict=True))
+    ]
+    records = sum(topic.next) - sum(topic.first)
+    return {"name": topic.name, "records": records, "bytes": topic.bytes, "partitions": partitions}
+
+
+def format_iso_duration(us: int, months: int = 0) -> str:
+    """A length of time in ISO 8601: `P1M`, `PT1H30M`, `PT0.25S`."""
+    minutes, rest = divmod(us, 60 * SECOND_US)
+    days, minutes = divmod(minutes, 1_440)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest // SECOND_US}.{rest % SECOND_US:06}".rstrip("0").rstrip(".")
+    date = "".join(f"{amount}{unit}" for amount, unit in ((months, "M"), (days, "D")) if amount)
+    time = "".join(f"{amount}{unit}" for amount, unit in ((hours, "H"), (minutes, "M")) if amount)
+    time += f"{seconds}S" if rest or not (date or time) else ""
+    return f"P{date}T{time}" if time else f"P{date}"
+
+
+def _when(when: Once | Every | None) -> dict[str, str]:
+    """When it is due, as it could be sent again."""
+    if when is None:
+        return {}
+    if isinstance(when, Once):
+        return {"at": format_instant(when.at)}
+    count = "R" if when.count is None else f"R{when.count}"
+    period = _period(when.period)
+    if when.offset == 0:
+        end = "" if when.end is None else f"/{format_instant(when.end)}"
+        return {"every": f"{count}/{format_instant(when.start)}/{period}{end}"}
+    if when.end is not None:
+        return {"every": f"{count}/{period}/{format_instant(when.end)}"}
+    # Months counted from an anchor that is not itself an occurrence have no form of their own in ISO 8601.
+    return {"every": f"{count}/{period}", "anchor_at": format_instant(when.start)}
+
+
+def _period(period: Period) -> str:
+    return format_iso_duration(period.us, period.months)
+
+
+def _lateness(lateness: Lateness) -> dict[str, str]:
+    document: dict[str, str] = {"late": lateness.policy}
+    if lateness.grace_us != GRACE_DEFAULT_US:
+        document["late_grace"] = format_iso_duration(lateness.grace_us)
+    if lateness.max_us is not None:
+        document["late_max"] = format_iso_duration(lateness.max_us)
+    if lateness.expires_after_us is not None:
+        document["expires_after"] = format_iso_duration(lateness.expires_after_us)
+    return document
+
+
+def _put_message(document: Document, packed: bytes) -> None:
+    message = unpack(packed)
+    _put_bytes(document, "key", message.key)
+    _put_bytes(document, "value", message.value)
+    document["headers"] = _headers(message.headers)
+
+
+def _put_bytes(document: Document, name: str, content: bytes | None) -> None:
+    try:
+        document[name] = None if content is None else content.decode()
+    except UnicodeDecodeError:
+        document[f"{name}_base64"] = _base64(content)
+
+
+def _headers(headers: Headers) -> Sequence[tuple[str, str | dict[str, str] | None]]:
+    return [(name, None if value is None else _text_or_base64(value)) for name, value in headers]
+
+
+def _text_or_base64(content: bytes) -> str | dict[str, str]:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": _base64(content)}
+
+
+def _base64(content: bytes | None) -> str:
+    return b2a_base64(content or b"", newline=False).decode()

@@ -1,0 +1,106 @@
+"""What a JSON decoder complains about, said so that its reader knows what to change."""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+
+# Fields of the contract that this version does not take yet.
+LATER = {
+    "bus": "this server has the built-in log only: leave it out",
+    "calendar": "calendars are not taken yet: leave it out",
+    "count": "is not taken yet: write it as Rn in 'every', for example R5/PT1H",
+    "cron": "is not taken yet: write the period in 'every', for example PT1H",
+    "exdates": "is not taken yet: leave it out",
+    "gap": "zones are not taken yet: leave it out and give times with an offset",
+    "overlap": "zones are not taken yet: leave it out and give times with an offset",
+    "rdates": "is not taken yet: make a schedule of its own for each further moment",
+    "rrule": "is not taken yet: write the period in 'every', for example R/2026-11-20T09:00:00Z/P1D",
+    "start": "is not taken yet: write it in 'every', for example R/2026-11-20T09:00:00Z/PT1H",
+    "until": "is not taken yet: write it in 'every', as R/<start>/<period>/<end>",
+    "zone": "is not taken yet: give 'at' with an offset, for example 2026-11-20T10:00:00+01:00",
+}
+
+_EXAMPLES = {
+    "at": 'an instant or a duration as text, for example "2026-11-20T09:00:00Z" or "+5s"',
+    "every": 'a period or interval as text, for example "PT10M" or "R5/2026-11-20T09:00:00Z/PT1H"',
+    "headers": '[["name", "value"], ...] or {"name": "value"}; a value is text, null or {"base64": "..."}',
+    "key": "text; bytes that are not text go into 'key_base64'",
+    "labels": 'an object of texts, for example {"campaign": "autumn"}',
+    "priority": 'one of "high", "normal", "low"',
+    "late": 'one of "fire_latest", "fire_all", "skip"',
+    "topic": 'text, for example "greetings"',
+    "id": "text, or leave it out and one is made",
+}
+_DURATIONS = ("expires_after", "late_grace", "late_max", "jitter", "wait")
+_EXAMPLES |= dict.fromkeys(_DURATIONS, 'a duration as text, for example "PT1H" or "90s"')
+_EXAMPLES["scheduled_at"] = _EXAMPLES["at"]
+
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*?)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_TEXT_CHARS_MAX = 48
+
+
+def refusal(
+    error: msgspec.MsgspecError | UnicodeDecodeError | RecursionError,
+    fields: Iterable[str],
+    field: str = "body",
+) -> Invalid:
+    """The refusal for what a decoder raised about an object with these fields."""
+    if isinstance(error, UnicodeDecodeError):
+        return Invalid(field, "is not UTF-8: JSON must be; bytes that are not text go into 'value_base64'")
+    if isinstance(error, RecursionError):
+        return Invalid(field, "is nested too deeply: send fewer levels, or send it as one text")
+    if isinstance(error, msgspec.ValidationError):
+        return _wrong_shape(str(error), fields, field)
+    text = str(error)
+    if "truncated" in text:
+        return Invalid(field, "is not whole: the JSON ends too early, or holds half of a surrogate pair")
+    return Invalid(field, f"is not JSON ({text.removeprefix('JSON is malformed: ')}): correct it there")
+
+
+def refused_words(field: str, word: str, words: Iterable[str]) -> Invalid:
+    """The refusal of a word that is none of the known ones."""
+    return Invalid(field, f"{shorten(word)!r} is not known: use one of {', '.join(words)}")
+
+
+def shorten(text: str) -> str:
+    """The text, cut where it is too long to be repeated in an answer."""
+    return text if len(text) <= _TEXT_CHARS_MAX else text[: _TEXT_CHARS_MAX - 3] + "..."
+
+
+def unknown_field(name: str, fields: Iterable[str]) -> Invalid:
+    """The refusal of a field by its name, with what was perhaps meant."""
+    if later := LATER.get(name):
+        return Invalid(name, later)
+    known = sorted(fields)
+    near = difflib.get_close_matches(name[:_TEXT_CHARS_MAX], known, 1)
+    advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
+    return Invalid(shorten(name), f"is not a field here: {advice}")
+
+
+def _wrong_shape(text: str, fields: Iterable[str], field: str) -> Invalid:
+    path = _PATH.search(text)
+    what = text[: path.start()] if path else text
+    where = path[1] if path else ""
+    if unknown := _UNKNOWN.match(what):
+        if where:
+            return Invalid(where, f"has the field {shorten(unknown[1])!r}, which is not known: leave it out")
+        return unknown_field(unknown[1], fields)
+    if missing := _MISSING.match(what):
+        return Invalid(missing[1], "is missing: give it")
+    if not where:
+        return Invalid(field, f"{_plain(what)}: send a JSON object")
+    root = re.split(r"[.\[]", where, maxsplit=1)[0]
+    hint = _EXAMPLES.get(root)
+    return Invalid(where, f"{_plain(what)}: write {hint}" if hint else f"{_plain(what)}: correct it")
+
+
+def _plain(what: str) -> str:
+    """The decoder's words without their backquotes, starting small."""
+    what = what.replace("`", "")
+    return what[:1].lower() + what[1:]

@@ -1,0 +1,270 @@
+"""Wrong input of every kind: refused with the field at fault and what to change."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.edges.http.site import FAR, NDJSON, Site
+from tidings.domain.request import Limits
+from tidings.domain.schedule import make_id
+
+GOOD = {"topic": "greetings", "at": FAR}
+DEEP = "[" * 100_000
+
+# What is added to a good schedule, the field that is named, and words of the advice.
+DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"topic": None}, "topic", "say where it goes"),
+    ({"topic": 5}, "topic", "text"),
+    ({"topic": "no spaces"}, "topic", "letters"),
+    ({"topic": ".."}, "topic", "letters"),
+    ({"topic": "x" * 250}, "topic", "249"),
+    ({"topc": "x"}, "topc", "did you mean 'topic'"),
+    ({"zzz": 1}, "zzz", "use one of at, every"),
+    ({"rrule": "FREQ=DAILY"}, "rrule", "every"),
+    ({"cron": "* * * * *"}, "cron", "every"),
+    ({"zone": "Europe/Berlin"}, "zone", "offset"),
+    ({"start": FAR}, "start", "every"),
+    ({"count": 3}, "count", "R5/PT1H"),
+    ({"until": FAR}, "until", "every"),
+    ({"bus": "kafka"}, "bus", "leave it out"),
+    ({"scheduled_at": FAR}, "scheduled_at", "one of the two"),
+    ({"every": "PT10M"}, "at", "either 'at' or 'every'"),
+    ({"at": 5}, "at", "2026-11-20T09:00:00Z"),
+    ({"at": ""}, "at", "2026-11-20T09:00:00Z"),
+    ({"at": "at noon"}, "at", "2026-11-20T09:00:00Z"),
+    ({"at": "2030-01-01T00:00:00"}, "at", "add Z"),
+    ({"at": "2090-01-01T00:00:00Z"}, "at", "days ahead"),
+    ({"at": None, "every": "PT0.1S"}, "every", "least"),
+    ({"at": None, "every": 5}, "every", "PT10M"),
+    ({"id": ""}, "id", "leave it out"),
+    ({"id": "x" * 201}, "id", "200"),
+    ({"id": "a\nb"}, "id", "printable"),
+    ({"id": make_id(1, 1, 0)}, "id", "choose another"),
+    ({"id": 7}, "id", "text"),
+    ({"key": 5}, "key", "key_base64"),
+    ({"key": "a", "key_base64": "YQ=="}, "key", "not both"),
+    ({"key_base64": "***"}, "key_base64", "alphabet"),
+    ({"key": "k" * 16_385}, "key", "16384"),
+    ({"value": 1, "value_base64": "YQ=="}, "value", "not both"),
+    ({"value_base64": "YQ"}, "value_base64", "alphabet"),
+    ({"value_base64": "Y Q=="}, "value_base64", "spaces"),
+    ({"value": "x" * (1024 * 1024 + 1)}, "value", "1048576"),
+    ({"headers": 5}, "headers", '[["name", "value"], ...]'),
+    ({"headers": [["a", 1]]}, "headers[0][1]", '{"base64": "..."}'),
+    ({"headers": [["a"]]}, "headers[0]", '[["name", "value"], ...]'),
+    ({"headers": {"a": ["b"]}}, "headers[...]", '{"name": "value"}'),
+    ({"headers": {"a": {"base64": "!"}}}, "headers.a", "alphabet"),
+    ({"headers": {"a": {"base32": "!"}}}, "headers[...]", "base32"),
+    ({"headers": [["a", "b"]] * 65}, "headers", "64"),
+    ({"headers": [["a", "b" * 20_000]]}, "headers", "16384"),
+    ({"priority": "urgent"}, "priority", "high, normal, low"),
+    ({"late": "never"}, "late", "fire_latest, fire_all, skip"),
+    ({"expires_after": "soon"}, "expires_after", "PT5S"),
+    ({"expires_after": "PT0S"}, "expires_after", "PT5S"),
+    ({"late_grace": "P1M"}, "late_grace", "P30D"),
+    ({"late_max": 5}, "late_max", "PT1H"),
+    ({"jitter": "P2D"}, "jitter", "86400"),
+    ({"labels": {"a": 1}}, "labels[...]", '{"campaign": "autumn"}'),
+    ({"labels": {str(n): "x" for n in range(17)}}, "labels", "16"),
+]
+
+
+async def test_a_wrong_field_is_named(site: Site) -> None:
+    for wrong, field, advice in DOCUMENTS:
+        document = {name: value for name, value in (GOOD | wrong).items() if value is not None}
+        reply = await site.call("POST", "/v1/schedules", document)
+        assert reply.status == 400, wrong
+        [error] = reply.problem["errors"]
+        assert error["field"] == field
+        assert advice in error["detail"]
+        assert reply.problem["detail"].startswith(field)
+        as_line = await site.call("POST", "/v1/schedules", data=json.dumps(document).encode(), headers=NDJSON)
+        assert as_line.lines[0]["errors"] == [error]
+
+
+BODIES: list[tuple[bytes, str]] = [
+    (b"", "ends too early"),
+    (b"{", "ends too early"),
+    (b'{"topic": "a",}', "byte 14"),
+    (b"nonsense", "is not JSON"),
+    (b'{"topic": "a"} x', "trailing"),
+    (b'"text"', "send a JSON object"),
+    (b"5", "send a JSON object"),
+    (b"[1", "ends too early"),
+    (b'{"topic": "\xff"}', "UTF-8"),
+    (b'{"topic": "a", "value": "\xff"}', "UTF-8"),
+    (b'{"topic": "a", "value": {"b": "\xff"}}', "UTF-8"),
+    (b'{"topic": "a", "value": "\\ud800"}', "surrogate"),
+    (b'{"topic": "a", "value": ' + DEEP.encode() + b"}", "nested too deeply"),
+    (b'{"topic": "a", "value": 01}', "is not JSON"),
+    (b'{"topic": "a", "value": NaN}', "is not JSON"),
+    (b"\xef\xbb\xbf{}", "is not JSON"),
+]
+
+
+async def test_a_body_that_is_not_json_says_where(site: Site) -> None:
+    for body, advice in BODIES:
+        reply = await site.call("POST", "/v1/schedules", data=body, headers={"Content-Type": "application/json"})
+        assert reply.status == 400, body[:40]
+        assert advice in reply.problem["detail"]
+
+
+QUERIES: list[tuple[str, str, str]] = [
+    ("/v1/schedules?stat=pending", "stat", "topic, state"),
+    ("/v1/schedules?state=done", "state", "pending, paused"),
+    ("/v1/schedules?limit=0", "limit", "1 to 1000"),
+    ("/v1/schedules?limit=1001", "limit", "1 to 1000"),
+    ("/v1/schedules?limit=ten", "limit", "whole number"),
+    ("/v1/schedules?limit=%D9%A1", "limit", "whole number"),
+    ("/v1/schedules?limit=1&limit=2", "limit", "once"),
+    ("/v1/schedules?from=yesterday", "from", "2026-11-20T09:00:00Z"),
+    ("/v1/schedules?to=2030-13-01T00:00:00Z", "to", "calendar"),
+    ("/v1/schedules?label=autumn", "label", "name=value"),
+    ("/v1/schedules?topic=%FF", "query", "UTF-8"),
+    ("/v1/schedules?" + "x" * 9000, "query", "8192"),
+    ("/v1/schedules/a?x=1", "x", "leave it out"),
+    ("/v1/schedules/%FF", "id", "UTF-8"),
+    ("/v1/topics?x=1", "x", "leave it out"),
+    ("/v1/topics/t/records?wait=61", "wait", "60 s"),
+    ("/v1/topics/t/records?wait=1M", "wait", "PT5S"),
+    ("/v1/topics/t/records?wait=-1", "wait", "PT5S"),
+    ("/v1/topics/t/records?cursor=zzz", "cursor", "latest"),
+    ("/v1/topics/t/stream?cursor=zzz", "cursor", "latest"),
+    ("/v1/topics/t/stream?limit=5", "limit", "cursor"),
+    ("/v1/forecast?by=week", "by", "minute"),
+    ("/v1/forecast?from=2030-01-01T00:00:00Z&to=2029-01-01T00:00:00Z", "to", "after 'from'"),
+    ("/v1/forecast?by=second&to=P30D", "to", "coarser"),
+    ("/healthz?x=1", "x", "leave it out"),
+]
+
+
+async def test_a_wrong_parameter_is_named(site: Site) -> None:
+    for path, field, advice in QUERIES:
+        reply = await site.call("GET", path)
+        assert reply.status == 400, path
+        [error] = reply.problem["errors"]
+        assert error["field"] == field, path
+        assert advice in error["detail"]
+
+
+METHODS = [
+    ("PATCH", "/v1/schedules", "GET, POST, HEAD"),
+    ("POST", "/v1/schedules/a", "GET, PUT, DELETE, HEAD"),
+    ("GET", "/v1/schedules/a/pause", "POST"),
+    ("POST", "/v1/schedules/a/explain", "GET, HEAD"),
+    ("DELETE", "/v1/topics/a/records", "GET, POST, HEAD"),
+    ("GET", "/v1/topics/a/groups/b/join", "POST"),
+    ("POST", "/healthz", "GET, HEAD"),
+    ("OPTIONS", "/v1/schedules", "GET, POST, HEAD"),
+]
+
+
+async def test_a_wrong_method_says_which_are_taken(site: Site) -> None:
+    for method, path, allowed in METHODS:
+        reply = await site.call(method, path)
+        assert reply.status == 405, path
+        assert reply.headers["Allow"] == allowed
+        assert "use" in reply.problem["detail"]
+
+
+async def test_an_unknown_path_is_a_problem_too(site: Site) -> None:
+    for path in ("/", "/v1", "/v1/schedules/", "/v2/schedules", "/v1/topics/a", "/v1/topics/a/groups/b"):
+        reply = await site.call("GET", path)
+        assert reply.status == 404, path
+        assert "/docs" in reply.problem["detail"]
+
+
+async def test_a_wrong_content_type_says_which_to_send(site: Site) -> None:
+    for kind in ("text/plain", "application/xml", "", "application/x-www-form-urlencoded"):
+        for method, path in (("POST", "/v1/schedules"), ("PUT", "/v1/schedules/a"), ("POST", "/v1/preview")):
+            reply = await site.call(method, path, data=b"{}", headers={"Content-Type": kind})
+            assert reply.status == 415, kind
+            assert "application/json" in reply.problem["detail"]
+    assert (await site.call("PUT", "/v1/schedules/a", data=b"{}", headers=NDJSON)).status == 415
+    packed = await site.call("POST", "/v1/schedules", GOOD, headers={"Content-Encoding": "gzip"}, compress=None)
+    assert packed.status == 415
+    assert "plain" in packed.problem["detail"]
+
+
+async def test_json_by_any_of_its_names_is_taken(site: Site) -> None:
+    for kind in ("application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"):
+        headers = {"Content-Type": kind}
+        reply = await site.call("POST", "/v1/schedules", data=json.dumps(GOOD).encode(), headers=headers)
+        assert reply.status == 201, kind
+
+
+async def test_bodies_over_their_limit_are_refused(site: Site) -> None:
+    large = 2 * Limits().line_bytes_max + 1
+    document = json.dumps(GOOD | {"value": "x" * large}).encode()
+    headers = {"Content-Type": "application/json"}
+    for method, path, body in (
+        ("POST", "/v1/schedules", document),
+        ("PUT", "/v1/schedules/a", document),
+        ("POST", "/v1/schedules", b"[" + b" " * (16 * 1024 * 1024)),
+        ("POST", "/v1/preview", b" " * 70_000),
+        ("POST", "/v1/topics/t/groups/g/join", b" " * 70_000),
+    ):
+        reply = await site.call(method, path, data=body, headers=headers)
+        assert reply.status == 413, path
+        assert "at most" in reply.problem["detail"]
+
+
+async def test_a_body_without_a_length_is_bounded_too(site: Site) -> None:
+    async def endless() -> Any:
+        for _ in range(100):
+            yield b" " * 10_000
+
+    reply = await site.call("POST", "/v1/preview", data=endless(), headers={"Content-Type": "application/json"})
+    assert reply.status == 413
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
+async def test_a_wrong_idempotency_key_is_refused(site: Site, key: str) -> None:
+    reply = await site.call("POST", "/v1/schedules", GOOD, headers={"Idempotency-Key": key})
+    assert reply.status == 400
+    assert "UUID" in reply.problem["detail"]
+
+
+async def test_put_refuses_another_id_and_a_wrong_switch(site: Site) -> None:
+    reply = await site.call("PUT", "/v1/schedules/a", GOOD | {"id": "b"})
+    assert reply.problem["errors"][0]["field"] == "id"
+    reply = await site.call("PUT", "/v1/schedules/a?reuse=yes", GOOD)
+    assert "true, false" in reply.problem["detail"]
+
+
+async def test_publishing_refuses_a_time_and_another_topic(site: Site) -> None:
+    for wrong, advice in (
+        ({"at": FAR}, "/v1/schedules"),
+        ({"every": "PT1H"}, "/v1/schedules"),
+        ({"topic": "b"}, "path"),
+    ):
+        reply = await site.call("POST", "/v1/topics/a/records", wrong)
+        assert reply.status == 400
+        assert advice in reply.problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"at": FAR, "scheduled_at": FAR}, "scheduled_at"),
+        ({"at": FAR, "every": "PT1H"}, "at"),
+        ({"every": "PT1H", "count": 0}, "count"),
+        ({"every": "PT1H", "count": 1001}, "count"),
+        ({"every": "nonsense"}, "every"),
+        ({"topic": "x"}, "topic"),
+    ],
+)
+async def test_a_wrong_preview_is_refused(site: Site, document: dict[str, Any], field: str) -> None:
+    reply = await site.call("POST", "/v1/preview", document)
+    assert reply.status == 400
+    assert reply.problem["errors"][0]["field"] == field
+
+
+async def test_a_request_that_is_not_http_is_answered(site: Site) -> None:
+    reader, writer = await asyncio.open_connection(site.host, site.port)
+    writer.write(b"nonsense\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 400")
+    writer.close()
+    await writer.wait_closed()

@@ -1,0 +1,93 @@
+"""Figures follow from facts alone, in Prometheus' text format."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidings.domain.command import Cancel, Outcome
+from tidings.domain.errors import StoreError
+from tidings.domain.facts import Changed, Missed, Refused, Released, Standing
+from tidings.observe.metrics import BOUNDS_US, LABELS_MAX, Histogram, Metrics
+from tidings.ports import Count
+
+SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"\})? -?[0-9.]+')
+
+
+async def lines_of(metrics: Metrics) -> list[str]:
+    text = (await metrics.render()).decode()
+    assert text.endswith("\n")
+    lines = text.splitlines()
+    for line in lines:
+        assert line.startswith(("# HELP tidings_", "# TYPE tidings_")) or SAMPLE.fullmatch(line), line
+    return lines
+
+
+async def full() -> Count:
+    return Count(3, 2, 4096)
+
+
+async def away() -> Count:
+    raise StoreError("away")
+
+
+async def test_facts_are_counted() -> None:
+    metrics = Metrics("1.2.3", full)
+    metrics(Standing(0, True))
+    metrics(Released(0, [400, 900, 70_000_000], frozenset()))
+    metrics(Missed(0, {"expired": 2, "superseded": 1}))
+    metrics(Missed(0, {"expired": 1}))
+    metrics(Changed(0, [Cancel("t", "a")] * 2, [Outcome("a", "cancelled"), Outcome("a", "unknown")]))
+    metrics(Refused(0, "t", "topic"))
+    lines = await lines_of(metrics)
+    for line in (
+        "tidings_released_total 3",
+        'tidings_missed_total{reason="expired"} 3',
+        'tidings_missed_total{reason="superseded"} 1',
+        'tidings_commands_total{outcome="cancelled"} 1',
+        'tidings_commands_total{outcome="unknown"} 1',
+        'tidings_refused_total{field="topic"} 1',
+        'tidings_lateness_seconds_bucket{le="0.0005"} 1',
+        'tidings_lateness_seconds_bucket{le="0.001"} 2',
+        'tidings_lateness_seconds_bucket{le="60"} 2',
+        'tidings_lateness_seconds_bucket{le="+Inf"} 3',
+        "tidings_lateness_seconds_sum 70.0013",
+        "tidings_lateness_seconds_count 3",
+        "tidings_pending 3",
+        "tidings_due_backlog 2",
+        "tidings_store_bytes 4096",
+        "tidings_owner 1",
+        "tidings_up 1",
+        'tidings_build_info{version="1.2.3"} 1',
+        "# TYPE tidings_lateness_seconds histogram",
+    ):
+        assert line in lines, line
+
+
+async def test_a_store_that_is_away_is_not_up() -> None:
+    lines = await lines_of(Metrics("1", away))
+    assert "tidings_up 0" in lines
+    assert not any(line.startswith("tidings_pending") for line in lines)
+    assert "tidings_up 1" in await lines_of(Metrics("1"))
+
+
+async def test_labels_are_bounded_and_escaped() -> None:
+    metrics = Metrics('1"\\\n2')
+    for n in range(LABELS_MAX + 50):
+        metrics(Refused(0, "t", f"field-{n}"))
+    refused = [line for line in await lines_of(metrics) if line.startswith("tidings_refused_total")]
+    assert len(refused) == LABELS_MAX + 1
+    assert 'tidings_refused_total{field="other"} 50' in refused
+
+
+@given(st.lists(st.lists(st.integers(-1_000, 10**9) | st.sampled_from(BOUNDS_US), max_size=60), max_size=5))
+def test_few_and_many_are_counted_alike(batches: list[list[int]]) -> None:
+    histogram = Histogram()
+    for batch in batches:
+        histogram.add(batch)
+    values = [value for batch in batches for value in batch]
+    lines = list(histogram.lines("x"))
+    counts = [int(line.rsplit(" ", 1)[1]) for line in lines[: len(BOUNDS_US)]]
+    assert counts == [sum(value <= bound for value in values) for bound in BOUNDS_US]
+    assert lines[-1] == f"x_count {len(values)}"
+    assert round(float(lines[-2].split(" ")[1]) * 1_000_000) == sum(values)

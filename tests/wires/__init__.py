@@ -1,0 +1,1 @@
+"""Tests of the wires: foreign formats to requests and back."""

@@ -1,0 +1,43 @@
+"""`python -m tidings`, and the command `tidings`: the command line, with a node behind it."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from tidings.edges.cli.main import main as run_command
+
+if TYPE_CHECKING:
+    from tidings.config import Config
+    from tidings.ports import ApiKey
+
+
+class NodeHooks:
+    """What the command line asks of a node, loaded only when it does: most commands need nothing of it."""
+
+    def run_node(self, config: "Config") -> int:
+        from tidings.node import run_node
+
+        return run_node(config)
+
+    def create_key(self, store: str, name: str, tenant: str, admin: bool) -> str:
+        from tidings.node import create_key
+
+        return create_key(store, name, tenant, admin)
+
+    def list_keys(self, store: str) -> "list[ApiKey]":
+        from tidings.node import list_keys
+
+        return list_keys(store)
+
+    def revoke_key(self, store: str, name: str) -> bool:
+        from tidings.node import revoke_key
+
+        return revoke_key(store, name)
+
+
+def main() -> int:
+    """Run the command that the arguments name."""
+    return run_command(sys.argv[1:], NodeHooks())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

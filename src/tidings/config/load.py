@@ -1,0 +1,144 @@
+"""Settings from `tidings.toml`, then `TIDINGS_*`, then flags; the later one wins."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
+
+from tidings.config.options import OPTIONS, PREFIX, SECTIONS, Value, parse, written
+from tidings.config.settings import Config
+from tidings.domain.errors import TidingsError
+
+FILE_NAME = "tidings.toml"
+FILE_VARIABLE = "TIDINGS_CONFIG"
+NO_SETTINGS = {"TIDINGS_URL", "TIDINGS_KEY", "TIDINGS_CRASH_AT", FILE_VARIABLE}  # of other parts of Tidings
+
+
+class ConfigError(TidingsError):
+    """Settings that cannot be used: each problem says where it stands and what is allowed."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The settings, and for each by its name where it is from."""
+
+    config: Config
+    origins: dict[str, str]
+
+
+def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, tuple[str, str]]) -> Loaded:
+    """Settings from all three places. `flags` are by option name: the flag as written, and its value."""
+    problems: list[str] = []
+    values: dict[str, Value] = {name: option.default for name, option in OPTIONS.items()}
+    origins = dict.fromkeys(OPTIONS, "default")
+    path = file or environment.get(FILE_VARIABLE)
+    places = [
+        *_from_file(path, problems),
+        *_from_environment(environment, problems),
+        *_from_flags(flags, problems),
+    ]
+    for name, place, origin, raw in places:
+        try:
+            values[name], origins[name] = parse(OPTIONS[name], raw), origin
+        except ValueError as error:
+            problems.append(f"{place}: {error}")
+    if problems:
+        raise ConfigError(problems)
+    hints = get_type_hints(Config)
+    sections = {
+        section: hints[section](**{option.field: values[option.name] for option in options})
+        for section, options in SECTIONS.items()
+    }
+    return Loaded(Config(**sections), origins)
+
+
+Found = tuple[str, str, str, object]  # option name, place for errors, origin for people, value as written
+
+
+def _from_file(named: str | None, problems: list[str]) -> Iterator[Found]:
+    path = Path(named or FILE_NAME)
+    if named is None and not path.exists():
+        return
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        problems.append(f"{path}: cannot be read ({error.strerror}): name a file that exists, or none")
+        return
+    except ValueError as error:
+        problems.append(f"{path}: is not valid TOML: {error}")
+        return
+    for section, table in document.items():
+        if section not in SECTIONS:
+            label = f"[{section}]" if isinstance(table, dict) else section
+            problems.append(f"{path}: {label} {_unknown_section(section)}")
+        elif not isinstance(table, dict):
+            problems.append(f"{path}: {section} is a section: write [{section}] and its keys below")
+        else:
+            for key, value in table.items():
+                name = f"{section}.{key}"
+                if name in OPTIONS:
+                    yield name, f"{path}: [{section}] {key}", str(path), value
+                else:
+                    problems.append(f"{path}: [{section}] {key} {_unknown_key(section, key)}")
+
+
+def _from_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[Found]:
+    names = {option.variable: option.name for option in OPTIONS.values()}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable in NO_SETTINGS:
+            continue
+        if variable in names:
+            yield names[variable], variable, variable, environment[variable]
+        else:
+            problems.append(f"{variable} {_unknown(variable, list(names), 'variable')}")
+
+
+def _from_flags(flags: Mapping[str, tuple[str, str]], problems: list[str]) -> Iterator[Found]:
+    for name, (flag, value) in flags.items():
+        if name in OPTIONS:
+            yield name, flag, flag, value
+        else:
+            section, _, key = name.partition(".")
+            reason = _unknown_key(section, key) if section in SECTIONS else _unknown_section(section)
+            problems.append(f"{flag} {reason}")
+
+
+def _unknown_section(name: str) -> str:
+    return _unknown(name, list(SECTIONS), "section") + _elsewhere(name)
+
+
+def _unknown_key(section: str, key: str) -> str:
+    return _unknown(key, [option.key for option in SECTIONS[section]], "key") + _elsewhere(key)
+
+
+def _elsewhere(key: str) -> str:
+    names = [option.name for option in OPTIONS.values() if option.key == key]
+    return f" (there is {' and '.join(names)})" if names else ""
+
+
+def _unknown(word: str, known: list[str], noun: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, n=3, cutoff=0.6)
+    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"is not a {noun}: {guess}allowed are {', '.join(known)}"
+
+
+def render(loaded: Loaded) -> str:
+    """The settings as a file that could be loaded again, each with its origin."""
+    lines: list[str] = []
+    for section, options in SECTIONS.items():
+        lines += ["", f"[{section}]"]
+        for option in options:
+            value = getattr(getattr(loaded.config, section), option.field)
+            text = written(option, value)
+            # A JSON string is a TOML one, but for the character that JSON leaves as it is.
+            quoted = msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+            shown = text if option.kind == "number" and value is not None else quoted
+            lines.append(f"{f'{option.key} = {shown}':<40} # {loaded.origins[option.name]}")
+    return "\n".join(lines[1:]) + "\n"

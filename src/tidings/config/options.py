@@ -1,0 +1,142 @@
+"""Each setting as people write it: its names, what it takes, and how a value is read and shown."""
+
+import types
+from collections.abc import Iterator
+from typing import Literal, Union, assert_never, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tidings.config.settings import Config
+from tidings.domain.units import SIZE_HINT, SPAN_HINT, format_size, format_span, parse_size, parse_span
+
+PREFIX = "TIDINGS_"
+SECOND_US = 1_000_000
+UNLIMITED = "none"
+
+Kind = Literal["text", "number", "size", "duration", "choice"]
+Value = int | str | None
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One setting: its names, what it takes, and within which bounds."""
+
+    section: str
+    field: str
+    key: str
+    kind: Kind
+    default: Value
+    choices: tuple[str, ...]
+    optional: bool
+    least: int
+    most: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.key}"
+
+    @property
+    def variable(self) -> str:
+        return f"{PREFIX}{self.section}_{self.key}".upper()
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, for an error message."""
+        text = {
+            "text": "write a text",
+            "number": f"write a whole number from {self.least}" + (f" to {self.most}" if self.most else ""),
+            "size": SIZE_HINT,
+            "duration": SPAN_HINT,
+            "choice": f"write one of {', '.join(self.choices)}",
+        }[self.kind]
+        return f'{text}, or "{UNLIMITED}"' if self.optional else text
+
+
+# Bounds other than "at least one".
+_LEAST = {
+    "server.port": 0,
+    "dispatch.low_priority_jitter": 0,
+    "limits.headers_max": 0,
+    "limits.labels_max": 0,
+}
+_MOST = {"server.port": 65_535, "log.partitions": 16}
+
+
+def _options() -> Iterator[Option]:
+    for section in Config.__struct_fields__:
+        struct = get_type_hints(Config)[section]
+        defaults = struct()
+        for field, hint in get_type_hints(struct).items():
+            key = field.replace("_bytes", "_size").removesuffix("_us").removesuffix("_s")
+            optional = get_origin(hint) in {Union, types.UnionType}
+            choices = get_args(hint) if get_origin(hint) is Literal else ()
+            kind: Kind = "choice" if choices else "text" if hint is str else _kind(field)
+            name = f"{section}.{key}"
+            bounds = _LEAST.get(name, 1), _MOST.get(name)
+            yield Option(section, field, key, kind, getattr(defaults, field), choices, optional, *bounds)
+
+
+def _kind(field: str) -> Kind:
+    if "_bytes" in field:
+        return "size"
+    return "duration" if field.endswith(("_us", "_s")) else "number"
+
+
+OPTIONS = {option.name: option for option in _options()}
+SECTIONS = {section: [o for o in OPTIONS.values() if o.section == section] for section in Config.__struct_fields__}
+
+
+def parse(option: Option, raw: object) -> Value:
+    """The value that was written for an option; raises ValueError with what is allowed."""
+    if option.optional and raw == UNLIMITED:
+        return None
+    if option.kind == "number" and isinstance(raw, int) and not isinstance(raw, bool):
+        raw = str(raw)
+    if not isinstance(raw, str):
+        raise ValueError(f"{raw!r} is not understood: {option.allowed}")
+    match option.kind:
+        case "text":
+            if not raw.strip():
+                raise ValueError(f"is empty: {option.allowed}")
+            return raw
+        case "choice":
+            if raw not in option.choices:
+                raise ValueError(f"{raw!r} is not one of them: {option.allowed}")
+            return raw
+        case "number" | "size" | "duration":
+            return _bounded(option, _amount(option, raw), raw)
+        case _:
+            assert_never(option.kind)
+
+
+def _amount(option: Option, text: str) -> int:
+    if option.kind == "size":
+        return parse_size(text)
+    if option.kind == "duration":
+        us = parse_span(text)
+        if option.field.endswith("_us"):
+            return us
+        if us % SECOND_US:
+            raise ValueError(f"{text!r} is not in whole seconds: {option.allowed}")
+        return us // SECOND_US
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is not a whole number: {option.allowed}")
+    return int(text)
+
+
+def _bounded(option: Option, amount: int, text: str) -> int:
+    if amount < option.least or (option.most is not None and amount > option.most):
+        least = written(option, option.least)
+        most = "" if option.most is None else f", at most {written(option, option.most)}"
+        raise ValueError(f"{text!r} is out of bounds: at least {least}{most}")
+    return amount
+
+
+def written(option: Option, value: Value) -> str:
+    """A value as it would be written in the file, without quotes."""
+    if value is None:
+        return UNLIMITED
+    if option.kind == "size":
+        return format_size(int(value))
+    if option.kind == "duration":
+        return format_span(int(value) * (1 if option.field.endswith("_us") else SECOND_US))
+    return str(value)

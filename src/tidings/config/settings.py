@@ -1,0 +1,65 @@
+"""Every setting of a node, with its default.
+
+A field's name says its unit to the program (`retention_us`, `value_bytes_max`); the key that people write has
+none (`retention`, `value_size_max`), because there the value carries it: "7d", "1 MiB".
+"""
+
+from typing import Literal
+
+import msgspec
+
+from tidings.domain.request import Limits
+from tidings.domain.units import DAY_US
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Where the HTTP API listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8460
+
+
+class Store(msgspec.Struct, frozen=True):
+    """Where everything is kept."""
+
+    path: str = "tidings.db"
+
+
+class Log(msgspec.Struct, frozen=True):
+    """The built-in bus: how long and how much it keeps, and in how many partitions."""
+
+    retention_us: int = 7 * DAY_US
+    retention_bytes: int | None = None
+    partitions: int = 4
+
+
+class Ids(msgspec.Struct, frozen=True):
+    """How long finished ids, and answers to an Idempotency-Key, are remembered."""
+
+    retention_us: int = 7 * DAY_US
+    idempotency_retention_us: int = DAY_US
+
+
+class Dispatch(msgspec.Struct, frozen=True):
+    """How releases are spread."""
+
+    low_priority_jitter_us: int = 0
+
+
+class Logs(msgspec.Struct, frozen=True):
+    """What the program says about itself."""
+
+    format: Literal["auto", "human", "json"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Config(msgspec.Struct, frozen=True):
+    """Every setting of a node."""
+
+    server: Server = Server()
+    store: Store = Store()
+    log: Log = Log()
+    ids: Ids = Ids()
+    dispatch: Dispatch = Dispatch()
+    logs: Logs = Logs()
+    limits: Limits = Limits()

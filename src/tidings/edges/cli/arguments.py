@@ -1,0 +1,70 @@
+"""The parser, and the arguments that several commands share."""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from tidings.edges.cli.client import Client
+
+URL_DEFAULT = "http://127.0.0.1:8460"
+
+Arguments = argparse.Namespace
+Run = Callable[[Arguments, Screen], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where to read more, and ends with the code for wrong usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Failure(Exit.USAGE, f"{_guessed(message)}\nsee `{self.prog} --help`")
+
+
+def _guessed(message: str) -> str:
+    """The message; for a mistyped word with the nearest ones that there are."""
+    head, marker, choices = message.partition(" (choose from ")
+    if not marker:
+        return message
+    from difflib import get_close_matches
+
+    word = head.rpartition(": ")[2].strip("'")
+    known = [choice.strip("' ") for choice in choices.rstrip(")").split(",")]
+    near = get_close_matches(word, known, n=2)
+    return f"{head}; did you mean {' or '.join(near)}?" if near else f"{head}; choose from {', '.join(known)}"
+
+
+def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True) -> None:
+    """Which server to talk to. `--key` stands for the API key only where no record's key can be meant."""
+    group = parser.add_argument_group("server")
+    group.add_argument("--url", help=f"the server (or TIDINGS_URL; {URL_DEFAULT})")
+    names = ["--api-key", "--key"] if short_key else ["--api-key"]
+    group.add_argument(*names, dest="api_key", metavar="KEY", help="the API key (or TIDINGS_KEY)")
+    parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
+
+
+def client_of(arguments: Arguments) -> "Client":
+    """The client for the server that the arguments or the environment name."""
+    from tidings.edges.cli.client import Client
+
+    environment = os.environ
+    url = arguments.url or environment.get("TIDINGS_URL") or URL_DEFAULT
+    return Client(url, arguments.api_key or environment.get("TIDINGS_KEY"))
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`name=value` as two."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+    return name, value
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)

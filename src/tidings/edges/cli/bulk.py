@@ -1,0 +1,174 @@
+"""`schedule --from`: any number of lines over one request, outcomes read while lines are still being sent."""
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from tidings.clock import SystemClock
+from tidings.edges.cli.arguments import Arguments, client_of
+from tidings.edges.cli.client import Client, faults
+from tidings.edges.cli.exits import Exit, Failure, code_of_outcome
+from tidings.edges.cli.progress import Progress
+from tidings.edges.cli.screen import Screen, shown
+
+BLOCK_BYTES = 256 * 1024
+TIMEOUT_S = 120.0
+BAD_LINES_SHOWN = 20
+NDJSON = "application/x-ndjson"
+
+
+class Tally:
+    """What came of the lines so far."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.bad: list[tuple[int, dict[str, Any]]] = []
+        self.lines = 0
+        self.worst = Exit.DONE
+
+    def add(self, document: dict[str, Any]) -> None:
+        """Count one answer; answers come in the order of the lines."""
+        self.lines += 1
+        outcome = str(document.get("outcome"))
+        self.outcomes[outcome] += 1
+        code = code_of_outcome(outcome)
+        if code != Exit.DONE:
+            self.worst = Exit.FAILED if Exit.FAILED in {code, self.worst} else code
+            if len(self.bad) < BAD_LINES_SHOWN:
+                self.bad.append((document.get("line", self.lines), document))
+
+
+OF_THE_LINES = (
+    "at", "every", "key", "header", "headers", "priority", "expires_after", "late", "late_grace", "late_max", "jitter",
+    "label", "labels",
+)  # fmt: skip
+
+
+def send_file(arguments: Arguments, screen: Screen) -> int:
+    """Schedule each line of a file or of standard input."""
+    if arguments.value is not None or arguments.id is not None:
+        raise Failure(Exit.USAGE, "with --from, each line has its own id and value: leave --id and VALUE out")
+    if given := [name for name in OF_THE_LINES if getattr(arguments, name, None)]:
+        flag = "--" + given[0].replace("_", "-")
+        raise Failure(Exit.USAGE, f"with --from, each line says this for itself: leave {flag} out")
+    clock = SystemClock()
+    started = clock.elapsed()
+    tally = Tally()
+    with _open(arguments.source) as (source, size), Progress(size, clock) as progress:
+        blocks = _blocks(source, arguments.to, progress)
+        for document in exchange(client_of(arguments), "/v1/schedules", blocks):
+            if "outcome" not in document:
+                raise Failure(Exit.FAILED, shown(document.get("detail") or document), document)
+            tally.add(document)
+            progress.answered(tally.lines)
+            if arguments.json:
+                screen.json(document)
+    _summarise(tally, clock.elapsed() - started, arguments, screen)
+    return tally.worst
+
+
+def exchange(client: Client, path: str, blocks: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+    """Send blocks and read the answers at the same time: neither side ever waits for a full buffer."""
+    with client.connect(TIMEOUT_S) as connection:
+        connection.putrequest("POST", client.target(path), skip_accept_encoding=True)
+        headers = {**client.headers, "Accept": NDJSON, "Content-Type": NDJSON, "Transfer-Encoding": "chunked"}
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        sender = _Sender(connection.sock, blocks)
+        sender.start()
+        response = connection.getresponse()
+        client.check(response)
+        yield from (msgspec.json.decode(line) for line in response if line.strip())
+        sender.join()
+        if sender.error is not None:
+            raise sender.error
+
+
+class _Sender(threading.Thread):
+    """Sends blocks as chunks. A server that hangs up is the reader's to tell."""
+
+    def __init__(self, sock: Any, blocks: Iterator[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._sock = sock
+        self._blocks = blocks
+        self.error: Failure | None = None
+
+    def run(self) -> None:
+        try:
+            for block in self._blocks:
+                self._sock.sendall(b"%x\r\n%b\r\n" % (len(block), block))
+        except Failure as failure:
+            self.error = failure
+        except OSError:
+            return
+        try:
+            self._sock.sendall(b"0\r\n\r\n")
+        except OSError:
+            return
+
+
+@contextmanager
+def _open(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
+    """The source of lines and its size, if it has one."""
+    if name == "-":
+        yield cast(BufferedReader, sys.stdin.buffer), None
+        return
+    path = Path(name)
+    try:
+        with path.open("rb") as file:
+            yield file, path.stat().st_size if path.is_file() else None
+    except OSError as error:
+        raise Failure(Exit.USAGE, f"{name}: cannot be read: {error.strerror}") from None
+
+
+def _blocks(source: BufferedReader, topic: str | None, progress: Progress) -> Iterator[bytes]:
+    """Whole lines, as many as there are by now: a slow pipe's go out as they come."""
+    rest = b""
+    while block := source.read1(BLOCK_BYTES):
+        progress.sent(block)
+        lines, newline, rest = (rest + block).rpartition(b"\n")
+        if newline:
+            yield _addressed(lines + newline, topic)
+    if rest:
+        yield _addressed(rest + b"\n", topic)
+
+
+def _addressed(lines: bytes, topic: str | None) -> bytes:
+    """The lines, with the topic where they name none."""
+    if topic is None:
+        return lines
+    return b"".join(_with_topic(line, topic) for line in lines.splitlines(keepends=True))
+
+
+def _with_topic(line: bytes, topic: str) -> bytes:
+    try:
+        document = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return line  # the server says what is wrong with it
+    if "topic" in document:
+        return line
+    return msgspec.json.encode({"topic": topic, **document}) + b"\n"
+
+
+def _summarise(tally: Tally, elapsed_us: int, arguments: Arguments, screen: Screen) -> None:
+    for number, document in tally.bad:
+        reason = document.get("reason") or "; ".join(faults(document))
+        screen.note(f"line {number}: {shown(document.get('outcome'))} {shown(document.get('id'))} {shown(reason)}")
+    hidden = sum(tally.outcomes[word] for word in tally.outcomes if code_of_outcome(word)) - len(tally.bad)
+    if hidden > 0:
+        screen.note(f"... and {hidden:,} more; --json shows each")
+    counts = ", ".join(f"{count:,} {word}" for word, count in tally.outcomes.most_common()) or "no lines"
+    rate = tally.lines * 1_000_000 // max(elapsed_us, 1)
+    text = f"{counts} in {elapsed_us / 1_000_000:,.1f} s ({rate:,}/s)"
+    if arguments.json:
+        screen.note(text)
+    else:
+        screen.say(text)

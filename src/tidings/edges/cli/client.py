@@ -1,0 +1,146 @@
+"""Calls to a running node, with the standard library alone so that a command starts at once."""
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from tidings import __version__
+from tidings.edges.cli.exits import Exit, Failure, code_of_status
+
+TIMEOUT_S = 30.0
+JSON = "application/json"
+
+
+class Client:
+    """One node, by its URL and with an API key if it wants one."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise Failure(Exit.USAGE, f"--url {url!r} is not a URL: write one such as http://127.0.0.1:8460")
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise Failure(Exit.USAGE, f"--url {url!r} has no valid port: {error}") from None
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
+        self._base = parts.path
+        self._headers = {"User-Agent": f"tidings/{__version__}", "Accept": JSON}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: object = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Any:
+        """Send one request and read the document that answers it; raises `Failure` for a problem."""
+        headers = {"Content-Type": JSON} if body is not None else {}
+        payload = None if body is None else json.dumps(body).encode()
+        with self.request(method, path, query=query, headers=headers, payload=payload, timeout_s=timeout_s) as answer:
+            return decode(answer.read())
+
+    @contextmanager
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        payload: bytes | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """A request whose answer is read by the caller, as it comes."""
+        with self.connect(timeout_s) as connection:
+            connection.request(method, self.target(path, query), payload, {**self._headers, **(headers or {})})
+            response = connection.getresponse()
+            self.check(response)
+            yield response
+
+    @contextmanager
+    def connect(self, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
+        """A connection; what goes wrong on it is told as `Failure`."""
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=timeout_s)
+        try:
+            connection.connect()
+            yield connection
+        except ssl.SSLError as error:
+            raise self._unreachable(str(error.reason or error)) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(_said(error)) from error
+        finally:
+            connection.close()
+
+    def target(self, path: str, query: Mapping[str, object] | None = None) -> str:
+        """The path on this node, with the query's empty entries left out."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return self._base + path + (f"?{urlencode(given)}" if given else "")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What goes with every request."""
+        return dict(self._headers)
+
+    def check(self, response: http.client.HTTPResponse) -> None:
+        """Raise the problem that a response tells of."""
+        if response.status < 400:
+            return
+        document = decode(response.read())
+        raise Failure(code_of_status(response.status), _problem(response, document), document)
+
+    def _unreachable(self, reason: str) -> Failure:
+        return Failure(
+            Exit.UNREACHABLE,
+            f"cannot reach Tidings at {self.url}: {reason}\n"
+            "start it with `tidings serve`, or name another by --url or TIDINGS_URL",
+        )
+
+
+def segment(text: str) -> str:
+    """A text as one part of a path."""
+    return quote(text, safe="")
+
+
+def decode(body: bytes) -> Any:
+    """The document of a body; what is not JSON comes back as text."""
+    if not body:
+        return None
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode("utf-8", "replace")
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    """What a problem or a rejected line says of each field."""
+    errors = document.get("errors") or ()
+    return [f"{error.get('field')}: {error.get('detail')}" for error in errors if isinstance(error, dict)]
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+
+
+def _problem(response: http.client.HTTPResponse, document: Any) -> str:
+    """A problem document in words, with what to do next."""
+    if not isinstance(document, dict):
+        return f"the server answered {response.status} {response.reason}"
+    text = str(document.get("detail") or document.get("title") or response.reason)
+    lines = [text, *(f"  {said}" for said in faults(document) if said not in text)]
+    if response.status == 401:
+        lines.append("give the API key by TIDINGS_KEY or --api-key; `tidings keys create` makes one")
+    if after := response.headers.get("Retry-After"):
+        lines.append(f"try again in {after} s")
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""How a command ends, for people and for scripts."""
+
+from enum import IntEnum
+from typing import Any
+
+from tidings.domain.errors import TidingsError
+
+
+class Exit(IntEnum):
+    """The exit codes; `INTERRUPTED` is the shell's own for Ctrl-C."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    UNREACHABLE = 5
+    INTERRUPTED = 130
+
+
+class Failure(TidingsError):
+    """A command cannot go on: the code to end with, the text for people, its document."""
+
+    def __init__(self, code: Exit, text: str, document: Any = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.document = document
+
+
+def code_of_status(status: int) -> Exit:
+    """The exit code that an HTTP status stands for."""
+    match status:
+        case 400 | 422:
+            return Exit.USAGE
+        case 404:
+            return Exit.NOT_FOUND
+        case 409:
+            return Exit.CONFLICT
+        case _:
+            return Exit.DONE if status < 400 else Exit.FAILED
+
+
+def code_of_outcome(outcome: str) -> Exit:
+    """The exit code that the answer to a change stands for."""
+    match outcome:
+        case "unknown":
+            return Exit.NOT_FOUND
+        case "in_flight" | "already_released" | "conflict":
+            return Exit.CONFLICT
+        case "rejected":
+            return Exit.FAILED
+        case _:
+            return Exit.DONE

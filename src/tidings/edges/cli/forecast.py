@@ -1,0 +1,56 @@
+"""`forecast`: the future as a bar chart."""
+
+import argparse
+from typing import Any
+
+from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.exits import Exit
+from tidings.edges.cli.screen import Screen
+from tidings.edges.cli.times import clock_text
+
+STEPS = ("minute", "hour", "day")
+BAR_WIDTH = 40
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parser."""
+    parser.add_argument("--by", choices=STEPS, default="minute", help="the width of a step (minute)")
+    parser.add_argument("--from", dest="start", metavar="TIME", help="from when on (now)")
+    parser.add_argument("--to", dest="end", metavar="TIME", help="until when (an hour, two days, a month)")
+    add_server(parser)
+    parser.set_defaults(run=forecast)
+
+
+def forecast(arguments: Arguments, screen: Screen) -> int:
+    """How much is pending in each step of time."""
+    query = {"by": arguments.by, "from": arguments.start, "to": arguments.end}
+    document = client_of(arguments).call("GET", "/v1/forecast", query=query)
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    steps = document.get("steps") or []
+    if not steps:
+        screen.note("nothing is pending in that time")
+    for line in chart(steps, screen):
+        screen.say(line)
+    if not document.get("complete", True):
+        screen.note("cut short: choose a shorter time or wider steps")
+    return Exit.DONE
+
+
+def chart(steps: list[dict[str, Any]], screen: Screen) -> list[str]:
+    """One line for each step that holds something."""
+    most = max((step["pending"] for step in steps), default=1)
+    width = len(f"{most:,}")
+    return [
+        f"{clock_text(step['at'])[:16]}Z  {step['pending']:>{width},}  "
+        f"{screen.paint(bar(step['pending'], most), 'cyan')}"
+        for step in steps
+    ]
+
+
+def bar(count: int, most: int) -> str:
+    """A bar to scale, to an eighth of a character; something is never nothing."""
+    whole, eighths = divmod(max(1, count * BAR_WIDTH * 8 // most), 8)
+    return "█" * whole + EIGHTHS[eighths].strip()

@@ -1,0 +1,90 @@
+"""`keys`: who may use this Tidings, and as which tenant. Over a running server, or straight in a store."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.client import segment
+from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from tidings.ports import ApiKey
+
+VERBS = {
+    "create": "make a key and print it once",
+    "list": "list the keys",
+    "revoke": "take a key's rights away",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parsers of the three."""
+    verbs = parser.add_subparsers(metavar="create|list|revoke", required=True)
+    runs = {"create": create, "list": show, "revoke": revoke}
+    for verb, purpose in VERBS.items():
+        command = verbs.add_parser(verb, help=purpose, description=f"{purpose.capitalize()}.", allow_abbrev=False)
+        if verb != "list":
+            command.add_argument("name", metavar="NAME", help="the key's name")
+        if verb == "create":
+            command.add_argument("--tenant", default="default", help="whose messages it sees (default)")
+            command.add_argument("--admin", action="store_true", help="may also manage keys")
+        command.add_argument("--store", metavar="FILE", help="work on this store instead of a running server")
+        add_server(command)
+        command.set_defaults(run=runs[verb])
+
+
+def create(arguments: Arguments, screen: Screen) -> int:
+    """Make a key. It is shown now and never again."""
+    document: dict[str, Any] = {"name": arguments.name, "tenant": arguments.tenant, "admin": arguments.admin}
+    if arguments.store is not None:
+        made = arguments.hooks.create_key(arguments.store, arguments.name, arguments.tenant, arguments.admin)
+        document["key"] = made
+    else:
+        document = client_of(arguments).call("POST", "/v1/keys", body=document)
+    if arguments.json:
+        screen.json(document)
+    else:
+        screen.say(document["key"])
+        screen.note("keep it: only its digest is stored. Use it by TIDINGS_KEY, or as `Authorization: Bearer`")
+    return Exit.DONE
+
+
+def show(arguments: Arguments, screen: Screen) -> int:
+    """The keys by name, without the keys themselves."""
+    if arguments.store is not None:
+        keys = [_shown(key) for key in arguments.hooks.list_keys(arguments.store)]
+    else:
+        keys = client_of(arguments).call("GET", "/v1/keys")["keys"]
+    if arguments.json:
+        screen.json({"keys": keys})
+    elif keys:
+        rows = [(k["name"], k["tenant"], "admin" if k["admin"] else "", screen.moment(k["created_at"])) for k in keys]
+        screen.table(("name", "tenant", "may", "created"), rows)
+    else:
+        screen.note("no keys: only this machine can use the server, as tenant default")
+    return Exit.DONE
+
+
+def revoke(arguments: Arguments, screen: Screen) -> int:
+    """Take a key's rights away."""
+    if arguments.store is None:
+        client_of(arguments).call("DELETE", f"/v1/keys/{segment(arguments.name)}")
+    elif not arguments.hooks.revoke_key(arguments.store, arguments.name):
+        raise Failure(Exit.NOT_FOUND, f"there is no key {arguments.name!r}: `tidings keys list` shows them")
+    if arguments.json:
+        screen.json({"name": arguments.name, "revoked": True})
+    else:
+        screen.say(f"revoked {arguments.name}")
+    return Exit.DONE
+
+
+def _shown(key: "ApiKey") -> dict[str, Any]:
+    from tidings.domain.iso8601 import format_instant
+
+    return {
+        "name": key.name,
+        "tenant": key.tenant,
+        "admin": key.admin,
+        "created_at": format_instant(key.created),
+    }

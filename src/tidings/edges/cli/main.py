@@ -1,0 +1,92 @@
+"""The entrance: finds the command, loads only its file, and ends with a message and an exit code."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from tidings import __version__
+from tidings.domain.errors import Invalid, NotFound, TidingsError
+from tidings.edges.cli.arguments import Parser
+from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.hooks import Hooks
+from tidings.edges.cli.screen import ReaderGone, Screen
+
+# Each command: the file that holds it, and what it does.
+COMMANDS = {
+    "serve": ("serve", "start Tidings here"),
+    "schedule": ("schedule", "schedule a message, or a file of them"),
+    "publish": ("schedule", "put a record on a topic now"),
+    "replace": ("schedule", "put another message in a schedule's place"),
+    "show": ("reading", "show a schedule as it stands"),
+    "explain": ("reading", "what happened to a schedule, and when"),
+    "list": ("reading", "list schedules"),
+    "cancel": ("changes", "cancel schedules"),
+    "pause": ("changes", "hold schedules until they are resumed"),
+    "resume": ("changes", "let paused schedules go on"),
+    "fire": ("changes", "release schedules now"),
+    "tail": ("tail", "follow a topic"),
+    "topics": ("topics", "list the topics and their sizes"),
+    "forecast": ("forecast", "what is pending, by time"),
+    "preview": ("preview", "the next moments of a recurrence; nothing is stored"),
+    "keys": ("keys", "create, list and revoke API keys"),
+    "bench": ("bench", "run the benchmarks"),
+    "version": ("version", "print the version"),
+}
+
+
+def main(argv: Sequence[str], hooks: Hooks) -> int:
+    """Run one command; answers its exit code."""
+    screen = Screen()
+    try:
+        arguments = parse(argv)
+        arguments.hooks = hooks
+        return int(arguments.run(arguments, screen))
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except ReaderGone:
+        # Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except Failure as failure:
+        return _failed(failure, "--json" in argv, screen)
+    except TidingsError as error:
+        screen.note(f"tidings: {error}")
+        return {NotFound: Exit.NOT_FOUND, Invalid: Exit.USAGE}.get(type(error), Exit.FAILED)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command; raises `Failure` with what is wrong."""
+    arguments, unknown = build_parser(argv).parse_known_args(argv)
+    if unknown:
+        command = arguments.command
+        text = f"unrecognized arguments: {' '.join(unknown)}\nsee `tidings {command} --help`"
+        raise Failure(Exit.USAGE, text)
+    return arguments
+
+
+def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of all commands; only the one in use is filled in, so that nothing else is loaded."""
+    parser = Parser(
+        prog="tidings",
+        description="Holds messages until their time and releases each one on time, once.",
+        epilog="`tidings COMMAND --help` says more. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+        "3 not found, 4 conflict, 5 cannot reach the server.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tidings {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.", allow_abbrev=False)
+        command.set_defaults(command=name)
+        if name in argv:
+            import_module(f"tidings.edges.cli.{module}").configure(command)
+    return parser
+
+
+def _failed(failure: Failure, as_json: bool, screen: Screen) -> int:
+    if as_json and failure.document is not None:
+        screen.json(failure.document)
+    screen.note(f"tidings: {failure}")
+    return failure.code

@@ -1,0 +1,54 @@
+"""A progress bar on standard error, where a person watches; silent elsewhere."""
+
+import sys
+from types import TracebackType
+
+from tidings.clock import Clock
+
+WIDTH = 28
+REDRAW_US = 100_000
+
+
+class Progress:
+    """How many bytes were sent, of how many if that is known, and how many lines were answered."""
+
+    def __init__(self, total_bytes: int | None, clock: Clock) -> None:
+        self._shown = sys.stderr.isatty()
+        self._total = total_bytes
+        self._clock = clock
+        self._sent_bytes = self._sent_lines = self._answered = self._drawn_at = 0
+        self._started = clock.elapsed()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._drawn_at:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def sent(self, block: bytes) -> None:
+        """These lines are on their way."""
+        self._sent_bytes += len(block)
+        self._sent_lines += block.count(b"\n")
+
+    def answered(self, lines: int) -> None:
+        """So many lines are answered by now."""
+        self._answered = lines
+        now = self._clock.elapsed() if self._shown else 0
+        if self._shown and now - self._drawn_at >= REDRAW_US:
+            self._drawn_at = now
+            sys.stderr.write(f"\r{self.line(now)}\x1b[K")
+            sys.stderr.flush()
+
+    def line(self, now: int) -> str:
+        """The bar as it stands."""
+        rate = self._answered * 1_000_000 // max(now - self._started, 1)
+        counts = f"{self._answered:,} lines  {rate:,}/s"
+        if not self._total:
+            return counts
+        line_bytes = self._sent_bytes / max(self._sent_lines, 1)
+        share = min(self._answered * line_bytes / self._total, 1.0)
+        return f"[{'#' * int(share * WIDTH):<{WIDTH}}] {share:4.0%}  {counts}"

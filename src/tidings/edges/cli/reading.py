@@ -1,0 +1,130 @@
+"""`show`, `explain` and `list`: what the timeline holds and what became of it."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from tidings.edges.cli.arguments import Arguments, add_server, client_of, pair, positive
+from tidings.edges.cli.client import Client, segment
+from tidings.edges.cli.exits import Exit
+from tidings.edges.cli.screen import Screen, shown
+
+STATES = ("pending", "paused", "in_flight", "released", "missed", "cancelled", "ended")
+PAGE_ROWS = 500
+LIMIT_DEFAULT = 50
+TIMES = ("due_at", "due_at_local", "accepted_at", "released_at", "finished_at", "at")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parser of one of these commands."""
+    name = parser.get_default("command")
+    if name == "list":
+        _configure_list(parser)
+        parser.set_defaults(run=show_list)
+    else:
+        parser.add_argument("id", metavar="ID", help="the schedule")
+        parser.set_defaults(run=show if name == "show" else explain)
+    add_server(parser)
+
+
+def _configure_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", help="only this topic")
+    parser.add_argument("--state", choices=STATES, help="only this state")
+    parser.add_argument("--from", dest="due_from", metavar="TIME", help="due at or after")
+    parser.add_argument("--to", dest="due_to", metavar="TIME", help="due before")
+    parser.add_argument("--prefix", help="only ids that begin so")
+    parser.add_argument("--label", type=pair, metavar="NAME=VALUE", help="only with this label")
+    parser.add_argument("--limit", type=positive, default=LIMIT_DEFAULT, help=f"how many at most ({LIMIT_DEFAULT})")
+    parser.add_argument("--all", action="store_true", help="all of them, however many")
+    parser.add_argument("--cursor", help="go on where a list before ended")
+
+
+def show(arguments: Arguments, screen: Screen) -> int:
+    """One schedule."""
+    document = client_of(arguments).call("GET", f"/v1/schedules/{segment(arguments.id)}")
+    if arguments.json:
+        screen.json(document)
+    else:
+        screen.facts((name, _value(name, value, screen)) for name, value in document.items())
+    return Exit.DONE
+
+
+def explain(arguments: Arguments, screen: Screen) -> int:
+    """The history of one schedule."""
+    document = client_of(arguments).call("GET", f"/v1/schedules/{segment(arguments.id)}/explain")
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    events = document["history"]
+    screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}")
+    screen.table(("when", "what", "occurrence", "late", "why"), [_event(event, screen) for event in events])
+    return Exit.DONE
+
+
+def show_list(arguments: Arguments, screen: Screen) -> int:
+    """Schedules in due order."""
+    cursor, found = None, 0
+    for page in _pages(client_of(arguments), arguments):
+        cursor, rows = page.get("cursor"), page["schedules"]
+        if arguments.json:
+            for row in rows:
+                screen.json(row)
+        elif rows:
+            _show_rows(rows, found == 0, screen)
+        found += len(rows)
+    if not found:
+        screen.note("nothing fits")
+    if cursor is not None:
+        screen.note(f"there is more: --all, or go on with --cursor {cursor}")
+    return Exit.DONE
+
+
+def _show_rows(rows: list[dict[str, Any]], first: bool, screen: Screen) -> None:
+    columns = ("id", "topic", "state", "priority")
+    cells = [[*map(row.get, columns), screen.moment(row.get("due_at"))] for row in rows]
+    screen.table((*columns, "due"), cells, heading=first)
+
+
+def _pages(client: Client, arguments: Arguments) -> Iterator[dict[str, Any]]:
+    """Page after page until there are enough."""
+    query = {
+        "topic": arguments.topic,
+        "state": arguments.state,
+        "from": arguments.due_from,
+        "to": arguments.due_to,
+        "prefix": arguments.prefix,
+        "label": None if arguments.label is None else "=".join(arguments.label),
+    }
+    cursor, left = arguments.cursor, None if arguments.all else arguments.limit
+    while left is None or left > 0:
+        limit = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
+        page = client.call("GET", "/v1/schedules", query={**query, "cursor": cursor, "limit": limit})
+        cursor = page.get("cursor")
+        left = None if left is None else left - len(page["schedules"])
+        yield page
+        if cursor is None:
+            return
+
+
+def _value(name: str, value: Any, screen: Screen) -> Any:
+    if name in TIMES:
+        return screen.moment(value) or value
+    if name == "headers":
+        return ", ".join("=".join(map(shown, header)) for header in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={shown(item)}" for key, item in value.items())
+    return value
+
+
+def _event(event: dict[str, Any], screen: Screen) -> list[object]:
+    late = event.get("late_ms")
+    why = event.get("reason") or ""
+    if (count := event.get("count") or 1) > 1:
+        why = f"{why} ({count} occurrences)".strip()
+    return [
+        screen.moment(event.get("at")),
+        event.get("event"),
+        event.get("occurrence"),
+        "" if late is None else f"{late:,.1f} ms",
+        why,
+    ]

@@ -1,0 +1,81 @@
+"""`schedule`, `replace` and `publish`: send something off."""
+
+import argparse
+from typing import Any
+
+from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.client import segment
+from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.message import add_message, add_schedule, message_of, schedule_of
+from tidings.edges.cli.screen import Screen, shown
+
+FINISHED_STATES = ("cancelled", "ended", "missed", "released")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parser of one of these commands."""
+    name = parser.get_default("command")
+    match name:
+        case "schedule":
+            parser.add_argument("--to", metavar="TOPIC", help="where it appears")
+            parser.add_argument("--id", help="your own name for it; left out: one is made")
+            parser.add_argument("--from", dest="source", metavar="FILE", help="many: a file of JSON lines, - for stdin")
+            parser.set_defaults(run=schedule)
+        case "replace":
+            parser.add_argument("id", metavar="ID", help="the schedule to replace")
+            parser.add_argument("--to", metavar="TOPIC", required=True, help="where it appears")
+            parser.add_argument("--reuse", action="store_true", help="begin again if it is finished already")
+            parser.set_defaults(run=replace)
+        case _:
+            parser.add_argument("topic", metavar="TOPIC", help="where it appears")
+            parser.set_defaults(run=publish)
+    add_message(parser, needed=name != "schedule")
+    if name != "publish":
+        add_schedule(parser)
+    add_server(parser, short_key=False)
+
+
+def schedule(arguments: Arguments, screen: Screen) -> int:
+    """Schedule one message, or each line of a file."""
+    if arguments.source is not None:
+        from tidings.edges.cli.bulk import send_file
+
+        return send_file(arguments, screen)
+    if arguments.to is None:
+        raise Failure(Exit.USAGE, "where to? Give a topic with --to TOPIC")
+    document = schedule_of(arguments)
+    if arguments.id is not None:
+        document["id"] = arguments.id
+    answer = client_of(arguments).call("POST", "/v1/schedules", body=document)
+    return tell(answer, f"to {arguments.to}", arguments, screen)
+
+
+def replace(arguments: Arguments, screen: Screen) -> int:
+    """Put a message in place of what an id holds."""
+    query = {"reuse": "true"} if arguments.reuse else None
+    path = f"/v1/schedules/{segment(arguments.id)}"
+    answer = client_of(arguments).call("PUT", path, query=query, body=schedule_of(arguments))
+    return tell(answer, f"to {arguments.to}", arguments, screen)
+
+
+def publish(arguments: Arguments, screen: Screen) -> int:
+    """Put a record on a topic now."""
+    path = f"/v1/topics/{segment(arguments.topic)}/records"
+    answer = client_of(arguments).call("POST", path, body=message_of(arguments))
+    return tell(answer, f"to {arguments.topic}", arguments, screen)
+
+
+def tell(document: dict[str, Any], where: str, arguments: Arguments, screen: Screen) -> int:
+    """Show the answer to a change in one line."""
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    due = screen.moment(document.get("due_at"))
+    words = [screen.word(document.get("outcome")), screen.paint(shown(document.get("id")), "bold"), where]
+    state = document.get("state")
+    if state in FINISHED_STATES:
+        end = f": it is {state} already, and nothing new will leave"
+    else:
+        end = f", due {due}" if due else ""
+    screen.say(" ".join(word for word in words if word) + end)
+    return Exit.DONE

@@ -1,0 +1,108 @@
+"""What a person sees: tables, times, colours. Nothing here reaches a script's `--json`."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tidings.clock import SystemClock
+from tidings.domain.errors import TidingsError
+from tidings.edges.cli.times import clock_text, instant, relative
+
+COLOURS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+TONES = {
+    **dict.fromkeys(("scheduled", "released", "replaced", "resumed", "fired", "pending"), "green"),
+    **dict.fromkeys(("unchanged", "cancelled", "paused", "in_flight", "ended"), "yellow"),
+    **dict.fromkeys(("already_released", "unknown", "rejected", "missed", "conflict"), "red"),
+}
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class ReaderGone(TidingsError):
+    """Whoever read our output has seen enough. Not an OSError, so that no one takes it for the network's."""
+
+
+class Screen:
+    """Standard output and error, and the moment that relative times are told from."""
+
+    def __init__(self, now: int | None = None) -> None:
+        self._now = now
+        self.colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    @property
+    def now(self) -> int:
+        """The present moment, unless it was fixed."""
+        return SystemClock().now() if self._now is None else self._now
+
+    def say(self, text: str) -> None:
+        """One line for the reader, at once."""
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            raise ReaderGone from None
+
+    def note(self, text: str) -> None:
+        """One line beside the output."""
+        print(text, file=sys.stderr, flush=True)
+
+    def json(self, document: Any) -> None:
+        """One document on one line."""
+        self.say(dump(document))
+
+    def paint(self, text: str, colour: str | None) -> str:
+        """The text in a colour, where there are colours."""
+        return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if self.colour and colour else text
+
+    def word(self, word: object, width: int = 0) -> str:
+        """An outcome or a state in its colour."""
+        return self.paint(f"{shown(word):<{width}}", TONES.get(str(word)))
+
+    def table(self, heads: Sequence[str], rows: Iterable[Sequence[object]], heading: bool = True) -> None:
+        """Columns as wide as they need to be; the last one is not filled up."""
+        cells = [[shown(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        if heading:
+            self.say(self.paint(_line(heads, widths), "dim"))
+        for row in cells:
+            words = [
+                self.word(cell, width) if cell in TONES else f"{cell:<{width}}"
+                for cell, width in zip(row, widths, strict=True)
+            ]
+            self.say("  ".join(words).rstrip())
+
+    def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """A list of names and values, those without a value left out."""
+        given = [(name, value) for name, value in pairs if value not in (None, "", {}, [])]
+        width = max((len(name) for name, _ in given), default=0)
+        for name, value in given:
+            self.say(f"{self.paint(f'{name:<{width}}', 'dim')}  {self.word(value)}")
+
+    def moment(self, text: object) -> str:
+        """A time as the server wrote it: exact, in UTC, and how far from now."""
+        at = instant(text)
+        return "" if at is None else f"{clock_text(str(text))} ({relative(at - self.now)})"
+
+
+def dump(document: Any) -> str:
+    """A document as one line of JSON."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def shown(value: object) -> str:
+    """A value as text that cannot disturb a terminal."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else str(value)
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def late(record: dict[str, Any]) -> str:
+    """How late a record left, in milliseconds."""
+    due, released = instant(record.get("due_at")), instant(record.get("released_at"))
+    return "" if due is None or released is None else f"{(released - due) / 1_000:,.1f} ms"

@@ -1,0 +1,12 @@
+"""The library: the same engine inside a Python program.
+
+async with tidings.open("tidings.db") as t:
+    await t.schedule("greetings", {"hello": "world"}, at="+5s")
+    async for record in t.follow("greetings"):
+        print(record.text, record.late_ms)
+"""
+
+from tidings.library.program import Tidings, open
+from tidings.library.values import Options, Record, make_request
+
+__all__ = ["Options", "Record", "Tidings", "make_request", "open"]

@@ -1,0 +1,251 @@
+"""The composition root: the only file that names adapters. Builds a node from its settings and runs it."""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, TypeVar
+
+from tidings import __version__
+from tidings.clock import Clock, SystemClock
+from tidings.config import Config
+from tidings.domain.errors import Invalid, NotFound, TidingsError
+from tidings.domain.facts import Listener
+from tidings.engine import Engine, Settings
+from tidings.observe.logs import FactLog
+from tidings.observe.logs import configure as configure_logs
+from tidings.ports import ApiKey, Keys, Store
+
+if TYPE_CHECKING:
+    from tidings.edges.http.auth import KeyRing
+
+MEMORY = ":memory:"
+URL_DEFAULT = "http://127.0.0.1:8460"
+SWITCH_INTERVAL_S = 0.0005  # the writer's thread and the loop hand over to each other often
+STOP_S_MAX = 4.7
+KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+T = TypeVar("T")
+logger = logging.getLogger("tidings")
+
+
+class CannotStart(TidingsError):
+    """A node that must not run like this; the text says how to go on."""
+
+
+async def open_store(path: str, config: Config, clock: Clock) -> Store:
+    """The store that a path names; `:memory:` forgets everything at its end."""
+    created = clock.now()
+    if path == MEMORY:
+        from tidings.timeline.memory.store import MemoryStore
+
+        return MemoryStore(
+            partitions=config.log.partitions,
+            id_retention_us=config.ids.retention_us,
+            retention_us=config.log.retention_us,
+            retention_bytes=config.log.retention_bytes,
+            receipt_retention_us=config.ids.idempotency_retention_us,
+            created=created,
+        )
+    from tidings.timeline.sqlite.store import SqliteStore
+
+    return await SqliteStore.open(
+        file_of(path),
+        partitions=config.log.partitions,
+        id_retention_us=config.ids.retention_us,
+        retention_us=config.log.retention_us,
+        retention_bytes=config.log.retention_bytes,
+        receipt_retention_us=config.ids.idempotency_retention_us,
+        created=created,
+    )
+
+
+def file_of(path: str) -> Path:
+    """The file that a path names, `~` understood."""
+    return Path(path).expanduser()
+
+
+def build_engine(store: Store, config: Config, clock: Clock, listeners: Sequence[Listener] = ()) -> Engine:
+    """An engine over a store, told what the settings say."""
+    settings = Settings(limits=config.limits, low_jitter_us=config.dispatch.low_priority_jitter_us)
+    return Engine(store, clock, settings, listeners)
+
+
+# A node that serves
+
+
+async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
+    """Serve until `stop` is set; `ready` is told the URL once it listens."""
+    from tidings.edges.http.auth import KeyRing
+
+    clock = SystemClock()
+    store = await open_store(config.store.path, config, clock)
+    facts = FactLog()
+    engine = build_engine(store, config, clock, [facts])
+    try:
+        keys = KeyRing(store, clock)
+        await _check_reach(config, keys)
+        await _serve(engine, keys, config, stop, ready)
+    finally:
+        await engine.stop()
+        facts.flush()
+
+
+async def _serve(
+    engine: Engine, keys: "KeyRing", config: Config, stop: asyncio.Event, ready: Callable[[str], None]
+) -> None:
+    """The HTTP edge first, so that a port in use is noticed before the store is taken over."""
+    from tidings.edges.http.app import create_app
+    from tidings.edges.http.server import running
+    from tidings.observe.metrics import Metrics
+
+    metrics = Metrics(__version__, engine.count)
+    engine.listen(metrics)
+    app = create_app(engine, keys=keys, metrics=metrics.render, version=__version__)
+    async with running(app, config.server.host, config.server.port) as (host, port):
+        await engine.start()
+        ready(url_of(host, port))
+        is_ready, reason = engine.readiness()
+        if not is_ready:
+            logger.warning("%s; takes over when it is free", reason, extra={"store": config.store.path})
+        await _until(stop, engine)
+        logger.info("stopping: the batch in hand is finished first")
+        engine.dispatcher.stop()
+
+
+async def _until(stop: asyncio.Event, engine: Engine) -> None:
+    """Wait for the signal to stop. A node that can no longer release ends loudly, for another to take over."""
+    stopping, working = asyncio.create_task(stop.wait()), asyncio.create_task(engine.wait())
+    await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        working.result()
+    working.cancel()
+
+
+async def _check_reach(config: Config, keys: "KeyRing") -> None:
+    """Without keys nobody but this machine may reach us."""
+    from tidings.edges.http.auth import is_loopback
+
+    host, store = config.server.host, config.store.path
+    if is_loopback(host) or not await keys.is_empty():
+        return
+    raise CannotStart(
+        f"refusing to listen on {host} without API keys: whoever reaches it could read and send everything\n"
+        f"make a key first:       tidings keys create admin --tenant default --admin --store {quote(store)}\n"
+        "or serve this machine:  tidings serve --host 127.0.0.1"
+    )
+
+
+def run_node(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT; answers the exit code."""
+    from tidings.edges.http.server import loop_factory
+
+    logs = config.logs
+    configure_logs(logs.level, as_json=None if logs.format == "auto" else logs.format == "json")
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_run(config))
+    return 0
+
+
+async def _run(config: Config) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop_or_leave, stop, number)
+    await serve_node(config, stop, lambda url: _announce(url, config))
+
+
+def _stop_or_leave(stop: asyncio.Event, number: signal.Signals) -> None:
+    """The first signal ends in good order and in time, even if the loop hangs; the second at once."""
+    if stop.is_set():
+        os._exit(128 + number)
+    stop.set()
+    last_resort = threading.Timer(STOP_S_MAX, os._exit, (1,))
+    last_resort.daemon = True
+    last_resort.start()
+
+
+def _announce(url: str, config: Config) -> None:
+    store = config.store.path
+    if not sys.stdout.isatty():
+        logger.info("listening on %s", url, extra={"url": url, "store": store, "version": __version__})
+        return
+    other = "" if url == URL_DEFAULT else f" --url {url}"
+    sys.stdout.write(
+        f"Tidings {__version__} listens on {url}\n"
+        f"  store     {store if store == MEMORY else file_of(store).resolve()}\n"
+        f"  docs      {url}/docs\n"
+        f'  schedule  tidings schedule --to greetings --at +5s \'{{"hello":"world"}}\'{other}\n'
+        f"  follow    tidings tail greetings{other}\n"
+        "  stop      Ctrl-C\n"
+    )
+    sys.stdout.flush()
+
+
+def url_of(host: str, port: int) -> str:
+    """Where a server on this address is reached from this machine."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+
+
+# API keys, in a store that no server need have open
+
+
+def create_key(path: str, name: str, tenant: str, admin: bool) -> str:
+    """Make a key and answer it: only its digest is kept."""
+    from tidings.edges.http.auth import make_key
+
+    for field, text in (("name", name), ("tenant", tenant)):
+        if not KEY_NAME.fullmatch(text):
+            raise Invalid(field, "use 1 to 63 letters, digits, '.', '_' and '-', the first not a sign")
+    key, stored = make_key(name, tenant, admin=admin, now=SystemClock().now())
+
+    async def add(keys: Keys) -> None:
+        await keys.add_key(stored)
+
+    _with_keys(path, add)
+    return key
+
+
+def list_keys(path: str) -> list[ApiKey]:
+    """The keys of a store, by name."""
+
+    async def read(keys: Keys) -> list[ApiKey]:
+        return await keys.keys()
+
+    _check_exists(path)
+    return _with_keys(path, read)
+
+
+def revoke_key(path: str, name: str) -> bool:
+    """Forget a key; False if there is none of that name."""
+
+    async def revoke(keys: Keys) -> bool:
+        return await keys.revoke_key(name)
+
+    _check_exists(path)
+    return _with_keys(path, revoke)
+
+
+def _with_keys(path: str, act: Callable[[Keys], Awaitable[T]]) -> T:
+    async def run() -> T:
+        store = await open_store(path, Config(), SystemClock())
+        try:
+            return await act(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def _check_exists(path: str) -> None:
+    if not file_of(path).exists():
+        raise NotFound(f"there is no store {path}: `tidings serve` or `tidings keys create` makes it")

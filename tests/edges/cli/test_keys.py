@@ -1,0 +1,67 @@
+"""API keys: straight in a store, before any server has it open."""
+
+import json
+from pathlib import Path
+
+from tests.edges.cli.conftest import Cli
+
+
+def test_create_list_revoke(cli: Cli, tmp_path: Path) -> None:
+    store = str(tmp_path / "tidings.db")
+    made = cli("keys", "create", "mine", "--tenant", "acme", "--admin", "--store", store)
+    assert made.code == 0
+    assert made.out.startswith("tdk_")
+    assert len(made.out.split()) == 1
+    assert "keep it" in made.err
+    listed = cli("keys", "list", "--store", store)
+    assert [line.split()[:3] for line in listed.out.splitlines()] == [
+        ["name", "tenant", "may"],
+        ["mine", "acme", "admin"],
+    ]
+    assert made.out.strip() not in listed.out
+    twice = cli("keys", "create", "mine", "--store", store)
+    assert twice.code == 2
+    assert "there is a key named" in twice.err
+    assert cli("keys", "revoke", "mine", "--store", store).out == "revoked mine\n"
+    gone = cli("keys", "revoke", "mine", "--store", store)
+    assert gone.code == 3
+    assert "there is no key 'mine'" in gone.err
+    assert "no keys" in cli("keys", "list", "--store", store).err
+
+
+def test_as_json(cli: Cli, tmp_path: Path) -> None:
+    store = str(tmp_path / "tidings.db")
+    made = cli.json("keys", "create", "mine", "--store", store)
+    assert (made["name"], made["tenant"], made["admin"]) == ("mine", "default", False)
+    [key] = cli.json("keys", "list", "--store", store)["keys"]
+    assert set(key) == {"name", "tenant", "admin", "created_at"}
+    assert cli.json("keys", "revoke", "mine", "--store", store) == {"name": "mine", "revoked": True}
+
+
+def test_names_are_checked(cli: Cli, tmp_path: Path) -> None:
+    for argv in (("a b",), ("ok", "--tenant", "/")):
+        done = cli("keys", "create", *argv, "--store", str(tmp_path / "tidings.db"))
+        assert done.code == 2
+        assert "use 1 to 63 letters" in done.err
+
+
+def test_looking_does_not_make_a_store(cli: Cli, tmp_path: Path) -> None:
+    store = tmp_path / "none.db"
+    for argv in (("list",), ("revoke", "x")):
+        done = cli("keys", *argv, "--store", str(store))
+        assert done.code == 3
+        assert "there is no store" in done.err
+    assert not store.exists()
+
+
+def test_a_file_that_is_no_store(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_text("this is not a database, and long enough to be one " * 100)
+    done = cli("keys", "list", "--store", str(path))
+    assert done.code == 1
+    assert "not a Tidings store" in done.err
+
+
+def test_over_the_server(cli: Cli) -> None:
+    assert json.loads(cli("keys", "list", "--json").out) == {"keys": []}
+    assert cli("keys", "revoke", "nobody").code == 3

@@ -1,0 +1,114 @@
+"""The entrance: unreachable servers, closed pipes, and a quick start."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.edges.cli.conftest import Cli
+from tidings.edges.cli.main import COMMANDS
+
+SLOW_MODULES = {
+    "apsw",
+    "msgspec",
+    "numpy",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "tidings.node",
+    "tidings.library",
+}
+
+
+def test_a_server_that_is_not_there(cli: Cli) -> None:
+    for argv in (
+        ["show", "x"],
+        ["tail", "x"],
+        ["schedule", "--to", "x", "v"],
+        ["schedule", "--from", os.devnull],
+    ):
+        done = cli(*argv, server=False)
+        assert done.code == 5
+        assert "cannot reach Tidings at http://127.0.0.1:1: Connection refused" in done.err
+        assert "tidings serve" in done.err
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "nonsense", "http://", "http://x:99999"])
+def test_a_url_that_is_none(cli: Cli, url: str) -> None:
+    done = cli("show", "x", "--url", url)
+    assert done.code == 2
+    assert url in done.err
+
+
+def test_an_unknown_name_or_a_wrong_key(cli: Cli) -> None:
+    assert cli("show", "x", "--url", "http://no-such-host.invalid:1").code == 5
+
+
+def test_problems_are_documents_for_scripts(cli: Cli) -> None:
+    done = cli("show", "no-such-id", "--json")
+    assert done.code == 3
+    assert json.loads(done.out)["outcome"] == "unknown"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Cli.parse([command, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: tidings {command}")
+
+
+def test_commands_load_only_what_they_need(cli: Cli) -> None:
+    code = (
+        "import sys\nfrom tidings.edges.cli.main import main\nfrom tidings.__main__ import NodeHooks\n"
+        "main(['show', 'x'], NodeHooks())\nprint(*sys.modules)"
+    )
+    environment = {**os.environ, "TIDINGS_URL": cli.url}
+    loaded = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert SLOW_MODULES & set(loaded.stdout.split()) == set()
+
+
+def test_a_closed_pipe_is_quiet(cli: Cli) -> None:
+    for number in range(3):
+        cli.json("publish", cli.topic, str(number))
+    command = f"{sys.executable} -m tidings tail {cli.topic} --from beginning --json --url {cli.url}"
+    shell = ["bash", "-c", f"{command} | head -n 1; echo ${{PIPESTATUS[0]}}"]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        cli.json("publish", cli.topic, "later")
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        cli.json("publish", cli.topic, "last")
+        out, err = process.communicate(timeout=20)
+    assert json.loads(first)["topic"] == cli.topic
+    assert (out, err) == ("0\n", "")
+
+
+def test_ctrl_c_is_quiet(cli: Cli) -> None:
+    cli.json("publish", cli.topic, "1")
+    command = [sys.executable, "-m", "tidings", "tail", cli.topic, "--from", "beginning", "--url", cli.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert " ms  1" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == ("", "")
+    assert process.returncode == 130
+
+
+def test_bench_outside_of_a_checkout(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tidings.edges.cli.bench.__file__", str(tmp_path / "bench.py"))
+    done = cli("bench", "intake")
+    assert done.code == 1
+    assert "clone the repository" in done.err
+
+
+def test_bench_passes_its_arguments_on(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__main__.py").write_text("import sys; sys.exit(len(sys.argv))")
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert cli("bench", "intake", "--json").code == 3

@@ -1,0 +1,30 @@
+"""Server-sent events, as the standard has them."""
+
+from tidings.edges.cli.sse import ServerEvent, read_events
+
+
+def test_events_keep_the_last_position() -> None:
+    lines = [
+        b": hello\n",
+        b"id: 7\n",
+        b"event: record\n",
+        b'data: {"a":\n',
+        b"data: 1}\n",
+        b"\n",
+        b"data: x\r\n",
+        b"\r\n",
+    ]
+    assert list(read_events(lines)) == [
+        ServerEvent("record", '{"a":\n1}', "7"),
+        ServerEvent("message", "x", "7"),
+    ]
+
+
+def test_an_event_that_is_cut_off_is_none() -> None:
+    assert list(read_events([b"id: 1\n", b"data: whole\n", b"\n", b"id: 2\n", b"data: cut"])) == [
+        ServerEvent("message", "whole", "1")
+    ]
+
+
+def test_an_event_without_data_only_moves_the_position() -> None:
+    assert list(read_events([b"id: 3\n", b"\n", b"data: y\n", b"\n"], "0")) == [ServerEvent("message", "y", "3")]

@@ -1,0 +1,149 @@
+"""Following a topic: from where, for how long, and over lost connections."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.edges.cli.conftest import Cli
+from tidings.edges.cli import tail
+from tidings.edges.cli.client import Client
+from tidings.edges.cli.exits import Failure
+from tidings.edges.cli.screen import Screen
+
+
+def fill(cli: Cli, count: int, *argv: str) -> None:
+    for number in range(count):
+        cli.json("publish", cli.topic, str(number), *argv)
+    cli.tail(cli.topic, count)
+
+
+def test_people_see_the_lateness(cli: Cli) -> None:
+    cli.json("schedule", "--to", cli.topic, "--at", "+100ms", "--key", "k", "--header", "a=b", '{"hello":"world"}')
+    done = cli("tail", cli.topic, "--count", "1")
+    assert done.code == 0
+    [line] = done.out.splitlines()
+    words = line.split()
+    assert words[0].startswith("20")
+    assert words[3] == "ms"
+    assert float(words[2]) >= 0
+    assert words[4:] == ["[k]", '{"hello":"world"}', "a=b"]
+
+
+def test_it_waits_for_a_topic_to_come(cli: Cli) -> None:
+    timer = threading.Timer(
+        0.3, lambda: Client(cli.url).call("POST", f"/v1/topics/{cli.topic}/records", body={"value": "x"})
+    )
+    timer.start()
+    done = cli("tail", cli.topic, "--count", "1", "--json")
+    timer.join()
+    assert json.loads(done.out)["value"] == "x"
+
+
+def test_the_last_few_then_what_comes(cli: Cli) -> None:
+    fill(cli, 25)
+    last = cli("tail", cli.topic, "--count", str(tail.LAST_DEFAULT), "--json").out.splitlines()
+    assert [json.loads(line)["value"] for line in last] == [str(number) for number in range(15, 25)]
+
+
+def test_from_latest_and_from_a_cursor(cli: Cli) -> None:
+    fill(cli, 2, "--key", "same-partition")
+    timer = threading.Timer(
+        0.3,
+        lambda: Client(cli.url).call(
+            "POST", f"/v1/topics/{cli.topic}/records", body={"value": "new", "key": "same-partition"}
+        ),
+    )
+    timer.start()
+    done = cli("tail", cli.topic, "--from", "latest", "--count", "1", "--json")
+    timer.join()
+    assert json.loads(done.out)["value"] == "new"
+    cursor = Client(cli.url).call("GET", f"/v1/topics/{cli.topic}/records", query={"limit": 2})["cursor"]
+    [record] = [
+        json.loads(line) for line in cli("tail", cli.topic, "--from", cursor, "--count", "1", "--json").out.splitlines()
+    ]
+    assert record["value"] == "new"
+
+
+def test_values_that_are_not_text(cli: Cli) -> None:
+    Client(cli.url).call(
+        "POST",
+        f"/v1/topics/{cli.topic}/records",
+        body={"value_base64": "/w==", "headers": [["b", {"base64": "/g=="}], ["n", None]]},
+    )
+    [line] = cli("tail", cli.topic, "--count", "1").out.splitlines()
+    assert line.endswith('base64:/w==  b={"base64":"/g=="}  n=null')
+
+
+def test_a_group_shares_and_remembers(cli: Cli) -> None:
+    fill(cli, 5)
+    first = cli("tail", cli.topic, "--group", "g", "--count", "3", "--json").out.splitlines()
+    rest = cli("tail", cli.topic, "--group", "g", "--count", "2", "--json").out.splitlines()
+    values = sorted(json.loads(line)["value"] for line in first + rest)
+    assert values == ["0", "1", "2", "3", "4"]
+
+
+class Flaky(BaseHTTPRequestHandler):
+    """A stream that breaks after each record, once with an error and once in the middle of an event."""
+
+    seen: list[str | None]
+    connections = 0
+
+    def do_GET(self) -> None:
+        kind = type(self)
+        kind.connections += 1
+        cursor = self.headers["Last-Event-ID"]
+        kind.seen.append(cursor)
+        if kind.connections == 2:
+            self.send_response(503)
+            self.send_header("Content-Length", "14")
+            self.end_headers()
+            self.wfile.write(b'{"status":503}')
+            return
+        self.send_response(200)
+        self.end_headers()
+        number = int(cursor or 0)
+        self.wfile.write(b'id: %d\ndata: {"value": "%d"}\n\nid: 99\ndata: {"cut' % (number + 1, number))
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def flaky() -> Iterator[str]:
+    Flaky.seen, Flaky.connections = [], 0
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Flaky)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_it_goes_on_after_a_lost_connection(flaky: str, capsys: pytest.CaptureFixture[str]) -> None:
+    records: list[Any] = []
+    for record in tail.follow(Client(flaky), "t", "beginning", Screen()):
+        records.append(record["value"])
+        if len(records) == 3:
+            break
+    assert records == ["0", "1", "2"]
+    assert Flaky.seen == [None, "1", "1", "2"]
+    assert "trying again" in capsys.readouterr().err
+
+
+def test_what_will_not_pass_ends_it(cli: Cli) -> None:
+    with pytest.raises(Failure, match="cursor"):
+        next(tail.follow(Client(cli.url), "t", "nonsense", Screen()))
+
+
+def test_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> Iterator[dict[str, Any]]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tail, "follow", interrupt)
+    done = cli("tail", cli.topic)
+    assert (done.code, done.out, done.err) == (130, "", "")

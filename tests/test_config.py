@@ -1,0 +1,136 @@
+"""Settings: precedence, units, and errors that name what is wrong and where."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tidings.config import Config, ConfigError, load, render
+from tidings.config.options import OPTIONS
+from tidings.domain.request import Limits
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(text: str, name: str = "tidings.toml") -> str:
+    Path(name).write_text(text, "utf-8")
+    return name
+
+
+def problems(file: str | None = None, **environment: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(file, environment, {})
+    return str(caught.value)
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    loaded = load(None, {"HOME": "/root"}, {})
+    assert loaded.config == Config()
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_file_then_environment_then_flags() -> None:
+    write('[server]\nhost = "a"\nport = 1\n[store]\npath = "file.db"\n')
+    environment = {"TIDINGS_SERVER_PORT": "2", "TIDINGS_STORE_PATH": "variable.db"}
+    loaded = load(None, environment, {"store.path": ("--store", "flag.db")})
+    assert loaded.config.server.host == "a"
+    assert loaded.config.server.port == 2
+    assert loaded.config.store.path == "flag.db"
+    origins = [loaded.origins[name] for name in ("server.host", "server.port", "store.path")]
+    assert origins == ["tidings.toml", "TIDINGS_SERVER_PORT", "--store"]
+
+
+def test_the_file_can_be_named() -> None:
+    write("[server]\nport = 1\n", "one.toml")
+    write("[server]\nport = 2\n", "two.toml")
+    assert load("one.toml", {}, {}).config.server.port == 1
+    assert load(None, {"TIDINGS_CONFIG": "two.toml"}, {}).config.server.port == 2
+    assert load("one.toml", {"TIDINGS_CONFIG": "two.toml"}, {}).config.server.port == 1
+
+
+def test_variables_of_other_parts_are_left_alone() -> None:
+    load(None, {"TIDINGS_URL": "x", "TIDINGS_KEY": "y", "TIDINGS_CRASH_AT": "z"}, {})
+
+
+def test_every_limit_has_a_key_in_human_units() -> None:
+    keys = {option.field for option in OPTIONS.values() if option.section == "limits"}
+    assert keys == set(Limits.__struct_fields__)
+    write('[limits]\nvalue_size_max = "2 MiB"\nhorizon = "10y"\nperiod_min = "5s"\nlabels_max = 7\n')
+    limits = load(None, {}, {}).config.limits
+    assert limits == Limits(value_bytes_max=2 * 2**20, horizon_s=3653 * 86_400, period_min_s=5, labels_max=7)
+
+
+def test_what_has_no_limit_says_none() -> None:
+    write('[log]\nretention_size = "10 GiB"\n')
+    assert load(None, {}, {}).config.log.retention_bytes == 10 * 2**30
+    assert load(None, {"TIDINGS_LOG_RETENTION_SIZE": "none"}, {}).config.log.retention_bytes is None
+
+
+def test_printed_settings_can_be_loaded_again() -> None:
+    environment = {"TIDINGS_STORE_PATH": 'a "b"\\c\x7f.db', "TIDINGS_LOG_RETENTION": "90s"}
+    printed = render(load(None, environment, {"limits.labels_max": ("--set limits.labels_max", "9")}))
+    assert 'retention = "90s"' in printed
+    assert "# TIDINGS_LOG_RETENTION" in printed
+    assert "# --set limits.labels_max" in printed
+    assert set(tomllib.loads(printed)) == set(Config.__struct_fields__)
+    again = load(write(printed, "again.toml"), {}, {})
+    assert again.config == load(None, environment, {"limits.labels_max": ("", "9")}).config
+    assert render(again).count("# again.toml") == len(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[server]\nprot = 1",
+            ["tidings.toml: [server] prot", "did you mean port", "allowed are host, port"],
+        ),
+        ("[sever]\nport = 1", ["tidings.toml: [sever]", "did you mean server"]),
+        ("port = 1", ["tidings.toml: port", "not a section", "server.port"]),
+        ("server = 1", ["tidings.toml: server", "write [server]"]),
+        ("[store]\nport = 1", ["[store] port", "server.port"]),
+        ("[server]\nport = 70000", ["[server] port", "'70000'", "at most 65535"]),
+        ("[server]\nport = true", ["[server] port", "True", "whole number"]),
+        ('[server]\nhost = ""', ["[server] host", "empty"]),
+        ("[log]\nretention = 7", ["[log] retention", "7", "7d"]),
+        ('[log]\nretention = "7"', ["[log] retention", "'7' has no unit", "7d"]),
+        ('[log]\nretention = "7 days"', ["'days'", "us, ms, s, m, min, h, d, w, y"]),
+        ('[log]\nretention_size = "1 gib"', ["'gib'", "did you mean 1 GiB"]),
+        ('[log]\nretention = "0s"', ["[log] retention", "at least 1us"]),
+        ('[log]\nretention = "0.1us"', ["whole number of the smallest unit"]),
+        ('[log]\nretention = "1111111111111111s"', ["more than 15 digits"]),
+        ('[limits]\nperiod_min = "500ms"', ["[limits] period_min", "whole seconds"]),
+        ('[limits]\nvalue_size_max = "much"', ["value_size_max", "'much' is not understood", "16 KiB"]),
+        ('[logs]\nformat = "xml"', ["[logs] format", "'xml'", "auto, human, json"]),
+        ("[server", ["tidings.toml", "not valid TOML"]),
+    ],
+)
+def test_a_wrong_setting_names_itself_and_what_is_allowed(text: str, said: list[str]) -> None:
+    write(text)
+    found = problems()
+    assert [word for word in said if word not in found] == [], found
+
+
+def test_variables_and_flags_are_named_too() -> None:
+    assert "TIDINGS_SERVER_PORT: '-1'" in problems(TIDINGS_SERVER_PORT="-1")
+    unknown = problems(TIDINGS_SERVER_PROT="1")
+    assert "TIDINGS_SERVER_PROT is not a variable: did you mean TIDINGS_SERVER_PORT" in unknown
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, {"log.retentoin": ("--set log.retentoin", "1d"), "lgo.x": ("--set lgo.x", "1")})
+    first, second = caught.value.problems
+    assert first.startswith("--set log.retentoin is not a key: did you mean retention")
+    assert second.startswith("--set lgo.x is not a section: did you mean log")
+
+
+def test_all_problems_are_told_at_once() -> None:
+    write("[server]\nprot = 1\nport = 99999\n[lgo]\n")
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"TIDINGS_X": ""}, {})
+    assert len(caught.value.problems) == 4
+
+
+def test_a_named_file_must_be_there() -> None:
+    assert "missing.toml: cannot be read" in problems("missing.toml")

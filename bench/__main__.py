@@ -1,0 +1,56 @@
+"""`python -m bench [NAME] [--json] [--rounds N] [--scale F] [--save]`: run the benchmarks, or one of them."""
+
+import argparse
+import importlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from bench.options import ROUNDS, Options
+from bench.report import Bar, Report, save, table, to_json
+from bench.screen import note
+
+NAMES = ("intake", "http_batch", "http_single", "burst", "lateness", "backlog", "tenants", "peers")
+
+
+class Benchmark(Protocol):
+    """What a benchmark's file offers."""
+
+    TITLE: str
+    BARS: Sequence[Bar]
+
+    @staticmethod
+    def run(options: Options) -> Report: ...
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one here, or all of them, each in a process of its own."""
+    chosen = _parser().parse_args(arguments)
+    if chosen.name is None:
+        codes = [subprocess.call([sys.executable, "-m", "bench", name, *arguments]) for name in NAMES]
+        return max(codes)
+    options = Options(chosen.rounds, chosen.scale, chosen.pending, chosen.keep)
+    benchmark = cast(Benchmark, importlib.import_module(f"bench.{chosen.name}"))
+    report = benchmark.run(options)
+    print(to_json(report) if chosen.json else table(report, benchmark.BARS, benchmark.TITLE), flush=True)
+    if chosen.save:
+        label = chosen.name if chosen.pending is None else f"{chosen.name}_{chosen.pending}"
+        note(f"saved as {save(report, benchmark.BARS, label)}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m bench", description="Benchmarks, beside their limits and peers.")
+    parser.add_argument("name", nargs="?", choices=NAMES, help="which one; without it all of them")
+    parser.add_argument("--json", action="store_true", help="one object a benchmark instead of a table")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"medians are over so many ({ROUNDS})")
+    parser.add_argument("--scale", type=float, default=1.0, help="shrink sizes and times, such as 0.01 for a trial")
+    parser.add_argument("--save", action="store_true", help="keep the result in bench/results")
+    parser.add_argument("--pending", type=int, help="rows that lie pending (intake: 3,000,000, backlog: 1,000,000)")
+    parser.add_argument("--keep", metavar="FOLDER", help="keep the filled store of `backlog` there, and use it again")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

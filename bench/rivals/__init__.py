@@ -1,0 +1,1 @@
+"""What a user would pick instead of Tidings, each behind the same few verbs."""

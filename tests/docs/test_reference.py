@@ -1,0 +1,166 @@
+"""The reference pages are complete: whatever the program has, they name."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+import tidings
+from tests.docs.pages import DOCS
+from tidings import __version__
+from tidings.config.options import OPTIONS, Option, written
+from tidings.domain.command import OutcomeWord, State
+from tidings.domain.facts import Fact
+from tidings.domain.lateness import MissedReason
+from tidings.edges.cli.exits import Exit
+from tidings.edges.cli.main import COMMANDS, build_parser
+from tidings.edges.http.openapi import describe
+from tidings.edges.http.problems import KINDS
+from tidings.library.values import Options
+from tidings.observe.metrics import Metrics
+from tidings.ports import Count
+
+pytestmark = [pytest.mark.docs]
+
+API: Any = describe(__version__)
+
+
+def page(name: str) -> str:
+    return (DOCS / "reference" / f"{name}.md").read_text("utf-8")
+
+
+def said(name: str) -> set[str]:
+    """The words that a page sets as code."""
+    spans = re.findall(r"`([^`\n]+)`", page(name))
+    return {word for span in spans for word in re.findall(r"[\w.-]+", span)}
+
+
+def section(text: str, heading: str) -> str:
+    """The part of a page below a heading, up to the next one of its rank."""
+    rank = heading.split(maxsplit=1)[0]
+    assert f"\n{heading}\n" in text, f"there is no heading {heading}"
+    return re.split(rf"^#{{1,{len(rank)}}} ", text.split(f"\n{heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+# HTTP
+
+
+def operations() -> list[tuple[str, str]]:
+    return [(method.upper(), path) for path, methods in API["paths"].items() for method in methods]
+
+
+@pytest.mark.parametrize(("method", "path"), operations())
+def test_every_operation_has_its_section(method: str, path: str) -> None:
+    text = section(page("http"), f"### `{method} {path}`")
+    written_of = API["paths"][path][method.lower()]
+    for parameter in written_of.get("parameters", ()):
+        everywhere = parameter["in"] != "query"
+        assert f"`{parameter['name']}" in (page("http") if everywhere else text) or parameter["in"] == "path"
+
+
+def test_every_field_is_named() -> None:
+    fields = {name for shape in API["components"]["schemas"].values() for name in shape["properties"]}
+    named = said("http") | set(re.findall(r'"(\w+)"', page("http")))
+    assert fields - named == set()
+
+
+def test_every_outcome_state_and_problem_is_explained() -> None:
+    text = page("http")
+    for heading, expected in (
+        ("## Outcomes", get_args(OutcomeWord)),
+        ("## States", get_args(State)),
+        ("## Problems", KINDS),
+    ):
+        assert [word for word in expected if f"`{word}`" not in section(text, heading)] == []
+    for kind, (status, _) in KINDS.items():
+        assert f"| `{kind}` | {status} |" in section(text, "## Problems")
+
+
+# Command line
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for name in COMMANDS:
+        parser = build_parser([name])
+        commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+        yield name, commands.choices[name]
+
+
+def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from flags(below)
+        yield from action.option_strings
+
+
+@pytest.mark.parametrize(("name", "parser"), list(parsers()), ids=list(COMMANDS))
+def test_every_command_has_its_section_with_its_flags(name: str, parser: argparse.ArgumentParser) -> None:
+    text = section(page("cli"), f"## `tidings {name}`")
+    shared = {"-h", "--help", "--url", "--api-key", "--json"}
+    as_schedule = set(flags(dict(parsers())["schedule"])) if name == "replace" else set()
+    own = [flag for flag in flags(parser) if flag not in shared | as_schedule]
+    own = [flag for flag in own if flag != "--key" or name in {"schedule", "publish"}]
+    assert [flag for flag in own if not re.search(rf"{flag}\b", text)] == []
+
+
+def test_every_exit_code_is_explained() -> None:
+    assert [code for code in Exit if f"| {int(code)} |" not in page("cli")] == []
+
+
+# Python
+
+
+def test_every_name_of_the_library_is_described() -> None:
+    names = {name for name in tidings.__all__ if name != "__version__"}
+    names |= {name for name in vars(tidings.Tidings) if not name.startswith("_")}
+    names |= set(Options.__annotations__)
+    names |= {field.name for field in msgspec.structs.fields(tidings.Record)} | {"late_ms", "text", "json"}
+    described = said("python") | {name.removeprefix("tidings.") for name in said("python")}
+    assert names - described == set()
+
+
+# Settings
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=list(OPTIONS))
+def test_every_setting_has_its_row(option: Option) -> None:
+    rows = [line for line in page("configuration").splitlines() if line.startswith(f"| `{option.name}` |")]
+    assert len(rows) == 1
+    assert f"| `{option.variable}` |" in rows[0]
+    assert rows[0].endswith(f"| `{written(option, option.default)}` |")
+    assert all(f"`{choice}`" in rows[0] for choice in option.choices)
+
+
+def test_no_setting_is_described_that_is_not_there() -> None:
+    described = re.findall(r"^\| `(\w+\.\w+)` \|", page("configuration"), re.MULTILINE)
+    assert described == list(OPTIONS)
+
+
+# Facts and metrics
+
+
+async def count() -> Count:
+    return Count(0, 0, 0)
+
+
+async def test_every_metric_is_described_with_its_type() -> None:
+    rendered = (await Metrics(__version__, count).render()).decode()
+    metrics = dict(re.findall(r"^# TYPE (\w+) (\w+)$", rendered, re.MULTILINE))
+    described = re.findall(r"^\| `(tidings_\w+)` \| (\w+) \|", page("facts-and-metrics"), re.MULTILINE)
+    assert dict(described) == metrics
+
+
+def test_every_fact_is_described_with_its_fields() -> None:
+    text = section(page("facts-and-metrics"), "## Facts")
+    for fact in get_args(Fact):
+        [row] = [line for line in text.splitlines() if line.startswith(f"| `{fact.__name__}` |")]
+        assert [field.name for field in msgspec.structs.fields(fact) if f"`{field.name}`" not in row] == []
+
+
+def test_every_reason_is_explained() -> None:
+    text = page("facts-and-metrics")
+    assert [reason for reason in get_args(MissedReason) if f"| `{reason}` |" not in text] == []

@@ -1,0 +1,76 @@
+"""Every command and program of the documentation runs, and prints what the page says."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, Block, blocks, running_pages
+from tests.docs.terminal import Played, masked, play
+
+AT_ONCE = 3  # most of a page's time is spent waiting for a message
+
+pytestmark = [pytest.mark.docs]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def sessions(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Path, Future[Played]]]:
+    """The pages that were asked for, some at a time, the longest first."""
+    items = [item for item in request.session.items if "sessions" in getattr(item, "fixturenames", ())]
+    pages = [Path(str(item.callspec.params["page"])) for item in items if isinstance(item, pytest.Function)]
+    pages.sort(key=lambda page: -len(blocks(page)))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {page: pool.submit(play, page, tmp_path_factory.mktemp(page.stem)) for page in pages}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", list(running_pages()), ids=name)
+def test_what_a_page_shows_is_what_happens(page: Path, sessions: dict[Path, Future[Played]]) -> None:
+    played = sessions[page].result()
+    for number, block in enumerate(played.page):
+        if block.runs:
+            check(block, played.printed.get(number), played.codes.get(number, []), played.log)
+
+
+def check(block: Block, printed: str | None, codes: list[int], log: str) -> None:
+    assert printed is not None, f"{block.name}: the session ended before it\n{log}"
+    assert codes == ([block.code] if block.code else []), f"{block.name}: codes {codes}\n{printed}\n{log}"
+    if block.printed is None:
+        return
+    shown, seen = masked(block.printed), masked(printed)
+    if block.note == "any order":
+        shown.sort()
+        seen.sort()
+    assert seen == shown, f"{block.name}: printed\n{printed}\n{log}"
+
+
+def test_few_blocks_are_left_out_and_each_says_why() -> None:
+    shown = [block for page in PAGES for block in blocks(page) if block.language in {"sh", "python"}]
+    left_out = [block for block in shown if not block.runs]
+    assert all(block.note.removeprefix("not run: ") != block.note for block in left_out)
+    assert len(left_out) * 5 <= len(shown), [block.name for block in left_out]
+
+
+def test_the_first_screen_has_the_commands() -> None:
+    first_screen = (ROOT / "README.md").read_text().split("```python")[0]
+    for command in (
+        "git clone",
+        "make run",
+        """.venv/bin/tidings schedule --to greetings --at +5s '{"hello":"world"}'""",
+        ".venv/bin/tidings tail greetings",
+    ):
+        assert command in first_screen
+
+
+def test_what_varies_is_masked_and_nothing_else() -> None:
+    line = "scheduled tid_000000000000000117947837088854981 to x, due 2026-11-20 09:00:05.104318Z (in 5.0 s)"
+    assert masked(line) == ["scheduled TID to x, due TIME (THEN)"]
+    assert masked("2026-11-20 09:00:05Z   1,200.5 ms  [k]  hello") == ["TIME N ms [k] hello"]
+    assert masked("3 rejected, 2 scheduled") != masked("3 rejected, 1 scheduled")

@@ -51,7 +51,7 @@ def live(order: dict[str, Any]) -> int:
     sys.argv = ["tidings", *order["argv"]]
     if order["crash"]:
         crash._trap = crash._Trap(order["crash"])
-    lower(order["lease_us"])
+    lower(order["lease_us"], order["crash"] or "")
     if order["speed"] != 1:
         quicken(order["base_us"], order["speed"])
     return run()

@@ -8,7 +8,13 @@ import pytest
 from tests.contract.making import MILLISECOND, MINUTE, NOW, SECOND, add, applied, every, left
 from tidings.clock import Clock
 from tidings.dispatch import dispatcher as module
-from tidings.dispatch.dispatcher import BATCH_ROWS_MAX, BATCH_ROWS_MIN, SLEEP_US_MAX, Dispatcher
+from tidings.dispatch.dispatcher import (
+    BATCH_ROWS_MAX,
+    BATCH_ROWS_MIN,
+    SHARED_ROWS_MAX,
+    SLEEP_US_MAX,
+    Dispatcher,
+)
 from tidings.dispatch.waiter import Waiter
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Fact, Missed, Released
@@ -168,4 +174,16 @@ async def test_batches_grow_while_there_is_more() -> None:
         pass
     growing = [min(BATCH_ROWS_MIN * 2**step, BATCH_ROWS_MAX) for step in range(7)]
     assert timeline.asked == [*growing, BATCH_ROWS_MIN]
+    waiter.close()
+
+
+async def test_batches_stay_small_while_tenants_share() -> None:
+    both = frozenset({("acme", "orders"), ("zenith", "orders")})
+    shared = [Release([1], both, more=True) for _ in range(4)]
+    timeline = Troubled(*shared, Release([1], more=True), Release([1]))
+    waiter = Waiter()
+    dispatcher = dispatch(timeline, waiter)
+    while await dispatcher.tick() == 0:
+        pass
+    assert max(timeline.asked) == SHARED_ROWS_MAX
     waiter.close()

@@ -60,10 +60,17 @@ async def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene()
 
 
-async def test_before_it_has_asked_it_stands_by(scene: Scene) -> None:
+async def test_before_it_has_asked_it_is_starting(scene: Scene) -> None:
     ready, reason = scene.owner.readiness()
     assert not ready
-    assert "standing by" in reason
+    assert reason.startswith("starting")
+
+
+async def test_who_has_not_got_it_cannot_know_whether_its_owner_lives(scene: Scene) -> None:
+    scene.store.answer = False
+    await scene.owner.try_once()
+    said = "standing by: another process owns this store, or was killed less than 3 s ago"
+    assert scene.owner.readiness() == (False, said)
 
 
 async def test_a_free_lease_is_taken_on_the_clock_that_never_steps(scene: Scene) -> None:

@@ -22,7 +22,7 @@ LOWERED: dict[str, dict[str, int]] = {
     f"{PACKAGE}.wheel": {"SLICE_ROWS": 10},
     f"{PACKAGE}.retention": {"SLICE_ROWS": 200, "PAUSE_US": 100_000},
     f"{PACKAGE}.checkpoint": {"WAL_PAGES_MAX": 100, "REST_PAGES_MAX": 20},
-    "tidings.dispatch.dispatcher": {"BATCH_ROWS_MIN": 10, "BATCH_ROWS_MAX": 50},
+    "tidings.dispatch.dispatcher": {"BATCH_ROWS_MIN": 10, "BATCH_ROWS_MAX": 50, "SHARED_ROWS_MAX": 20},
 }
 
 

@@ -19,7 +19,7 @@ SMALL: dict[str, dict[str, int]] = {
     f"{PACKAGE}.keeping": {"RECENT_ENTRIES_MAX": 3},
     f"{PACKAGE}.wheel": {"SLICE_ROWS": 3},
     f"{PACKAGE}.retention": {"SLICE_ROWS": 3, "SWEEP_ROWS": 4},
-    "tidings.dispatch.dispatcher": {"BATCH_ROWS_MIN": 2, "BATCH_ROWS_MAX": 4},
+    "tidings.dispatch.dispatcher": {"BATCH_ROWS_MIN": 2, "BATCH_ROWS_MAX": 4, "SHARED_ROWS_MAX": 3},
 }
 
 

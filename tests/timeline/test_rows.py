@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.timeline.sqlite.rows import HEAD_BYTES, heads
+from tidings.timeline.sqlite.rows import digits
 
-WIDTHS = (8, 16, 16, 8, 8, 16, 20, 4, 4)
+WIDTHS = (8, 16, 16, 8, 20, 4)
 ROWS = st.tuples(*(st.integers(0, min(10**width, 2**63) - 1) for width in WIDTHS))
 
 
@@ -14,11 +14,4 @@ ROWS = st.tuples(*(st.integers(0, min(10**width, 2**63) - 1) for width in WIDTHS
 def test_fields_are_decimal_and_fixed(rows: list[tuple[int, ...]]) -> None:
     columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
     expected = ["".join(f"{number:0{width}d}" for number, width in zip(row, WIDTHS, strict=True)) for row in rows]
-    assert heads(len(rows), columns) == [text.encode() for text in expected]
-    assert len(expected[0]) == HEAD_BYTES
-
-
-@given(ROWS)
-def test_a_column_may_be_one_number_for_all(row: tuple[int, ...]) -> None:
-    columns = [np.array([number] * 3, dtype=np.int64) for number in row]
-    assert heads(3, row) == heads(3, columns)
+    assert digits(len(rows), WIDTHS, columns) == [text.encode() for text in expected]

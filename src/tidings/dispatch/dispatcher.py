@@ -7,7 +7,9 @@ from tidings.domain.facts import Listener, Missed, Released
 from tidings.ports import Release, Timeline
 
 BATCH_ROWS_MIN = 128
-BATCH_ROWS_MAX = 1_024
+BATCH_ROWS_MAX = 2_048
+SHARED_ROWS_MAX = 384  # while several tenants are served: nobody waits long for the batch of another
+SHARED_US = 1_000_000
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 SLEEP_US_MAX = 1_000_000
 RETRY_US = 250_000
@@ -23,6 +25,7 @@ class Dispatcher:
         self._tell = tell
         self._stopping = False
         self._rows = BATCH_ROWS_MIN
+        self._shared_until = 0
 
     async def run(self) -> None:
         """Release until stopped; the batch in hand is always finished."""
@@ -44,7 +47,7 @@ class Dispatcher:
         if due is None or due > now:
             return SLEEP_US_MAX if due is None else min(due - now, SLEEP_US_MAX)
         release = await self._timeline.release(now, self._rows, self._clock)
-        self._rows = _next_rows(self._rows, release)
+        self._rows = self._next_rows(now, release)
         self._announce(now, release)
         return 0
 
@@ -59,11 +62,13 @@ class Dispatcher:
         if release.missed:
             self._tell(Missed(now, release.missed))
 
-
-def _next_rows(rows: int, release: Release) -> int:
-    """Batches grow while there is more, up to a bound on rows and on bytes."""
-    if not release.more:
-        return BATCH_ROWS_MIN
-    if release.bytes > BATCH_BYTES_MAX:
-        return max(1, rows * BATCH_BYTES_MAX // release.bytes)
-    return min(rows * 2, BATCH_ROWS_MAX)
+    def _next_rows(self, now: int, release: Release) -> int:
+        """Batches grow while there is more, up to a bound on rows and on bytes."""
+        if len({tenant for tenant, _ in release.topics}) > 1:
+            self._shared_until = now + SHARED_US
+        if not release.more:
+            return BATCH_ROWS_MIN
+        most = SHARED_ROWS_MAX if now < self._shared_until else BATCH_ROWS_MAX
+        if release.bytes > BATCH_BYTES_MAX:
+            most = min(most, max(1, self._rows * BATCH_BYTES_MAX // release.bytes))
+        return min(self._rows * 2, most)

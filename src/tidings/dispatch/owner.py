@@ -23,14 +23,17 @@ class Owner:
         self._wake = wake
         self._tell = tell
         self._stopped = asyncio.Event()
-        self._owns = False
+        self._asked = self._owns = False
         self._error: str | None = None
 
     def readiness(self) -> tuple[bool, str]:
         """Whether we own the timeline, and if not, what we wait for."""
         if self._owns:
             return True, "ready"
-        return False, self._error or "standing by: another process owns this store"
+        if not self._asked:
+            return False, "starting: the store is about to be taken over"
+        killed = f"or was killed less than {self._lease_us / 1_000_000:g} s ago"
+        return False, self._error or f"standing by: another process owns this store, {killed}"
 
     async def run(self) -> None:
         """Renew until stopped, then resign."""
@@ -48,6 +51,7 @@ class Owner:
             self._error = None
         except StoreError as error:
             owns, self._error = False, str(error)
+        self._asked = True
         if owns != self._owns:
             self._owns = owns
             self._tell(Standing(self._clock.now(), owns))

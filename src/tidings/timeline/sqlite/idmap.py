@@ -10,16 +10,14 @@ from hashlib import blake2b
 
 import apsw
 import numpy as np
-import numpy.typing as npt
 
 from tidings import crash
 from tidings.timeline.sqlite.filter import Filter, Hashes, Probes
+from tidings.timeline.sqlite.recent import Entries, Recent
 
 RECENT_ENTRIES_MAX = 32_768
 CHUNK_ENTRIES = 4_096
 FILTER_PART_WORDS = 64 * 1024
-
-Entries = npt.NDArray[np.int64]  # three rows: hashes, arrivals, due times; sorted by hash, then arrival
 
 
 class Run:
@@ -32,17 +30,17 @@ class Run:
         self.filter = run_filter
 
 
-Recent = dict[int, tuple[int, int, object]]  # hash -> (arrival, due, the same of an earlier one or None)
-
-
 class IdMap:
     """Where the rows of callers' ids lie. `recent` and `runs` are swapped together, so a reader sees both or none."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        self.state: tuple[Recent, tuple[Run, ...]] = ({}, ())
-        self._pieces: list[tuple[list[int], int, list[int]]] = []
-        self.recent_count = 0
+        self.state: tuple[Recent, tuple[Run, ...]] = (Recent(), ())
+
+    @property
+    def recent_count(self) -> int:
+        """How many entries wait to be written as a run."""
+        return self.state[0].count
 
     def hash(self, tenant: str, schedule_id: str) -> int:
         """A salted hash of 63 bits; what it finds is always checked against the id itself."""
@@ -50,11 +48,9 @@ class IdMap:
 
     def hashes(self, tenant: str, schedule_ids: Iterable[str]) -> list[int]:
         """The same for many ids of one tenant."""
-        salt = self._secret
         person = blake2b(tenant.encode(), digest_size=16).digest()
-        joined = b"".join(
-            [blake2b(name.encode(), digest_size=8, salt=salt, person=person).digest() for name in schedule_ids]
-        )
+        begun = blake2b(digest_size=8, salt=self._secret, person=person)
+        joined = b"".join([_digest(begun, name) for name in schedule_ids])
         hashes: list[int] = (np.frombuffer(joined, dtype=">u8") >> np.uint64(1)).tolist()
         return hashes
 
@@ -62,22 +58,14 @@ class IdMap:
         """Read back what must be in memory: the recent entries and the filters."""
         rows = connection.execute("SELECT run, level, entries FROM run WHERE live ORDER BY run").fetchall()
         runs = tuple(Run(run, level, entries, read_filter(connection, run)) for run, level, entries in rows)
-        self.state, self._pieces, self.recent_count = ({}, runs), [], 0
-        recent = connection.execute("SELECT hash, arrival, due FROM recent ORDER BY arrival").fetchall()
-        for id_hash, arrival, due in recent:
-            self.remember(id_hash, arrival, due)
+        self.state = (Recent(), runs)
+        for (entries,) in connection.execute("SELECT entries FROM recent ORDER BY first").fetchall():
+            self.state[0].add(decode(entries))
 
-    def remember(self, id_hash: int, arrival: int, due: int) -> None:
-        """Enter an id in memory; the row in `recent` goes with the transaction."""
-        self.remember_all([id_hash], arrival, [due])
-
-    def remember_all(self, hashes: list[int], first: int, dues: list[int]) -> None:
-        """The same for a batch whose arrivals count from `first`."""
-        recent = self.state[0]
-        for arrival, (id_hash, due) in enumerate(zip(hashes, dues, strict=True), start=first):
-            recent[id_hash] = (arrival, due, recent.get(id_hash))
-        self._pieces.append((hashes, first, dues))
-        self.recent_count += len(hashes)
+    def remember(self, connection: apsw.Connection, entries: Entries) -> None:
+        """Enter ids that came together, in order of arrival, in the file and in memory."""
+        connection.execute("INSERT INTO recent VALUES (?, ?)", (int(entries[1][0]), entries.tobytes()))
+        self.state[0].add(entries)
 
     def suspects(self, hashes: Hashes) -> set[int]:
         """The indexes of the hashes that some run may hold."""
@@ -94,7 +82,7 @@ class IdMap:
         """Every (arrival, due) entered under a hash, the newest first."""
         while True:
             state = self.state
-            found = _recent_places(state[0], id_hash)
+            found = state[0].places(id_hash)
             probes = Probes(np.array([id_hash], dtype=np.int64))
             for run in state[1]:
                 if len(run.filter.test(probes)):
@@ -104,7 +92,7 @@ class IdMap:
 
     def flush(self, connection: apsw.Connection) -> None:
         """Write the recent entries as a run of the lowest level. Call `swap_flushed` after the commit."""
-        entries = in_order(np.concatenate([_piece(*piece) for piece in self._pieces], axis=1))
+        entries = in_order(self.state[0].all())
         number, count = next_run(connection), entries.shape[1]
         connection.execute("INSERT INTO run VALUES (?, 0, ?, 1)", (number, count))
         write_chunks(connection, number, entries)
@@ -118,7 +106,7 @@ class IdMap:
 
     def swap_flushed(self) -> None:
         """Let the flushed run take the place of the recent entries, once it is durable."""
-        self.state, self._pieces, self.recent_count = ({}, (*self.state[1], self._flushed)), [], 0
+        self.state = (Recent(), (*self.state[1], self._flushed))
 
     def swap_merged(self, gone: set[int], merged: Run) -> None:
         """Let a merged run take the place of its sources, once it is durable."""
@@ -126,8 +114,11 @@ class IdMap:
         self.state = recent, (*(run for run in runs if run.number not in gone), merged)
 
 
-def _piece(hashes: list[int], first: int, dues: list[int]) -> Entries:
-    return np.array([hashes, range(first, first + len(hashes)), dues], dtype=np.int64)
+def _digest(begun: blake2b, name: str) -> bytes:
+    """Copying a hash that has begun costs a third of beginning one."""
+    digest = begun.copy()
+    digest.update(name.encode())
+    return digest.digest()
 
 
 def in_order(entries: Entries) -> Entries:
@@ -154,7 +145,7 @@ def write_chunks(connection: apsw.Connection, run: int, entries: Entries) -> Non
 
 
 def decode(blob: bytes) -> Entries:
-    """The entries of a chunk."""
+    """Entries as they lie in `chunk` and `recent`."""
     return np.frombuffer(blob, dtype=np.int64).reshape(3, -1)
 
 
@@ -173,15 +164,6 @@ def read_filter(connection: apsw.Connection, run: int) -> Filter:
     """A run's filter as it was written."""
     parts = connection.execute("SELECT words FROM filter WHERE run = ? ORDER BY part", (run,)).fetchall()
     return Filter(np.frombuffer(b"".join(words for (words,) in parts), dtype=np.uint64))
-
-
-def _recent_places(recent: Recent, id_hash: int) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    entry: object = recent.get(id_hash)
-    while isinstance(entry, tuple):
-        arrival, due, entry = entry
-        found.append((arrival, due))
-    return found
 
 
 def _run_places(connection: apsw.Connection, run: Run, id_hash: int) -> list[tuple[int, int]]:

@@ -1,7 +1,6 @@
 """Applying commands: new schedules in bulk, changes one by one, all in one transaction."""
 
 from collections.abc import Sequence
-from itertools import groupby
 from zlib import crc32
 
 import msgspec
@@ -13,9 +12,9 @@ from tidings.domain.errors import KeyReused
 from tidings.domain.lateness import Lateness, deadline
 from tidings.domain.when import Once
 from tidings.ports import Receipt
-from tidings.timeline.sqlite import rows
 from tidings.timeline.sqlite.changes import Changes
-from tidings.timeline.sqlite.rows import NO_DEADLINE, REASONS
+from tidings.timeline.sqlite.parcels import HEAD, Rows
+from tidings.timeline.sqlite.rows import NO_DEADLINE, REASONS, Numbers, digits
 from tidings.timeline.sqlite.writer import TOPICS_PER_TENANT_MAX, Writer
 
 _encode_outcomes = msgspec.msgpack.Encoder().encode
@@ -49,20 +48,36 @@ class Intake:
 
     def _run(self, commands: Sequence[Command], now: int) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        for kind, group in groupby(commands, self._kind):
-            if kind is None:
-                for command in group:
-                    outcomes.append(self._refusal(command) or self._changes.run(command, now))
-                    crash.point("change.written")
+        start, end = 0, len(commands)
+        while start < end:
+            adds = self._together(commands, start)
+            if adds:
+                outcomes += self._add(adds, now)
+                start += len(adds)
             else:
-                outcomes += self._add(list(group), now)  # type: ignore[arg-type]
+                outcomes.append(self._refusal(commands[start]) or self._changes.run(commands[start], now))
+                crash.point("change.written")
+                start += 1
         return outcomes
 
-    def _kind(self, command: Command) -> tuple[str, bool] | None:
-        """What can be written together: new one-shots of one tenant, either all with ids or all without."""
-        if type(command) is Add and type(command.when) is Once and self._writer.may_open(command.tenant, command.topic):
-            return command.tenant, command.id is None
-        return None
+    def _together(self, commands: Sequence[Command], start: int) -> list[Add]:
+        """What can be written at once: new one-shots of one tenant, either all with ids or all without."""
+        adds: list[Add] = []
+        tenant, nameless, topics = "", False, set[str]()
+        for index in range(start, len(commands)):
+            command = commands[index]
+            if type(command) is not Add or type(command.when) is not Once:
+                break
+            if not adds:
+                tenant, nameless = command.tenant, command.id is None
+            elif command.tenant != tenant or (command.id is None) is not nameless:
+                break
+            if command.topic not in topics:
+                if not self._writer.may_open(tenant, command.topic):
+                    break
+                topics.add(command.topic)
+            adds.append(command)
+        return adds
 
     def _refusal(self, command: Command) -> Outcome | None:
         """A tenant has no end of schedules, but an end of topics."""
@@ -76,14 +91,15 @@ class Intake:
     def _add(self, adds: list[Add], now: int) -> list[Outcome]:
         """One-shots of one tenant, all at once; those whose id may be known already are looked at one by one."""
         if adds[0].id is None:
-            return _Batch(self._writer, now).write(adds, [0] * len(adds))
+            return _Batch(self._writer, now).write(adds, None)
         idmap = self._writer.idmap
         hashes = idmap.hashes(adds[0].tenant, [add.id for add in adds if add.id is not None])
         suspects = idmap.suspects(np.array(hashes, dtype=np.int64))
         if len(set(hashes)) < len(hashes):
             return self._add_in_turn(adds, hashes, now)
-        recent = idmap.state[0]
-        suspects |= {index for index, id_hash in enumerate(hashes) if id_hash in recent}
+        recent = idmap.state[0].arrivals
+        if not recent.keys().isdisjoint(hashes):
+            suspects |= {index for index, id_hash in enumerate(hashes) if id_hash in recent}
         known = {index: self._changes.add_known(adds[index], now) for index in suspects}
         fresh = [index for index in range(len(adds)) if known.get(index) is None] if suspects else range(len(adds))
         outcomes = _Batch(self._writer, now).write([adds[index] for index in fresh], [hashes[index] for index in fresh])
@@ -122,54 +138,42 @@ class _Batch:
         self._writer = writer
         self._now = now
 
-    def write(self, adds: list[Add], hashes: list[int]) -> list[Outcome]:
-        """Write them all, and their ids into the map."""
+    def write(self, adds: list[Add], hashes: list[int] | None) -> list[Outcome]:
+        """Write them all, and the ids of callers into the map."""
         if not adds:
             return []
         writer = self._writer
-        dues = [add.due for add in adds]
-        first, streams = writer.arrival + 1, self._streams(adds)
+        first = writer.arrival + 1
         writer.arrival += len(adds)
-        names = _names(adds, first)
-        blobs = self._blobs(adds, hashes, names, streams, first)
-        near_until = writer.near_until
-        near = [blob for blob, due in zip(blobs, dues, strict=True) if due < near_until]
-        far = [blob for blob, due in zip(blobs, dues, strict=True) if due >= near_until] if near else blobs
-        if near:
-            writer.heads.offer_all(streams, dues, near_until)
         writer.pending += len(adds)
-        rows.insert(writer.connection, "near", near, self._now)
-        writer.far.insert(far if len(near) < len(adds) else (), self._now)
-        if hashes[0]:
-            rows.insert(writer.connection, "recent", blobs)
-            writer.idmap.remember_all(hashes, first, dues)
+        arrivals = np.arange(first, writer.arrival + 1, dtype=np.int64)
+        dues = [add.due for add in adds]
+        due = np.array(dues, dtype=np.int64)
+        names = _names(adds, arrivals, due)
+        rows = self._rows(adds, names, arrivals, due)
+        soon = due < writer.near_until
+        if soon.any():
+            writer.put_near(rows.where(soon))
+            rows = rows.where(~soon)
+        writer.far.insert(rows, writer.buckets(rows.heads["due"]))
+        if hashes is not None:
+            writer.idmap.remember(writer.connection, np.stack([np.array(hashes, dtype=np.int64), arrivals, due]))
         return [Outcome(name.decode(), "scheduled", due) for name, due in zip(names, dues, strict=True)]
 
-    def _blobs(
-        self, adds: list[Add], hashes: list[int], names: list[bytes], streams: list[int], first: int
-    ) -> list[bytes]:
-        """The rows as rows.sql takes them apart."""
-        writer = self._writer
-        due = np.array([add.due for add in adds], dtype=np.int64)
+    def _rows(self, adds: list[Add], names: list[bytes], arrivals: Numbers, due: Numbers) -> Rows:
         labels = [b"" if add.labels is None else add.labels.encode() for add in adds]
-        deadlines, reasons = _deadlines(adds)
-        sizes = np.array([len(name) for name in names], dtype=np.int64)
-        columns = (
-            writer.buckets(due),
-            np.arange(first, first + len(adds), dtype=np.int64),
-            due,
-            np.array(streams, dtype=np.int64),
-            np.array(self._partitions(adds, names), dtype=np.int64),
-            deadlines,
-            np.array(hashes, dtype=np.int64) if hashes[0] else 0,
-            sizes + reasons * 1000,
-            np.array([len(text) for text in labels], dtype=np.int64) if any(labels) else 0,
+        heads = np.zeros(len(adds), dtype=HEAD)
+        heads["arrival"], heads["due"], heads["accepted"], heads["live"] = arrivals, due, self._now, 1
+        heads["deadline"], heads["reason"] = _deadlines(adds)
+        heads["stream"] = self._streams(adds)
+        heads["partition"] = self._partitions(adds, names)
+        heads["message_bytes"] = [len(add.message) for add in adds]
+        heads["id_bytes"] = [len(name) for name in names]
+        heads["labels_bytes"] = [len(text) for text in labels] if any(labels) else 0
+        return Rows(
+            heads,
+            [add.content + name + label + add.message for add, name, label in zip(adds, names, labels, strict=True)],
         )
-        heads = rows.heads(len(adds), columns)
-        return [
-            b"".join((head, add.content, name, label, add.message))
-            for head, add, name, label in zip(heads, adds, names, labels, strict=True)
-        ]
 
     def _streams(self, adds: list[Add]) -> list[int]:
         known = {
@@ -188,15 +192,11 @@ class _Batch:
         ]
 
 
-def _names(adds: list[Add], first: int) -> list[bytes]:
+def _names(adds: list[Add], arrivals: Numbers, due: Numbers) -> list[bytes]:
     """The ids as bytes; those that were left to us are made of arrival, due time and priority."""
     if adds[0].id is not None:
         return [add.id.encode() for add in adds if add.id is not None]
-    places = rows.digits(
-        len(adds),
-        (16, 16),
-        (np.arange(first, first + len(adds), dtype=np.int64), np.array([add.due for add in adds], dtype=np.int64)),
-    )
+    places = digits(len(adds), (16, 16), (arrivals, due))
     return [b"tid_" + place + _PRIORITY_DIGITS[add.priority] for place, add in zip(places, adds, strict=True)]
 
 
@@ -204,7 +204,7 @@ _PRIORITY_DIGITS = (b"0", b"1", b"2")
 _PLAIN = Lateness()
 
 
-def _deadlines(adds: list[Add]) -> tuple[rows.Column, rows.Column]:
+def _deadlines(adds: list[Add]) -> tuple[Numbers | int, Numbers | int]:
     """When each may leave at the latest, and the number of the reason for which it is missed then."""
     if all(add.lateness is adds[0].lateness for add in adds) and adds[0].lateness == _PLAIN:
         return NO_DEADLINE, 0

@@ -10,7 +10,7 @@ from tidings.domain.command import FINISHED, Priority, State
 from tidings.domain.lateness import Lateness
 from tidings.domain.schedule import MADE_ID, Schedule
 from tidings.domain.when import Once, When
-from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US
+from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, row_at
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, PARTITIONS_MAX, Writer
 
@@ -100,7 +100,7 @@ def _at_place(
 def _rows_at(connection: apsw.Connection, writer: Writer, tenant: str, arrival: int, due: int) -> Iterator[Found]:
     """What lies at a place; the tables are tried in the order in which rows move, so that none slips past."""
     for place in far_places(arrival, due):
-        for row in writer.far.row(connection, place):
+        for row in row_at(connection, place):
             yield from _resolve(connection, plain("far", arrival, place, row))
     for priority in Priority:
         stream = writer.streams.get((tenant, priority))

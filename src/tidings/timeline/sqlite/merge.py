@@ -7,7 +7,6 @@ from tidings import crash
 from tidings.timeline.sqlite.filter import Filter
 from tidings.timeline.sqlite.idmap import (
     CHUNK_ENTRIES,
-    Entries,
     IdMap,
     Run,
     decode,
@@ -17,6 +16,7 @@ from tidings.timeline.sqlite.idmap import (
     write_chunks,
     write_filter,
 )
+from tidings.timeline.sqlite.recent import Entries
 
 FAN_IN = 8
 SLICE_CHUNKS = 4

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import struct
-from collections import Counter
 from collections.abc import Iterator
 
 import apsw
@@ -12,9 +11,10 @@ from tidings.domain.command import FINISHED
 from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Event, Page, Query, Schedule
 from tidings.domain.when import Every
-from tidings.timeline.sqlite import lookup
+from tidings.timeline.sqlite import lookup, packed
 from tidings.timeline.sqlite.database import queries
-from tidings.timeline.sqlite.far import DAY_US, days
+from tidings.timeline.sqlite.far import DAY_US, QUARTER_US
+from tidings.timeline.sqlite.rows import ARRIVAL_BITS
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
 
 DAYS_PER_PAGE_MAX = 31
@@ -40,12 +40,15 @@ class Pages:
         if query.due_from is not None and after < (query.due_from - 1, _END):
             after = (query.due_from - 1, _END)
         topic = None if query.topic is None else writer.topics.get((tenant, query.topic), -1)
+        self._after = after
+        self._until = _END if query.due_to is None else query.due_to
+        self._first_partition = None if topic is None else topic * PARTITIONS_MAX
         self._values: dict[str, object] = {
             "tenant": tenant,
             "due": after[0],
             "arrival": after[1],
-            "until": _END if query.due_to is None else query.due_to,
-            "first_partition": None if topic is None else topic * PARTITIONS_MAX,
+            "until": self._until,
+            "first_partition": self._first_partition,
             "prefix": query.prefix,
             "label": None if query.label is None else query.label[0],
             "label_value": None if query.label is None else query.label[1],
@@ -56,6 +59,14 @@ class Pages:
 
     def page(self) -> Page:
         """The schedules after the cursor."""
+        with self._connection:  # one snapshot: nothing moves from table to table while we look
+            found = self._found()
+        found = sorted((row for row in found if row[0][0] < self._reach), key=lambda row: row[0])
+        page = found[: self._query.limit]
+        schedules = tuple(lookup.present(self._writer, row) for _, row in page)
+        return Page(schedules, self._cursor(found, page))
+
+    def _found(self) -> list[_Row]:
         state, found = self._query.state, list[_Row]()
         if state in {None, "pending"}:
             found += self._far()
@@ -64,10 +75,7 @@ class Pages:
             found += self._paused()
         if state is None or state in FINISHED:
             found += self._finished()
-        found = sorted((row for row in found if row[0][0] < self._reach), key=lambda row: row[0])
-        page = found[: self._query.limit]
-        schedules = tuple(lookup.present(self._writer, row) for _, row in page)
-        return Page(schedules, self._cursor(found, page))
+        return found
 
     def _cursor(self, found: list[_Row], page: list[_Row]) -> str | None:
         if len(found) > len(page):
@@ -81,20 +89,29 @@ class Pages:
 
     def _far(self) -> Iterator[_Row]:
         """Day by day from the cursor on, until the page is full or enough was looked at."""
-        taken, first = 0, max(0, int(str(self._values["due"]))) // DAY_US
-        for looked, day in enumerate(day for day in sorted(days(self._connection)) if day >= first):
-            if taken > self._query.limit:
+        taken, day = 0, max(0, self._after[0]) // DAY_US
+        for _ in range(DAYS_PER_PAGE_MAX):
+            found = packed.next_day(self._connection, day)
+            if found is None or found * DAY_US >= self._until or taken > self._query.limit:
                 return
-            if looked == DAYS_PER_PAGE_MAX:
-                self._reach = day * DAY_US
-                return
-            for row in self._pending("far", {}, day):
+            for row in self._day(found):
                 taken += 1
                 yield row
+            day = found + 1
+        self._reach = day * DAY_US
 
-    def _pending(self, table: lookup.Table, more: dict[str, object], day: int = 0) -> Iterator[_Row]:
-        sql = _SQL[table].replace("{table}", f"far_{day}")
-        for row in self._connection.execute(sql, {**self._values, **more}).fetchall():
+    def _day(self, day: int) -> Iterator[_Row]:
+        first, end = packed.day_places(day)
+        yield from self._pending("far", {"first": first, "end": end})
+        for found in packed.page(self._connection, self._wanted(), first, end):
+            yield (found.due, found.arrival), found
+
+    def _wanted(self) -> packed.Wanted:
+        streams = [stream for (tenant, _), stream in list(self._writer.streams.items()) if tenant == self._tenant]
+        return packed.Wanted(self._query, streams, self._after, self._until, self._first_partition)
+
+    def _pending(self, table: lookup.Table, more: dict[str, object]) -> Iterator[_Row]:
+        for row in self._connection.execute(_SQL[table], {**self._values, **more}).fetchall():
             found = lookup.plain(table, row[0], row[1], row[2:])
             key = (found.due, found.arrival)
             if found.n != 0:
@@ -120,11 +137,11 @@ def forecast(
 ) -> tuple[list[tuple[int, int]], bool]:
     """Pending by step of time; cut short after so many steps."""
     values = {"tenant": tenant, "start": start, "end": end, "width": width_us}
-    steps: Counter[int] = Counter(dict(connection.execute(_SQL["forecast_near"], values).fetchall()))
-    for day in sorted(days(connection)):
-        if start // DAY_US <= day < -(-end // DAY_US) and len(steps) <= STEPS_MAX:
-            sql = _SQL["forecast_far"].replace("{table}", f"far_{day}")
-            steps.update(dict(connection.execute(sql, values).fetchall()))
+    with connection:
+        streams = [stream for (stream,) in connection.execute("SELECT stream FROM stream WHERE tenant = ?", (tenant,))]
+        steps = packed.forecast(connection, streams, start, end, width_us)
+        for table in ("forecast_near", "forecast_far"):
+            steps.update(dict(connection.execute(_SQL[table], values).fetchall()))
     shown = sorted(steps)[:STEPS_MAX]
     return [(step * width_us, steps[step]) for step in shown], len(steps) > STEPS_MAX
 
@@ -135,10 +152,10 @@ def overdue(connection: apsw.Connection, writer: Writer, now: int) -> int:
     sql = "SELECT count(*) FROM (SELECT 1 FROM near WHERE stream = ? AND due <= ? LIMIT ?)"
     for stream in list(writer.stream_names):
         total += int(connection.execute(sql, (stream, now, OVERDUE_ROWS_MAX)).get)
-    for day in sorted(days(connection)):  # after an outage there may be more that has not come near yet
-        if day * DAY_US <= now:
-            sql = f"SELECT count(*) FROM (SELECT 1 FROM far_{day} WHERE due <= ? LIMIT ?)"
-            total += int(connection.execute(sql, (now, OVERDUE_ROWS_MAX)).get)
+    sql = "SELECT count(*) FROM (SELECT 1 FROM far WHERE place < ? AND due <= ? LIMIT ?)"
+    first = ((now // QUARTER_US) + 1) << ARRIVAL_BITS
+    total += int(connection.execute(sql, (first, now, OVERDUE_ROWS_MAX)).get)  # after an outage much may be far still
+    total += packed.overdue(connection, now, OVERDUE_ROWS_MAX)
     return min(total, OVERDUE_ROWS_MAX)
 
 

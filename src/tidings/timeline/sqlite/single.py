@@ -1,5 +1,7 @@
 """Writing single rows: what changes and recurring schedules need, each as one step of a larger transaction."""
 
+import numpy as np
+
 from tidings.domain.command import State
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.lookup import Found, Terms, encode_terms, far_places
@@ -98,8 +100,8 @@ def remember(writer: Writer, found: Found) -> None:
     tenant = writer.stream_names[found.stream][0]
     id_hash = writer.idmap.hash(tenant, found.id)
     origin = found.origin or found.due
-    writer.connection.execute("INSERT INTO recent VALUES (?, ?, ?)", (found.arrival, id_hash, origin))
-    writer.idmap.remember(id_hash, found.arrival, origin)
+    entries = np.array([[id_hash], [found.arrival], [origin]], dtype=np.int64)
+    writer.idmap.remember(writer.connection, entries)
 
 
 def remove(writer: Writer, found: Found) -> None:

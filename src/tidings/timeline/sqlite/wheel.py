@@ -1,11 +1,13 @@
 """The wheel: rows move to finer buckets as their time nears, a slice at a time."""
 
 from tidings import crash
-from tidings.timeline.sqlite.far import DAY_QUARTERS, DAY_US, QUARTER_US, statement
+from tidings.timeline.sqlite.far import DAY_QUARTERS, DAY_US, QUARTER_US, SQL, quarters
+from tidings.timeline.sqlite.parcels import Rows, join, unpack
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS
 from tidings.timeline.sqlite.writer import Writer
 
 LEAD_US = 600 * 1_000_000
+SPLIT_LEAD_US = 2 * 3_600 * 1_000_000
 SLICE_ROWS = 500
 
 
@@ -15,11 +17,12 @@ class Wheel:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._settled = False
-        self._split_from: dict[int, int] = {}
+        self._rows_from: dict[int, int] = {}
+        self._parcels_from: dict[int, int] = {}
 
     def begin(self) -> None:
         """Look for rows to move from the start."""
-        self._settled, self._split_from = False, {}
+        self._settled, self._rows_from, self._parcels_from = False, {}, {}
 
     def behind(self, now: int) -> bool:
         """Whether something that is due may not have reached `near`."""
@@ -33,7 +36,7 @@ class Wheel:
             return False
         moved = self._refine_slice() or self._split_slice()
         if not moved:
-            self._settled, self._split_from = True, {}
+            self._settled, self._rows_from, self._parcels_from = True, {}, {}
         return moved
 
     def _route(self, now: int) -> None:
@@ -50,58 +53,79 @@ class Wheel:
         self._settled = False
 
     def _refine_slice(self) -> bool:
-        """Move rows whose time is near from the oldest buckets into `near`; a day that is over is dropped."""
-        writer = self._writer
-        limit = (writer.near_until // QUARTER_US) << ARRIVAL_BITS
-        for day in sorted(writer.far.days):
-            low = _first_place(day)
-            if low >= limit:
-                return False
-            last = writer.connection.execute(statement("slice", day), (low, limit, SLICE_ROWS)).get
-            if last is not None:
-                self._refine(day, low, last)
-                return True
-            if _first_place(day + 1) <= limit:
-                with writer.transaction():
-                    writer.far.drop(day)
-                return True
-        return False
+        """Move what comes near from the oldest buckets into `near`, and what is with it to its quarter of an hour."""
+        near_until = self._writer.near_until
+        limit = (near_until // QUARTER_US) << ARRIVAL_BITS
+        return (
+            self._move_rows(0, limit, near_until, near_until) is not None
+            or self._move_parcels(0, limit, near_until) is not None
+        )
 
-    def _refine(self, day: int, low: int, last: int) -> None:
+    def _split_slice(self) -> bool:
+        """Move what is due on a day that has come near from the day's first bucket into its quarters of an hour."""
         writer = self._writer
-        slice_ = (low, last, writer.near_until)
+        first, end = writer.near_until // DAY_US, writer.split_until // DAY_US
+        return any(self._split_rows(day) or self._split_parcels(day) for day in range(first, end))
+
+    def _split_rows(self, day: int) -> bool:
+        """The next rows of a day's first bucket; those of its first quarter are where they belong."""
+        low, high = self._rows_from.get(day, _first_place(day)), _first_place(day) + (1 << ARRIVAL_BITS)
+        last = self._move_rows(low, high, 0, day * DAY_US + QUARTER_US)
+        if last is not None:
+            self._rows_from[day] = last + 1
+        return last is not None
+
+    def _split_parcels(self, day: int) -> bool:
+        """The next parcels of a day's first bucket; what is left of them for the first quarter is packed anew."""
+        low, high = self._parcels_from.get(day, _first_place(day)), _first_place(day) + (1 << ARRIVAL_BITS)
+        last = self._move_parcels(low, high, 0)
+        if last is not None:
+            self._parcels_from[day] = last + 1
+        return last is not None
+
+    def _move_rows(self, low: int, high: int, near_until: int, quarters_from: int) -> int | None:
+        """Move the next single rows of a span of places, by their due times; answers the last place."""
+        writer = self._writer
+        last: int | None = writer.connection.execute(SQL["slice"], (low, high, SLICE_ROWS)).get
+        if last is None:
+            return None
         with writer.transaction() as connection:
-            heads = connection.execute(statement("near_heads", day), slice_).fetchall()
-            connection.execute(statement("to_near", day), slice_)
-            connection.execute(statement("to_quarters", day), slice_)
-            connection.execute(statement("clear", day), (low, last, 0))
+            heads = connection.execute(SQL["near_heads"], (low, last, near_until)).fetchall()
+            connection.execute(SQL["to_near"], (low, last, near_until))
+            connection.execute(SQL["to_quarters"], (low, last, quarters_from))
+            connection.execute(SQL["clear"], (low, last, 0 if near_until else quarters_from))
             for stream, due in heads:
                 writer.heads.offer(stream, due)
             crash.point("refine.written")
         crash.point("refine.committed")
+        return last
 
-    def _split_slice(self) -> bool:
-        """Move rows of a day that has come near from the day's first bucket into its quarters of an hour."""
+    def _move_parcels(self, low: int, high: int, near_until: int) -> int | None:
+        """The same for the next parcels."""
         writer = self._writer
-        first, end = writer.near_until // DAY_US, writer.split_until // DAY_US
-        return any(self._split(day) for day in sorted(writer.far.days) if first <= day < end)
-
-    def _split(self, day: int) -> bool:
-        """The next rows of a day's first bucket; those of its first quarter are where they belong."""
-        writer = self._writer
-        low = self._split_from.get(day, _first_place(day))
-        high = (day * DAY_QUARTERS + 1) << ARRIVAL_BITS
-        last = writer.connection.execute(statement("slice", day), (low, high, SLICE_ROWS)).get
+        parts, last = self._slice(low, high)
         if last is None:
-            return False
-        slice_ = (low, last, day * DAY_US + QUARTER_US)
+            return None
         with writer.transaction() as connection:
-            connection.execute(statement("to_quarters", day), slice_)
-            connection.execute(statement("clear", day), slice_)
+            connection.execute(SQL["clear_parcels"], (low, last))
+            rows = join(parts)
+            soon = rows.heads["due"] < near_until
+            writer.put_near(rows.where(soon))
+            writer.far.insert(later := rows.where(~soon), quarters(later.heads["due"]))
             crash.point("refine.written")
         crash.point("refine.committed")
-        self._split_from[day] = last + 1
-        return True
+        return last
+
+    def _slice(self, low: int, high: int) -> tuple[list[Rows], int | None]:
+        """The next few parcels of a span, and the place of the last."""
+        parts: list[Rows] = []
+        last, count = None, 0
+        for place, heads, bodies in self._writer.connection.execute(SQL["parcels"], (low, high)):
+            parts.append(unpack(heads, bodies))
+            last, count = place, count + len(parts[-1])
+            if count >= SLICE_ROWS:
+                break
+        return parts, last
 
 
 def _first_place(day: int) -> int:
@@ -109,7 +133,7 @@ def _first_place(day: int) -> int:
 
 
 def _targets(now: int) -> tuple[int, int]:
-    """How far the wheel should be turned: days in quarters for a day ahead, `near` for some minutes ahead."""
+    """How far the wheel should be turned: days in quarters from some hours before, `near` for some minutes ahead."""
     near_until = ((now + LEAD_US) // QUARTER_US + 1) * QUARTER_US
-    split_until = ((now + DAY_US) // DAY_US + 1) * DAY_US
+    split_until = ((now + SPLIT_LEAD_US) // DAY_US + 1) * DAY_US
     return split_until, near_until

@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from tidings.domain.command import Priority
 from tidings.domain.errors import NotOwner
-from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, Far
+from tidings.timeline.sqlite.database import queries
+from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, Far, quarters
 from tidings.timeline.sqlite.heads import Heads
 from tidings.timeline.sqlite.idmap import IdMap
+from tidings.timeline.sqlite.parcels import Rows
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS
 
 PARTITIONS_MAX = 16
@@ -24,6 +26,7 @@ OFFSET_BITS = 38
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 _SECRET_BYTES = 16
+_ROWS = queries("rows")
 
 # The streams that have rows near, each with its first due time, without looking at every row.
 _HEADS = """
@@ -63,7 +66,7 @@ class Options(msgspec.Struct, frozen=True):
 
 class Writer:
     """Whatever is in memory can be read back from the file. Only the writer's thread changes it; others may look
-    at names, the map and the days, which are replaced whole or only grow."""
+    at names and the map, which are replaced whole or only grow."""
 
     def __init__(self, connection: apsw.Connection, options: Options) -> None:
         self.connection = connection
@@ -192,5 +195,14 @@ class Writer:
 
     def buckets(self, dues: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The same for a whole batch."""
-        quarters = np.minimum(dues // QUARTER_US, QUARTER_LAST)
-        return np.where(dues < self.split_until, quarters, quarters - quarters % DAY_QUARTERS)
+        fine = quarters(dues)
+        return np.where(dues < self.split_until, fine, fine - fine % DAY_QUARTERS)
+
+    def put_near(self, rows: Rows) -> None:
+        """Put rows that are due soon into their order."""
+        if not len(rows):
+            return
+        self.connection.execute(_ROWS["insert_near"], (apsw.carray(tuple(rows.for_near())),))
+        streams = rows.heads["stream"]
+        for stream in set(streams.tolist()):
+            self.heads.offer(stream, int(rows.heads["due"][streams == stream].min()))

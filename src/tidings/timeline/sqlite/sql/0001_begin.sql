@@ -43,7 +43,28 @@ CREATE TABLE partition (
     bytes INTEGER NOT NULL
 );
 
--- What is due later lies in tables of its own, one for each day (far.sql).
+-- What is due later (far.sql): parcels of rows that came together, and single rows.
+CREATE TABLE parcel (
+    place INTEGER PRIMARY KEY,
+    heads BLOB NOT NULL,
+    bodies BLOB NOT NULL
+);
+
+CREATE TABLE far (
+    place INTEGER PRIMARY KEY,
+    due INTEGER NOT NULL,
+    stream INTEGER NOT NULL,
+    partition INTEGER NOT NULL,
+    deadline INTEGER NOT NULL,
+    reason INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    accepted INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    id TEXT NOT NULL,
+    labels TEXT,
+    message BLOB NOT NULL
+);
 
 -- What is due within minutes, in the order in which it leaves.
 -- n: the occurrence's number, 0 for a row that only points to `standing`, negative for an extra one fired by hand.
@@ -145,9 +166,8 @@ CREATE TABLE history (
 
 -- The map from ids to places: what came lately in order of arrival, the rest in sorted runs of chunks.
 CREATE TABLE recent (
-    arrival INTEGER PRIMARY KEY,
-    hash INTEGER NOT NULL,
-    due INTEGER NOT NULL
+    first INTEGER PRIMARY KEY,        -- arrival
+    entries BLOB NOT NULL
 );
 CREATE TABLE run (
     run INTEGER PRIMARY KEY,

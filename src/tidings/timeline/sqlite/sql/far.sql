@@ -1,93 +1,83 @@
--- What is due later: a table for each day, named by its number since the epoch. In one table for all days every
--- insert would fall into the middle of the tree, and splitting full pages there costs more than the insert itself.
+-- What is due later. place = bucket * 2^41 + arrival, a bucket being the quarter of an hour since the epoch at which its
+-- time begins: all rows of a distant day stand in its first bucket, in order of arrival.
 --
--- place = bucket * 2^41 + arrival, a bucket being the quarter of an hour since the epoch at which its time begins: all
--- rows of a distant day stand in its first bucket, in order of arrival, so that every insert is an append.
+-- What comes in bulk lies in parcels (parcels.py), which never overlap inside a bucket. Single rows, among them those that
+-- point to standing schedules and keep an old arrival, lie in `far`.
 
--- name: create
--- A new day.
-CREATE TABLE {table} (
-    place INTEGER PRIMARY KEY,
-    due INTEGER NOT NULL,
-    stream INTEGER NOT NULL,
-    partition INTEGER NOT NULL,
-    deadline INTEGER NOT NULL,
-    reason INTEGER NOT NULL,
-    generation INTEGER NOT NULL,
-    n INTEGER NOT NULL,
-    accepted INTEGER NOT NULL,
-    content BLOB NOT NULL,
-    id TEXT NOT NULL,
-    labels TEXT,
-    message BLOB NOT NULL
-);
-
--- name: drop
--- A day that is over.
-DROP TABLE {table};
-
--- name: days
--- The days that have a table.
-SELECT CAST(substr(name, 5) AS INTEGER) FROM sqlite_schema WHERE type = 'table' AND name GLOB 'far_[0-9]*' ORDER BY 1;
-
--- name: insert
--- Append rows to their buckets; a row is a blob as rows.sql describes it.
-INSERT INTO {table} (place, due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
-SELECT CAST(substr(value, 1, 8) AS INTEGER) << 41 | CAST(substr(value, 9, 16) AS INTEGER),
-       CAST(substr(value, 25, 16) AS INTEGER),
-       CAST(substr(value, 41, 8) AS INTEGER),
-       CAST(substr(value, 49, 8) AS INTEGER),
-       CAST(substr(value, 57, 16) AS INTEGER),
-       CAST(substr(value, 93, 1) AS INTEGER),
-       1,
-       1,
-       ?2,
-       substr(value, 101, 16),
-       CAST(substr(value, 117, substr(value, 94, 3)) AS TEXT),
-       CASE WHEN substr(value, 97, 4) = x'30303030' THEN NULL
-            ELSE CAST(substr(value, 117 + substr(value, 94, 3), substr(value, 97, 4)) AS TEXT)
-       END,
-       substr(value, 117 + substr(value, 94, 3) + substr(value, 97, 4))
+-- name: insert_parcels
+-- Parcels as blobs: place 1-20, bytes of heads 21-28, then heads and bodies.
+INSERT INTO parcel (place, heads, bodies)
+SELECT CAST(substr(value, 1, 20) AS INTEGER), substr(value, 29, substr(value, 21, 8)), substr(value, 29 + substr(value, 21, 8))
 FROM carray(?1);
 
 -- name: insert_one
 -- One row; the third value is its place.
-INSERT INTO {table} (stream, due, place, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
+INSERT INTO far (stream, due, place, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete
 -- One row.
-DELETE FROM {table} WHERE place = ?;
+DELETE FROM far WHERE place = ?;
 
 -- name: row
 -- One row.
 SELECT stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message
-FROM {table} WHERE place = ?;
+FROM far WHERE place = ?;
+
+-- name: parcel
+-- The parcel that holds a place, if one of its bucket does.
+SELECT place, heads, bodies FROM parcel WHERE place >= ?1 AND place <= ?2 ORDER BY place DESC LIMIT 1;
+
+-- name: delete_parcel
+-- One parcel.
+DELETE FROM parcel WHERE place = ?;
+
+-- name: update_parcel
+-- What is left of a parcel.
+UPDATE parcel SET heads = ?2, bodies = ?3 WHERE place = ?1;
 
 -- name: first
--- The first place that holds a row.
-SELECT min(place) FROM {table};
+-- The first place that holds something.
+SELECT min(place) FROM (SELECT min(place) AS place FROM far UNION ALL SELECT min(place) FROM parcel);
+
+-- name: first_from
+-- The same from a place on.
+SELECT min(place) FROM (
+    SELECT min(place) AS place FROM far WHERE place >= ?1 UNION ALL SELECT min(place) FROM parcel WHERE place >= ?1
+);
+
+-- name: parcels
+-- The parcels of a span, in order.
+SELECT place, heads, bodies FROM parcel WHERE place >= ?1 AND place < ?2 ORDER BY place;
+
+-- name: heads
+-- The same without their bodies.
+SELECT place, heads FROM parcel WHERE place >= ?1 AND place < ?2 ORDER BY place;
+
+-- name: clear_parcels
+-- Delete the parcels of a slice.
+DELETE FROM parcel WHERE place >= ?1 AND place <= ?2;
 
 -- name: slice
 -- The last place of the next few rows of a span.
-SELECT max(place) FROM (SELECT place FROM {table} WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3);
+SELECT max(place) FROM (SELECT place FROM far WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3);
 
 -- name: near_heads
 -- When the first row of each stream is due, of a slice that comes near.
-SELECT stream, min(due) FROM {table} WHERE place >= ?1 AND place <= ?2 AND due < ?3 GROUP BY stream;
+SELECT stream, min(due) FROM far WHERE place >= ?1 AND place <= ?2 AND due < ?3 GROUP BY stream;
 
 -- name: to_near
 -- Move the rows of a slice that are due soon.
 INSERT INTO near (arrival, due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
 SELECT place & 2199023255551, due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message
-FROM {table} WHERE place >= ?1 AND place <= ?2 AND due < ?3;
+FROM far WHERE place >= ?1 AND place <= ?2 AND due < ?3;
 
 -- name: to_quarters
 -- Move the rows of a slice that are due later to their quarter of an hour.
-INSERT INTO {table} (place, due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
-SELECT (due / 900000000 << 41) | (place & 2199023255551), due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message
-FROM {table} WHERE place >= ?1 AND place <= ?2 AND due >= ?3;
+INSERT INTO far (place, due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
+SELECT (min(due / 900000000, 4194303) << 41) | (place & 2199023255551), due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message
+FROM far WHERE place >= ?1 AND place <= ?2 AND due >= ?3;
 
 -- name: clear
 -- Delete the rows of a slice that are due from a moment on.
-DELETE FROM {table} WHERE place >= ?1 AND place <= ?2 AND due >= ?3;
+DELETE FROM far WHERE place >= ?1 AND place <= ?2 AND due >= ?3;

@@ -11,10 +11,11 @@ WHERE stream = :stream AND (due, arrival) > (:due, :arrival) AND due < :until AN
 ORDER BY due, arrival LIMIT :limit;
 
 -- name: far
--- Pending rows of one day that are due later.
+-- Pending single rows of one day that are due later.
 SELECT place & 2199023255551, place, stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message
-FROM {table}
-WHERE stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
+FROM far
+WHERE place >= :first AND place < :end
+  AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
   AND (due > :due OR (due = :due AND place & 2199023255551 > :arrival)) AND due < :until AND n >= 0
   AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
@@ -62,8 +63,8 @@ WHERE stream IN (SELECT stream FROM stream WHERE tenant = :tenant) AND due >= :s
 GROUP BY 1;
 
 -- name: forecast_far
--- The same of one day.
-SELECT due / :width, count(*) FROM {table}
+-- The same of single rows that are due later.
+SELECT due / :width, count(*) FROM far
 WHERE stream IN (SELECT stream FROM stream WHERE tenant = :tenant) AND due >= :start AND due < :end AND n >= 0
 GROUP BY 1;
 

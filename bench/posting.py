@@ -17,7 +17,6 @@ WARM_UP_S = 0.5
 REQUESTS = 1_000
 
 _CREATED = b"HTTP/1.1 201"
-_BRACE = ord("}")
 
 
 class Load:
@@ -49,7 +48,7 @@ class Poster(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._part:
             data = self._part + data
-        if data[-1] != _BRACE:  # the document is the end of the answer
+        if not data.endswith((b"}", b"}\n")):  # the document is the end of the answer
             self._part = data
             return
         self._part = b""

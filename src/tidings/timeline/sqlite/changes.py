@@ -60,7 +60,7 @@ class Changes:
             return Outcome(add.id, "unchanged", found.due, found.state)
         if found.state in FINISHED:
             return _too_late(found)
-        reason = "this id holds another schedule: replace it (PUT), cancel it, or use another id"
+        reason = "this id holds another schedule: replace it, cancel it, or use another id"
         return Outcome(add.id, "rejected", found.due, found.state, reason)
 
     def _find(self, tenant: str, schedule_id: str, now: int) -> Found | None:

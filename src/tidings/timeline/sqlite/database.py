@@ -10,7 +10,7 @@ from tidings.domain.errors import StoreError
 
 BUSY_MS = 5_000
 CACHE_KIB = 16 * 1024
-PAGE_BYTES = 8_192  # half as many page splits as with 4 KiB; 16 KiB makes small commits slow
+PAGE_BYTES = 4_096  # with 8 KiB the many tails of intake make every commit half as large again
 APPLICATION_ID = 0x7469_6469  # "tidi"
 
 _SQL = files(__package__) / "sql"

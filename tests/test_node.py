@@ -242,6 +242,25 @@ def test_a_port_in_use(start: Start, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"tidings: 127.0.0.1:{port} is in use" in done.stderr
     assert "--port" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["--host", "no-such-host.invalid"], 2, "host: 'no-such-host.invalid' is not an address"),
+        (["--host", "192.0.2.1"], 2, "host: '192.0.2.1' is not an address of this machine"),
+        (["--store", "."], 2, "store: . is a folder: name a file in it, such as tidings.db"),
+        (["--host", "0.0.0.0"], 1, "refusing to listen on 0.0.0.0"),
+        (["--set", "limits.id_size_max=2000B"], 2, "limits.id_size_max: '2000B' is out of bounds"),
+    ],
+)
+def test_a_start_that_is_refused_leaves_nothing_behind(tmp_path: Path, argv: list[str], code: int, said: str) -> None:
+    done = tidings(tmp_path, "serve", "--port", "0", *argv)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_that_cannot_be_used(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tidings.domain.errors import Invalid, NotOwner
 from tidings.domain.facts import Fact, Listener, Refused, Released, Standing
 from tidings.domain.request import Limits, Request
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
+from tidings.domain.when import DAY_US
 from tidings.intake.admission import Admission, check_new_id
 from tidings.intake.intake import Intake
 from tidings.ports import Count, Receipt, Store
@@ -29,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     limits: Limits = Limits()
     low_jitter_us: int = 0
+    id_retention_us: int = 7 * DAY_US
     lease_us: int = 3_000_000
     session_us: int = 4_000_000
 
@@ -123,6 +125,11 @@ class Engine:
     async def find(self, tenant: str, schedule_id: str) -> Schedule | None:
         """A schedule as it stands, None if it is not (or no longer) known."""
         return await self.store.find(tenant, schedule_id, self.clock.now())
+
+    def unknown(self, schedule_id: str) -> Outcome:
+        """The answer about an id that is not known: what finished before that moment may be forgotten."""
+        since = max(0, self.clock.now() - self.settings.id_retention_us)
+        return Outcome(schedule_id, "unknown", remembered_since=since)
 
     async def history(self, tenant: str, schedule_id: str) -> list[Event]:
         """What happened to a schedule and when, oldest first; empty if it is not known."""

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,6 +18,7 @@ from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.domain.errors import Invalid, NotFound, TidingsError
 from tidings.domain.facts import Listener
+from tidings.edges.cli.program import program
 from tidings.engine import Engine, Settings
 from tidings.observe.logs import FactLog
 from tidings.observe.logs import configure as configure_logs
@@ -55,6 +57,8 @@ async def open_store(path: str, config: Config, clock: Clock) -> Store:
         )
     from tidings.timeline.sqlite.store import SqliteStore
 
+    if file_of(path).is_dir():
+        raise Invalid("store", f"{path} is a folder: name a file in it, such as {Path(path) / 'tidings.db'}")
     return await SqliteStore.open(
         file_of(path),
         partitions=config.log.partitions,
@@ -71,9 +75,17 @@ def file_of(path: str) -> Path:
     return Path(path).expanduser()
 
 
+def _is_there(path: str) -> bool:
+    return path != MEMORY and file_of(path).exists()
+
+
 def build_engine(store: Store, config: Config, clock: Clock, listeners: Sequence[Listener] = ()) -> Engine:
     """An engine over a store, told what the settings say."""
-    settings = Settings(limits=config.limits, low_jitter_us=config.dispatch.low_priority_jitter_us)
+    settings = Settings(
+        limits=config.limits,
+        low_jitter_us=config.dispatch.low_priority_jitter_us,
+        id_retention_us=config.ids.retention_us,
+    )
     return Engine(store, clock, settings, listeners)
 
 
@@ -81,34 +93,45 @@ def build_engine(store: Store, config: Config, clock: Clock, listeners: Sequence
 
 
 async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
-    """Serve until `stop` is set; `ready` is told the URL once it listens."""
+    """Serve until `stop` is set; `ready` is told the URL once it listens.
+
+    The socket first, so that a start which is refused leaves no new file behind.
+    """
     from tidings.edges.http.auth import KeyRing
+    from tidings.edges.http.server import listen
 
     clock = SystemClock()
-    store = await open_store(config.store.path, config, clock)
-    facts = FactLog()
-    engine = build_engine(store, config, clock, [facts])
-    try:
-        keys = KeyRing(store, clock)
-        await _check_reach(config, keys)
-        await _serve(engine, keys, config, stop, ready)
-    finally:
-        await engine.stop()
-        facts.flush()
+    with listen(config.server.host, config.server.port) as listener:
+        if not _is_there(config.store.path):
+            _check_reach(config, has_keys=False)
+        store = await open_store(config.store.path, config, clock)
+        facts = FactLog()
+        engine = build_engine(store, config, clock, [facts])
+        try:
+            keys = KeyRing(store, clock)
+            _check_reach(config, has_keys=not await keys.is_empty())
+            await _serve(engine, keys, listener, config, stop, ready)
+        finally:
+            await engine.stop()
+            facts.flush()
 
 
 async def _serve(
-    engine: Engine, keys: "KeyRing", config: Config, stop: asyncio.Event, ready: Callable[[str], None]
+    engine: Engine,
+    keys: "KeyRing",
+    listener: socket.socket,
+    config: Config,
+    stop: asyncio.Event,
+    ready: Callable[[str], None],
 ) -> None:
-    """The HTTP edge first, so that a port in use is noticed before the store is taken over."""
     from tidings.edges.http.app import create_app
-    from tidings.edges.http.server import running
+    from tidings.edges.http.server import running_on
     from tidings.observe.metrics import Metrics
 
     metrics = Metrics(__version__, engine.count)
     engine.listen(metrics)
     app = create_app(engine, keys=keys, metrics=metrics.render, version=__version__)
-    async with running(app, config.server.host, config.server.port) as (host, port):
+    async with running_on(listener, app) as (host, port):
         await engine.start()
         ready(url_of(host, port))
         is_ready, reason = engine.readiness()
@@ -129,17 +152,17 @@ async def _until(stop: asyncio.Event, engine: Engine) -> None:
     working.cancel()
 
 
-async def _check_reach(config: Config, keys: "KeyRing") -> None:
+def _check_reach(config: Config, *, has_keys: bool) -> None:
     """Without keys nobody but this machine may reach us."""
     from tidings.edges.http.auth import is_loopback
 
     host, store = config.server.host, config.store.path
-    if is_loopback(host) or not await keys.is_empty():
+    if is_loopback(host) or has_keys:
         return
     raise CannotStart(
         f"refusing to listen on {host} without API keys: whoever reaches it could read and send everything\n"
-        f"make a key first:       tidings keys create admin --tenant default --admin --store {quote(store)}\n"
-        "or serve this machine:  tidings serve --host 127.0.0.1"
+        f"make a key first:       {program()} keys create admin --tenant default --admin --store {quote(store)}\n"
+        f"or serve this machine:  {program()} serve --host 127.0.0.1"
     )
 
 
@@ -183,8 +206,8 @@ def _announce(url: str, config: Config) -> None:
         f"Tidings {__version__} listens on {url}\n"
         f"  store     {store if store == MEMORY else file_of(store).resolve()}\n"
         f"  docs      {url}/docs\n"
-        f'  schedule  tidings schedule --to greetings --at +5s \'{{"hello":"world"}}\'{other}\n'
-        f"  follow    tidings tail greetings{other}\n"
+        f'  schedule  {program()} schedule --to greetings --at +5s \'{{"hello":"world"}}\'{other}\n'
+        f"  follow    {program()} tail greetings{other}\n"
         "  stop      Ctrl-C\n"
     )
     sys.stdout.flush()
@@ -247,5 +270,6 @@ def _with_keys(path: str, act: Callable[[Keys], Awaitable[T]]) -> T:
 
 
 def _check_exists(path: str) -> None:
-    if not file_of(path).exists():
-        raise NotFound(f"there is no store {path}: `tidings serve` or `tidings keys create` makes it")
+    if not _is_there(path):
+        name = program()
+        raise NotFound(f"there is no store {path}: `{name} serve` or `{name} keys create` makes it")

@@ -1,6 +1,7 @@
 """Figures follow from facts alone, in Prometheus' text format."""
 
 import re
+from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from tidings.domain.command import Cancel, Outcome
 from tidings.domain.errors import StoreError
 from tidings.domain.facts import Changed, Missed, Refused, Released, Standing
+from tidings.domain.lateness import MissedReason
 from tidings.observe.metrics import BOUNDS_US, LABELS_MAX, Histogram, Metrics
 from tidings.ports import Count
 
@@ -62,6 +64,12 @@ async def test_facts_are_counted() -> None:
         "# TYPE tidings_lateness_seconds histogram",
     ):
         assert line in lines, line
+
+
+async def test_every_reason_to_miss_is_there_from_the_start() -> None:
+    lines = await lines_of(Metrics("1"))
+    missed = [line for line in lines if line.startswith("tidings_missed_total")]
+    assert missed == [f'tidings_missed_total{{reason="{reason}"}} 0' for reason in sorted(get_args(MissedReason))]
 
 
 async def test_a_store_that_is_away_is_not_up() -> None:

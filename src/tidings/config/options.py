@@ -7,6 +7,7 @@ from typing import Literal, Union, assert_never, get_args, get_origin, get_type_
 import msgspec
 
 from tidings.config.settings import Config
+from tidings.domain.request import LIMITS_MOST
 from tidings.domain.units import SIZE_HINT, SPAN_HINT, format_size, format_span, parse_size, parse_span
 
 PREFIX = "TIDINGS_"
@@ -71,7 +72,7 @@ def _options() -> Iterator[Option]:
             choices = get_args(hint) if get_origin(hint) is Literal else ()
             kind: Kind = "choice" if choices else "text" if hint is str else _kind(field)
             name = f"{section}.{key}"
-            bounds = _LEAST.get(name, 1), _MOST.get(name)
+            bounds = _LEAST.get(name, 1), LIMITS_MOST.get(field) if section == "limits" else _MOST.get(name)
             yield Option(section, field, key, kind, getattr(defaults, field), choices, optional, *bounds)
 
 

@@ -43,14 +43,15 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     horizon_s: int = 3653 * DAY_S
     period_min_s: int = 1
     jitter_max_s: int = DAY_S
+    catch_up_max: int = 10_000
     line_bytes_max: int = 1024 * 1024 + 64 * 1024
     page_rows_max: int = 1000
 
     def __post_init__(self) -> None:
-        for name, most in _MOST.items():
+        for name, most in LIMITS_MOST.items():
             if not 0 < getattr(self, name) <= most:
                 raise Invalid(f"limits.{name}", f"must lie between 1 and {most}")
 
 
 # What the layout of the stores can hold.
-_MOST = {"id_bytes_max": 999, "labels_bytes_max": 9_999, "horizon_s": 50 * 366 * DAY_S}
+LIMITS_MOST = {"id_bytes_max": 999, "labels_bytes_max": 9_999, "horizon_s": 50 * 366 * DAY_S}

@@ -11,11 +11,11 @@ from tidings.domain import iso8601
 from tidings.domain.command import Add, Priority
 from tidings.domain.errors import Invalid
 from tidings.domain.jitter import jittered
-from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
+from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness, decide
 from tidings.domain.message import Headers, Message, pack
 from tidings.domain.request import Limits, Request
 from tidings.domain.schedule import MADE_ID
-from tidings.domain.when import Every, Once, When, advance, occurrence
+from tidings.domain.when import Every, Once, When, advance, last_index_at_or_before, occurrence
 
 SECOND_US = 1_000_000
 CONTENT_BYTES = 16
@@ -59,15 +59,18 @@ class Admission:
             and request.jitter is None
             and not request.labels
         )
+        lateness = _DEFAULT_LATENESS if plain else _lateness(request)
         at = request.at
         if request.every is None:
-            due = at if type(at) is int else self._at(at, now)
+            asked = at if type(at) is int else self._at(at, now)
+            due = max(asked, now)  # what has passed is due at once: nothing is late before it was taken
             when: When = Once(due)
         else:
             when = self._every(request, now)
-            due = self._first_due(when)
-        if not 0 <= due <= now + self._horizon_us:
-            raise self._beyond(when, due)
+            asked = due = self._first_due(when)
+            self._check_catch_up(when, lateness, now)
+        if not 0 <= asked <= now + self._horizon_us:
+            raise self._beyond(when, asked)
         low = request.priority is Priority.LOW
         jitter_us = self._jitter(tenant, request, message) if low or not plain else 0
         return Add(
@@ -79,7 +82,7 @@ class Admission:
             NO_CONTENT if request.id is None else _digest(request, message, plain=plain and request.every is None),
             due + jitter_us,
             request.priority,
-            _DEFAULT_LATENESS if plain else _lateness(request),
+            lateness,
             None if plain else self._labels(request.labels),
             jitter_us,
             None if request.key is None else crc32(request.key),
@@ -144,9 +147,18 @@ class Admission:
             raise Invalid("every", "has no occurrence: its end lies before its first moment")
         return due
 
-    def _beyond(self, when: When, due: int) -> Invalid:
+    def _check_catch_up(self, every: Every, lateness: Lateness, now: int) -> None:
+        """What has passed already and would still be released, one after the other, has a bound."""
+        release = decide(every, 1, now, lateness).release
+        overdue = 0 if release is None else last_index_at_or_before(every, now) - release + 1
+        if overdue > self.limits.catch_up_max:
+            detail = f"{lateness.policy} would release {overdue:,} occurrences that have passed already"
+            advice = "let 'every' start later, give a shorter 'late_max', or use fire_latest"
+            raise Invalid("late", f"{detail}, at most {self.limits.catch_up_max:,} are taken: {advice}")
+
+    def _beyond(self, when: When, asked: int) -> Invalid:
         field = "at" if isinstance(when, Once) else "every"
-        if due < 0:
+        if asked < 0:
             return Invalid(field, "lies before 1970")
         return Invalid(field, f"lies more than {self.limits.horizon_s // 86_400} days ahead, the most that is taken")
 

@@ -3,11 +3,13 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import get_args
 
 import numpy
 
 from tidings.domain.errors import TidingsError
 from tidings.domain.facts import Changed, Fact, Missed, Refused, Released, Standing
+from tidings.domain.lateness import MissedReason
 from tidings.ports import Count
 
 BOUNDS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500)
@@ -65,7 +67,8 @@ class Metrics:
         self._version = version
         self._count = count
         self._lateness = Histogram()
-        self._missed: Counter[str] = Counter()
+        # Each reason from the start: an alert on an increase needs the 0 before it.
+        self._missed: Counter[str] = Counter(dict.fromkeys(get_args(MissedReason), 0))
         self._commands: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._owner = False

@@ -32,10 +32,11 @@ class OutcomeDocument(msgspec.Struct, gc=False, omit_defaults=True):
     reason: str | None = None
     in_flight: int | None = None
     remembered_since: str | None = None
+    line: int | None = None
 
 
-def outcome_document(outcome: Outcome) -> OutcomeDocument:
-    """What happened, with its times as text."""
+def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocument:
+    """What happened, with its times as text; of many, with the line that it answers."""
     due, since = outcome.due, outcome.remembered_since
     return OutcomeDocument(
         outcome.id,
@@ -45,6 +46,7 @@ def outcome_document(outcome: Outcome) -> OutcomeDocument:
         outcome.reason,
         outcome.in_flight,
         None if since is None else format_instant(since),
+        line,
     )
 
 

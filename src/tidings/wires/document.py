@@ -58,6 +58,8 @@ class Named(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
 
 
+_EMPTY = 'is empty: send a JSON object, for example {"topic": "greetings", "value": "hello"}'
+
 FIELDS = tuple(field.name for field in msgspec.structs.fields(Document))
 
 _decode = msgspec.json.Decoder(Document).decode
@@ -73,7 +75,7 @@ def read(body: bytes, topic: str | None = None, schedule_id: str | None = None) 
     try:
         document = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(error, FIELDS) from None
+        raise (refusal(error, FIELDS) if body.strip() else Invalid("body", _EMPTY)) from None
     named, key, headers = document.topic, document.key, document.headers
     priority, late = document.priority, document.late
     return Request(

@@ -35,13 +35,30 @@ _EXAMPLES = {
     "topic": 'text, for example "greetings"',
     "id": "text, or leave it out and one is made",
 }
-_DURATIONS = ("expires_after", "late_grace", "late_max", "jitter", "wait")
+_DURATIONS = ("expires_after", "late_grace", "late_max", "jitter")
 _EXAMPLES |= dict.fromkeys(_DURATIONS, 'a duration as text, for example "PT1H" or "90s"')
 _EXAMPLES["scheduled_at"] = _EXAMPLES["at"]
+_EXAMPLES["wait"] = 'seconds, or a duration as text, for example "30s"'
+_EXAMPLES["offsets"] = 'an object of whole numbers, for example {"2": 41}'
 
-_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*?)`$")
+# The decoder's names of JSON's kinds, as something that was sent and as something to send.
+_SENT = {
+    "str": "text",
+    "int": "a number",
+    "float": "a number with a fraction",
+    "bool": "true or false",
+    "null": "null",
+    "array": "an array",
+    "object": "an object",
+}
+_WANTED = _SENT | {"int": "a whole number"}
+
+_PATH = re.compile(r" - at (`key` in )?`\$\.?(.*?)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
+_KIND = re.compile(r"Expected `([a-z |]+)`, got `(\w+)`")
+_BOUND = re.compile(r"Expected `int` (>=|<=) (-?[0-9]+)")
+_BOUNDS = {">=": "too small: send a whole number of at least", "<=": "too large: send a whole number of at most"}
 _TEXT_CHARS_MAX = 48
 
 
@@ -86,7 +103,7 @@ def unknown_field(name: str, fields: Iterable[str]) -> Invalid:
 def _wrong_shape(text: str, fields: Iterable[str], field: str) -> Invalid:
     path = _PATH.search(text)
     what = text[: path.start()] if path else text
-    where = path[1] if path else ""
+    where = path[2] if path else ""
     if unknown := _UNKNOWN.match(what):
         if where:
             return Invalid(where, f"has the field {shorten(unknown[1])!r}, which is not known: leave it out")
@@ -94,13 +111,18 @@ def _wrong_shape(text: str, fields: Iterable[str], field: str) -> Invalid:
     if missing := _MISSING.match(what):
         return Invalid(missing[1], "is missing: give it")
     if not where:
-        return Invalid(field, f"{_plain(what)}: send a JSON object")
+        return Invalid(field, _plain(what, "a JSON object"))
     root = re.split(r"[.\[]", where, maxsplit=1)[0]
-    hint = _EXAMPLES.get(root)
-    return Invalid(where, f"{_plain(what)}: write {hint}" if hint else f"{_plain(what)}: correct it")
+    subject = "has a key that " if path and path[1] else ""
+    return Invalid(where, subject + _plain(what, _EXAMPLES.get(root)))
 
 
-def _plain(what: str) -> str:
-    """The decoder's words without their backquotes, starting small."""
-    what = what.replace("`", "")
-    return what[:1].lower() + what[1:]
+def _plain(what: str, example: str | None) -> str:
+    """What is wrong and what to send instead, in the words of JSON rather than the decoder's."""
+    if found := _KIND.match(what):
+        wanted = [_WANTED.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"]
+        return f"is {_SENT.get(found[2], found[2])}: send {example or ' or '.join(wanted)}"
+    if found := _BOUND.match(what):
+        return f"is {_BOUNDS[found[1]]} {found[2]}"
+    what = what.replace("`array`", "an array").replace("`", "")
+    return f"{what[:1].lower()}{what[1:]}: send {example or 'another one'}"

@@ -21,8 +21,7 @@ def test_a_file_with_bad_lines(cli: Cli, tmp_path: Path) -> None:
     done = cli("schedule", "--from", str(path))
     assert done.code == 1
     assert done.out.startswith("4 scheduled, 2 rejected in ")
-    assert "line 3: rejected" in done.err
-    assert "topic: " in done.err
+    assert "line 3: rejected: topic: " in done.err
     assert "line 4: rejected" in done.err
 
 
@@ -53,10 +52,41 @@ def test_far_more_than_any_buffer_holds(cli: Cli, tmp_path: Path) -> None:
     assert done.out.startswith("20,000 scheduled in ")
 
 
-def test_conflicts_and_an_empty_file(cli: Cli, tmp_path: Path) -> None:
+def test_an_empty_file(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "many.ndjson"
     path.write_bytes(b"")
     assert cli("schedule", "--from", str(path)).out.startswith("no lines in ")
+
+
+@pytest.mark.parametrize("topic_for_all", [True, False])
+def test_empty_lines_count(cli: Cli, tmp_path: Path, topic_for_all: bool) -> None:
+    path = tmp_path / "many.ndjson"
+    good = json.dumps({"topic": cli.topic, "at": "1h"}).encode()
+    path.write_bytes(b"\n\r\n" + good + b"\r\n \t\nnonsense\n\n" + good + b"\n{\r}\n5")
+    done = cli("schedule", "--from", str(path), *(("--to", "no good!") if topic_for_all else ()))
+    assert done.code == 1
+    assert [line.split(":")[0] for line in done.err.splitlines()] == ["line 5", "line 8", "line 9"]
+    assert done.out.startswith("3 rejected, 2 scheduled in ")
+
+
+def test_what_is_over_is_not_hidden(cli: Cli) -> None:
+    for schedule_id in ("cancelled", "gone"):
+        cli.json("schedule", "--to", cli.topic, "--at", "1h", "--id", f"{cli.topic}-{schedule_id}", "v")
+    cli("cancel", f"{cli.topic}-cancelled")
+    cli("fire", f"{cli.topic}-gone")
+    cli.wait_released(f"{cli.topic}-gone")
+    same = {"id": f"{cli.topic}-cancelled", "topic": cli.topic, "at": "1h", "value": "v"}
+    cli.stdin(json.dumps(same).encode())
+    again = cli("schedule", "--from", "-")
+    assert (again.code, again.err) == (0, "")
+    assert again.out.startswith("1 unchanged (cancelled already) in ")
+    others = [same | {"value": "other"}, same | {"id": f"{cli.topic}-gone", "value": "other"}]
+    cli.stdin("\n".join(map(json.dumps, others)).encode())
+    done = cli("schedule", "--from", "-")
+    assert done.code == 4
+    assert done.out.startswith("1 cancelled, 1 already_released in ")
+    assert f"line 1: cancelled {cli.topic}-cancelled: it was cancelled: `tidings replace --reuse` it" in done.err
+    assert f"line 2: already_released {cli.topic}-gone: it has left already: " in done.err
 
 
 def test_many_bad_lines_are_counted(cli: Cli, tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def test_the_same_again_is_unchanged_and_another_is_a_conflict(cli: Cli) -> None
     other = cli(*same[:-1], "b", "--json")
     assert other.code == 4
     assert json.loads(other.out)["outcome"] == "rejected"
-    assert "other content" in other.err
+    assert "other content: `tidings replace` it, cancel it, or use another id" in other.err
+    assert "PUT" not in other.err
 
 
 def test_recurring(cli: Cli) -> None:
@@ -78,6 +79,8 @@ def test_recurring(cli: Cli) -> None:
         (("list", "--limit", "0"), "whole number from 1"),
         (("list", "--state", "gone"), "choose from pending"),
         (("list", "--from", "never"), "from: 'never'"),
+        (("list", "--from", "+2h", "--to", "+1h"), "to: lies before 'from'"),
+        (("forecast", "--from", "+2h", "--to", "+1h"), "to: lies before 'from'"),
         (("forecast", "--by", "year"), "choose from minute, hour, day"),
         (("preview",), "--at --every"),
         (("tail", "x", "--from", "nonsense"), "cursor: "),
@@ -161,7 +164,7 @@ def test_fire_then_cancel_is_a_conflict(cli: Cli) -> None:
     cli.wait_released(cli.topic)
     late = cli("cancel", cli.topic)
     assert late.code == 4
-    assert "left already" in late.err
+    assert "left already: `tidings replace --reuse` it" in late.err
 
 
 def test_replace(cli: Cli) -> None:
@@ -200,7 +203,8 @@ def test_forecast_as_bars(cli: Cli) -> None:
     [hour] = cli("forecast", "--by", "hour", *window).out.splitlines()
     assert hour.split()[2] == "3"
     empty = cli("forecast", "--from", f"{YEAR + 1}-01-01T00:00:00Z", "--to", f"{YEAR + 1}-01-01T00:10:00Z")
-    assert (empty.code, empty.out, empty.err) == (0, "", "nothing is pending in that time\n")
+    said = f"nothing is pending from {YEAR + 1}-01-01 00:00:00Z to {YEAR + 1}-01-01 00:10:00Z\n"
+    assert (empty.code, empty.out, empty.err) == (0, "", said)
 
 
 def test_preview(cli: Cli) -> None:

@@ -1,9 +1,11 @@
 """API keys: straight in a store, before any server has it open."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.edges.cli.conftest import Cli
+from tests.edges.cli.conftest import Cli, RunningNode
 
 
 def test_create_list_revoke(cli: Cli, tmp_path: Path) -> None:
@@ -13,6 +15,7 @@ def test_create_list_revoke(cli: Cli, tmp_path: Path) -> None:
     assert made.out.startswith("tdk_")
     assert len(made.out.split()) == 1
     assert "keep it" in made.err
+    assert "warning" not in made.err
     listed = cli("keys", "list", "--store", store)
     assert [line.split()[:3] for line in listed.out.splitlines()] == [
         ["name", "tenant", "may"],
@@ -36,6 +39,16 @@ def test_as_json(cli: Cli, tmp_path: Path) -> None:
     [key] = cli.json("keys", "list", "--store", store)["keys"]
     assert set(key) == {"name", "tenant", "admin", "created_at"}
     assert cli.json("keys", "revoke", "mine", "--store", store) == {"name": "mine", "revoked": True}
+
+
+def test_a_first_key_that_may_not_manage_keys_is_warned_of(cli: Cli, tmp_path: Path) -> None:
+    store = str(tmp_path / "tidings.db")
+    made = cli("keys", "create", "mine", "--store", store)
+    assert (made.code, len(made.out.split())) == (0, 1)
+    assert "warning: every call needs a key from now on, and no key may manage keys" in made.err
+    assert f"tidings keys create NAME --admin --store {store}" in made.err
+    cli("keys", "create", "boss", "--admin", "--store", store)
+    assert "warning" not in cli("keys", "create", "yours", "--store", store).err
 
 
 def test_names_are_checked(cli: Cli, tmp_path: Path) -> None:
@@ -64,4 +77,22 @@ def test_a_file_that_is_no_store(cli: Cli, tmp_path: Path) -> None:
 
 def test_over_the_server(cli: Cli) -> None:
     assert json.loads(cli("keys", "list", "--json").out) == {"keys": []}
-    assert cli("keys", "revoke", "nobody").code == 3
+    missing = cli("keys", "revoke", "nobody")
+    assert (missing.code, missing.err) == (3, "tidings: there is no key 'nobody': `tidings keys list` shows them\n")
+
+
+def test_the_first_over_the_server() -> None:
+    """On a server of its own, which it locks."""
+    running = RunningNode()
+    running.start()
+    try:
+        argv = [sys.executable, "-m", "tidings", "keys", "create", "mine", "--url", running.url]
+        made = subprocess.run(argv, capture_output=True, text=True, check=True)
+        assert "no key may manage keys" in made.stderr
+        refused = subprocess.run([*argv[:3], "list", "--url", running.url], capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert refused.stderr.count("keys create") == 1
+        assert "wants an API key: give one by TIDINGS_KEY or --api-key" in refused.stderr
+        assert "Authorization" not in refused.stderr
+    finally:
+        running.stop()

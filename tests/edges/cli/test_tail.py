@@ -49,6 +49,25 @@ def test_the_last_few_then_what_comes(cli: Cli) -> None:
     assert [json.loads(line)["value"] for line in last] == [str(number) for number in range(15, 25)]
 
 
+@pytest.mark.parametrize("count", [1, 15, 24])
+def test_so_many_are_the_newest(cli: Cli, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "PAGE_ROWS", 4)
+    fill(cli, 25)
+    last = cli("tail", cli.topic, "--count", str(count), "--json").out.splitlines()
+    assert [json.loads(line)["value"] for line in last] == [str(number) for number in range(25 - count, 25)]
+
+
+def test_where_there_are_fewer_it_waits_for_the_rest(cli: Cli) -> None:
+    fill(cli, 2)
+    timer = threading.Timer(
+        0.3, lambda: Client(cli.url).call("POST", f"/v1/topics/{cli.topic}/records", body={"value": "new"})
+    )
+    timer.start()
+    lines = cli("tail", cli.topic, "--count", "3", "--json").out.splitlines()
+    timer.join()
+    assert [json.loads(line)["value"] for line in lines] == ["0", "1", "new"]
+
+
 def test_from_latest_and_from_a_cursor(cli: Cli) -> None:
     fill(cli, 2, "--key", "same-partition")
     timer = threading.Timer(

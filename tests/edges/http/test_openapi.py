@@ -171,5 +171,6 @@ async def test_the_page_to_try_it_needs_nothing_from_elsewhere(site: Site) -> No
     assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
     page = reply.body.decode()
+    assert 'name="viewport"' in page
     assert "/openapi.json" in page
     assert not re.findall(r"https?://|<link|<img|src=|@import|url\(", page)

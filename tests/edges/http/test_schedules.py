@@ -42,6 +42,17 @@ async def test_a_new_one_is_scheduled_and_can_be_seen(each_site: Site) -> None:
     assert (shown["occurrence"], shown["generation"]) == (1, 1)
 
 
+async def test_a_past_moment_is_due_at_once_and_not_expired(each_site: Site) -> None:
+    sent = {"id": "past", "topic": "greetings", "at": "2020-01-01T00:00:00Z", "expires_after": "PT1H"}
+    before = each_site.engine.clock.now()
+    made = await each_site.call("POST", "/v1/schedules", sent)
+    assert parse_instant(made.document["due_at"]) >= before
+    await each_site.state_of("past", "released")
+    [record] = await each_site.records("greetings")
+    assert record["due_at"] == made.document["due_at"]
+    assert (await each_site.call("POST", "/v1/schedules", sent)).document["outcome"] == "unchanged"
+
+
 async def test_without_an_id_one_is_made(each_site: Site) -> None:
     made = await each_site.add(value="x")
     assert (await each_site.call("GET", f"/v1/schedules/{made['id']}")).document["value"] == "x"
@@ -117,6 +128,7 @@ async def test_an_unknown_one_says_since_when_ids_are_remembered(each_site: Site
     for path in ("", "/explain"):
         reply = await each_site.call("GET", f"/v1/schedules/nothing{path}")
         assert (reply.status, reply.problem["outcome"]) == (404, "unknown")
+        assert parse_instant(reply.problem["remembered_since"]) <= each_site.engine.clock.now()
 
 
 async def test_pause_resume_and_fire(each_site: Site) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.edges.http.site import FAR, NDJSON, VERSION, Site, serving
 from tidings.clock import SystemClock
-from tidings.domain.errors import StoreError
+from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Topic
 from tidings.edges.http.app import create_app
 from tidings.edges.http.server import PortTaken, listen, loop_factory, running, serve
@@ -23,6 +23,30 @@ async def test_health_and_readiness(site: Site) -> None:
     assert (await site.call("GET", "/readyz")).document == {"status": "ready", "detail": "ready"}
 
 
+async def test_who_asks_for_nothing_is_shown_the_page(site: Site) -> None:
+    for method in ("GET", "HEAD"):
+        reply = await site.call(method, "/", allow_redirects=False)
+        assert (reply.status, reply.headers["Location"]) == (307, "/docs")
+    assert b"<!doctype html>" in (await site.call("GET", "/")).body
+
+
+async def test_every_document_ends_its_line(site: Site) -> None:
+    await site.add(id="a")
+    for method, path, document in (
+        ("GET", "/healthz", None),
+        ("GET", "/openapi.json", None),
+        ("GET", "/v1/schedules", None),
+        ("GET", "/v1/schedules/a", None),
+        ("GET", "/v1/schedules/nothing", None),
+        ("PUT", "/v1/schedules/b", {"topic": "t", "at": FAR}),
+        ("POST", "/v1/schedules", [{"topic": "t", "at": FAR}]),
+        ("GET", "/nothing", None),
+    ):
+        body = (await site.call(method, path, document)).body
+        assert body.endswith(b"\n"), path
+        assert not body.endswith(b"\n\n"), path
+
+
 class StandbyStore(MemoryStore):
     """Owned by another process."""
 
@@ -34,7 +58,7 @@ async def test_who_stands_by_is_not_ready() -> None:
     async with serving(StandbyStore()) as site:
         reply = await site.call("GET", "/readyz")
         assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
-        assert "another process" in reply.problem["detail"]
+        assert "another process owns this store, or was killed less than 3 s ago" in reply.problem["detail"]
         assert (await site.call("GET", "/healthz")).status == 200
         assert b"tidings_owner 0" in (await site.call("GET", "/metrics")).body
 
@@ -76,9 +100,9 @@ def test_a_port_in_use_says_what_to_do() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PortTaken, match=f"127.0.0.1:{port} is in use by another program.*--port"):
             listen("127.0.0.1", port)
-    with pytest.raises(StoreError, match="--host"):
+    with pytest.raises(Invalid, match="is not an address of this machine: choose"):
         listen("192.0.2.1", 0)
-    with pytest.raises(PortTaken, match="check host and port"):
+    with pytest.raises(Invalid, match="host: 'no such host' is not an address"):
         listen("no such host", 80)
 
 

@@ -85,7 +85,8 @@ async def test_a_wrong_field_is_named(site: Site) -> None:
 
 
 BODIES: list[tuple[bytes, str]] = [
-    (b"", "ends too early"),
+    (b"", "is empty: send a JSON object"),
+    (b" \n", "is empty: send a JSON object"),
     (b"{", "ends too early"),
     (b'{"topic": "a",}', "byte 14"),
     (b"nonsense", "is not JSON"),
@@ -134,7 +135,10 @@ QUERIES: list[tuple[str, str, str]] = [
     ("/v1/topics/t/stream?cursor=zzz", "cursor", "latest"),
     ("/v1/topics/t/stream?limit=5", "limit", "cursor"),
     ("/v1/forecast?by=week", "by", "minute"),
-    ("/v1/forecast?from=2030-01-01T00:00:00Z&to=2029-01-01T00:00:00Z", "to", "after 'from'"),
+    ("/v1/schedules?from=2030-01-01T00:00:00Z&to=2029-01-01T00:00:00Z", "to", "before 'from'"),
+    ("/v1/forecast?from=2030-01-01T00:00:00Z&to=2029-01-01T00:00:00Z", "to", "before 'from'"),
+    ("/v1/forecast?from=2030-01-01T00:00:00Z&to=2030-01-01T00:00:00Z", "to", "after 'from'"),
+    ("/v1/forecast?to=2020-01-01T00:00:00Z", "to", "now if it is left out"),
     ("/v1/forecast?by=second&to=P30D", "to", "coarser"),
     ("/healthz?x=1", "x", "leave it out"),
 ]
@@ -170,10 +174,30 @@ async def test_a_wrong_method_says_which_are_taken(site: Site) -> None:
 
 
 async def test_an_unknown_path_is_a_problem_too(site: Site) -> None:
-    for path in ("/", "/v1", "/v1/schedules/", "/v2/schedules", "/v1/topics/a", "/v1/topics/a/groups/b"):
+    for path in ("/v1", "/v1/schedules/", "/v2/schedules", "/v1/topics/a", "/v1/topics/a/groups/b"):
         reply = await site.call("GET", path)
         assert reply.status == 404, path
         assert "/docs" in reply.problem["detail"]
+
+
+async def test_an_unknown_verb_lists_those_there_are(site: Site) -> None:
+    for path in ("/v1/schedules/a/stop", "/v1/schedules/a/b/stop", "/v1/schedules/a%2Fb/stop"):
+        reply = await site.call("POST", path)
+        assert reply.status == 404, path
+        assert reply.problem["detail"].endswith("POST .../pause or .../resume or .../fire")
+
+
+async def test_a_wrong_kind_is_said_in_words_of_json(site: Site) -> None:
+    for path, document, said in (
+        ("/v1/schedules", {"topic": 5}, 'topic: is a number: send text, for example "greetings"'),
+        ("/v1/preview", {"count": "5"}, "count: is text: send a whole number"),
+        ("/v1/preview", {"count": 1.5}, "count: is a number with a fraction: send a whole number"),
+        ("/v1/preview", {"count": 1001}, "count: is too large: send a whole number of at most 1000"),
+        ("/v1/preview", {"count": 0}, "count: is too small: send a whole number of at least 1"),
+        ("/v1/preview", [], "body: is an array: send a JSON object"),
+        ("/v1/keys", {"name": "x", "admin": "yes"}, "admin: is text: send true or false"),
+    ):
+        assert (await site.call("POST", path, document)).problem["detail"] == said
 
 
 async def test_a_wrong_content_type_says_which_to_send(site: Site) -> None:

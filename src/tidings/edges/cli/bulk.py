@@ -13,9 +13,10 @@ import msgspec
 
 from tidings.clock import SystemClock
 from tidings.edges.cli.arguments import Arguments, client_of
-from tidings.edges.cli.client import Client, faults
+from tidings.edges.cli.client import Client, faults, reason_of
 from tidings.edges.cli.exits import Exit, Failure, code_of_outcome
 from tidings.edges.cli.progress import Progress
+from tidings.edges.cli.schedule import FINISHED_STATES
 from tidings.edges.cli.screen import Screen, shown
 
 BLOCK_BYTES = 256 * 1024
@@ -29,20 +30,22 @@ class Tally:
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
-        self.bad: list[tuple[int, dict[str, Any]]] = []
-        self.lines = 0
+        self.bad: list[dict[str, Any]] = []
+        self.lines = self.refused = 0
         self.worst = Exit.DONE
 
     def add(self, document: dict[str, Any]) -> None:
         """Count one answer; answers come in the order of the lines."""
         self.lines += 1
-        outcome = str(document.get("outcome"))
-        self.outcomes[outcome] += 1
+        outcome, state = str(document.get("outcome")), document.get("state")
+        said = f"{outcome} ({state} already)" if outcome == "unchanged" and state in FINISHED_STATES else outcome
+        self.outcomes[said] += 1
         code = code_of_outcome(outcome)
         if code != Exit.DONE:
             self.worst = Exit.FAILED if Exit.FAILED in {code, self.worst} else code
+            self.refused += 1
             if len(self.bad) < BAD_LINES_SHOWN:
-                self.bad.append((document.get("line", self.lines), document))
+                self.bad.append(document)
 
 
 OF_THE_LINES = (
@@ -145,7 +148,7 @@ def _addressed(lines: bytes, topic: str | None) -> bytes:
     """The lines, with the topic where they name none."""
     if topic is None:
         return lines
-    return b"".join(_with_topic(line, topic) for line in lines.splitlines(keepends=True))
+    return b"\n".join(_with_topic(line, topic) for line in lines.split(b"\n"))
 
 
 def _with_topic(line: bytes, topic: str) -> bytes:
@@ -155,15 +158,15 @@ def _with_topic(line: bytes, topic: str) -> bytes:
         return line  # the server says what is wrong with it
     if "topic" in document:
         return line
-    return msgspec.json.encode({"topic": topic, **document}) + b"\n"
+    return msgspec.json.encode({"topic": topic, **document})
 
 
 def _summarise(tally: Tally, elapsed_us: int, arguments: Arguments, screen: Screen) -> None:
-    for number, document in tally.bad:
-        reason = document.get("reason") or "; ".join(faults(document))
-        screen.note(f"line {number}: {shown(document.get('outcome'))} {shown(document.get('id'))} {shown(reason)}")
-    hidden = sum(tally.outcomes[word] for word in tally.outcomes if code_of_outcome(word)) - len(tally.bad)
-    if hidden > 0:
+    for document in tally.bad:
+        reason = reason_of(document) or "; ".join(faults(document))
+        what = f"{shown(document.get('outcome'))} {shown(document.get('id'))}".rstrip()
+        screen.note(f"line {document.get('line')}: {what}: {shown(reason)}")
+    if hidden := tally.refused - len(tally.bad):
         screen.note(f"... and {hidden:,} more; --json shows each")
     counts = ", ".join(f"{count:,} {word}" for word, count in tally.outcomes.most_common()) or "no lines"
     rate = tally.lines * 1_000_000 // max(elapsed_us, 1)

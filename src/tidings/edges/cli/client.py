@@ -9,7 +9,9 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from tidings import __version__
+from tidings.edges.advice import SEND_KEY, Words, advice
 from tidings.edges.cli.exits import Exit, Failure, code_of_status
+from tidings.edges.cli.program import program
 
 TIMEOUT_S = 30.0
 JSON = "application/json"
@@ -102,7 +104,7 @@ class Client:
         return Failure(
             Exit.UNREACHABLE,
             f"cannot reach Tidings at {self.url}: {reason}\n"
-            "start it with `tidings serve`, or name another by --url or TIDINGS_URL",
+            f"start it with `{program()} serve`, or name another by --url or TIDINGS_URL",
         )
 
 
@@ -121,6 +123,16 @@ def decode(body: bytes) -> Any:
         return body.decode("utf-8", "replace")
 
 
+def reason_of(document: dict[str, Any]) -> str | None:
+    """Why a change did not happen and what to do, in the words of the command line; None if it is no such answer."""
+    if "outcome" not in document or "errors" in document:
+        return None
+    name = program()
+    words = Words(f"`{name} replace` it", f"`{name} replace --reuse` it")
+    reason = document.get("reason") or document.get("detail")
+    return advice(str(document["outcome"]), document.get("state"), reason, words)
+
+
 def faults(document: dict[str, Any]) -> list[str]:
     """What a problem or a rejected line says of each field."""
     errors = document.get("errors") or ()
@@ -137,10 +149,11 @@ def _problem(response: http.client.HTTPResponse, document: Any) -> str:
     """A problem document in words, with what to do next."""
     if not isinstance(document, dict):
         return f"the server answered {response.status} {response.reason}"
-    text = str(document.get("detail") or document.get("title") or response.reason)
-    lines = [text, *(f"  {said}" for said in faults(document) if said not in text)]
+    text = reason_of(document) or str(document.get("detail") or document.get("title") or response.reason)
     if response.status == 401:
-        lines.append("give the API key by TIDINGS_KEY or --api-key; `tidings keys create` makes one")
+        text = text.removesuffix(f": {SEND_KEY}")
+        text += f": give one by TIDINGS_KEY or --api-key; `{program()} keys create` makes one"
+    lines = [text, *(f"  {said}" for said in faults(document) if said not in text)]
     if after := response.headers.get("Retry-After"):
         lines.append(f"try again in {after} s")
     return "\n".join(lines)

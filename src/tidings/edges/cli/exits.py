@@ -41,11 +41,11 @@ def code_of_status(status: int) -> Exit:
 
 
 def code_of_outcome(outcome: str) -> Exit:
-    """The exit code that the answer to a change stands for."""
+    """The exit code that the answer to one of many new schedules stands for; what `cancelled` tells of is another."""
     match outcome:
         case "unknown":
             return Exit.NOT_FOUND
-        case "in_flight" | "already_released" | "conflict":
+        case "in_flight" | "already_released" | "cancelled":
             return Exit.CONFLICT
         case "rejected":
             return Exit.FAILED

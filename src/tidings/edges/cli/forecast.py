@@ -31,7 +31,7 @@ def forecast(arguments: Arguments, screen: Screen) -> int:
         return Exit.DONE
     steps = document.get("steps") or []
     if not steps:
-        screen.note("nothing is pending in that time")
+        screen.note(f"nothing is pending from {clock_text(document['from'])} to {clock_text(document['to'])}")
     for line in chart(steps, screen):
         screen.say(line)
     if not document.get("complete", True):

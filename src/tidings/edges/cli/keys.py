@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tidings.edges.cli.arguments import Arguments, add_server, client_of
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.program import program
 from tidings.edges.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -40,22 +41,26 @@ def create(arguments: Arguments, screen: Screen) -> int:
     if arguments.store is not None:
         made = arguments.hooks.create_key(arguments.store, arguments.name, arguments.tenant, arguments.admin)
         document["key"] = made
+        keys = _keys(arguments)
     else:
+        keys = [document, *([] if arguments.admin else _keys(arguments))]  # after the first one only an admin may ask
         document = client_of(arguments).call("POST", "/v1/keys", body=document)
     if arguments.json:
         screen.json(document)
     else:
         screen.say(document["key"])
         screen.note("keep it: only its digest is stored. Use it by TIDINGS_KEY, or as `Authorization: Bearer`")
+    if not any(key["admin"] for key in keys):
+        screen.note(
+            "warning: every call needs a key from now on, and no key may manage keys\n"
+            f"make one that may: {program()} keys create NAME --admin --store {arguments.store or 'FILE'}"
+        )
     return Exit.DONE
 
 
 def show(arguments: Arguments, screen: Screen) -> int:
     """The keys by name, without the keys themselves."""
-    if arguments.store is not None:
-        keys = [_shown(key) for key in arguments.hooks.list_keys(arguments.store)]
-    else:
-        keys = client_of(arguments).call("GET", "/v1/keys")["keys"]
+    keys = _keys(arguments)
     if arguments.json:
         screen.json({"keys": keys})
     elif keys:
@@ -68,15 +73,33 @@ def show(arguments: Arguments, screen: Screen) -> int:
 
 def revoke(arguments: Arguments, screen: Screen) -> int:
     """Take a key's rights away."""
-    if arguments.store is None:
-        client_of(arguments).call("DELETE", f"/v1/keys/{segment(arguments.name)}")
-    elif not arguments.hooks.revoke_key(arguments.store, arguments.name):
-        raise Failure(Exit.NOT_FOUND, f"there is no key {arguments.name!r}: `tidings keys list` shows them")
+    if not _revoked(arguments):
+        raise Failure(Exit.NOT_FOUND, f"there is no key {arguments.name!r}: `{program()} keys list` shows them")
     if arguments.json:
         screen.json({"name": arguments.name, "revoked": True})
     else:
         screen.say(f"revoked {arguments.name}")
     return Exit.DONE
+
+
+def _keys(arguments: Arguments) -> list[dict[str, Any]]:
+    if arguments.store is not None:
+        return [_shown(key) for key in arguments.hooks.list_keys(arguments.store)]
+    keys: list[dict[str, Any]] = client_of(arguments).call("GET", "/v1/keys")["keys"]
+    return keys
+
+
+def _revoked(arguments: Arguments) -> bool:
+    """Whether there was such a key."""
+    if arguments.store is not None:
+        return bool(arguments.hooks.revoke_key(arguments.store, arguments.name))
+    try:
+        client_of(arguments).call("DELETE", f"/v1/keys/{segment(arguments.name)}")
+    except Failure as failure:
+        if failure.code == Exit.NOT_FOUND:
+            return False
+        raise
+    return True
 
 
 def _shown(key: "ApiKey") -> dict[str, Any]:

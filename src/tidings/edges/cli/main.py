@@ -11,6 +11,7 @@ from tidings.domain.errors import Invalid, NotFound, TidingsError
 from tidings.edges.cli.arguments import Parser
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.hooks import Hooks
+from tidings.edges.cli.program import program
 from tidings.edges.cli.screen import ReaderGone, Screen
 
 # Each command: the file that holds it, and what it does.
@@ -61,7 +62,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = build_parser(argv).parse_known_args(argv)
     if unknown:
         command = arguments.command
-        text = f"unrecognized arguments: {' '.join(unknown)}\nsee `tidings {command} --help`"
+        text = f"unrecognized arguments: {' '.join(unknown)}\nsee `{program()} {command} --help`"
         raise Failure(Exit.USAGE, text)
     return arguments
 
@@ -69,9 +70,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of all commands; only the one in use is filled in, so that nothing else is loaded."""
     parser = Parser(
-        prog="tidings",
+        prog=program(),
         description="Holds messages until their time and releases each one on time, once.",
-        epilog="`tidings COMMAND --help` says more. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+        epilog=f"`{program()} COMMAND --help` says more. Exit codes: 0 done, 1 failed, 2 wrong usage, "
         "3 not found, 4 conflict, 5 cannot reach the server.",
         allow_abbrev=False,
     )

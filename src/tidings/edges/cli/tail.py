@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive
@@ -27,7 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help=f"beginning, latest, or a cursor; left out: the last {LAST_DEFAULT} records, then what comes",
     )
-    parser.add_argument("--count", type=positive, metavar="N", help="end after so many records")
+    parser.add_argument(
+        "--count",
+        type=positive,
+        metavar="N",
+        help="end after N records; without --from the last N, or what comes where there are fewer",
+    )
     parser.add_argument("--group", help="share the topic with the other members of this consumer group")
     add_server(parser)
     parser.set_defaults(run=tail)
@@ -44,7 +50,8 @@ def tail(arguments: Arguments, screen: Screen) -> int:
             raise Failure(Exit.USAGE, "a group goes on where it stands: give --from or --group, not both")
         consume(client, arguments.topic, arguments.group, show, screen)
     else:
-        for record in follow(client, arguments.topic, arguments.start, screen):
+        last = arguments.count or LAST_DEFAULT
+        for record in follow(client, arguments.topic, arguments.start, screen, last):
             if not show(record):
                 break
     return Exit.DONE
@@ -78,17 +85,15 @@ class Follower:
         self._topic = topic
         self._position: str | None = None
 
-    def begin(self, start: str | None) -> list[dict[str, Any]]:
-        """Find the position to follow from; answers what is to be shown before that."""
-        if start == "beginning":
-            return []
-        if start is not None and start != "latest":
+    def begin(self, start: str | None, last: int) -> list[dict[str, Any]]:
+        """Find the position to follow from; answers what is to be shown before that: without a start the last few."""
+        if start is None:
+            return self._last(last)
+        if start == "latest":
+            self._position = self._page(start)["cursor"]
+        elif start != "beginning":
             self._position = start
-            return []
-        page = self._page("latest" if start else self._shortly_before_the_end())
-        self._position = page["cursor"]
-        records: list[dict[str, Any]] = page["records"]
-        return records[-LAST_DEFAULT:]
+        return []
 
     def stream(self) -> Iterator[dict[str, Any]]:
         """Records as they come, until the connection ends."""
@@ -100,27 +105,41 @@ class Follower:
                 self._position = event.position or self._position
                 yield json.loads(event.data)
 
+    def _last(self, count: int) -> list[dict[str, Any]]:
+        """The newest so many: they are among the newest so many of each partition."""
+        from tidings.bus.cursor import encode
+
+        ends = self._ends()
+        starts = [max(first, following - count) for first, following in ends]
+        self._position = encode(tuple(starts)) if ends else None
+        there = sum(following for _, following in ends) - sum(starts)
+        records: list[dict[str, Any]] = []
+        while len(records) < there:
+            page = self._page(self._position)
+            self._position = page["cursor"]
+            if not page["records"]:
+                break  # retention was faster
+            records += page["records"]
+        return sorted(records, key=itemgetter("released_at"))[-count:]
+
     def _page(self, cursor: str | None) -> dict[str, Any]:
         query = {"cursor": cursor, "limit": PAGE_ROWS}
         page: dict[str, Any] = self._client.call("GET", f"{self._path}/records", query=query)
         return page
 
-    def _shortly_before_the_end(self) -> str | None:
-        """A cursor a few records before the end of each partition; the beginning of a topic to come."""
-        from tidings.bus.cursor import encode
-
+    def _ends(self) -> list[tuple[int, int]]:
+        """Of each partition the oldest offset and the one to come; nothing of a topic to come."""
         topics = self._client.call("GET", "/v1/topics")["topics"]
-        for topic in topics:
-            if topic["name"] == self._topic:
-                ends = [(part["first"], part["next"]) for part in topic["partitions"]]
-                return encode(tuple(max(first, following - LAST_DEFAULT) for first, following in ends))
-        return None
+        found = (topic for topic in topics if topic["name"] == self._topic)
+        return [(part["first"], part["next"]) for topic in found for part in topic["partitions"]]
 
 
-def follow(client: Client, topic: str, start: str | None, screen: Screen) -> Iterator[dict[str, Any]]:
+def follow(
+    client: Client, topic: str, start: str | None, screen: Screen, last: int = LAST_DEFAULT
+) -> Iterator[dict[str, Any]]:
     """Records without end. A failure to begin is the caller's; a connection lost later is made again."""
     follower = Follower(client, topic)
-    yield from follower.begin(start)
+    yield from follower.begin(start, last)
     patience = Patience(screen)
     while True:
         try:

@@ -11,7 +11,7 @@ from tidings.edges.http.health import Health
 from tidings.edges.http.keys import ApiKeys
 from tidings.edges.http.planning import Planning
 from tidings.edges.http.problems import Refusal
-from tidings.edges.http.routing import Resource, problem_answer
+from tidings.edges.http.routing import Resource, UnknownVerb, problem_answer
 from tidings.edges.http.schedules import Schedules
 from tidings.edges.http.topics import Topics
 from tidings.engine import Engine
@@ -54,8 +54,9 @@ def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
     resources = [busiest]
     for stage in (Topics(edge), Groups(edge), Planning(edge), ApiKeys(edge)):
         resources += [Resource(edge, path, methods) for path, methods in stage.methods().items()]
-    for path, methods in schedules.methods().items():
-        resources.append(Resource(edge, path, methods, slashes=True))
+    *verbs, one = [Resource(edge, path, methods, slashes=True) for path, methods in schedules.methods().items()]
+    known = [resource.path.rpartition("/")[2] for resource in verbs if "POST" in resource.methods]
+    resources += [*verbs, UnknownVerb(edge, one.path, known), one]
     for page in (Health(edge), Docs(edge)):
         resources += [Resource(edge, path, methods, guarded=False) for path, methods in page.methods().items()]
     return busiest, resources

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidings.clock import Clock
+from tidings.edges.advice import SEND_KEY
 from tidings.edges.http.problems import Refusal
 from tidings.ports import ApiKey, Keys
 
@@ -20,7 +21,6 @@ REFRESH_US = 2_000_000
 REFRESH_UNKNOWN_US = 250_000  # a key made a moment ago by another process is found at once
 
 _CHALLENGE = {"www-authenticate": 'Bearer realm="tidings"'}
-_HOW = "send 'Authorization: Bearer <key>'; `tidings keys create` makes one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,15 @@ async def authenticate(ring: KeyRing | None, scope: Mapping[str, Any], headers: 
     if authorization is not None and ring is not None:
         scheme, _, key = authorization.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not key:
-            raise Refusal("unauthorized", f"the Authorization header is not a Bearer key: {_HOW}", headers=_CHALLENGE)
+            detail = f"the Authorization header is not a Bearer key: {SEND_KEY}"
+            raise Refusal("unauthorized", detail, headers=_CHALLENGE)
         if caller := await ring.find(key.strip()):
             return caller
         if not await ring.is_empty():
             challenge = {"www-authenticate": f'{_CHALLENGE["www-authenticate"]}, error="invalid_token"'}
-            raise Refusal("unauthorized", f"this key is not known or was revoked: {_HOW}", headers=challenge)
+            raise Refusal("unauthorized", f"this key is not known or was revoked: {SEND_KEY}", headers=challenge)
     if ring is not None and not await ring.is_empty():
-        raise Refusal("unauthorized", f"this server wants an API key: {_HOW}", headers=_CHALLENGE)
+        raise Refusal("unauthorized", f"this server wants an API key: {SEND_KEY}", headers=_CHALLENGE)
     _check_loopback(scope, headers)
     return _EVERYONE
 
@@ -101,7 +102,7 @@ def _check_loopback(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) ->
     """Without keys only this machine is served, and no web page that a browser on it has open."""
     client = scope.get("client")
     if client is not None and not is_loopback(client[0]):
-        raise Refusal("unauthorized", f"without API keys only this machine is served: {_HOW}", headers=_CHALLENGE)
+        raise Refusal("unauthorized", f"without API keys only this machine is served: {SEND_KEY}", headers=_CHALLENGE)
     host = headers.get(b"host")
     if host is not None and not _is_local_origin(b"//" + host):
         detail = "without API keys the Host must be localhost or a loopback address: use one in the URL"

@@ -14,10 +14,15 @@ _POLICY = b"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-in
 
 
 class Docs:
-    """The resources `/openapi.json` and `/docs`."""
+    """The resources `/openapi.json` and `/docs`, and the way there."""
 
     def __init__(self, edge: Edge) -> None:
-        self._openapi = encode(describe(edge.version))
+        self._openapi = encode(describe(edge.version)) + b"\n"
+
+    async def home(self, call: Call) -> Reply:
+        """Who asks for nothing is shown what there is."""
+        query_of(call.scope)
+        return Answer(b"see /docs\n", 307, [(b"location", b"/docs")], b"text/plain; charset=utf-8")
 
     async def openapi(self, call: Call) -> Reply:
         """OpenAPI 3.1."""
@@ -32,7 +37,7 @@ class Docs:
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""
-        return {"/openapi.json": {"GET": self.openapi}, "/docs": {"GET": self.page}}
+        return {"/openapi.json": {"GET": self.openapi}, "/docs": {"GET": self.page}, "/": {"GET": self.home}}
 
 
 @cache

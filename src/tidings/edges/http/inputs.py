@@ -206,6 +206,14 @@ def moment(query: Mapping[str, str], name: str, now: int) -> int | None:
     return iso8601.parse_instant(text, name)
 
 
+def window(query: Mapping[str, str], now: int) -> tuple[int | None, int | None]:
+    """The moments `from` and `to`, in that order."""
+    start, end = moment(query, "from", now), moment(query, "to", now)
+    if start is not None and end is not None and start > end:
+        raise Invalid("to", "lies before 'from': exchange them, or move one")
+    return start, end
+
+
 def seconds(text: str | None, name: str, most_s: int) -> int:
     """A short time in microseconds, said as `30s`, `PT30S` or plain seconds; absent is none."""
     if text is None or text in {"0", "0s", "PT0S"}:

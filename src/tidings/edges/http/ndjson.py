@@ -25,13 +25,14 @@ _ARRAY_HEADERS = [(b"content-type", JSON_TYPE.encode())]
 
 
 class Admitted:
-    """A batch after admission: what goes to the store, and what was refused at which place."""
+    """A batch after admission: what goes to the store and from which lines, what was refused at which place."""
 
-    __slots__ = ("commands", "last_line", "refused")
+    __slots__ = ("commands", "last_line", "lines", "refused")
 
     def __init__(self, last_line: int) -> None:
         self.last_line = last_line
         self.commands: list[Add] = []
+        self.lines: list[int] = []
         self.refused: dict[int, Document] = {}
 
     def refuse(self, invalid: Invalid, line: int, schedule_id: str | None) -> None:
@@ -39,8 +40,8 @@ class Admitted:
         self.refused[len(self.commands) + len(self.refused)] = rejected_document(invalid, line, schedule_id)
 
     def documents(self, outcomes: list[Outcome]) -> list[object]:
-        """One answer for each line, in order."""
-        documents: list[object] = [outcome_document(outcome) for outcome in outcomes]
+        """One answer for each line that is not blank, in order."""
+        documents: list[object] = [*map(outcome_document, outcomes, self.lines)]
         for place, document in self.refused.items():  # in ascending order
             documents.insert(place, document)
         return documents
@@ -159,15 +160,16 @@ class OutcomeStream:
         return admitted
 
     def _admit_some(self, admitted: Admitted, first: int, lines: list[bytes | None]) -> None:
-        commands, tenant, topic, command = admitted.commands, self._tenant, self._topic, self._edge.command
+        tenant, topic, command = self._tenant, self._topic, self._edge.command
         now = self._edge.engine.clock.now()
         for number, line in enumerate(lines, first):
             if not line or line.isspace():
                 if line is None:
                     admitted.refuse(self._too_long, number, None)
-                continue  # a blank line is nothing
+                continue  # a blank line is nothing, but it counts
             try:
-                commands.append(command(tenant, line, topic, now))
+                admitted.commands.append(command(tenant, line, topic, now))
+                admitted.lines.append(number)
             except Invalid as invalid:
                 admitted.refuse(invalid, number, id_of(line))
 

@@ -7,16 +7,16 @@ import msgspec
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.request import Request
-from tidings.domain.when import DAY_US, SECOND_US, Once, When, first_index_at_or_after, occurrence
+from tidings.domain.when import DAY_US, SECOND_US, When, first_index_at_or_after, occurrence
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import (
     SMALL_BODY_BYTES_MAX,
     body_kind,
     decode,
-    moment,
     one_of,
     query_of,
     read_body,
+    window,
 )
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.wires.answers import Document
@@ -64,13 +64,13 @@ class Planning:
         by = query.setdefault("by", "minute")
         width_us = one_of(query, "by", WIDTHS_US) or 0
         now = self._engine.clock.now()
-        start = moment(query, "from", now)
+        start, end = window(query, now)
         start = (now if start is None else start) // width_us * width_us
-        end = moment(query, "to", now)
         end = start + STEPS_DEFAULT * width_us if end is None else -(-end // width_us) * width_us
-        if not 0 < end - start <= STEPS_MAX * width_us:
-            detail = f"must lie after 'from', by at most {STEPS_MAX} steps: move it, or take a coarser 'by'"
-            raise Invalid("to", detail)
+        if end <= start:
+            raise Invalid("to", "must lie after 'from', which is now if it is left out: move one")
+        if end - start > STEPS_MAX * width_us:
+            raise Invalid("to", f"lies more than {STEPS_MAX} steps behind 'from': move it, or take a coarser 'by'")
         steps, cut = await self._engine.store.forecast(call.caller.tenant, start, end, width_us)
         document: Document = {"by": by, "from": format_instant(start), "to": format_instant(end)}
         document["steps"] = [{"at": format_instant(at), "pending": pending} for at, pending in steps]
@@ -82,8 +82,8 @@ class Planning:
 
 
 def _moments(when: When, now: int, count: int) -> Document:
-    """The moments from now on; of a single one that moment, also when it has passed."""
-    first = 1 if isinstance(when, Once) else first_index_at_or_after(when, now)
+    """The moments from now on; a single one that has passed is due now."""
+    first = first_index_at_or_after(when, now)
     moments: list[Document] = []
     more = False
     if first is not None:

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
 
-from tidings.domain.command import FINISHED
 from tidings.domain.errors import (
     Invalid,
     KeyReused,
@@ -17,7 +15,8 @@ from tidings.domain.errors import (
     StoreError,
     TidingsError,
 )
-from tidings.wires.answers import Document, OutcomeDocument, encode, errors_document
+from tidings.edges.advice import HTTP, advice
+from tidings.wires.answers import Document, OutcomeDocument, errors_document
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -89,28 +88,12 @@ def problem_document(refusal: Refusal) -> Document:
     return problem | {"detail": refusal.detail} | refusal.members
 
 
-def problem_response(refusal: Refusal) -> Response:
-    """The answer that carries a problem."""
-    return Response(encode(problem_document(refusal)), refusal.status, refusal.headers, PROBLEM_TYPE)
-
-
-_REUSE = "PUT it with ?reuse=true to start it anew, or use another id"
-_ADVICE = {
-    "unknown": "there is no such schedule, or it is no longer remembered: check the id",
-    "in_flight": "it is being released at this moment: look at it again in a second",
-    "already_released": f"it has left already: {_REUSE}",
-    "cancelled": f"it was cancelled: {_REUSE}",
-}
-
-
 def conflict(outcome: OutcomeDocument) -> Refusal:
     """The refusal that a change becomes which did not happen; it carries the outcome's own members."""
     kind = "unknown" if outcome.outcome == "unknown" else "conflict"
     if outcome.reason is not None and "quota" in outcome.reason:
         kind = "quota"
-    detail = _ADVICE.get(outcome.outcome) or outcome.reason or "look at it again with GET"
-    if outcome.outcome == "rejected" and outcome.state in FINISHED:
-        detail = f"{outcome.reason}: {_REUSE}"
+    detail = advice(outcome.outcome, outcome.state, outcome.reason, HTTP)
     members = {name: value for name in _MEMBERS if (value := getattr(outcome, name)) is not None}
     headers = {"retry-after": str(RETRY_AFTER_S)} if kind == "quota" else {}
     return Refusal(kind, detail, headers=headers, **members)

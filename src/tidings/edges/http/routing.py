@@ -61,14 +61,14 @@ class Answer:
 
 def json_answer(document: Any, status: int = 200, headers: Headers = ()) -> Answer:
     """A document as an answer."""
-    return Answer(encode(document), status, headers)
+    return Answer(encode(document) + b"\n", status, headers)
 
 
 def problem_answer(error: Exception) -> Answer:
     """An error as an answer."""
     refusal = refusal_of(error)
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers.items()]
-    return Answer(encode(problem_document(refusal)), refusal.status, headers, PROBLEM_TYPE.encode())
+    return Answer(encode(problem_document(refusal)) + b"\n", refusal.status, headers, PROBLEM_TYPE.encode())
 
 
 class Resource(BaseRoute):
@@ -120,6 +120,21 @@ class Resource(BaseRoute):
             detail = f"{method} is not taken here: use {' or '.join(allowed)}"
             raise Refusal("method_not_allowed", detail, headers={"allow": ", ".join(allowed)})
         return handler
+
+
+class UnknownVerb(Resource):
+    """Below a path that takes verbs, a POST to none of them: they are listed, rather than other methods."""
+
+    def __init__(self, edge: Edge, path: str, verbs: Sequence[str]) -> None:
+        super().__init__(edge, path + "/{verb}", {}, slashes=True)
+        self._verbs = verbs
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if scope.get("method") == "POST" else (Match.NONE, {})
+
+    def _handler(self, method: str) -> Handler:
+        verbs = " or ".join(f".../{verb}" for verb in self._verbs)
+        raise Refusal("not_found", f"there is no such verb here: {method} {verbs}")
 
 
 _NOBODY = Caller("")

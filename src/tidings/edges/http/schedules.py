@@ -10,12 +10,12 @@ from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import (
     body_kind,
     idempotency_key,
-    moment,
     one_of,
     query_of,
     read_body,
     receipt_for,
     whole_number,
+    window,
     yes_or_no,
 )
 from tidings.edges.http.preconditions import Preconditions, etag_of, is_named
@@ -51,13 +51,13 @@ class Schedules:
     async def index(self, call: Call) -> Reply:
         """A page of those that fit."""
         query = query_of(call.scope, "topic", "state", "from", "to", "prefix", "label", "cursor", "limit")
-        now = self._engine.clock.now()
+        due_from, due_to = window(query, self._engine.clock.now())
         rows_max = self._engine.settings.limits.page_rows_max
         wanted = Query(
             query.get("topic"),
             one_of(query, "state", STATES),
-            moment(query, "from", now),
-            moment(query, "to", now),
+            due_from,
+            due_to,
             query.get("prefix"),
             _label(query.get("label")),
             query.get("cursor"),
@@ -74,7 +74,7 @@ class Schedules:
         known = call.headers.get(b"if-none-match")
         if known is not None and is_named(known, etag, weakly=True):
             return Answer(b"", 304, [(b"etag", etag)])
-        return Answer(body, 200, [(b"etag", etag)])
+        return Answer(body + b"\n", 200, [(b"etag", etag)])
 
     async def explain(self, call: Call) -> Reply:
         """What happened to it and when."""
@@ -142,8 +142,7 @@ class Schedules:
         schedule_id = call.text("id")
         found = await self._engine.find(call.caller.tenant, schedule_id)
         if found is None:
-            detail = "there is no such schedule, or it is no longer remembered: check the id"
-            raise Refusal("unknown", detail, id=schedule_id, outcome="unknown")
+            raise conflict(outcome_document(self._engine.unknown(schedule_id)))
         return schedule_document(found)
 
 

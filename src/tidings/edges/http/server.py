@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import uvicorn
 import uvloop
 
-from tidings.domain.errors import StoreError
+from tidings.domain.errors import Invalid, StoreError
 from tidings.edges.http.app import App
 
 STOP_S = 2
@@ -57,13 +57,14 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there; raises `PortTaken` if it cannot. Port 0 takes a free one."""
+    """A socket that listens there; raises `PortTaken` or `Invalid` if it cannot. Port 0 takes a free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError, OverflowError) as error:
-        raise PortTaken(f"{host}:{port} is not an address here ({error}): check host and port") from None
+        reason = getattr(error, "strerror", None) or error
+        raise Invalid("host", f"{host!r} is not an address ({reason}): choose one, such as 127.0.0.1") from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,6 +73,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise Invalid("host", f"{host!r} is not an address of this machine: choose one with --host") from None
         raise PortTaken(_cannot_listen(host, port, error)) from None
     return listener
 
@@ -81,8 +84,6 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
         return f"{host}:{port} is in use by another program: stop it, or choose another port with --port"
     if error.errno == errno.EACCES:
         return f"port {port} may not be used by this user: choose one above 1023 with --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is not an address of this machine: choose another one with --host"
     return f"cannot listen on {host}:{port}: {error.strerror}"
 
 
@@ -107,7 +108,13 @@ async def serve(
 @contextlib.asynccontextmanager
 async def running(app: App, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[tuple[str, int]]:
     """A server at work, and its address; at the end of the block it stops in good order."""
-    listener = listen(host, port)
+    async with running_on(listen(host, port), app) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def running_on(listener: socket.socket, app: App) -> AsyncIterator[tuple[str, int]]:
+    """The same on a socket that listens already."""
     server = _Server(_config(app), app)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="tidings-http")
     try:

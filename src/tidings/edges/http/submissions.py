@@ -20,8 +20,8 @@ from tidings.edges.http.inputs import (
 from tidings.edges.http.lines import BATCH_LINES, Batch, BodyLines
 from tidings.edges.http.ndjson import OutcomeStream
 from tidings.edges.http.problems import conflict
-from tidings.edges.http.routing import Answer, Call, Reply
-from tidings.wires.answers import encode, outcome_document
+from tidings.edges.http.routing import Answer, Call, Reply, json_answer
+from tidings.wires.answers import outcome_document
 from tidings.wires.refusal import refusal
 
 ARRAY_BYTES_MAX = 16 * 1024 * 1024
@@ -74,9 +74,9 @@ def added(outcome: Outcome) -> Answer:
     document = outcome_document(outcome)
     word = outcome.outcome
     if word in {"scheduled", "released"}:
-        return Answer(encode(document), 201, [(b"location", location(outcome.id))])
+        return json_answer(document, 201, [(b"location", location(outcome.id))])
     if word in {"unchanged", "replaced"}:
-        return Answer(encode(document))
+        return json_answer(document)
     raise conflict(document)
 
 

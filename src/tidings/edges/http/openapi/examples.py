@@ -18,7 +18,7 @@ REPLACEMENT = {"topic": "greetings", "every": "R/2026-11-20T09:00:00Z/P1D", "val
 NEW_RECORD = {"key": "order-42", "value": {"hello": "world"}}
 SCHEDULED = {"id": "order-42-reminder", "outcome": "scheduled", "due_at": INSTANT}
 LINES = [
-    SCHEDULED,
+    SCHEDULED | {"line": 1},
     {
         "outcome": "rejected",
         "errors": [{"field": "topic", "detail": 'is missing: say where it goes, for example "topic": "greetings"'}],

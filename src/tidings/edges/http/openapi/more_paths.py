@@ -60,12 +60,14 @@ def watch_paths() -> dict[str, Schema]:
         "content": {"application/json": {"schema": {"type": "object"}}},
     }
     page = answer("A page to try it.", "", "<!doctype html>", "text/html")
+    way = answer("There.", "", "see /docs\n", "text/plain", Location="`/docs`.")
     return {
         "/healthz": _watch("health", "Whether the process is alive", alive),
         "/readyz": _watch("readiness", "Whether it takes changes now", ready, "503"),
         "/metrics": _watch("metrics", "Figures for Prometheus", figures, "404"),
         "/openapi.json": _watch("openapi", "This description", described),
         "/docs": _watch("docs", "A page to try it", page),
+        "/": {"get": operation("Watching", "home", "To the page to try it", {307: way}, guarded=False)},
     }
 
 

@@ -96,7 +96,7 @@ _SCHEDULE: dict[str, Schema] = {
     "topic": TOPIC,
     "state": _STATE,
     "due_at": instant("When the pending occurrence is due, or the last one was."),
-    "at": instant("The moment asked for."),
+    "at": instant("Its moment; one that had passed is due when it was taken."),
     "every": EVERY,
     "anchor_at": instant("Where periods are counted from, if that is not in `every`."),
     "occurrence": number("The number of that occurrence, from 1."),
@@ -127,12 +127,12 @@ SCHEMAS: dict[str, Schema] = {
     "NewRecord": shape("A record to publish now.", "", id=or_null(_ID), topic=or_null(TOPIC), **_MESSAGE_SENT, **_SENT),
     "Outcome": shape("The truthful answer to a change.", "id outcome", **_OUTCOME),
     "Line": shape(
-        "The outcome of one line. A refused one has `errors` and `line`; the last one is a problem if the "
-        "rest could not be taken.",
-        "outcome",
+        "The outcome of one line. A refused one has `errors`; the last one is a problem if the rest could not "
+        "be taken.",
+        "outcome line",
         **_OUTCOME,
         errors=array(ref("Error")),
-        line=number("The line's number, from 1.", minimum=1),
+        line=number("The number of the line (blank ones count) or item, from 1.", minimum=1),
         type=text("The problem's kind."),
         title=text("The problem's title."),
         status=number("The problem's status."),

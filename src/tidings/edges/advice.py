@@ -1,0 +1,35 @@
+"""What to do about a change that did not happen, in the words of the edge that tells it."""
+
+from typing import NamedTuple
+
+SEND_KEY = "send 'Authorization: Bearer <key>'; `tidings keys create` makes one"
+
+
+class Words(NamedTuple):
+    """How an edge names what can be done."""
+
+    replace: str
+    reuse: str
+
+
+HTTP = Words("replace it (PUT)", "PUT it with ?reuse=true")
+
+
+def advice(outcome: str, state: str | None, reason: str | None, words: Words) -> str:
+    """Why a change did not happen, and what to do."""
+    anew = f"{words.reuse} to start it anew, or use another id"
+    match outcome, state:
+        case "unknown", _:
+            return "there is no such schedule, or it is no longer remembered: check the id"
+        case "in_flight", _:
+            return "it is being released at this moment: look at it again in a second"
+        case "already_released", _:
+            return f"it has left already: {anew}"
+        case "cancelled", _:
+            return f"it was cancelled: {anew}"
+        case "rejected", "missed":
+            return f"{reason or 'it was missed'}: {anew}"
+        case "rejected", "pending" | "paused":
+            return f"this id holds a schedule with other content: {words.replace}, cancel it, or use another id"
+        case _:
+            return reason or "look at it again"

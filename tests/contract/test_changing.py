@@ -267,3 +267,13 @@ async def test_what_was_fired_before_the_end_leaves_after_it(store: Store) -> No
     await drain(store, NOW)
     assert sorted(await numbers(store, "often")) == [-1, 1]
     assert await state(store, "often") == "ended"
+
+
+async def test_the_history_of_a_fired_one_keeps_when_it_was_to_leave(store: Store) -> None:
+    due = NOW + 10 * SECOND
+    await applied(store, add("one", due))
+    await applied(store, Fire(ACME, "one"))
+    await drain(store, NOW)
+    history = await store.history(ACME, "one", NOW)
+    assert [event.event for event in history] == ["accepted", "fired", "released"]
+    assert history[0].due == due

@@ -134,3 +134,20 @@ def test_streams_that_are_due_take_turns() -> None:
         for stream in taken:
             heads.set(stream, 50)
     assert sorted(served) == sorted([0, 1, 2, 3, 4] * 2)
+
+
+async def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_leave(store: SqliteStore) -> None:
+    await store.apply([every("damaged", NOW), *(add(f"row-{index}", NOW) for index in range(20))], NOW)
+    store._connection.execute("UPDATE standing SET policy = x'c1'")
+    released, missed = 0, dict[str, int]()
+    for _ in range(100):
+        release = await store.release(NOW + SECOND, 50)
+        released += len(release.lateness_us)
+        missed |= release.missed
+        if not release.more:
+            break
+    assert (released, missed) == (20, {"damaged": 1})
+    found = await store.find(ACME, "damaged", NOW)
+    assert found is not None
+    assert (found.state, found.reason) == ("missed", "damaged")
+    assert (await store.count(NOW)).pending == 0

@@ -195,8 +195,11 @@ class Changes:
             return self._unknown(command.id, now)
         if found.state in FINISHED:
             return _too_late(found)
+        again = found.terms is not None and isinstance(found.terms.when, Every)
+        if not again:
+            self._tell_first(found)
         single.note(self._writer, found, now, "fired")
-        if found.terms is not None and isinstance(found.terms.when, Every):
+        if again:
             self._fire_extra(found, now)
         else:
             self._fire_instead(found, now)

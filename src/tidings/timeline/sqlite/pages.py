@@ -169,7 +169,7 @@ def history(connection: apsw.Connection, writer: Writer, schedule: Schedule, now
     id_hash = writer.idmap.hash(schedule.tenant, schedule.id)
     rows = connection.execute(_SQL["history"], (id_hash, schedule.tenant, schedule.id))
     events = [event for event in (Event(*row) for row in rows) if event.at > since]
-    if schedule.generation == 1:
+    if schedule.generation == 1 and all(event.event != "accepted" for event in events):
         events.append(Event(schedule.accepted, "accepted", due=schedule.due))
     if schedule.finished is not None and schedule.state in {"released", "missed"}:
         end = Event(schedule.finished, schedule.state, schedule.occurrence, schedule.due, schedule.reason)

@@ -1,6 +1,9 @@
 """The release transaction: what is due moves to the log, or is counted as missed."""
 
+import logging
+
 import apsw
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -16,9 +19,12 @@ from tidings.timeline.sqlite.wheel import Wheel
 from tidings.timeline.sqlite.writer import OFFSET_BITS, PARTITIONS_MAX, Writer
 
 FRESH_US = 1_000_000
+DAMAGED = "damaged"
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)  # of a row; any other fault is ours and ends the process
 ROUNDS_MAX = 4
 
 _SQL = queries("release")
+logger = logging.getLogger("tidings.store")
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -30,9 +36,36 @@ class Releasing:
     def __init__(self, writer: Writer, wheel: Wheel) -> None:
         self._writer = writer
         self._wheel = wheel
+        self._careful = 0
+        self._in_hand: tuple[int, ...] = ()
 
     def release(self, now: int, rows_max: int, clock: Clock | None) -> Release:
-        """Release one batch in one transaction; what has not reached `near` in time is moved there first."""
+        """Release one batch. A row that cannot be read is found by going one by one, and set aside."""
+        if self._careful:
+            self._careful -= 1
+            rows_max = 1
+        try:
+            return self._release(now, rows_max, clock)
+        except UNREADABLE:
+            if rows_max > 1:
+                self._careful = rows_max
+                return Release(more=True)
+            logger.exception("a row cannot be released and is set aside")
+            return self._set_aside(now)
+
+    def _set_aside(self, now: int) -> Release:
+        """The row in hand is missed: damaged."""
+        writer = self._writer
+        with writer.transaction() as connection:
+            for arrival, *row in connection.execute(_SQL["damaged"], self._in_hand).fetchall():
+                found = plain("near", arrival, 0, tuple(row))
+                connection.execute("DELETE FROM standing WHERE arrival = ?", (arrival,))
+                single.remove(writer, found)
+                single.finish(writer, found, "missed", now, DAMAGED)
+        return Release(missed={DAMAGED: 1}, more=True)
+
+    def _release(self, now: int, rows_max: int, clock: Clock | None) -> Release:
+        """One batch in one transaction; what has not reached `near` in time is moved there first."""
         writer = self._writer
         writer.refresh()
         if self._wheel.behind(now):
@@ -46,6 +79,8 @@ class Releasing:
             crash.point("release.begun")
             connection.execute("DELETE FROM batch")
             spans, total = self._select(due, now, rows_max)
+            if rows_max == 1:
+                self._in_hand = connection.execute("SELECT stream, due, arrival FROM batch").fetchone() or ()
             done = _Done()
             standing = self._move(spans, now, done) if total else []
             writer.pending -= total

@@ -60,3 +60,8 @@ SELECT near.arrival, near.stream, near.due, near.partition, near.deadline, near.
        near.accepted, near.content, near.id, near.labels, near.message
 FROM batch JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
 WHERE batch.n <= 0 ORDER BY near.due, near.arrival;
+
+-- name: damaged
+-- One row that cannot be released.
+SELECT arrival, stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message
+FROM near WHERE stream = ? AND due = ? AND arrival = ?;

@@ -8,8 +8,7 @@ import pytest
 
 from tests.contract.making import ACME, DAY, HOUR, MINUTE, NOW, SECOND, TOPIC, add
 from tidings.domain.command import Cancel
-from tidings.timeline.sqlite import wheel
-from tidings.timeline.sqlite.far import heads_between
+from tidings.timeline.sqlite import packed, wheel
 from tidings.timeline.sqlite.store import SqliteStore
 
 FOREVER = 10**15
@@ -34,7 +33,7 @@ def size(store: SqliteStore, table: str, due_by: int = 2**62) -> int:
     if table == "near":
         return int(store._connection.execute("SELECT count(*) FROM near WHERE due <= ?", (due_by,)).get)
     single = int(store._connection.execute("SELECT count(*) FROM far WHERE due <= ?", (due_by,)).get)
-    return single + sum(map(len, heads_between(store._connection, 0, due_by)))
+    return single + packed.overdue(store._connection, due_by, 1 << 60)
 
 
 async def left(store: SqliteStore) -> list[int]:

@@ -16,6 +16,7 @@ QUARTER_US = 900 * 1_000_000
 DAY_QUARTERS = 96
 DAY_US = DAY_QUARTERS * QUARTER_US
 QUARTER_LAST = (1 << 63 - ARRIVAL_BITS) - 1  # in 2089; what is due later waits in that bucket
+DAY_LAST = QUARTER_LAST // DAY_QUARTERS
 PLACE_LAST = (1 << 63) - 1
 
 SQL = queries("far")
@@ -45,24 +46,19 @@ class Far:
 
     def _delete_from_parcel(self, place: int) -> bool:
         """Mark a row of a parcel as dead; one that is mostly dead is packed anew, so that nothing piles up."""
-        parcel = _parcel(self._connection, place)
-        if parcel is None:
+        found = _in_parcel(self._connection, place)
+        if found is None:
             return False
-        key, heads_blob, bodies = parcel
-        index = _index(heads_blob, place)
-        if index is None:
-            return False
+        key, heads, index = found
         with self._connection.blob_open("main", "parcel", "heads", key, True) as blob:
             blob.seek(index * parcels.HEAD.itemsize + parcels.LIVE_BYTE)
             blob.write(b"\0")
-        live = parcels.read_heads(heads_blob)["live"]
-        if (int(live.sum()) - 1) * 2 <= len(live):
-            self._repack(key, bodies)
+        if (int(heads["live"].sum()) - 1) * 2 <= len(heads):
+            self._repack(key)
         return True
 
-    def _repack(self, key: int, bodies: bytes) -> None:
-        heads_blob = self._connection.execute("SELECT heads FROM parcel WHERE place = ?", (key,)).get
-        rows = parcels.unpack(heads_blob, bodies)
+    def _repack(self, key: int) -> None:
+        rows = parcels.unpack(*self._connection.execute(SQL["whole"], (key,)).fetchone())
         if len(rows):
             self._connection.execute(SQL["update_parcel"], (key, rows.heads.tobytes(), b"".join(rows.bodies)))
         else:
@@ -79,34 +75,31 @@ def quarters(dues: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.minimum(dues // QUARTER_US, QUARTER_LAST)
 
 
+def place_of(quarter: int) -> int:
+    """The first place of a quarter of an hour, or of the last that there is."""
+    return min(quarter, QUARTER_LAST) << ARRIVAL_BITS
+
+
 def row_at(connection: apsw.Connection, place: int) -> Iterator[tuple[Any, ...]]:
     """The row at a place, read through any connection."""
     yield from connection.execute(SQL["row"], (place,))
-    parcel = _parcel(connection, place)
-    if parcel is not None:
-        rows = parcels.unpack(parcel[1], parcel[2])
-        for index in np.flatnonzero(rows.heads["arrival"] == place & ARRIVAL_MASK).tolist():
-            yield rows.plain(index)
+    found = _in_parcel(connection, place)
+    if found is not None:
+        key, heads, index = found
+        sizes = parcels.sizes(heads)
+        start = int(sizes[:index].sum())
+        body = connection.execute(SQL["body"], (key, start + 1, int(sizes[index]))).get
+        if body is not None:
+            yield Rows(heads[index : index + 1], [body]).plain(0)
 
 
-def heads_between(connection: apsw.Connection, start: int, end: int) -> Iterator[Heads]:
-    """The heads of what is due in a span of time, parcel by parcel."""
-    day = min(start // QUARTER_US, QUARTER_LAST) // DAY_QUARTERS * DAY_QUARTERS
-    last = min(end // QUARTER_US, QUARTER_LAST) + 1
-    span = (day << ARRIVAL_BITS, min(last << ARRIVAL_BITS, PLACE_LAST))
-    for _, blob in connection.execute(SQL["heads"], span):
-        heads = parcels.read_heads(blob)
-        yield heads[(heads["live"] == 1) & (heads["due"] >= start) & (heads["due"] < end)]
-
-
-def _parcel(connection: apsw.Connection, place: int) -> tuple[int, bytes, bytes] | None:
-    bucket = place & ~ARRIVAL_MASK
-    found: tuple[int, bytes, bytes] | None = connection.execute(SQL["parcel"], (bucket, place)).fetchone()
-    return found
-
-
-def _index(heads_blob: bytes, place: int) -> int | None:
-    """Where in a parcel the row of a place stands, if it is there and alive."""
-    heads = parcels.read_heads(heads_blob)
-    found = np.flatnonzero((heads["arrival"] == place & ARRIVAL_MASK) & (heads["live"] == 1))
-    return int(found[0]) if len(found) else None
+def _in_parcel(connection: apsw.Connection, place: int) -> tuple[int, Heads, int] | None:
+    """The parcel that holds a row which is alive: its place, its heads, and where in it the row stands."""
+    found = connection.execute(SQL["parcel"], (place & ~ARRIVAL_MASK, place)).fetchone()
+    if found is None:
+        return None
+    heads = parcels.read_heads(found[1])
+    index = int(np.searchsorted(heads["arrival"], place & ARRIVAL_MASK))
+    if index == len(heads) or heads["arrival"][index] != place & ARRIVAL_MASK or not heads["live"][index]:
+        return None
+    return found[0], heads, index

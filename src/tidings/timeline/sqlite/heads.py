@@ -21,15 +21,6 @@ class Heads:
         if known is None or due < known:
             self.set(stream, due)
 
-    def offer_all(self, streams: list[int], dues: list[int], near_until: int) -> None:
-        """The same for a batch, of which only what is due before `near_until` is near."""
-        first: dict[int, int] = {}
-        for stream, due in zip(streams, dues, strict=True):
-            if due < near_until and due < first.get(stream, near_until):
-                first[stream] = due
-        for stream, due in first.items():
-            self.offer(stream, due)
-
     def set(self, stream: int, due: int | None) -> None:
         """The stream's first row is due then; None: it has none."""
         if self._due.get(stream) == due:

@@ -5,7 +5,7 @@ order of arrival, and from there into sorted runs that are merged eight at a tim
 each run tells, for a whole batch at once, that nearly all new ids are new.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 import apsw
@@ -18,6 +18,7 @@ from tidings.timeline.sqlite.recent import Entries, Recent
 RECENT_ENTRIES_MAX = 32_768
 CHUNK_ENTRIES = 4_096
 FILTER_PART_WORDS = 64 * 1024
+SAME_HASH_MAX = 8  # far more than ids ever share a hash by chance
 
 
 class Run:
@@ -78,17 +79,24 @@ class IdMap:
             found.update(run.filter.test(probes).tolist())
         return found
 
-    def places(self, connection: apsw.Connection, id_hash: int) -> list[tuple[int, int]]:
-        """Every (arrival, due) entered under a hash, the newest first."""
+    def places(self, connection: apsw.Connection, id_hash: int) -> Iterator[tuple[int, int]]:
+        """Every (arrival, due) entered under a hash, the newest first: what is recent is newer than any run."""
+        state = self.state
+        yield from state[0].places(id_hash)
+        yield from self._places_in_runs(connection, id_hash, state[1])
+
+    def _places_in_runs(
+        self, connection: apsw.Connection, id_hash: int, runs: tuple[Run, ...]
+    ) -> list[tuple[int, int]]:
         while True:
-            state = self.state
-            found = state[0].places(id_hash)
+            found: list[tuple[int, int]] = []
             probes = Probes(np.array([id_hash], dtype=np.int64))
-            for run in state[1]:
+            for run in runs:
                 if len(run.filter.test(probes)):
                     found += _run_places(connection, run, id_hash)
-            if state[1] is self.state[1]:  # else a merge may have taken a run away while we looked
+            if runs is self.state[1]:  # else a merge may have taken a run away while we looked
                 return sorted(set(found), reverse=True)
+            runs = self.state[1]
 
     def flush(self, connection: apsw.Connection) -> None:
         """Write the recent entries as a run of the lowest level. Call `swap_flushed` after the commit."""
@@ -122,8 +130,12 @@ def _digest(begun: blake2b, name: str) -> bytes:
 
 
 def in_order(entries: Entries) -> Entries:
-    """Entries sorted by hash, then arrival."""
-    return np.ascontiguousarray(entries[:, np.lexsort((entries[1], entries[0]))])
+    """Entries sorted by hash, then arrival. An id that was replaced over and over keeps its newest few."""
+    entries = entries[:, np.lexsort((entries[1], entries[0]))]
+    hashes = entries[0]
+    newest = np.ones(len(hashes), dtype=np.bool_)
+    newest[:-SAME_HASH_MAX] = hashes[:-SAME_HASH_MAX] != hashes[SAME_HASH_MAX:]
+    return np.ascontiguousarray(entries[:, newest])
 
 
 def next_run(connection: apsw.Connection) -> int:

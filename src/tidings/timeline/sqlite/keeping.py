@@ -28,7 +28,7 @@ class Keeping:
     def tend(self, now: int) -> bool:
         """One slice; True if more is waiting."""
         self._writer.refresh()
-        if self._wheel.turn(now):
+        if self._flush() or self._wheel.turn(now):
             return True
         try:
             if self._tend_map(now):
@@ -38,13 +38,17 @@ class Keeping:
             raise
         return self._retention.trim(now)
 
-    def _tend_map(self, now: int) -> bool:
+    def _flush(self) -> bool:
+        """Write the newest ids out when they are many; before anything else, so that they stay few."""
         idmap = self._writer.idmap
-        if idmap.recent_count >= RECENT_ENTRIES_MAX:
-            with self._writer.transaction() as connection:
-                idmap.flush(connection)
-            idmap.swap_flushed()
-            return True
+        if idmap.recent_count < RECENT_ENTRIES_MAX:
+            return False
+        with self._writer.transaction() as connection:
+            idmap.flush(connection)
+        idmap.swap_flushed()
+        return True
+
+    def _tend_map(self, now: int) -> bool:
         if self._garbage:
             with self._writer.transaction() as connection:
                 garbage = merge.sweep(connection, self._merge is not None)

@@ -19,18 +19,17 @@ class Lease:
         self._boot = _boot()
 
     def acquire(self, elapsed: int, lease_us: int) -> tuple[bool, bool]:
-        """Take or renew it: (we own it, we did not before)."""
+        """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale."""
         connection = self._writer.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             answer = self._take(connection, elapsed, lease_us)
+            self._writer.stale = self._writer.stale or answer == (True, True)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        if answer == (True, True):
-            self._writer.load()
         return answer
 
     def _take(self, connection: apsw.Connection, elapsed: int, lease_us: int) -> tuple[bool, bool]:

@@ -13,8 +13,7 @@ from tidings.domain.schedule import Event, Page, Query, Schedule
 from tidings.domain.when import Every
 from tidings.timeline.sqlite import lookup, packed
 from tidings.timeline.sqlite.database import queries
-from tidings.timeline.sqlite.far import DAY_US, QUARTER_US
-from tidings.timeline.sqlite.rows import ARRIVAL_BITS
+from tidings.timeline.sqlite.far import DAY_LAST, DAY_US, QUARTER_US, place_of
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
 
 DAYS_PER_PAGE_MAX = 31
@@ -89,7 +88,7 @@ class Pages:
 
     def _far(self) -> Iterator[_Row]:
         """Day by day from the cursor on, until the page is full or enough was looked at."""
-        taken, day = 0, max(0, self._after[0]) // DAY_US
+        taken, day = 0, min(max(0, self._after[0]) // DAY_US, DAY_LAST)
         for _ in range(DAYS_PER_PAGE_MAX):
             found = packed.next_day(self._connection, day)
             if found is None or found * DAY_US >= self._until or taken > self._query.limit:
@@ -153,7 +152,7 @@ def overdue(connection: apsw.Connection, writer: Writer, now: int) -> int:
     for stream in list(writer.stream_names):
         total += int(connection.execute(sql, (stream, now, OVERDUE_ROWS_MAX)).get)
     sql = "SELECT count(*) FROM (SELECT 1 FROM far WHERE place < ? AND due <= ? LIMIT ?)"
-    first = ((now // QUARTER_US) + 1) << ARRIVAL_BITS
+    first = place_of(now // QUARTER_US + 1)
     total += int(connection.execute(sql, (first, now, OVERDUE_ROWS_MAX)).get)  # after an outage much may be far still
     total += packed.overdue(connection, now, OVERDUE_ROWS_MAX)
     return min(total, OVERDUE_ROWS_MAX)

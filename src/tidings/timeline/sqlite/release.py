@@ -22,6 +22,7 @@ FRESH_US = 1_000_000
 DAMAGED = "damaged"
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)  # of a row; any other fault is ours and ends the process
 ROUNDS_MAX = 4
+BATCH_BYTES_MAX = 8 * 1024 * 1024
 
 _SQL = queries("release")
 logger = logging.getLogger("tidings.store")
@@ -78,7 +79,7 @@ class Releasing:
                 return Release(more=self._wheel.behind(now))
             crash.point("release.begun")
             connection.execute("DELETE FROM batch")
-            spans, total = self._select(due, now, rows_max)
+            spans, total = self._select_bounded(due, now, rows_max)
             if rows_max == 1:
                 self._in_hand = connection.execute("SELECT stream, due, arrival FROM batch").fetchone() or ()
             done = _Done()
@@ -91,6 +92,15 @@ class Releasing:
         crash.point("release.committed")
         done.more = writer.next_due is not None and writer.next_due <= now
         return done.release()
+
+    def _select_bounded(self, due: dict[int, int], now: int, rows_max: int) -> tuple[list["_Span"], int]:
+        """The batch; if it turns out to be too large in bytes, a smaller one."""
+        spans, total = self._select(due, now, rows_max)
+        size = self._writer.connection.execute("SELECT ifnull(sum(size), 0) FROM batch").get
+        if size > BATCH_BYTES_MAX and total > 1:
+            self._writer.connection.execute("DELETE FROM batch")
+            spans, total = self._select(due, now, max(1, total * BATCH_BYTES_MAX // size))
+        return spans, total
 
     def _select(self, due: dict[int, int], now: int, rows_max: int) -> tuple[list["_Span"], int]:
         """Choose the batch: fair shares in rounds, until it is full or nothing is left."""

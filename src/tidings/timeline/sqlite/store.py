@@ -41,6 +41,9 @@ def _translated(verb: Verb) -> Verb:
     return cast(Verb, translated)
 
 
+LOOKS_MAX = 20
+
+
 class SqliteStore:
     """One file. A thread writes, a thread scans; short reads are done where they are asked for."""
 
@@ -110,21 +113,27 @@ class SqliteStore:
 
     @_translated
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
-        await self._refresh()
-        found = self._find(tenant, schedule_id, now)
-        if found is None:
-            return None
-        if found.message is None and found.position is not None:
-            found.message = self._reader.execute("SELECT message FROM log WHERE position = ?", (found.position,)).get
-        return lookup.present(self._writer, found)
+        for _ in range(LOOKS_MAX):
+            await self._refresh()
+            with contextlib.suppress(KeyError):  # a name that is newer than what a stand-by knows
+                found = self._find(tenant, schedule_id, now)
+                if found is not None:
+                    return lookup.present(self._writer, found)
+            if not await self._has_aged():
+                return None
+        return None
 
     def _find(self, tenant: str, schedule_id: str, now: int) -> lookup.Found | None:
         """What moves while we look from table to table may be missed: then look again."""
-        while True:
-            commits = self._writer.commits
+        for _ in range(LOOKS_MAX):
+            version = self._reader.pragma("data_version")
             found = lookup.find(self._reader, self._writer, tenant, schedule_id, now)
-            if found is not None or commits == self._writer.commits:
+            if found is not None and found.message is None and found.position is not None:
+                sql = "SELECT message FROM log WHERE position = ?"
+                found.message = self._reader.execute(sql, (found.position,)).get
+            if found is not None or version == self._reader.pragma("data_version"):
                 return found
+        return None
 
     @_translated
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
@@ -132,9 +141,12 @@ class SqliteStore:
         return [] if schedule is None else pages.history(self._reader, self._writer, schedule, now)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        await self._refresh()
-        listing = pages.Pages(self._scanner, self._writer, tenant, query, now)
-        return await self._scanning.run(listing.page)
+        for _ in range(LOOKS_MAX):
+            await self._refresh()
+            listing = pages.Pages(self._scanner, self._writer, tenant, query, now)
+            with contextlib.suppress(KeyError):
+                return await self._scanning.run(listing.page)
+        raise StoreError("the store changes faster than this stand-by can read it: ask its owner, or try again")
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
         return await self._scanning.run(pages.forecast, self._scanner, tenant, start, end, width_us)
@@ -150,6 +162,12 @@ class SqliteStore:
             await self._writing.run(self._reload)
         elif self._writer.stale:
             await self._writing.run(self._writer.refresh)
+
+    async def _has_aged(self) -> bool:
+        """Whether what we know of another's file has changed since we looked."""
+        return self._writer.token is None and await self._writing.run(
+            lambda: self._connection.pragma("data_version") != self._version
+        )
 
     def _reload(self) -> None:
         version = self._connection.pragma("data_version")
@@ -215,6 +233,7 @@ class SqliteStore:
         owns, new = self._lease.acquire(elapsed, lease_us)
         if new:
             self._keeping.begin()
+        self._writer.refresh()
         return owns
 
     async def resign(self) -> None:

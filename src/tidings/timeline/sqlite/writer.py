@@ -79,7 +79,6 @@ class Writer:
         self.stream_names: dict[int, tuple[str, Priority]] = {}
         self.topics: dict[tuple[str, str], int] = {}
         self.topic_counts: Counter[str] = Counter()
-        self.commits = 0
         self.stale = False
         self.topic_names: dict[int, tuple[str, str]] = {}
         connection.execute(_BATCH)
@@ -143,8 +142,9 @@ class Writer:
                 connection.execute("ROLLBACK")
             self.load()
             raise
-        self.commits += 1
+        self.stale = True  # until it is known what comes next
         self.look_ahead()
+        self.stale = False
 
     def look_ahead(self) -> None:
         """Note when there is work: something near falls due, or the time of a bucket of `far` begins."""

@@ -26,7 +26,15 @@ FROM far WHERE place = ?;
 
 -- name: parcel
 -- The parcel that holds a place, if one of its bucket does.
-SELECT place, heads, bodies FROM parcel WHERE place >= ?1 AND place <= ?2 ORDER BY place DESC LIMIT 1;
+SELECT place, heads FROM parcel WHERE place >= ?1 AND place <= ?2 ORDER BY place DESC LIMIT 1;
+
+-- name: body
+-- One body of a parcel: which, from where (counted from 1), how long.
+SELECT substr(bodies, ?2, ?3) FROM parcel WHERE place = ?1;
+
+-- name: whole
+-- One parcel.
+SELECT heads, bodies FROM parcel WHERE place = ?;
 
 -- name: delete_parcel
 -- One parcel.
@@ -59,8 +67,12 @@ SELECT place, heads FROM parcel WHERE place >= ?1 AND place < ?2 ORDER BY place;
 DELETE FROM parcel WHERE place >= ?1 AND place <= ?2;
 
 -- name: slice
--- The last place of the next few rows of a span.
-SELECT max(place) FROM (SELECT place FROM far WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3);
+-- The next few rows of a span, and how large they are.
+SELECT place, length(message) FROM far WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3;
+
+-- name: last_before
+-- The last parcel before a place.
+SELECT max(place) FROM parcel WHERE place < ?1;
 
 -- name: near_heads
 -- When the first row of each stream is due, of a slice that comes near.

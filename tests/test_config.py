@@ -55,6 +55,14 @@ def test_variables_of_other_parts_are_left_alone() -> None:
     load(None, {"TIDINGS_URL": "x", "TIDINGS_KEY": "y", "TIDINGS_CRASH_AT": "z"}, {})
 
 
+def test_variables_of_a_service_in_kubernetes_are_left_alone() -> None:
+    address = "tcp://10.0.0.1:8460"
+    service = {"TIDINGS_PORT": address, "TIDINGS_PORT_8460_TCP": address, "TIDINGS_PORT_8460_TCP_PROTO": "tcp"}
+    service |= {"TIDINGS_SERVICE_HOST": "10.0.0.1", "TIDINGS_SERVICE_PORT": "8460", "TIDINGS_SERVICE_PORT_HTTP": "8460"}
+    assert load(None, service, {}).config == Config()
+    assert "TIDINGS_PORT is not a variable: did you mean" in problems(TIDINGS_PORT="9000")
+
+
 def test_every_limit_has_a_key_in_human_units() -> None:
     keys = {option.field for option in OPTIONS.values() if option.section == "limits"}
     assert keys == set(Limits.__struct_fields__)
@@ -120,6 +128,7 @@ def test_variables_and_flags_are_named_too() -> None:
     assert "TIDINGS_SERVER_PORT: '-1'" in problems(TIDINGS_SERVER_PORT="-1")
     unknown = problems(TIDINGS_SERVER_PROT="1")
     assert "TIDINGS_SERVER_PROT is not a variable: did you mean TIDINGS_SERVER_PORT" in unknown
+    assert unknown.endswith("TIDINGS_CONFIG, TIDINGS_URL, TIDINGS_KEY")
     with pytest.raises(ConfigError) as caught:
         load(None, {}, {"log.retentoin": ("--set log.retentoin", "1d"), "lgo.x": ("--set lgo.x", "1")})
     first, second = caught.value.problems

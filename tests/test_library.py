@@ -9,7 +9,7 @@ import pytest
 
 import tidings
 from tidings.clock import SystemClock
-from tidings.domain.errors import Invalid, NotOwner
+from tidings.domain.errors import Invalid, NotOwner, TidingsError
 from tidings.library import Record, Tidings
 
 PATIENCE_S = 10.0
@@ -52,7 +52,14 @@ async def test_schedule_and_follow(t: Tidings) -> None:
 
 @pytest.mark.parametrize(
     ("value", "bytes_"),
-    [("text", b"text"), (b"\xff\x00", b"\xff\x00"), ([1, None], b"[1,null]"), (None, None)],
+    [
+        ("text", b"text"),
+        (b"\xff\x00", b"\xff\x00"),
+        (bytearray(b"\xff"), b"\xff"),
+        (memoryview(b"\xff"), b"\xff"),
+        ([1, None], b"[1,null]"),
+        (None, None),
+    ],
 )
 async def test_values_leave_as_they_came(t: Tidings, value: object, bytes_: bytes | None) -> None:
     await t.publish("values", value, headers={"a": b"\xfe"})
@@ -115,11 +122,56 @@ async def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
         assert b.tenant == "b"
 
 
-async def test_wrong_values_say_what_to_change(t: Tidings) -> None:
-    with pytest.raises(Invalid, match="value: is neither"):
-        await t.schedule("x", object())
-    with pytest.raises(Invalid, match="choose from high"):
-        await t.schedule("x", "1", priority="urgent")  # type: ignore[arg-type]
+async def test_a_schedule_shows_what_it_carries(t: Tidings) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    await t.schedule("x", {"n": 1}, id="a", at=at, key="k", headers={"h": "1"}, labels={"l": "2"}, priority="low")
+    found = await t.find("a")
+    assert found is not None
+    assert (found.json(), found.text, found.value) == ({"n": 1}, '{"n":1}', b'{"n":1}')
+    assert (found.key, found.headers, found.labels, found.priority) == (b"k", (("h", b"1"),), {"l": "2"}, "low")
+    assert (found.id, found.topic, found.state, found.due) == ("a", "x", "pending", at)
+    assert (found.occurrence, found.generation, found.finished, found.reason) == (1, 1, None, None)
+    [listed] = [schedule async for schedule in t.list(label=("l", "2"))]
+    assert listed.id == "a"
+    [event] = await t.explain("a")
+    assert (event.event, event.at, event.due) == ("accepted", found.accepted, at)
+    await t.cancel("a")
+    cancelled = await t.find("a")
+    assert cancelled is not None
+    assert cancelled.finished is not None
+    assert (cancelled.state, cancelled.labels) == ("cancelled", {"l": "2"})
+
+
+async def break_engine(t: Tidings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the dispatcher meet what it does not expect."""
+
+    async def fail() -> int:
+        raise OSError("broken")
+
+    monkeypatch.setattr(t.engine.dispatcher, "tick", fail)
+    t.engine.waiter.wake()
+    with pytest.raises(TidingsError, match=r"releases no more: OSError\('broken'\)"):
+        await take(t, "x", 1)
+
+
+async def test_a_program_learns_that_its_engine_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = tidings.open(":memory:")
+    t = await opened.__aenter__()
+    await break_engine(t, monkeypatch)
+    for call in (t.publish("x"), t.find("a"), t.cancel("a"), t.schedule_many([tidings.make_request("x")])):
+        with pytest.raises(TidingsError, match="releases no more"):
+            await call
+    with pytest.raises(TidingsError, match="releases no more"):
+        t.follow("x")
+    with pytest.raises(TidingsError, match="releases no more"):
+        await opened.__aexit__(None, None, None)
+
+
+async def test_an_error_of_the_program_itself_goes_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = tidings.open(":memory:")
+    await break_engine(await opened.__aenter__(), monkeypatch)
+    mine = ValueError("mine")
+    await opened.__aexit__(ValueError, mine, None)
 
 
 async def test_a_file_in_use_is_refused_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +193,4 @@ def test_the_package_offers_what_it_says() -> None:
     assert all(getattr(tidings, name) is not None for name in tidings.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         getattr(tidings, "nothing")  # noqa: B009 - mypy knows that it is not there
+    assert set(tidings.__all__) <= set(dir(tidings))

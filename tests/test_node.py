@@ -18,7 +18,7 @@ import pytest
 from tidings.clock import SystemClock
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.exits import Failure
-from tidings.node import url_of
+from tidings.node import url_from_here, url_of
 
 START_S = 15.0
 STOP_S = 5.0
@@ -188,7 +188,9 @@ def test_other_addresses_want_keys(start: Start, tmp_path: Path, host: str) -> N
     assert command is not None
     made = tidings(tmp_path, *command[1].split())
     assert made.returncode == 0
-    client = start("--host", host).ready(made.stdout.strip())
+    open_to_all = start("--host", host)
+    client = open_to_all.ready(made.stdout.strip())
+    assert f"listening on {url_of(host, 0)[:-1]}" in open_to_all.log
     assert client.call("GET", "/v1/topics") == {"topics": []}
     stranger = Client(client.url)
     with pytest.raises(Failure, match="API key") as turned_away:
@@ -328,7 +330,7 @@ def test_a_person_is_greeted(tmp_path: Path) -> None:
     [("127.0.0.1", "http://127.0.0.1:1"), ("0.0.0.0", "http://127.0.0.1:1"), ("::", "http://[::1]:1")],
 )
 def test_urls(host: str, url: str) -> None:
-    assert url_of(host, 1) == url
+    assert url_from_here(url_of(host, 1)) == url
 
 
 def test_health_and_docs(start: Start) -> None:

@@ -1,5 +1,7 @@
 """The kit for tests is tested too."""
 
+from datetime import timedelta
+
 import pytest
 
 from tidings.clock import Clock
@@ -11,6 +13,13 @@ def test_time_passes_on_both_clocks() -> None:
     assert isinstance(clock, SimulatedClock)
     clock.advance(10)
     assert (clock.now(), clock.elapsed()) == (1_010, 15)
+
+
+def test_a_length_may_be_a_timedelta() -> None:
+    clock = SimulatedClock(now=1_000)
+    clock.advance(timedelta(seconds=2))
+    clock.step(timedelta(milliseconds=-1))
+    assert (clock.now(), clock.elapsed()) == (2_000_000, 2_000_000)
 
 
 @pytest.mark.parametrize("us", [500, -500])

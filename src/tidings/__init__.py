@@ -7,17 +7,19 @@ if TYPE_CHECKING:
     from tidings.domain.command import Outcome
     from tidings.domain.errors import Invalid, NotOwner, TidingsError
     from tidings.domain.request import Limits, Request
-    from tidings.library import Record, Tidings, make_request, open
+    from tidings.library import Event, Record, Schedule, Tidings, make_request, open
 
 __version__ = "0.1.0"
 __all__ = [
     "Config",
+    "Event",
     "Invalid",
     "Limits",
     "NotOwner",
     "Outcome",
     "Record",
     "Request",
+    "Schedule",
     "Tidings",
     "TidingsError",
     "__version__",
@@ -31,7 +33,7 @@ _PLACES = {
     "Outcome": "tidings.domain.command",
     "Request": "tidings.domain.request",
     **dict.fromkeys(("Invalid", "NotOwner", "TidingsError"), "tidings.domain.errors"),
-    **dict.fromkeys(("Record", "Tidings", "make_request", "open"), "tidings.library"),
+    **dict.fromkeys(("Event", "Record", "Schedule", "Tidings", "make_request", "open"), "tidings.library"),
 }
 
 
@@ -42,3 +44,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, those that are not loaded yet too."""
+    return sorted({*globals(), *__all__})

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import re
 import signal
 import socket
 import sys
@@ -18,6 +17,7 @@ from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.domain.errors import Invalid, NotFound, TidingsError
 from tidings.domain.facts import Listener
+from tidings.domain.names import check_name
 from tidings.edges.cli.program import program
 from tidings.engine import Engine, Settings
 from tidings.observe.logs import FactLog
@@ -31,7 +31,6 @@ MEMORY = ":memory:"
 URL_DEFAULT = "http://127.0.0.1:8460"
 SWITCH_INTERVAL_S = 0.0005  # the writer's thread and the loop hand over to each other often
 STOP_S_MAX = 4.7
-KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 T = TypeVar("T")
 logger = logging.getLogger("tidings")
@@ -201,11 +200,12 @@ def _announce(url: str, config: Config) -> None:
     if not sys.stdout.isatty():
         logger.info("listening on %s", url, extra={"url": url, "store": store, "version": __version__})
         return
-    other = "" if url == URL_DEFAULT else f" --url {url}"
+    here = url_from_here(url)
+    other = "" if here == URL_DEFAULT else f" --url {here}"
     sys.stdout.write(
         f"Tidings {__version__} listens on {url}\n"
         f"  store     {store if store == MEMORY else file_of(store).resolve()}\n"
-        f"  docs      {url}/docs\n"
+        f"  docs      {here}/docs\n"
         f'  schedule  {program()} schedule --to greetings --at +5s \'{{"hello":"world"}}\'{other}\n'
         f"  follow    {program()} tail greetings{other}\n"
         "  stop      Ctrl-C\n"
@@ -214,9 +214,13 @@ def _announce(url: str, config: Config) -> None:
 
 
 def url_of(host: str, port: int) -> str:
-    """Where a server on this address is reached from this machine."""
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+    """The URL of an address that is listened on."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def url_from_here(url: str) -> str:
+    """The same for a client on this machine: an address that stands for all of them cannot be called everywhere."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 # API keys, in a store that no server need have open
@@ -226,9 +230,8 @@ def create_key(path: str, name: str, tenant: str, admin: bool) -> str:
     """Make a key and answer it: only its digest is kept."""
     from tidings.edges.http.auth import make_key
 
-    for field, text in (("name", name), ("tenant", tenant)):
-        if not KEY_NAME.fullmatch(text):
-            raise Invalid(field, "use 1 to 63 letters, digits, '.', '_' and '-', the first not a sign")
+    check_name(name, "name")
+    check_name(tenant, "tenant")
     key, stored = make_key(name, tenant, admin=admin, now=SystemClock().now())
 
     async def add(keys: Keys) -> None:

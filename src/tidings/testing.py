@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 POLL_S = 0.005
@@ -25,15 +26,20 @@ class SimulatedClock:
         """Microseconds that have passed, whatever the wall clock did."""
         return self._elapsed
 
-    def advance(self, us: int) -> None:
-        """Let time pass."""
+    def advance(self, by: int | timedelta) -> None:
+        """Let time pass: microseconds, or a timedelta."""
+        us = _microseconds(by)
         assert us >= 0, "time passes forward; a wall clock set back is a step"
         self._now += us
         self._elapsed += us
 
-    def step(self, us: int) -> None:
-        """Set the wall clock ahead, or back if negative, while no time passes."""
-        self._now += us
+    def step(self, by: int | timedelta) -> None:
+        """Set the wall clock ahead, or back if negative, while no time passes: microseconds, or a timedelta."""
+        self._now += _microseconds(by)
+
+
+def _microseconds(length: int | timedelta) -> int:
+    return length // timedelta(microseconds=1) if isinstance(length, timedelta) else length
 
 
 @overload

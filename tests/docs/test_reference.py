@@ -118,7 +118,9 @@ def test_every_name_of_the_library_is_described() -> None:
     names = {name for name in tidings.__all__ if name != "__version__"}
     names |= {name for name in vars(tidings.Tidings) if not name.startswith("_")}
     names |= set(Options.__annotations__)
-    names |= {field.name for field in msgspec.structs.fields(tidings.Record)} | {"late_ms", "text", "json"}
+    for struct in (tidings.Event, tidings.Outcome, tidings.Record, tidings.Schedule):
+        names |= {field.name for field in msgspec.structs.fields(struct)}
+    names |= {"late_ms", "text", "json"}
     described = said("python") | {name.removeprefix("tidings.") for name in said("python")}
     assert names - described == set()
 

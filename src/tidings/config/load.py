@@ -1,5 +1,6 @@
 """Settings from `tidings.toml`, then `TIDINGS_*`, then flags; the later one wins."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,10 @@ from tidings.domain.errors import TidingsError
 
 FILE_NAME = "tidings.toml"
 FILE_VARIABLE = "TIDINGS_CONFIG"
-NO_SETTINGS = {"TIDINGS_URL", "TIDINGS_KEY", "TIDINGS_CRASH_AT", FILE_VARIABLE}  # of other parts of Tidings
+NO_SETTINGS = (FILE_VARIABLE, "TIDINGS_URL", "TIDINGS_KEY")  # of other parts of Tidings
+CRASH_VARIABLE = "TIDINGS_CRASH_AT"
+# What Kubernetes puts into every container for a Service that is called tidings.
+_OF_A_SERVICE = re.compile(r"TIDINGS_(PORT=[a-z]+://.*|PORT_\w+=.*|SERVICE_\w+=.*)", re.DOTALL)
 
 
 class ConfigError(TidingsError):
@@ -90,12 +94,14 @@ def _from_file(named: str | None, problems: list[str]) -> Iterator[Found]:
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[Found]:
     names = {option.variable: option.name for option in OPTIONS.values()}
     for variable in sorted(environment):
-        if not variable.startswith(PREFIX) or variable in NO_SETTINGS:
+        if not variable.startswith(PREFIX) or variable in {*NO_SETTINGS, CRASH_VARIABLE}:
+            continue
+        if _OF_A_SERVICE.fullmatch(f"{variable}={environment[variable]}"):
             continue
         if variable in names:
             yield names[variable], variable, variable, environment[variable]
         else:
-            problems.append(f"{variable} {_unknown(variable, list(names), 'variable')}")
+            problems.append(f"{variable} {_unknown(variable, [*names, *NO_SETTINGS], 'variable')}")
 
 
 def _from_flags(flags: Mapping[str, tuple[str, str]], problems: list[str]) -> Iterator[Found]:

@@ -2,7 +2,7 @@
 
 TidingsError
 |-- Invalid          a request cannot be accepted as it stands; says which field and what to change
-|-- KeyReused        an idempotency key came again with another body
+|-- KeyReused        an idempotency key came again with another request
 |-- NotOwner         this process stands by: another one owns the timeline
 |-- StoreError       the store cannot be used: newer version, damaged, full
 |-- NotAMember       a consumer group's former member tried to fetch or commit
@@ -27,7 +27,7 @@ class Invalid(TidingsError):
 
 
 class KeyReused(TidingsError):
-    """An idempotency key came again with another body."""
+    """An idempotency key came again with another request."""
 
 
 class NotOwner(TidingsError):

@@ -43,6 +43,7 @@ _COUNT = re.compile(r"R([0-9]*)")
 
 _INSTANT_HINT = "write an instant such as 2026-11-20T09:00:00Z or 2026-11-20T10:00:00+01:00"
 _DURATION_HINT = "write a duration such as PT5S, P1M, P1DT12H, 5s, 250ms or 1h30m"
+_EXACT_HINT = "write a duration such as PT5S, P1DT12H, 5s, 250ms or 1h30m"
 _INTERVAL_HINT = (
     "write PT10M, R/<start>/<period>, R/<start>/<period>/<end>, Rn/<start>/<end> or Rn/<period>/<end>, "
     "for example R/2026-11-20T09:00:00Z/PT1H"
@@ -108,18 +109,18 @@ def _date(day: int) -> str:
 
 
 @lru_cache(maxsize=1_024)  # producers use the same few
-def parse_duration(text: str, field: str) -> Period:
+def parse_duration(text: str, field: str, hint: str = _DURATION_HINT) -> Period:
     """The length that an ISO 8601 duration (`P1DT2H`) or a short form (`+5s`, `1h30m`) names; never zero."""
     if len(text) > TEXT_CHARS_MAX:
-        raise _refused(field, text, f"is longer than {TEXT_CHARS_MAX} characters: {_DURATION_HINT}")
+        raise _refused(field, text, f"is longer than {TEXT_CHARS_MAX} characters: {hint}")
     if text.startswith("-") or (text.startswith("P") and "-" in text):
-        raise _refused(field, text, f"is negative: a duration goes forward, {_DURATION_HINT}")
+        raise _refused(field, text, f"is negative: a duration goes forward, {hint}")
     if found := _ISO_DURATION.fullmatch(text):
-        period = _sum(text, found.groups(), _ISO_UNITS, field)
+        period = _sum(text, found.groups(), _ISO_UNITS, field, hint)
     elif found := _SHORT_DURATION.fullmatch(text):
-        period = _sum(text, found.groups(), _SHORT_UNITS, field)
+        period = _sum(text, found.groups(), _SHORT_UNITS, field, hint)
     else:
-        raise _refused(field, text, f"is not a duration: {_DURATION_HINT}")
+        raise _refused(field, text, f"is not a duration: {hint}")
     if period.months > MONTHS_MAX or period.min_us() > PERIOD_MAX_US:
         raise _refused(field, text, "is longer than 10,000 years: write a shorter duration")
     return period
@@ -127,13 +128,13 @@ def parse_duration(text: str, field: str) -> Period:
 
 def parse_exact_duration(text: str, field: str) -> int:
     """The microseconds that a duration without years and months names."""
-    period = parse_duration(text, field)
+    period = parse_duration(text, field, _EXACT_HINT)
     if period.months:
         raise _refused(field, text, "has months or years, which vary: write days, for example P30D")
     return period.us
 
 
-def _sum(text: str, numbers: Sequence[str | None], units: Sequence[Period], field: str) -> Period:
+def _sum(text: str, numbers: Sequence[str | None], units: Sequence[Period], field: str, hint: str) -> Period:
     """The sum of the components; numbers are (whole, fraction) for each unit, None where absent."""
     components = list(_components(numbers, units))
     if any(fraction for _, fraction, _ in components[:-1]):
@@ -149,7 +150,7 @@ def _sum(text: str, numbers: Sequence[str | None], units: Sequence[Period], fiel
         months += amount * unit.months // scale
         us -= -amount * unit.us // scale  # rounded up: never early
     if months == us == 0:
-        raise _refused(field, text, f"has no length: {_DURATION_HINT}")
+        raise _refused(field, text, f"has no length: {hint}")
     return Period(months, us)
 
 

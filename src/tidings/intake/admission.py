@@ -160,7 +160,8 @@ class Admission:
         field = "at" if isinstance(when, Once) else "every"
         if asked < 0:
             return Invalid(field, "lies before 1970")
-        return Invalid(field, f"lies more than {self.limits.horizon_s // 86_400} days ahead, the most that is taken")
+        days = self.limits.horizon_s // 86_400
+        return Invalid(field, f"lies more than {days} days ahead, the most that is taken (limits.horizon)")
 
     def _jitter(self, tenant: str, request: Request, message: bytes) -> int:
         window_us = self._low_jitter_us if request.priority == Priority.LOW else 0

@@ -1,7 +1,8 @@
 """An engine of one's own inside a Python program."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from itertools import islice
 from types import TracebackType
 from typing import Any, Unpack
@@ -10,17 +11,33 @@ import msgspec
 
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
-from tidings.domain.command import Add, Cancel, Fire, Outcome, Pause, Resume, State
-from tidings.domain.errors import Invalid, NotOwner
+from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Resume, State
+from tidings.domain.errors import Invalid, NotOwner, TidingsError
 from tidings.domain.facts import Fact, Standing
+from tidings.domain.names import check_name
 from tidings.domain.request import Request
-from tidings.domain.schedule import Event, Query, Schedule
+from tidings.domain.schedule import Query
+from tidings.domain.schedule import Record as StoredRecord
 from tidings.engine import Engine
-from tidings.library.values import HeadersGiven, Options, Record, Text, make_request, record_of
+from tidings.library.checks import check_text, checked, wrong
+from tidings.library.values import (
+    Event,
+    HeadersGiven,
+    Options,
+    Record,
+    Schedule,
+    Text,
+    event_of,
+    make_request,
+    record_of,
+    schedule_of,
+)
 from tidings.node import build_engine, open_store
 
 BATCH_REQUESTS = 1_000
+PAGE_ROWS = 500
 OWNER_PATIENCE_S = 5.0
+END_PATIENCE_S = 1.0
 BEGINNING = "beginning"
 
 
@@ -28,10 +45,12 @@ class Tidings:
     """An engine of one's own, as one tenant. Use it as an asynchronous context manager."""
 
     def __init__(self, path: str, config: Config, tenant: str, clock: Clock) -> None:
+        check_name(tenant, "tenant")
         self._path = path
         self._config = config
         self._clock = clock
         self._engine: Engine | None = None
+        self._working: asyncio.Task[None] | None = None  # until the engine is stopped, or one of its tasks fails
         self.tenant = tenant
 
     async def __aenter__(self) -> "Tidings":
@@ -43,20 +62,36 @@ class Tidings:
             await engine.stop()
             raise
         self._engine = engine
+        self._working = asyncio.create_task(engine.wait(), name="tidings-library")
+        self._working.add_done_callback(lambda _: engine.following.close())  # who follows learns of the end
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine, self._engine = self.engine, None
+        engine, self._engine = self._engine, None
+        assert engine is not None, "it was opened"
         await engine.stop()
+        if self._working is not None:
+            await asyncio.wait({self._working}, timeout=END_PATIENCE_S)
+        if error is None:
+            self._check_working()
 
     @property
     def engine(self) -> Engine:
         """What lies below, for what this surface does not offer."""
         if self._engine is None:
             raise RuntimeError("Tidings is not open: use `async with tidings.open(...) as t:`")
+        self._check_working()
         return self._engine
+
+    def _check_working(self) -> None:
+        """Raise if a task of the engine has failed: nothing is released from then on."""
+        working = self._working
+        if working is None or not working.done() or working.cancelled():
+            return
+        if failure := working.exception():
+            raise TidingsError(f"Tidings has failed and releases no more: {failure!r}; open it again") from failure
 
     # Changes
 
@@ -78,6 +113,7 @@ class Tidings:
         self, id: str, topic: str, value: Any = None, *, reuse: bool = False, **options: Unpack[Options]
     ) -> Outcome:
         """Put this in place of what the id holds; `reuse` begins again with a finished one."""
+        check_text(id, "id")
         request = make_request(topic, value, id, **options)
         return await self.engine.replace(self.tenant, request, reuse=reuse)
 
@@ -89,31 +125,34 @@ class Tidings:
 
     async def cancel(self, id: str) -> Outcome:
         """Nothing of this schedule leaves any more, if the answer is `cancelled`."""
-        return (await self.engine.submit([Cancel(self.tenant, id)]))[0]
+        return await self._change(Cancel, id)
 
     async def pause(self, id: str) -> Outcome:
         """Hold a schedule until it is resumed."""
-        return (await self.engine.submit([Pause(self.tenant, id)]))[0]
+        return await self._change(Pause, id)
 
     async def resume(self, id: str) -> Outcome:
         """Let a paused schedule go on."""
-        return (await self.engine.submit([Resume(self.tenant, id)]))[0]
+        return await self._change(Resume, id)
 
     async def fire(self, id: str) -> Outcome:
         """Release now: a one-shot instead of at its time, a recurring one in addition."""
-        return (await self.engine.submit([Fire(self.tenant, id)]))[0]
+        return await self._change(Fire, id)
 
     # Reads
 
     async def find(self, id: str) -> Schedule | None:
         """A schedule as it stands, None if it is not (or no longer) known."""
-        return await self.engine.find(self.tenant, id)
+        check_text(id, "id")
+        found = await self.engine.find(self.tenant, id)
+        return None if found is None else schedule_of(found)
 
     async def explain(self, id: str) -> Sequence[Event]:
         """What happened to a schedule and when, oldest first."""
-        return await self.engine.history(self.tenant, id)
+        check_text(id, "id")
+        return [event_of(event) for event in await self.engine.history(self.tenant, id)]
 
-    async def list(
+    def list(
         self,
         *,
         topic: str | None = None,
@@ -122,22 +161,37 @@ class Tidings:
         label: tuple[str, str] | None = None,
     ) -> AsyncIterator[Schedule]:
         """Every schedule that fits, in due order."""
-        query = Query(topic=topic, state=state, prefix=prefix, label=label, limit=500)
+        return self._pages(checked(Query(topic=topic, state=state, prefix=prefix, label=label, limit=PAGE_ROWS)))
+
+    def follow(self, topic: str, start: str = BEGINNING) -> AsyncIterator[Record]:
+        """Records of a topic without end, from the `beginning`, the `latest`, or a cursor on."""
+        check_text(topic, "topic")
+        check_text(start, "start")
+        self.engine.admission.check_topic(topic)
+        cursor = None if start == BEGINNING else start
+        return self._records(self.engine.following.follow(self.tenant, topic, cursor, PAGE_ROWS))
+
+    async def _pages(self, query: Query) -> AsyncIterator[Schedule]:
         while True:
             page = await self.engine.page(self.tenant, query)
             for schedule in page.schedules:
-                yield schedule
+                yield schedule_of(schedule)
             if page.cursor is None:
                 return
             query = msgspec.structs.replace(query, after=page.cursor)
 
-    async def follow(self, topic: str, start: str = BEGINNING) -> AsyncIterator[Record]:
-        """Records of a topic without end, from the `beginning`, the `latest`, or a cursor on."""
-        cursor = None if start == BEGINNING else start
-        async with self.engine.follow(self.tenant, topic, cursor) as batches:
+    async def _records(
+        self, batches: AsyncGenerator[tuple[Sequence[StoredRecord], str], None]
+    ) -> AsyncIterator[Record]:
+        async with aclosing(batches):
             async for records, _ in batches:
                 for record in records:
                     yield record_of(record)
+        self._check_working()
+
+    async def _change(self, command: Callable[[str, str], Command], id: str) -> Outcome:
+        check_text(id, "id")
+        return (await self.engine.submit([command(self.tenant, id)]))[0]
 
     async def _submit(self, batch: Sequence[Request]) -> Iterator[Outcome]:
         admitted = [self._admit(request) for request in batch]
@@ -146,10 +200,12 @@ class Tidings:
         return (next(answers) if isinstance(add, Add) else add for add in admitted)
 
     def _admit(self, request: Request) -> Add | Outcome:
+        if not isinstance(request, Request):
+            raise wrong("requests")
         try:
-            return self.engine.admit(self.tenant, request)
+            return self.engine.admit(self.tenant, checked(request))
         except Invalid as invalid:
-            return Outcome(request.id or "", "rejected", reason=str(invalid))
+            return Outcome(str(request.id or ""), "rejected", reason=str(invalid))
 
 
 def open(

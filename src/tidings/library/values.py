@@ -2,32 +2,40 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
-from tidings.domain.command import Priority
+from tidings.domain.command import Priority, State
 from tidings.domain.errors import Invalid
-from tidings.domain.lateness import Policy
-from tidings.domain.message import Headers, unpack
+from tidings.domain.lateness import Lateness, Policy
+from tidings.domain.message import Headers, Message, unpack
 from tidings.domain.request import Request
+from tidings.domain.schedule import Event as StoredEvent
 from tidings.domain.schedule import Record as StoredRecord
+from tidings.domain.schedule import Schedule as StoredSchedule
+from tidings.domain.when import When
+from tidings.library.checks import checked, encoded, wrong
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-Text = str | bytes
+Text = str | bytes | bytearray | memoryview
 HeadersGiven = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
 PriorityName = Literal["high", "normal", "low"]
+
+_PRIORITY_NAMES: dict[Priority, PriorityName] = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
+_PRIORITIES: dict[str, Priority] = {name: priority for priority, name in _PRIORITY_NAMES.items()}
 
 
 class Options(TypedDict, total=False):
     """What a schedule may be told beside its topic and value, as in the HTTP API."""
 
     at: str | datetime | timedelta | None
-    every: str | None
+    every: str | timedelta | None
     key: Text | None
-    headers: HeadersGiven
+    headers: HeadersGiven | None
     priority: PriorityName
     expires_after: str | timedelta | None
     late: Policy | None
@@ -37,24 +45,12 @@ class Options(TypedDict, total=False):
     labels: dict[str, str] | None
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One released occurrence, byte for byte as it was scheduled."""
+class _Content(msgspec.Struct, frozen=True, kw_only=True):
+    """What was scheduled, byte for byte; of a finished schedule it may be gone."""
 
-    topic: str
-    partition: int
-    offset: int
-    id: str
-    occurrence: str
     key: bytes | None
     value: bytes | None
     headers: Headers
-    due: datetime
-    released: datetime
-
-    @property
-    def late_ms(self) -> float:
-        """How long after its due time it left."""
-        return (self.released - self.due) / _MICROSECOND / 1_000
 
     @property
     def text(self) -> str:
@@ -66,18 +62,69 @@ class Record(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.value or b"null")
 
 
+class Record(_Content, frozen=True, kw_only=True):
+    """One released occurrence, byte for byte as it was scheduled."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    occurrence: str
+    due: datetime
+    released: datetime
+
+    @property
+    def late_ms(self) -> float:
+        """How long after its due time it left."""
+        return (self.released - self.due) / _MICROSECOND / 1_000
+
+
+class Schedule(_Content, frozen=True, kw_only=True):
+    """One schedule as it stands: pending, paused, or finished and still remembered.
+
+    `due` is the pending occurrence's moment, for a finished one that of its last; `occurrence` is its number.
+    """
+
+    id: str
+    topic: str
+    state: State
+    due: datetime
+    occurrence: int
+    generation: int
+    accepted: datetime
+    finished: datetime | None
+    reason: str | None
+    priority: PriorityName
+    labels: dict[str, str]
+    when: When | None
+    lateness: Lateness | None
+    partition: int | None
+    offset: int | None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One line of a schedule's history: what happened and when, to which occurrence (of several the first)."""
+
+    at: datetime
+    event: str
+    occurrence: int | None
+    due: datetime | None
+    reason: str | None
+    count: int | None
+
+
 def make_request(topic: str, value: Any = None, id: str | None = None, **options: Unpack[Options]) -> Request:
     """A request for `schedule_many`, from the same values that `schedule` takes."""
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         raise TypeError(f"schedule takes no {unknown[0]!r}: it takes {', '.join(sorted(Options.__annotations__))}")
-    return Request(
+    request = Request(
         topic=topic,
         value=_value(value),
-        key=_bytes(options.get("key")),
-        headers=_headers(options.get("headers", ())),
+        key=_bytes(options.get("key"), "key"),
+        headers=_headers(options.get("headers")),
         id=id,
         at=_at(options.get("at")),
-        every=options.get("every"),
+        every=_duration(options.get("every")),
         priority=_priority(options.get("priority", "normal")),
         expires_after=_duration(options.get("expires_after")),
         late=options.get("late"),
@@ -86,48 +133,115 @@ def make_request(topic: str, value: Any = None, id: str | None = None, **options
         jitter=_duration(options.get("jitter")),
         labels=options.get("labels"),
     )
+    return checked(request)
 
 
 def record_of(record: StoredRecord) -> Record:
     """A record of the log as the program sees it."""
     message = unpack(record.message)
     return Record(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.id,
-        record.occurrence,
-        message.key,
-        message.value,
-        message.headers,
-        _EPOCH + timedelta(microseconds=record.due),
-        _EPOCH + timedelta(microseconds=record.released),
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        id=record.id,
+        occurrence=record.occurrence,
+        due=_moment(record.due),
+        released=_moment(record.released),
+        key=message.key,
+        value=message.value,
+        headers=message.headers,
     )
 
 
+def schedule_of(schedule: StoredSchedule) -> Schedule:
+    """A schedule of the timeline as the program sees it."""
+    message = _NO_MESSAGE if schedule.message is None else unpack(schedule.message)
+    return Schedule(
+        id=schedule.id,
+        topic=schedule.topic,
+        state=schedule.state,
+        due=_moment(schedule.due),
+        occurrence=schedule.occurrence,
+        generation=schedule.generation,
+        accepted=_moment(schedule.accepted),
+        finished=None if schedule.finished is None else _moment(schedule.finished),
+        reason=schedule.reason,
+        priority=_PRIORITY_NAMES[schedule.priority],
+        labels=msgspec.json.decode(schedule.labels or "{}"),
+        when=schedule.when,
+        lateness=schedule.lateness,
+        partition=schedule.partition,
+        offset=schedule.offset,
+        key=message.key,
+        value=message.value,
+        headers=message.headers,
+    )
+
+
+def event_of(event: StoredEvent) -> Event:
+    """A line of a history as the program sees it."""
+    due = None if event.due is None else _moment(event.due)
+    return Event(_moment(event.at), event.event, event.occurrence, due, event.reason, event.count)
+
+
+_NO_MESSAGE = Message(None, None)
+
+
+def _moment(at: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=at)
+
+
 def _value(value: Any) -> bytes | None:
-    if value is None or isinstance(value, str | bytes):
-        return _bytes(value)
+    if value is None or isinstance(value, Text):
+        return _bytes(value, "value")
     try:
-        return msgspec.json.encode(value)
-    except (TypeError, ValueError) as error:
+        content = msgspec.json.encode(value)
+        # What is no number is encoded as null: where there is one, it is looked for.
+        if b"null" in content and _has_no_number(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))):
+            raise ValueError("it holds NaN or an infinity, which JSON has no number for")
+    except (TypeError, ValueError, RecursionError) as error:
         raise Invalid("value", f"is neither bytes, text nor JSON: {error}") from None
+    return content
 
 
-def _bytes(text: Text | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
+def _has_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not isfinite(value)
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(map(_has_no_number, items))
 
 
-def _headers(headers: HeadersGiven) -> Headers:
+def _bytes(text: object, field: str) -> bytes | None:
+    match text:
+        case None:
+            return None
+        case str():
+            return encoded(text, field)
+        case bytes() | bytearray() | memoryview():
+            return bytes(text)
+        case _:
+            raise wrong(field)
+
+
+def _headers(headers: object) -> Headers:
+    if headers is None:
+        return ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((name, _bytes(value)) for name, value in pairs)
+    if not isinstance(pairs, Iterable) or isinstance(pairs, Text):
+        raise wrong("headers")
+    made: list[tuple[str, bytes | None]] = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise wrong("headers")
+        made.append((pair[0], _bytes(pair[1], "headers")))
+    return tuple(made)
 
 
-def _priority(name: PriorityName) -> Priority:
-    try:
-        return Priority[name.upper()]
-    except KeyError:
-        raise Invalid("priority", "choose from high, normal and low") from None
+def _priority(name: object) -> Priority:
+    found = _PRIORITIES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise wrong("priority")
+    return found
 
 
 def _at(at: str | datetime | timedelta | None) -> int | str | None:
@@ -138,7 +252,7 @@ def _at(at: str | datetime | timedelta | None) -> int | str | None:
             raise Invalid("at", "has no time zone: give an aware datetime, such as datetime.now(UTC)")
         return (at - _EPOCH) // _MICROSECOND
     if at is not None and not isinstance(at, str):
-        raise Invalid("at", "give a datetime, a timedelta or text such as '+5s'")
+        raise wrong("at")
     return at
 
 

@@ -43,6 +43,13 @@ def test_standard_input_with_a_topic_for_all(cli: Cli) -> None:
     assert {record["value"] for record in cli.tail(cli.topic, 2)} == {"a", "b"}
 
 
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_byte_order_mark_is_left_out(cli: Cli, end: bytes) -> None:
+    cli.stdin(b'\xef\xbb\xbf{"value": "a"}' + end)
+    done = cli("schedule", "--from", "-", "--to", cli.topic)
+    assert done.code == 0, done
+
+
 def test_far_more_than_any_buffer_holds(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "many.ndjson"
     rows = (json.dumps({"topic": cli.topic, "at": "1h", "value": "v" * 400}) for _ in range(20_000))

@@ -1,6 +1,7 @@
 """Every command against a running server: what people see, what scripts get, and the exit codes."""
 
 import json
+import re
 from calendar import monthrange
 from pathlib import Path
 
@@ -54,6 +55,17 @@ def test_the_same_again_is_unchanged_and_another_is_a_conflict(cli: Cli) -> None
     assert "PUT" not in other.err
 
 
+def test_the_same_again_after_its_end_is_a_conflict(cli: Cli) -> None:
+    same = ("schedule", "--to", cli.topic, "--at", "+24h", "--id", cli.topic, "a")
+    cli.json(*same)
+    cli("cancel", cli.topic)
+    again = cli(*same)
+    assert again.code == 4
+    assert "it is cancelled already, and nothing new will leave" in again.out
+    assert json.loads(cli(*same, "--json").out)["outcome"] == "unchanged"
+    assert cli("cancel", cli.topic).code == 0
+
+
 def test_recurring(cli: Cli) -> None:
     made = cli.json("schedule", "--to", cli.topic, "--every", "PT10M", "tick")
     assert cli.json("show", made["id"])["every"].startswith("R/")
@@ -63,7 +75,6 @@ def test_recurring(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((), "COMMAND"),
         (("shedule",), "did you mean schedule"),
         (("schedule", "x"), "--to TOPIC"),
         (("schedule", "--to", "x"), "VALUE"),
@@ -93,6 +104,13 @@ def test_wrong_usage_says_what_to_change(cli: Cli, argv: tuple[str, ...], said: 
     assert done.code == 2, done
     assert said in done.err
     assert done.err.startswith("tidings: ")
+
+
+def test_without_a_command_there_is_help(cli: Cli) -> None:
+    done = cli()
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("usage: tidings")
+    assert "schedule a message" in done.out
 
 
 def test_help_and_version() -> None:
@@ -132,6 +150,10 @@ def test_list_in_pages(cli: Cli) -> None:
     assert len(every) == 5
     some = cli("list", "--prefix", f"{cli.topic}-", "--from", "+90m", "--to", "+3h30m", "--json")
     assert len(some.out.splitlines()) == 2
+    for flags in (["--from", "-1h"], ["--from=-1h"], ["--from", "-PT1H", "--to", "+90m"]):
+        found = cli("list", "--prefix", f"{cli.topic}-", *flags, "--json").out.splitlines()
+        assert len(found) == (1 if "--to" in flags else 5)
+    assert cli("list", "--prefix", f"{cli.topic}-", "--to", "-1h", "--json").out == ""
     none = cli("list", "--topic", "nothing-here")
     assert (none.code, none.out, none.err) == (0, "", "nothing fits\n")
 
@@ -181,7 +203,7 @@ def test_replace(cli: Cli) -> None:
 def test_publish_and_topics(cli: Cli) -> None:
     done = cli("publish", cli.topic, "now", "--key", "k", "--header", "a=b")
     assert done.code == 0
-    assert f"to {cli.topic}" in done.out
+    assert re.fullmatch(rf"published tid_\d{{33}} to {cli.topic}\n", done.out)
     [record] = cli.tail(cli.topic, 1)
     assert (record["value"], record["key"], record["headers"]) == ("now", "k", [["a", "b"]])
     assert any(line.split()[:2] == [cli.topic, "1"] for line in cli("topics").out.splitlines())
@@ -216,6 +238,9 @@ def test_preview(cli: Cli) -> None:
         ["3", f"{YEAR}-03-31"],
     ]
     assert cli.json("preview", "--at", f"{YEAR}-01-01T00:00:00Z")["moments"]
+    past = cli("preview", "--every", "R1/2020-01-01T00:00:00Z/P1D")
+    assert past.out == ""
+    assert past.err.startswith("1 occurrence has passed already; scheduled now, fire_latest")
 
 
 def test_version(cli: Cli) -> None:

@@ -125,6 +125,7 @@ async def test_without_keys_pages_of_other_sites_are_not_served(site: Site) -> N
     for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
         reply = await site.call("POST", "/v1/schedules", document, headers=headers)
         assert reply.status == 403, headers
+        assert reply.problem["title"] == "This is not allowed"
     for headers in ({"Host": "localhost:8460"}, {"Origin": site.url}, {"Host": "[::1]:8460"}):
         assert (await site.call("POST", "/v1/schedules", document, headers=headers)).status == 201
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -64,6 +65,13 @@ async def test_blank_lines_and_carriage_returns_are_passed_over(site: Site) -> N
         ("rejected", 5),
         ("scheduled", 6),
     ]
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "marked"}])
+async def test_a_byte_order_mark_is_passed_over(site: Site, key: dict[str, str]) -> None:
+    body = BOM_UTF8 + line("a") + b"\n" + BOM_UTF8 + line("b")
+    answers = (await site.call("POST", "/v1/schedules", data=body, headers=NDJSON | key)).lines
+    assert [answer["outcome"] for answer in answers] == ["scheduled", "rejected"]
 
 
 async def test_nothing_is_answered_with_nothing(site: Site) -> None:

@@ -253,6 +253,7 @@ async def test_an_idempotency_key_replays_the_answer(each_site: Site) -> None:
     assert "new key" in other.problem["detail"]
     elsewhere = await each_site.call("POST", "/v1/topics/greetings/records", {"value": "x"}, headers=headers)
     assert elsewhere.status == 422
+    assert "came before with another request" in elsewhere.problem["detail"]
 
 
 async def test_an_idempotency_key_makes_fire_happen_once(each_site: Site) -> None:

@@ -201,7 +201,12 @@ async def test_the_next_moments_are_previewed(site: Site) -> None:
     past = (await site.call("POST", "/v1/preview", {"every": "R/2020-01-01T00:00:00Z/P1D", "count": 1})).document
     assert parse_instant(past["moments"][0]["due_at"]) >= site.engine.clock.now() - 60_000_000
     over = (await site.call("POST", "/v1/preview", {"every": "R2/2020-01-01T00:00:00Z/P1D"})).document
-    assert over == {"moments": [], "more": False}
+    assert (over["moments"], over["more"], over["passed"]) == ([], False, 2)
+    assert over["note"].startswith("2 occurrences have passed already; scheduled now, fire_latest (the default) would")
+    assert "fire_all each one, skip those up to late_grace late" in over["note"]
+    many = (await site.call("POST", "/v1/preview", {"every": "R/2020-01-01T00:00:00Z/PT1M"})).document
+    assert many["moments"]
+    assert "fire_all is refused for so many (limits.catch_up_max)" in many["note"]
     once = (await site.call("POST", "/v1/preview", {"scheduled_at": FAR})).document
     assert once == {"moments": [{"occurrence": 1, "due_at": "2030-01-01T00:00:00.000000Z"}], "more": False}
     assert (await site.engine.count()).pending == 0

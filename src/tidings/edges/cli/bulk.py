@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -133,15 +134,16 @@ def _open(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
 
 
 def _blocks(source: BufferedReader, topic: str | None, progress: Progress) -> Iterator[bytes]:
-    """Whole lines, as many as there are by now: a slow pipe's go out as they come."""
-    rest = b""
+    """Whole lines, as many as there are by now: a slow pipe's go out as they come. A byte order mark is left out."""
+    rest, mark = b"", BOM_UTF8
     while block := source.read1(BLOCK_BYTES):
         progress.sent(block)
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline:
-            yield _addressed(lines + newline, topic)
+            yield _addressed(lines.removeprefix(mark) + newline, topic)
+            mark = b""
     if rest:
-        yield _addressed(rest + b"\n", topic)
+        yield _addressed(rest.removeprefix(mark) + b"\n", topic)
 
 
 def _addressed(lines: bytes, topic: str | None) -> bytes:

@@ -2,8 +2,9 @@
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from tidings import __version__
@@ -37,10 +38,16 @@ COMMANDS = {
 }
 
 
+_BEFORE_NOW = re.compile(r"-P?T?[0-9]")
+
+
 def main(argv: Sequence[str], hooks: Hooks) -> int:
     """Run one command; answers its exit code."""
     screen = Screen()
     try:
+        if not argv:
+            screen.say(build_parser(argv).format_help().rstrip())
+            return Exit.DONE
         arguments = parse(argv)
         arguments.hooks = hooks
         return int(arguments.run(arguments, screen))
@@ -59,12 +66,25 @@ def main(argv: Sequence[str], hooks: Hooks) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of a command; raises `Failure` with what is wrong."""
-    arguments, unknown = build_parser(argv).parse_known_args(argv)
+    arguments, unknown = build_parser(argv).parse_known_args(list(_joined(argv)))
     if unknown:
         command = arguments.command
         text = f"unrecognized arguments: {' '.join(unknown)}\nsee `{program()} {command} --help`"
         raise Failure(Exit.USAGE, text)
     return arguments
+
+
+def _joined(argv: Sequence[str]) -> Iterator[str]:
+    """The words, with `--from -1h` as `--from=-1h`: the parser would take the time for a flag."""
+    words = iter(argv)
+    for word in words:
+        following = next(words, None) if word in {"--from", "--to"} else None
+        if following is None:
+            yield word
+        elif _BEFORE_NOW.match(following):
+            yield f"{word}={following}"
+        else:
+            yield from (word, following)
 
 
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:

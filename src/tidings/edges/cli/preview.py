@@ -24,9 +24,9 @@ def preview(arguments: Arguments, screen: Screen) -> int:
     document = client_of(arguments).call("POST", "/v1/preview", body=body)
     if arguments.json:
         screen.json(document)
-    else:
-        screen.table(
-            ("occurrence", "due"),
-            [(m["occurrence"], screen.moment(m["due_at"])) for m in document["moments"]],
-        )
+        return Exit.DONE
+    if moments := document["moments"]:
+        screen.table(("occurrence", "due"), [(m["occurrence"], screen.moment(m["due_at"])) for m in moments])
+    if note := document.get("note"):
+        screen.note(note)
     return Exit.DONE

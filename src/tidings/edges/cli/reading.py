@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _configure_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", help="only this topic")
     parser.add_argument("--state", choices=STATES, help="only this state")
-    parser.add_argument("--from", dest="due_from", metavar="TIME", help="due at or after")
-    parser.add_argument("--to", dest="due_to", metavar="TIME", help="due before")
+    parser.add_argument("--from", dest="due_from", metavar="TIME", help="due at or after: +1h, -1h, or a time")
+    parser.add_argument("--to", dest="due_to", metavar="TIME", help="due before, likewise")
     parser.add_argument("--prefix", help="only ids that begin so")
     parser.add_argument("--label", type=pair, metavar="NAME=VALUE", help="only with this label")
     parser.add_argument("--limit", type=positive, default=LIMIT_DEFAULT, help=f"how many at most ({LIMIT_DEFAULT})")

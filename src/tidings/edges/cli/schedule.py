@@ -47,7 +47,9 @@ def schedule(arguments: Arguments, screen: Screen) -> int:
     if arguments.id is not None:
         document["id"] = arguments.id
     answer = client_of(arguments).call("POST", "/v1/schedules", body=document)
-    return tell(answer, f"to {arguments.to}", arguments, screen)
+    tell(answer, f"to {arguments.to}", arguments, screen)
+    finished = answer.get("outcome") == "unchanged" and answer.get("state") in FINISHED_STATES
+    return Exit.CONFLICT if finished else Exit.DONE
 
 
 def replace(arguments: Arguments, screen: Screen) -> int:
@@ -62,7 +64,11 @@ def publish(arguments: Arguments, screen: Screen) -> int:
     """Put a record on a topic now."""
     path = f"/v1/topics/{segment(arguments.topic)}/records"
     answer = client_of(arguments).call("POST", path, body=message_of(arguments))
-    return tell(answer, f"to {arguments.topic}", arguments, screen)
+    if arguments.json:
+        screen.json(answer)
+    else:
+        screen.say(f"{screen.word('published')} {screen.paint(shown(answer.get('id')), 'bold')} to {arguments.topic}")
+    return Exit.DONE
 
 
 def tell(document: dict[str, Any], where: str, arguments: Arguments, screen: Screen) -> int:

@@ -13,7 +13,7 @@ from tidings.edges.cli.times import clock_text, instant, relative
 
 COLOURS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 TONES = {
-    **dict.fromkeys(("scheduled", "released", "replaced", "resumed", "fired", "pending"), "green"),
+    **dict.fromkeys(("scheduled", "published", "released", "replaced", "resumed", "fired", "pending"), "green"),
     **dict.fromkeys(("unchanged", "cancelled", "paused", "in_flight", "ended"), "yellow"),
     **dict.fromkeys(("already_released", "unknown", "rejected", "missed", "conflict"), "red"),
 }

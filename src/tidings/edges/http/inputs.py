@@ -195,12 +195,14 @@ def one_of(query: Mapping[str, str], name: str, words: Mapping[str, T]) -> T | N
 
 
 def moment(query: Mapping[str, str], name: str, now: int) -> int | None:
-    """An instant, or a duration from now such as `+1h`."""
+    """An instant, or a duration from now such as `+1h`, or before now such as `-1h`."""
     text = query.get(name)
     if text is None:
         return None
     if text[:1] == " " or text[-6:-5] == " ":  # a plus sign that was not percent-encoded
         text = text[:-6].replace(" ", "+", 1) + text[-6:].replace(" ", "+", 1)
+    if text[:1] == "-":
+        return max(0, advance(now, iso8601.parse_duration(text[1:], name), -1))
     if text[:1] in {"+", "P"} or text[-1:] in {"s", "m", "h", "d", "w"}:
         return advance(now, iso8601.parse_duration(text, name))
     return iso8601.parse_instant(text, name)

@@ -1,11 +1,10 @@
 """API keys, for those whose key may manage keys: list, create, revoke."""
 
-import re
-
 import msgspec
 
-from tidings.domain.errors import Invalid, NotFound
+from tidings.domain.errors import NotFound
 from tidings.domain.iso8601 import format_instant
+from tidings.domain.names import check_name
 from tidings.edges.http.auth import DEFAULT_TENANT, make_key
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, body_kind, decode, query_of, read_body
@@ -13,9 +12,6 @@ from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.ports import ApiKey
 from tidings.wires.answers import Document
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_NAME_HINT = "use 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"
 
 
 class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,9 +43,8 @@ class ApiKeys:
         body_kind(call.headers)
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
         new = decode(_decoder, body, NewKey.__struct_fields__)
-        for field, text in (("name", new.name), ("tenant", new.tenant)):
-            if not _NAME.fullmatch(text):
-                raise Invalid(field, _NAME_HINT)
+        check_name(new.name, "name")
+        check_name(new.tenant, "tenant")
         key, stored = make_key(new.name, new.tenant, admin=new.admin, now=self._edge.engine.clock.now())
         await self._store.add_key(stored)
         await self._refresh()

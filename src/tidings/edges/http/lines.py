@@ -1,6 +1,7 @@
 """A body that streams in, cut into lines and the lines into batches."""
 
 import asyncio
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Iterator
 from typing import NamedTuple
 
@@ -125,6 +126,8 @@ class BodyLines:
     def _take(self, count: int) -> Batch:
         """The next lines, that many at most."""
         batch = Batch(self._first, self._waiting[:count])
+        if self._first == 1 and batch.lines[0]:
+            batch.lines[0] = batch.lines[0].removeprefix(BOM_UTF8)
         del self._waiting[:count]
         self._first += len(batch.lines)
         return batch

@@ -7,7 +7,7 @@ import msgspec
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.request import Request
-from tidings.domain.when import DAY_US, SECOND_US, When, first_index_at_or_after, occurrence
+from tidings.domain.when import DAY_US, SECOND_US, When, first_index_at_or_after, last_index_at_or_before, occurrence
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import (
     SMALL_BODY_BYTES_MAX,
@@ -56,7 +56,7 @@ class Planning:
         at = sent.at if sent.scheduled_at is None else sent.scheduled_at
         request = Request("preview", at=at, every=sent.every)
         when = self._engine.admission.admit(call.caller.tenant, request, now).when
-        return json_answer(_moments(when, now, sent.count))
+        return json_answer(_moments(when, now, sent.count) | self._passed(when, now))
 
     async def forecast(self, call: Call) -> Reply:
         """How many fall due in each step of time."""
@@ -75,6 +75,17 @@ class Planning:
         document: Document = {"by": by, "from": format_instant(start), "to": format_instant(end)}
         document["steps"] = [{"at": format_instant(at), "pending": pending} for at, pending in steps]
         return json_answer(document | {"complete": not cut})
+
+    def _passed(self, when: When, now: int) -> Document:
+        """How many moments of an interval lie before now, and what each policy would do with them."""
+        passed = last_index_at_or_before(when, now - 1)
+        if not passed:
+            return {}
+        catches_up = passed <= self._engine.settings.limits.catch_up_max
+        each = "fire_all each one" if catches_up else "fire_all is refused for so many (limits.catch_up_max)"
+        what = f"{passed:,} occurrence{' has' if passed == 1 else 's have'} passed already"
+        note = f"{what}; scheduled now, fire_latest (the default) would release the latest at once, {each}"
+        return {"passed": passed, "note": f"{note}, skip those up to late_grace late"}
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 KINDS: dict[str, tuple[int, str]] = {
     "invalid": (400, "The request cannot be accepted as it stands"),
     "unauthorized": (401, "An API key is needed"),
-    "forbidden": (403, "Not allowed with this key"),
+    "forbidden": (403, "This is not allowed"),
     "not_found": (404, "There is nothing here"),
     "unknown": (404, "No such schedule"),
     "method_not_allowed": (405, "Not a method of this resource"),
@@ -67,7 +67,7 @@ def refusal_of(error: Exception) -> Refusal:
         case Invalid():
             return Refusal("invalid", str(error), errors=errors_document(error))
         case KeyReused():
-            detail = "this Idempotency-Key came before with another body: use a new key, or send the same body"
+            detail = "this Idempotency-Key came before with another request: use a new key, or repeat that one"
             return Refusal("key_reused", detail)
         case NotAMember():
             return Refusal("not_a_member", _said(error, "join the group again, then fetch"))

@@ -19,7 +19,7 @@ _MEANINGS = {
     412: "It is not what `If-Match` names, or is what `If-None-Match` names.",
     413: "The body is too large: `detail` has the bound.",
     415: "The content type is not JSON (or NDJSON, where many are taken).",
-    422: "The `Idempotency-Key` came before with another body.",
+    422: "The `Idempotency-Key` came before with another request.",
     429: "A quota is used up: come back after `Retry-After`.",
     500: "A fault of Tidings.",
     503: "The store is away, or another process owns it: come back after `Retry-After`.",

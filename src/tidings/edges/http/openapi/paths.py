@@ -92,7 +92,7 @@ def _list_schedules() -> Schema:
     filters = [
         query("topic", "Only of this topic."),
         query("state", "Only in this state.", {"type": "string", "enum": list(get_args(State))}),
-        query("from", "Due at or after: an instant, or a duration from now such as `+1h`."),
+        query("from", "Due at or after: an instant, or a duration from now such as `+1h`, or before it such as `-1h`."),
         query("to", "Due before."),
         query("prefix", "Only ids that begin with this."),
         query("label", "Only with this label: `name=value`."),

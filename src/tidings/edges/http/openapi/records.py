@@ -85,6 +85,8 @@ SCHEMAS: dict[str, Schema] = {
     "Moments": shape(
         "The next moments.",
         "moments more",
+        passed=number("How many occurrences of an interval lie before now, if any."),
+        note=text("What would become of these, under each policy."),
         moments=array(
             shape(
                 "One moment.",

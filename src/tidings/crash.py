@@ -26,13 +26,21 @@ POINTS = (
     "trim.written",
     "checkpoint.done",
 )
+KAFKA_POINTS = (
+    "kafka.initialised",
+    "kafka.taken",
+    "kafka.produced",
+    "kafka.marked",
+    "kafka.committed",
+    "kafka.settled",
+)
 
 
 class _Trap:
     def __init__(self, setting: str) -> None:
         self.point, _, visits = setting.partition(":")
         self.visits = int(visits or 1)
-        assert self.point in POINTS, f"{VARIABLE} names no crash point: {self.point}"
+        assert self.point in POINTS + KAFKA_POINTS, f"{VARIABLE} names no crash point: {self.point}"
 
 
 _setting = os.environ.get(VARIABLE)

@@ -1,13 +1,13 @@
 """Every seam on one screen: what the stages ask of a store."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
-from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
+from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -18,14 +18,31 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """What is taken of one partition of a request topic: from the position expected there to the next."""
+
+    topic: str
+    partition: int
+    expected: int
+    next: int
+
+
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """What a transaction takes of request topics, and what follows from the outcomes, as part of it."""
+
+    parts: Sequence[Part]
+    follow: Callable[[Sequence[Outcome]], Sequence[Command]]
+
+
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """What one release transaction did. `more` says that something is still due."""
+    """What one release transaction did. `more` says that something is still due, `handed` what is in the outbox."""
 
     lateness_us: Sequence[int] = ()
     topics: frozenset[tuple[str, str]] = frozenset()
     missed: dict[str, int] = {}
     more: bool = False
     bytes: int = 0
+    handed: int = 0
 
 
 class Count(msgspec.Struct, frozen=True, gc=False):
@@ -49,15 +66,22 @@ class ApiKey(msgspec.Struct, frozen=True, gc=False):
 class Timeline(Protocol):
     """The durable, ordered set of what is pending. Each verb says what it makes atomic."""
 
-    def apply(self, commands: Sequence[Command], now: int, receipt: Receipt | None = None) -> Awaitable[list[Outcome]]:
+    def apply(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
+    ) -> Awaitable[list[Outcome]]:
         """Commit all commands in order in one durable transaction and answer each. Begins before it is awaited.
 
         With a receipt seen before, the first answers again and nothing changes; `KeyReused` if the body differs.
+        What is taken of sources moves their positions in the same transaction; `Moved` if one is not as expected.
         """
         ...
 
+    async def positions(self) -> dict[tuple[str, int], int]:
+        """Where intake stands, by topic and partition."""
+        ...
+
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
-        """Move what is due at `now` onto the log, or count it as missed, in one durable transaction.
+        """Move what is due at `now` onto the log or into the outbox, or count it as missed, in one durable transaction.
 
         Where a clock is given, it is read anew when the transaction begins, which may be later than the call.
 
@@ -110,6 +134,42 @@ class Log(Protocol):
         ...
 
 
+class Outbox(Protocol):
+    """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back."""
+
+    async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
+        """Records from an offset on (or from the first that is still kept)."""
+        ...
+
+    async def outbox(self) -> tuple[int, int]:
+        """The first offset that is not known to be on Kafka, and the next that will be given."""
+        ...
+
+    def arrived(self, offset: int) -> None:
+        """Everything before this offset is on Kafka; kept in memory only."""
+        ...
+
+    async def settle(self, offset: int) -> None:
+        """The same, durably: what lies before it may be forgotten."""
+        ...
+
+    async def hold(self, offsets: Sequence[int], reason: str) -> None:
+        """Keep records back, durably: `outgoing` leaves them out until they are freed or dropped."""
+        ...
+
+    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
+        """Records that are kept back, of one topic or of all, in order."""
+        ...
+
+    async def free(self, offsets: Sequence[int]) -> None:
+        """These have reached Kafka on another way, and may be forgotten."""
+        ...
+
+    async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
+        """A record that was kept back is missed, for this reason; commands that tell of it are part of that."""
+        ...
+
+
 class Keys(Protocol):
     """API keys, stored as digests."""
 
@@ -127,12 +187,21 @@ class Ownership(Protocol):
         """Take or renew the lease; False while another's still runs."""
         ...
 
+    async def confirm(self) -> None:
+        """Raise `NotOwner` unless this process owns the timeline at this moment."""
+        ...
+
     async def resign(self) -> None:
         """Hand the lease over at once."""
         ...
 
 
-class Store(Timeline, Reading, Log, Keys, Ownership, Protocol):
+class Store(Timeline, Reading, Log, Outbox, Keys, Ownership, Protocol):
     """All of it, in one place that commits together."""
+
+    @property
+    def identity(self) -> str:
+        """A name that no other store has; it stays the same for as long as the store exists."""
+        ...
 
     async def close(self) -> None: ...

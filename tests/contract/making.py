@@ -40,6 +40,7 @@ def add(
     lateness: Lateness | None = None,
     labels: str | None = None,
     content: str | None = None,
+    reuse: bool = False,
 ) -> Add:
     """A one-shot; `content` names what the caller sent, by default it follows from time and value."""
     return Add(
@@ -54,6 +55,7 @@ def add(
         lateness or Lateness(),
         labels,
         key_hash=None if key is None else crc32(key),
+        reuse=reuse,
     )
 
 
@@ -119,6 +121,7 @@ class Drained:
     lateness_us: list[int] = field(default_factory=list)
     topics: set[tuple[str, str]] = field(default_factory=set)
     missed: Counter[str] = field(default_factory=Counter)
+    handed: int = 0
 
 
 async def drain(store: Store, now: int = NOW, rows_max: int = 1000) -> Drained:
@@ -130,6 +133,7 @@ async def drain(store: Store, now: int = NOW, rows_max: int = 1000) -> Drained:
         drained.lateness_us += release.lateness_us
         drained.topics |= release.topics
         drained.missed.update(release.missed)
+        drained.handed += release.handed
         if not release.more:
             return drained
     raise AssertionError("there is always more")

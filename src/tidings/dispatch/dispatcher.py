@@ -3,7 +3,7 @@
 from tidings.clock import Clock
 from tidings.dispatch.waiter import Waiter
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.facts import Listener, Missed, Released
+from tidings.domain.facts import Handed, Listener, Missed, Released
 from tidings.ports import Release, Timeline
 
 BATCH_ROWS_MIN = 128
@@ -59,6 +59,8 @@ class Dispatcher:
     def _announce(self, now: int, release: Release) -> None:
         if release.lateness_us or release.topics:
             self._tell(Released(now, release.lateness_us, release.topics))
+        if release.handed:
+            self._tell(Handed(now, release.handed))
         if release.missed:
             self._tell(Missed(now, release.missed))
 

@@ -42,7 +42,8 @@ class Add(msgspec.Struct, frozen=True, gc=False):
 
     `id` None asks the store to make one. `content` is a digest of what was sent, as it was sent. `jitter_us` moves
     every due time later and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash`
-    chooses the partition (None: no key, the id chooses).
+    chooses the partition (None: no key, the id chooses). `topic` is the destination. `reuse` starts a new generation if
+    the id is finished and its content was another.
     """
 
     tenant: str
@@ -57,6 +58,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     labels: str | None = None
     jitter_us: int = 0
     key_hash: int | None = None
+    reuse: bool = False
 
 
 class Replace(msgspec.Struct, frozen=True, gc=False):

@@ -2,9 +2,11 @@
 
 TidingsError
 |-- Invalid          a request cannot be accepted as it stands; says which field and what to change
+|-- Moved            a source was read from a place that is no longer where intake stands
 |-- KeyReused        an idempotency key came again with another request
 |-- NotOwner         this process stands by: another one owns the timeline
 |-- StoreError       the store cannot be used: newer version, damaged, full
+|-- BusError         Kafka cannot be read now
 |-- NotAMember       a consumer group's former member tried to fetch or commit
 `-- NotFound         there is no such topic, group or key
 """
@@ -26,6 +28,10 @@ class Invalid(TidingsError):
         return f"{self.field}: {self.detail}"
 
 
+class Moved(TidingsError):
+    """What was read of a source does not follow what was taken of it before: somebody else took it meanwhile."""
+
+
 class KeyReused(TidingsError):
     """An idempotency key came again with another request."""
 
@@ -36,6 +42,10 @@ class NotOwner(TidingsError):
 
 class StoreError(TidingsError):
     """The store cannot be used; the text says why and what to do."""
+
+
+class BusError(TidingsError):
+    """Kafka cannot be read now; the text says why."""
 
 
 class NotAMember(TidingsError):

@@ -23,6 +23,13 @@ class Released(msgspec.Struct, frozen=True, gc=False):
     topics: frozenset[tuple[str, str]]
 
 
+class Handed(msgspec.Struct, frozen=True, gc=False):
+    """Occurrences were put into the outbox, durably and for good; they are on their way to Kafka."""
+
+    at: int
+    count: int
+
+
 class Missed(msgspec.Struct, frozen=True, gc=False):
     """Occurrences that will never be released, by reason."""
 
@@ -45,5 +52,5 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     owner: bool
 
 
-Fact = Changed | Released | Missed | Refused | Standing
+Fact = Changed | Released | Handed | Missed | Refused | Standing
 Listener = Callable[[Fact], None]

@@ -3,6 +3,7 @@
 import msgspec
 
 from tidings.domain.command import Priority
+from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
@@ -11,7 +12,10 @@ DAY_S = 86_400
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now."""
+    """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
+
+    `bus` is where the topic lies; None is the node's own choice.
+    """
 
     topic: str
     value: bytes | None = None
@@ -27,6 +31,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     late_max: str | None = None
     jitter: str | None = None
     labels: dict[str, str] | None = None
+    bus: Bus | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):

@@ -94,6 +94,26 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return f"{self.id}/{self.generation}/{self.number}"
 
 
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """One released occurrence on its way to Kafka, at its place in the outbox. `message` is packed."""
+
+    offset: int
+    tenant: str
+    topic: str
+    id: str
+    generation: int
+    number: int
+    due: int
+    released: int
+    message: bytes
+    final: bool = False
+
+    @property
+    def occurrence(self) -> str:
+        """The occurrence's id: stable over every retry and crash."""
+        return f"{self.id}/{self.generation}/{self.number}"
+
+
 class Topic(msgspec.Struct, frozen=True, gc=False):
     """A topic of the log: how many records each partition holds, from which offset to which (exclusive)."""
 

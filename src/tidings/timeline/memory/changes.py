@@ -49,7 +49,7 @@ class Changes:
         if row.add.content == add.content:
             return _unchanged(row)
         if row.is_finished:
-            return _too_late(row)
+            return self._schedule(add, now, row) if add.reuse else self._too_late(row)
         return Outcome(row.id, "rejected", state=row.state, reason=_TAKEN)
 
     def _replace(self, replace: Replace, now: int) -> Outcome:
@@ -57,7 +57,7 @@ class Changes:
         if row is None:
             return self._new(replace.add, now)
         if row.is_finished:
-            return self._schedule(replace.add, now, row) if replace.reuse else _too_late(row)
+            return self._schedule(replace.add, now, row) if replace.reuse else self._too_late(row)
         if row.add.content == replace.add.content:
             return _unchanged(row)
         return self._replace_pending(row, replace.add, now)
@@ -91,7 +91,7 @@ class Changes:
         if row is None:
             return Outcome(command.id, "unknown", remembered_since=self._rows.remembered_since(now))
         if row.is_finished:
-            return _too_late(row)
+            return self._too_late(row)
         match command:
             case Cancel():
                 return self._cancel(row, now)
@@ -137,19 +137,20 @@ class Changes:
             self._rows.hold_fire(row, now)
         return Outcome(row.id, "fired", due=now)
 
+    def _too_late(self, row: Row) -> Outcome:
+        """The answer to every change of what is finished."""
+        if self._rows.in_flight(row):
+            return Outcome(row.id, "in_flight", state="in_flight")
+        word = _word(row.state)
+        reason = f"it was missed ({row.reason})" if word == "rejected" else None
+        return Outcome(row.id, word, state=row.state, reason=reason)
+
     def _find(self, add: Add, now: int) -> Row | None:
         return None if add.id is None else self._rows.known(add.tenant, add.id, now)
 
 
 def _unchanged(row: Row) -> Outcome:
     return Outcome(row.id, "unchanged", due=row.due, state=None if row.state == "pending" else row.state)
-
-
-def _too_late(row: Row) -> Outcome:
-    """The answer to every change of what is finished."""
-    word = _word(row.state)
-    reason = f"it was missed ({row.reason})" if word == "rejected" else None
-    return Outcome(row.id, word, state=row.state, reason=reason)
 
 
 def _word(state: State) -> OutcomeWord:

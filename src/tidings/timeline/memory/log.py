@@ -1,8 +1,10 @@
 """The log in memory: topics, partitions, dense offsets, and where consumer groups stand."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidings.domain.schedule import Record, Topic
+from tidings.domain.destination import is_kafka, split
+from tidings.domain.schedule import Outgoing, Record, Topic
 from tidings.timeline.memory.rows import Row
 
 
@@ -31,6 +33,51 @@ class MemoryLog:
         self._retention_bytes = retention_bytes
         self._topics: dict[tuple[str, str], list[_Partition]] = {}
         self._groups: dict[tuple[str, str, str], dict[int, int]] = {}
+        self._outbox: list[Outgoing] = []
+        self._settled = self._next = 0
+        self.held: dict[int, str] = {}
+        self._held_records: dict[int, Outgoing] = {}
+
+    def hand(self, row: Row, number: int, due: int, now: int, final: bool) -> int:
+        """Put one occurrence into the outbox; answers its offset."""
+        add, offset = row.add, self._next
+        self._next += 1
+        topic = split(add.topic)[1]
+        self._outbox.append(
+            Outgoing(offset, add.tenant, topic, row.id, row.generation, number, due, now, add.message, final)
+        )
+        return offset
+
+    def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
+        """Records of the outbox from an offset on, or from the first that is still kept; not what is kept back."""
+        found = [record for record in self._outbox if record.offset >= offset and record.offset not in self.held]
+        return found[:limit]
+
+    def held_records(self, topic: str | None, limit: int) -> list[Outgoing]:
+        """Records that are kept back."""
+        return [record for record in self._held_records.values() if topic in {None, record.topic}][:limit]
+
+    def hold(self, offsets: Sequence[int], reason: str) -> None:
+        """Keep records back."""
+        self.held.update(dict.fromkeys(offsets, reason))
+        found = {record.offset: record for record in self._outbox if record.offset in self.held}
+        self._held_records = dict(sorted((self._held_records | found).items()))
+
+    def free(self, offsets: Sequence[int]) -> None:
+        """They are kept back no longer, and are over."""
+        for offset in offsets:
+            self.held.pop(offset, None)
+            self._held_records.pop(offset, None)
+            self._outbox = [record for record in self._outbox if record.offset != offset]
+
+    def outbox(self) -> tuple[int, int]:
+        """The first offset that is kept, and the next that will be given."""
+        return self._settled, self._next
+
+    def settle(self, offset: int) -> None:
+        """Forget what lies before an offset."""
+        self._settled = max(self._settled, min(offset, self._next))
+        self._outbox = [record for record in self._outbox if record.offset >= self._settled]
 
     def append(self, row: Row, number: int, due: int, partition: int, now: int, final: bool) -> int:
         """Put one occurrence at the end of its partition; answers its offset."""
@@ -60,6 +107,9 @@ class MemoryLog:
 
     def message(self, row: Row) -> bytes | None:
         """The message of a released one-shot, while its record is kept."""
+        if is_kafka(row.add.topic):
+            waiting = (*self._outbox, *self._held_records.values())
+            return next((record.message for record in waiting if record.offset == row.offset), None)
         if row.partition is None or row.offset is None:
             return None
         found = self.read(row.add.tenant, row.add.topic, row.partition, row.offset, 1)

@@ -1,16 +1,17 @@
 """What can be seen of the schedules: one, a page of them, and how many fall due when."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Page, Query, Schedule
 from tidings.timeline.memory.rows import Row
 
 
-def view(row: Row) -> Schedule:
+def view(row: Row, *, in_flight: bool = False, held: str | None = None) -> Schedule:
     """The schedule as a reader sees it; of a finished one only what truthful answers need is kept."""
     add, kept = row.add, not row.is_finished
     return Schedule(
@@ -18,7 +19,7 @@ def view(row: Row) -> Schedule:
         id=row.id,
         generation=row.generation,
         topic=add.topic,
-        state=row.state,
+        state="in_flight" if in_flight else row.state,
         due=row.due,
         accepted=row.accepted,
         priority=add.priority,
@@ -28,21 +29,21 @@ def view(row: Row) -> Schedule:
         labels=add.labels,
         message=add.message if kept else None,
         finished=row.finished,
-        reason=row.reason,
+        reason=held if held is not None else row.reason,
         partition=row.partition,
-        offset=row.offset,
+        offset=None if row.partition is None else row.offset,
     )
 
 
-def page(rows: Iterable[Row], query: Query) -> Page:
+def page(rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool]) -> Page:
     """The rows that fit, in order of (due, arrival), after the cursor."""
-    found = sorted((row for row in rows if _fits(row, query)), key=_position)
+    found = sorted((row for row in rows if _fits(row, query, in_flight)), key=_position)
     if query.after is not None:
         after = _decode_cursor(query.after)
         found = [row for row in found if _position(row) > after]
     shown = found[: query.limit]
     cursor = _encode_cursor(shown[-1]) if len(found) > len(shown) else None
-    return Page(tuple(view(row) for row in shown), cursor)
+    return Page(tuple(view(row, in_flight=in_flight(row)) for row in shown), cursor)
 
 
 def forecast(rows: Iterable[Row], start: int, end: int, width_us: int) -> list[tuple[int, int]]:
@@ -51,10 +52,10 @@ def forecast(rows: Iterable[Row], start: int, end: int, width_us: int) -> list[t
     return [(step * width_us, steps[step]) for step in sorted(steps)]
 
 
-def _fits(row: Row, query: Query) -> bool:
+def _fits(row: Row, query: Query, in_flight: Callable[[Row], bool]) -> bool:
     return (
-        (query.topic is None or row.add.topic == query.topic)
-        and (query.state is None or row.state == query.state)
+        (query.topic is None or split(row.add.topic)[1] == query.topic)
+        and (query.state is None or ("in_flight" if in_flight(row) else row.state) == query.state)
         and (query.due_from is None or row.due >= query.due_from)
         and (query.due_to is None or row.due < query.due_to)
         and (query.prefix is None or row.id.startswith(query.prefix))

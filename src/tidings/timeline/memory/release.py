@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from zlib import crc32
 
+from tidings.domain.destination import is_kafka
 from tidings.domain.lateness import Decision, MissedRange, deadline, decide
 from tidings.domain.schedule import Event
 from tidings.domain.shares import deal
@@ -25,6 +26,7 @@ class Releasing:
         self._lateness_us: list[int] = []
         self._topics: set[tuple[str, str]] = set()
         self._missed: Counter[str] = Counter()
+        self._handed = 0
 
     def run(self, rows_max: int) -> Release:
         """Release at most that many of what is due."""
@@ -38,7 +40,7 @@ class Releasing:
                 self._release_recurring(waiting.row)
         following = self._rows.next_due()
         more = following is not None and following <= self._now
-        return Release(self._lateness_us, frozenset(self._topics), dict(self._missed), more)
+        return Release(self._lateness_us, frozenset(self._topics), dict(self._missed), more, handed=self._handed)
 
     def _release_once(self, row: Row) -> None:
         bound = deadline(row.due, row.add.lateness)
@@ -78,9 +80,11 @@ class Releasing:
         self._missed[missed.reason] += count
         row.note(Event(self._now, "missed", missed.first, due, missed.reason, count))
 
-    def _append(self, row: Row, number: int, due: int, *, final: bool) -> tuple[int, int]:
+    def _append(self, row: Row, number: int, due: int, *, final: bool) -> tuple[int | None, int]:
         """Put a record on the log; answers its partition and offset."""
         assert due <= self._now, "nothing leaves early"
+        if is_kafka(row.add.topic):
+            return self._hand(row, number, due, final=final)
         partition = _hash(row) % self._log.partitions
         offset = self._log.append(row, number, due, partition, self._now, final)
         row.released += number > 0
@@ -88,6 +92,14 @@ class Releasing:
         self._lateness_us.append(self._now - due)
         self._topics.add((row.add.tenant, row.add.topic))
         return partition, offset
+
+    def _hand(self, row: Row, number: int, due: int, *, final: bool) -> tuple[None, int]:
+        """Put a record into the outbox; answers its offset there."""
+        offset = self._log.hand(row, number, due, self._now, final)
+        row.released += number > 0
+        row.note(Event(self._now, "released", number, due))
+        self._handed += 1
+        return None, offset
 
 
 def select(due: dict[Stream, list[Waiting]], now: int, rows_max: int) -> list[Waiting]:

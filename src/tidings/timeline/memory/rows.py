@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidings.domain.command import FINISHED, Add, Priority, State
+from tidings.domain.destination import is_kafka
 from tidings.domain.schedule import Event, make_id
 
 EVENTS_MAX = 200
@@ -66,8 +67,21 @@ class Rows:
         self._rows: dict[tuple[str, str], Row] = {}
         self._streams: dict[Stream, list[Waiting]] = {}
         self._arrivals = 0
+        self.arrived = 0
+        self.held: dict[int, str] = {}
 
     # Schedules
+
+    def drop(self, offset: int, reason: str, now: int) -> None:
+        """What was in the outbox there is missed."""
+        for row in self._rows.values():
+            if is_kafka(row.add.topic) and row.state == "released" and row.offset == offset:
+                row.state, row.reason, row.finished, row.offset = "missed", reason, now, None
+
+    def in_flight(self, row: Row) -> bool:
+        """Whether it is in the outbox and not known to be on Kafka."""
+        on_its_way = is_kafka(row.add.topic) and row.state == "released" and row.offset is not None
+        return on_its_way and ((row.offset or 0) >= self.arrived or row.offset in self.held)
 
     def known(self, tenant: str, schedule_id: str, now: int) -> Row | None:
         """The schedule of this id, unless it finished so long ago that the id is free again."""

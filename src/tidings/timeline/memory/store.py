@@ -1,19 +1,20 @@
 """The memory store: every verb of the port, each one step that nothing can come between."""
 
+import secrets
 from collections.abc import Sequence
 
 import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
-from tidings.domain.errors import Invalid, KeyReused
-from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Receipt, Release
+from tidings.domain.errors import Invalid, KeyReused, Moved
+from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, Count, Part, Receipt, Release, Taken
 from tidings.timeline.memory.changes import Changes
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.reading import forecast, page, view
 from tidings.timeline.memory.release import Releasing
-from tidings.timeline.memory.rows import Rows
+from tidings.timeline.memory.rows import Row, Rows
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
@@ -36,20 +37,40 @@ class MemoryStore:
         self._rows = Rows(created, id_retention_us)
         self._changes = Changes(self._rows)
         self._log = MemoryLog(partitions, retention_us, retention_bytes)
+        self._rows.held = self._log.held
         self._receipt_retention_us = receipt_retention_us
         self._receipts: dict[tuple[str, str], tuple[int, bytes, list[Outcome]]] = {}
         self._keys: dict[str, ApiKey] = {}
+        self._positions: dict[tuple[str, int], int] = {}
+        self.identity = secrets.token_hex(8)
 
     # Timeline
 
-    async def apply(self, commands: Sequence[Command], now: int, receipt: Receipt | None = None) -> list[Outcome]:
+    async def apply(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
+    ) -> list[Outcome]:
         """Apply all commands in order in one step and answer each."""
+        if taken is not None:
+            self._take(taken.parts)
         if receipt is not None and (outcomes := self._answered(receipt, now)) is not None:
             return outcomes
         outcomes = [self._changes.apply(command, now) for command in commands]
+        for command in taken.follow(outcomes) if taken is not None else ():
+            self._changes.apply(command, now)
         if receipt is not None:
             self._receipts[receipt.tenant, receipt.key] = (now, receipt.body, list(outcomes))
         return outcomes
+
+    def _take(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            found = self._positions.get((part.topic, part.partition), 0)
+            if found != part.expected:
+                raise Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
+        self._positions |= {(part.topic, part.partition): part.next for part in parts}
+
+    async def positions(self) -> dict[tuple[str, int], int]:
+        """Where intake stands, by topic and partition."""
+        return dict(self._positions)
 
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
         now = now if clock is None else clock.now()
@@ -85,8 +106,12 @@ class MemoryStore:
         row = self._rows.known(tenant, schedule_id, now)
         if row is None:
             return None
-        schedule = view(row)
+        schedule = view(row, in_flight=self._rows.in_flight(row), held=self._held(row))
         return msgspec.structs.replace(schedule, message=self._log.message(row)) if row.is_finished else schedule
+
+    def _held(self, row: Row) -> str | None:
+        """Why it is kept back."""
+        return self._log.held.get(row.offset or 0) if self._rows.in_flight(row) else None
 
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
         """What happened to a schedule, oldest first."""
@@ -95,7 +120,7 @@ class MemoryStore:
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         """Schedules of a tenant that fit a query, in due order."""
-        return page(self._rows.of_tenant(tenant, now), query)
+        return page(self._rows.of_tenant(tenant, now), query, self._rows.in_flight)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
         """Pending by time; never cut short."""
@@ -129,6 +154,44 @@ class MemoryStore:
         """Keep where a group stands."""
         self._log.commit(tenant, topic, group, offsets)
 
+    # Outbox
+
+    async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
+        """Records from an offset on."""
+        return self._log.outgoing(offset, limit)
+
+    async def outbox(self) -> tuple[int, int]:
+        """The first offset that is kept, and the next that will be given."""
+        return self._log.outbox()
+
+    def arrived(self, offset: int) -> None:
+        """Everything before this offset is on Kafka."""
+        self._rows.arrived = max(self._rows.arrived, offset)
+
+    async def settle(self, offset: int) -> None:
+        """The same, and it may be forgotten."""
+        self.arrived(offset)
+        self._log.settle(offset)
+
+    async def hold(self, offsets: Sequence[int], reason: str) -> None:
+        """Keep records back."""
+        self._log.hold(offsets, reason)
+
+    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
+        """Records that are kept back."""
+        return self._log.held_records(topic, limit)
+
+    async def free(self, offsets: Sequence[int]) -> None:
+        """They are on Kafka."""
+        self._log.free(offsets)
+
+    async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
+        """A record that was kept back is missed."""
+        self._rows.drop(offset, reason, now)
+        self._log.free([offset])
+        for command in instead:
+            self._changes.apply(command, now)
+
     # Keys
 
     async def keys(self) -> list[ApiKey]:
@@ -151,6 +214,9 @@ class MemoryStore:
         """Always ours."""
         del elapsed, lease_us
         return True
+
+    async def confirm(self) -> None:
+        """Always ours."""
 
     async def resign(self) -> None:
         """There is no one to hand over to."""

@@ -20,7 +20,7 @@ from tidings.domain.lateness import Lateness, deadline
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Every, Once, occurrence
 from tidings.timeline.sqlite import single
-from tidings.timeline.sqlite.lookup import Found, Terms, find, lateness_of
+from tidings.timeline.sqlite.lookup import Found, Terms, find, in_flight, lateness_of
 from tidings.timeline.sqlite.rows import NO_DEADLINE
 from tidings.timeline.sqlite.writer import Writer
 
@@ -59,7 +59,7 @@ class Changes:
         if found.content == add.content:
             return Outcome(add.id, "unchanged", found.due, found.state)
         if found.state in FINISHED:
-            return _too_late(found)
+            return self._reuse(found, add, now) if add.reuse else self._too_late(found)
         reason = "this id holds another schedule: replace it, cancel it, or use another id"
         return Outcome(add.id, "rejected", found.due, found.state, reason)
 
@@ -112,11 +112,7 @@ class Changes:
         if found is None:
             return self._unknown(add.id, now) if MADE_ID.match(add.id) else self._insert(add, now, 1)
         if found.state in FINISHED:
-            if not reuse:
-                return _too_late(found)
-            self._supersede(found)
-            single.note(self._writer, found, now, "accepted", due=add.due)
-            return self._insert(add, now, found.generation + 1)
+            return self._reuse(found, add, now) if reuse else self._too_late(found)
         if found.content == add.content:
             return Outcome(add.id, "unchanged", found.due, found.state)
         single.remove(self._writer, found)
@@ -125,6 +121,12 @@ class Changes:
         paused = found.state == "paused"
         outcome = self._insert(add, now, found.generation + 1, paused=paused)
         return Outcome(outcome.id, "replaced", outcome.due, "paused" if paused else None)
+
+    def _reuse(self, found: Found, add: Add, now: int) -> Outcome:
+        """A finished id begins a new life."""
+        self._supersede(found)
+        single.note(self._writer, found, now, "accepted", due=add.due)
+        return self._insert(add, now, found.generation + 1)
 
     def _supersede(self, found: Found) -> None:
         """A finished schedule whose id is used anew lives on in the id's history only."""
@@ -147,7 +149,7 @@ class Changes:
         if found.state == "cancelled":
             return Outcome(command.id, "cancelled", found.due)
         if found.state in FINISHED:
-            return _too_late(found)
+            return self._too_late(found)
         single.remove(self._writer, found)
         single.finish(self._writer, found, "cancelled", now)
         single.note(self._writer, found, now, "cancelled")
@@ -158,7 +160,7 @@ class Changes:
         if found is None:
             return self._unknown(command.id, now)
         if found.state in FINISHED:
-            return _too_late(found)
+            return self._too_late(found)
         if found.state == "pending":
             self._hold(found)
             single.note(self._writer, found, now, "paused")
@@ -180,7 +182,7 @@ class Changes:
         if found is None:
             return self._unknown(command.id, now)
         if found.state in FINISHED:
-            return _too_late(found)
+            return self._too_late(found)
         if found.state == "pending":
             return Outcome(command.id, "unchanged", found.due, "pending")
         sql = "UPDATE standing SET state = 'pending' WHERE arrival = ?"
@@ -194,7 +196,7 @@ class Changes:
         if found is None:
             return self._unknown(command.id, now)
         if found.state in FINISHED:
-            return _too_late(found)
+            return self._too_late(found)
         again = found.terms is not None and isinstance(found.terms.when, Every)
         if not again:
             self._tell_first(found)
@@ -227,21 +229,22 @@ class Changes:
         single.remember(writer, fired)
         single.insert_plain(writer, fired, found.accepted)
 
+    def _too_late(self, found: Found) -> Outcome:
+        """The answer to a change of a finished schedule."""
+        match found.state:
+            case "released" | "ended" if in_flight(self._writer, found):
+                return Outcome(found.id, "in_flight", found.due, "in_flight")
+            case "released" | "ended":
+                return Outcome(found.id, "already_released", found.due, found.state)
+            case "cancelled":
+                return Outcome(found.id, "cancelled", found.due, found.state)
+            case _:
+                reason = f"it was missed: {found.reason}"
+                return Outcome(found.id, "rejected", found.due, found.state, reason)
+
     def _unknown(self, schedule_id: str, now: int) -> Outcome:
         since = max(self._writer.created, now - self._writer.options.id_retention_us)
         return Outcome(schedule_id, "unknown", remembered_since=since)
-
-
-def _too_late(found: Found) -> Outcome:
-    """The answer to a change of a finished schedule."""
-    match found.state:
-        case "released" | "ended":
-            return Outcome(found.id, "already_released", found.due, found.state)
-        case "cancelled":
-            return Outcome(found.id, "cancelled", found.due, found.state)
-        case _:
-            reason = f"it was missed: {found.reason}"
-            return Outcome(found.id, "rejected", found.due, found.state, reason)
 
 
 def next_due(terms: Terms, n: int) -> int | None:

@@ -11,7 +11,8 @@ from tidings.domain.command import Add, Command, Outcome, Replace
 from tidings.domain.errors import KeyReused
 from tidings.domain.lateness import Lateness, deadline
 from tidings.domain.when import Once
-from tidings.ports import Receipt
+from tidings.ports import Receipt, Taken
+from tidings.timeline.sqlite import outbox
 from tidings.timeline.sqlite.changes import Changes
 from tidings.timeline.sqlite.parcels import HEAD, Rows
 from tidings.timeline.sqlite.rows import NO_DEADLINE, REASONS, Numbers, digits
@@ -28,14 +29,20 @@ class Intake:
         self._writer = writer
         self._changes = Changes(writer)
 
-    def apply(self, commands: Sequence[Command], now: int, receipt: Receipt | None) -> list[Outcome]:
+    def apply(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None = None
+    ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
-        with self._writer.transaction():
+        with self._writer.transaction() as connection:
             crash.point("intake.begun")
+            if taken is not None:
+                outbox.take(connection, taken.parts)
             outcomes: list[Outcome] = []
             kept = None if receipt is None else self._kept(receipt, now)
             if kept is None:
                 outcomes = self._run(commands, now)
+                if taken is not None:
+                    self._run(taken.follow(outcomes), now)
                 if receipt is not None:
                     self._keep(receipt, outcomes, now)
             crash.point("intake.written")
@@ -45,6 +52,13 @@ class Intake:
         if kept[0] != receipt.body:
             raise KeyReused("this Idempotency-Key came before with another body: use a new key for a new request")
         return _decode_outcomes(kept[1])
+
+    def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
+        """A record of the outbox is missed; the commands that tell of it are part of that."""
+        with self._writer.transaction():
+            outbox.drop(self._writer, offset, reason, now)
+            self._run(instead, now)
+        self._writer.held.pop(offset, None)
 
     def _run(self, commands: Sequence[Command], now: int) -> list[Outcome]:
         outcomes: list[Outcome] = []

@@ -2,6 +2,7 @@
 
 import apsw
 
+from tidings.domain.destination import KAFKA
 from tidings.domain.schedule import Record, Topic
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, PARTITIONS_MAX
 
@@ -9,7 +10,7 @@ _TOPIC = "SELECT topic, name FROM topic WHERE tenant = ? AND name = ?"
 _TOPICS = (
     "SELECT name, first, next, bytes FROM topic"
     f" JOIN partition ON partition BETWEEN topic * {PARTITIONS_MAX} AND topic * {PARTITIONS_MAX} + {PARTITIONS_MAX - 1}"
-    " WHERE tenant = ? ORDER BY name, partition"
+    f" WHERE tenant = ? AND name NOT LIKE '{KAFKA}%' ORDER BY name, partition"
 )
 _PARTITIONS = "SELECT first, next, bytes FROM partition WHERE partition BETWEEN ? AND ? ORDER BY partition"
 _READ = (

@@ -12,7 +12,7 @@ from tidings.domain.schedule import MADE_ID, Schedule
 from tidings.domain.when import Once, When
 from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, row_at
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
-from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, PARTITIONS_MAX, Writer
+from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, OUTBOX, PARTITIONS_MAX, Writer
 
 Table = Literal["near", "far", "standing", "finished"]
 
@@ -232,13 +232,13 @@ def finished(arrival: int, origin: int, row: tuple[Any, ...]) -> Found:
 def present(writer: Writer, found: Found) -> Schedule:
     """A row as a reader sees it."""
     tenant, priority = writer.stream_names[found.stream]
-    position = found.position
+    position = None if _in_outbox(found) else found.position
     return Schedule(
         tenant,
         found.id,
         found.generation,
         writer.topic_names[found.partition // PARTITIONS_MAX][1],
-        found.state,
+        "in_flight" if in_flight(writer, found) else found.state,
         found.due,
         found.accepted,
         priority,
@@ -248,10 +248,29 @@ def present(writer: Writer, found: Found) -> Schedule:
         found.labels,
         found.message,
         found.at,
-        found.reason if found.state in FINISHED else None,
+        _reason(writer, found),
         None if position is None else (position >> OFFSET_BITS) % PARTITIONS_MAX,
         None if position is None else position & OFFSET_MASK,
     )
+
+
+def _reason(writer: Writer, found: Found) -> str | None:
+    """Why it was missed, or why it is kept back."""
+    if in_flight(writer, found):
+        return writer.held.get((found.position or 0) & OFFSET_MASK)
+    return found.reason if found.state in FINISHED else None
+
+
+def in_flight(writer: Writer, found: Found) -> bool:
+    """Whether it is in the outbox and not known to be on Kafka."""
+    if found.position is None or not _in_outbox(found):
+        return False
+    offset = found.position & OFFSET_MASK
+    return offset >= writer.arrived or offset in writer.held
+
+
+def _in_outbox(found: Found) -> bool:
+    return found.position is not None and found.position >> OFFSET_BITS == OUTBOX
 
 
 def lateness_of(found: Found) -> Lateness | None:

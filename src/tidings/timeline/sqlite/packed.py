@@ -32,15 +32,15 @@ class Wanted(msgspec.Struct, frozen=True):
     streams: list[int]
     after: tuple[int, int]
     until: int
-    first_partition: int | None
+    topics: list[int]
 
     def among(self, heads: Heads) -> parcels.Flags:
         """Those whose numbers fit."""
         due, arrival = heads["due"], heads["arrival"]
         fits = (heads["live"] == 1) & np.isin(heads["stream"], self.streams) & (due < self.until)
         fits &= (due > self.after[0]) | ((due == self.after[0]) & (arrival > self.after[1]))
-        if self.first_partition is not None:
-            fits &= heads["partition"] // PARTITIONS_MAX == self.first_partition // PARTITIONS_MAX
+        if self.topics:
+            fits &= np.isin(heads["partition"] // PARTITIONS_MAX, self.topics)
         return np.asarray(fits, dtype=np.bool_)
 
     @property

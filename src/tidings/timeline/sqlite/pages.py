@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import apsw
 
 from tidings.domain.command import FINISHED
+from tidings.domain.destination import BUSES, join
 from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Event, Page, Query, Schedule
 from tidings.domain.when import Every
 from tidings.timeline.sqlite import lookup, packed
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.far import DAY_LAST, DAY_US, QUARTER_US, place_of
-from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
+from tidings.timeline.sqlite.writer import Writer
 
 DAYS_PER_PAGE_MAX = 31
 STEPS_MAX = 10_000
@@ -38,20 +39,23 @@ class Pages:
         after = _decode_cursor(query.after) if query.after is not None else (-1, 0)
         if query.due_from is not None and after < (query.due_from - 1, _END):
             after = (query.due_from - 1, _END)
-        topic = None if query.topic is None else writer.topics.get((tenant, query.topic), -1)
+        named = query.topic is not None
+        self._topics = [writer.topics.get((tenant, join(bus, query.topic or "")), -1) for bus in BUSES] if named else []
         self._after = after
         self._until = _END if query.due_to is None else query.due_to
-        self._first_partition = None if topic is None else topic * PARTITIONS_MAX
         self._values: dict[str, object] = {
             "tenant": tenant,
             "due": after[0],
             "arrival": after[1],
             "until": self._until,
-            "first_partition": self._first_partition,
+            "topic": self._topics[0] if named else None,
+            "kafka_topic": self._topics[1] if named else None,
             "prefix": query.prefix,
             "label": None if query.label is None else query.label[0],
             "label_value": None if query.label is None else query.label[1],
-            "state": query.state,
+            "state": "released" if query.state == "in_flight" else query.state,
+            "flying": {"in_flight": 1, "released": 0}.get(query.state or ""),
+            "arrived": writer.arrived,
             "limit": query.limit + 1,
             "remembered": now - writer.options.id_retention_us,
         }
@@ -72,7 +76,7 @@ class Pages:
             found += self._near()
         if state in {None, "paused"}:
             found += self._paused()
-        if state is None or state in FINISHED:
+        if state is None or state in FINISHED or state == "in_flight":
             found += self._finished()
         return found
 
@@ -107,7 +111,7 @@ class Pages:
 
     def _wanted(self) -> packed.Wanted:
         streams = [stream for (tenant, _), stream in list(self._writer.streams.items()) if tenant == self._tenant]
-        return packed.Wanted(self._query, streams, self._after, self._until, self._first_partition)
+        return packed.Wanted(self._query, streams, self._after, self._until, self._topics)
 
     def _pending(self, table: lookup.Table, more: dict[str, object]) -> Iterator[_Row]:
         for row in self._connection.execute(_SQL[table], {**self._values, **more}).fetchall():

@@ -16,6 +16,7 @@ class Recurring:
         self._now = now
         self.lateness_us: list[int] = []
         self.topics: set[tuple[str, str]] = set()
+        self.handed = 0
         self.missed: dict[str, int] = {}
 
     def release(self, arrival: int) -> None:
@@ -45,9 +46,16 @@ class Recurring:
         self._left(found, found.n, found.due)
 
     def _left(self, found: Found, n: int, due: int) -> None:
-        self.lateness_us.append(self._now - due)
-        self.topics.add(self._writer.topic_names[found.partition // PARTITIONS_MAX])
+        self._count(found, due)
         single.note(self._writer, found, self._now, "released", n, due)
+
+    def _count(self, found: Found, due: int) -> None:
+        topic = found.partition // PARTITIONS_MAX
+        if topic in self._writer.on_kafka:
+            self.handed += 1
+        else:
+            self.lateness_us.append(self._now - due)
+            self.topics.add(self._writer.topic_names[topic])
 
     def _append(self, found: Found, terms: Terms, n: int, *, final: bool) -> int:
         due = next_due(terms, n)
@@ -56,8 +64,7 @@ class Recurring:
         found.released += 1
         found.n, found.due = n, due
         if isinstance(terms.when, Once):
-            self.lateness_us.append(self._now - due)
-            self.topics.add(self._writer.topic_names[found.partition // PARTITIONS_MAX])
+            self._count(found, due)
         else:
             self._left(found, n, due)
         return position

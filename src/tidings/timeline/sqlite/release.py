@@ -16,7 +16,7 @@ from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.lookup import Found, plain
 from tidings.timeline.sqlite.recurring import Recurring
 from tidings.timeline.sqlite.wheel import Wheel
-from tidings.timeline.sqlite.writer import OFFSET_BITS, PARTITIONS_MAX, Writer
+from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
 
 FRESH_US = 1_000_000
 DAMAGED = "damaged"
@@ -149,12 +149,15 @@ class Releasing:
         batch = [np.fromstring(text, dtype=np.int64, sep=",") for text in columns]
         leaves, numbers, partitions, dues, arrivals, sizes = batch
         leaving, standing = leaves == 1, numbers <= 0
+        on_kafka = self._on_kafka(partitions)
+        partitions = np.where(on_kafka, OUTBOX, partitions)
         if leaving.any():
             positions = apsw.carray(self._positions(leaving, partitions, sizes, done))
             connection.execute(_SQL["log"], (positions, now))
             crash.point("release.logged")
             connection.execute(_SQL["finish"], (positions, now))
-            done.lateness_us = (now - dues[leaving]).tolist()
+            done.lateness_us = (now - dues[leaving & ~on_kafka]).tolist()
+            done.handed = int((leaving & on_kafka).sum())
             done.bytes = int(sizes[leaving].sum())
         if not (leaving | standing).all():
             self._miss(now, done)
@@ -171,14 +174,21 @@ class Releasing:
 
     def _positions(self, leaving: Flags, partitions: Numbers, sizes: Numbers, done: "_Done") -> Numbers:
         """Give each row that leaves the next position of its partition, and move the partitions' ends."""
-        positions = np.zeros(len(leaving), dtype=np.int64)
+        positions = np.full(len(leaving), -1, dtype=np.int64)
         for partition in set(partitions[leaving].tolist()):
             rows = np.flatnonzero(leaving & (partitions == partition))
             moved = (partition, len(rows), int(sizes[rows].sum()))
             first = self._writer.connection.execute(_SQL["advance"], moved).get
             positions[rows] = np.arange(len(rows)) + ((partition << OFFSET_BITS) + first)
-            done.topics.add(self._writer.topic_names[partition // PARTITIONS_MAX])
+            if partition != OUTBOX:
+                done.topics.add(self._writer.topic_names[partition // PARTITIONS_MAX])
         return positions
+
+    def _on_kafka(self, partitions: Numbers) -> Flags:
+        """Which rows go into the outbox."""
+        if not self._writer.on_kafka:
+            return np.zeros(len(partitions), dtype=np.bool_)
+        return np.isin(partitions // PARTITIONS_MAX, list(self._writer.on_kafka))
 
     def _miss(self, now: int, done: "_Done") -> None:
         connection = self._writer.connection
@@ -196,6 +206,7 @@ class Releasing:
                 recurring.release_extra(found)
         done.lateness_us += recurring.lateness_us
         done.topics |= recurring.topics
+        done.handed += recurring.handed
         for reason, count in recurring.missed.items():
             done.miss(reason, count)
 
@@ -226,9 +237,10 @@ class _Done:
         self.missed: dict[str, int] = {}
         self.more = False
         self.bytes = 0
+        self.handed = 0
 
     def miss(self, reason: str, count: int) -> None:
         self.missed[reason] = self.missed.get(reason, 0) + count
 
     def release(self) -> Release:
-        return Release(self.lateness_us, frozenset(self.topics), self.missed, self.more, self.bytes)
+        return Release(self.lateness_us, frozenset(self.topics), self.missed, self.more, self.bytes, self.handed)

@@ -35,7 +35,7 @@ class Retention:
 
     def _trim_log(self, now: int) -> bool:
         """Some topics each time, in turn."""
-        topics = sorted(self._writer.topic_names)
+        topics = sorted(self._writer.topic_names.keys() - self._writer.on_kafka)
         due = [topic for topic in topics if topic > self._trimmed][:SLICE_TOPICS]
         self._trimmed = due[-1] if len(due) == SLICE_TOPICS else 0
         more = False

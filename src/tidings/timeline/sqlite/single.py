@@ -6,7 +6,7 @@ from tidings.domain.command import State
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.lookup import Found, Terms, encode_terms, far_places
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_CONTENT, NO_DEADLINE, REASONS
-from tidings.timeline.sqlite.writer import OFFSET_BITS, Writer
+from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
 
 HISTORY_LINES_MAX = 100
 RECORD_BYTES = 64  # what a record takes beside its message and id
@@ -195,8 +195,11 @@ def append(writer: Writer, found: Found, now: int, n: int, due: int, *, final: b
     """Put one occurrence onto the log; answers its position."""
     assert found.message is not None
     size = len(found.message) + len(found.id) + RECORD_BYTES
-    offset = int(writer.connection.execute(_SQL["next_offset"], (found.partition, size)).get)
-    position = found.partition << OFFSET_BITS | offset
-    record = (position, due, now, found.generation, n, final, found.id, found.message)
+    to_kafka = found.partition // PARTITIONS_MAX in writer.on_kafka
+    partition = OUTBOX if to_kafka else found.partition
+    offset = int(writer.connection.execute(_SQL["next_offset"], (partition, size)).get)
+    position = partition << OFFSET_BITS | offset
+    target = found.partition if to_kafka else None
+    record = (position, due, now, found.generation, n, final, found.id, found.message, target)
     writer.connection.execute(_SQL["log_one"], record)
     return position

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -11,10 +11,10 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
-from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Receipt, Release
-from tidings.timeline.sqlite import log, lookup, pages
+from tidings.domain.errors import Invalid, NotOwner, StoreError
+from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, Count, Receipt, Release, Taken
+from tidings.timeline.sqlite import log, lookup, outbox, pages
 from tidings.timeline.sqlite.checkpoint import Checkpointer
 from tidings.timeline.sqlite.database import connect, explain, file_bytes, prepare
 from tidings.timeline.sqlite.intake import Intake
@@ -42,6 +42,15 @@ def _translated(verb: Verb) -> Verb:
 
 
 LOOKS_MAX = 20
+
+
+@contextlib.contextmanager
+def _known_names() -> Iterator[None]:
+    """A topic that we do not know was opened by another process: then this one owns the store no longer."""
+    try:
+        yield
+    except KeyError:
+        raise NotOwner("another process owns this store") from None
 
 
 class SqliteStore:
@@ -95,10 +104,20 @@ class SqliteStore:
         """The rest of a checkpoint, between two of the writer's transactions."""
         self._writing.post(self._connection.wal_checkpoint)
 
+    @property
+    def identity(self) -> str:
+        return self._writer.identity
+
     # Timeline
 
-    def apply(self, commands: Sequence[Command], now: int, receipt: Receipt | None = None) -> Awaitable[list[Outcome]]:
-        return self._writing.start(self._intake.apply, commands, now, receipt)
+    def apply(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
+    ) -> Awaitable[list[Outcome]]:
+        return self._writing.start(self._intake.apply, commands, now, receipt, taken)
+
+    @_translated
+    async def positions(self) -> dict[tuple[str, int], int]:
+        return outbox.positions(self._reader)
 
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
         return await self._writing.run(self._releasing.release, now, rows_max, clock)
@@ -200,6 +219,38 @@ class SqliteStore:
         with self._writer.transaction() as connection:
             log.commit(connection, self._writer.topic_of(tenant, topic), group, offsets)
 
+    # Outbox
+
+    @_translated
+    async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
+        with _known_names():
+            return outbox.outgoing(self._reader, self._writer, offset, limit)
+
+    @_translated
+    async def outbox(self) -> tuple[int, int]:
+        return outbox.span(self._reader)
+
+    def arrived(self, offset: int) -> None:
+        self._writer.arrived = max(self._writer.arrived, offset)
+
+    async def settle(self, offset: int) -> None:
+        while await self._writing.run(outbox.settle, self._writer, offset):
+            pass
+
+    async def hold(self, offsets: Sequence[int], reason: str) -> None:
+        await self._writing.run(outbox.hold, self._writer, offsets, reason)
+
+    @_translated
+    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
+        with _known_names():
+            return outbox.held(self._reader, self._writer, topic, limit)
+
+    async def free(self, offsets: Sequence[int]) -> None:
+        await self._writing.run(outbox.free, self._writer, offsets)
+
+    async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
+        await self._writing.run(self._intake.drop, offset, reason, instead, now)
+
     # Keys
 
     @_translated
@@ -235,6 +286,13 @@ class SqliteStore:
             self._keeping.begin()
         self._writer.refresh()
         return owns
+
+    async def confirm(self) -> None:
+        await self._writing.run(self._confirm)
+
+    def _confirm(self) -> None:
+        with self._writer.transaction():
+            pass
 
     async def resign(self) -> None:
         await self._writing.run(self._lease.resign)

@@ -4,6 +4,7 @@ import contextlib
 import secrets
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import blake2b
 
 import apsw
 import msgspec
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidings.domain.command import Priority
+from tidings.domain.destination import is_kafka
 from tidings.domain.errors import NotOwner
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, Far, quarters
@@ -23,6 +25,7 @@ PARTITIONS_MAX = 16
 TOPICS_PER_TENANT_MAX = 10_000
 TOPICS_MAX = 1_000_000
 OFFSET_BITS = 38
+OUTBOX = 0  # the partition of what is released to Kafka; topics count from one
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 _SECRET_BYTES = 16
@@ -81,6 +84,9 @@ class Writer:
         self.topic_counts: Counter[str] = Counter()
         self.stale = False
         self.topic_names: dict[int, tuple[str, str]] = {}
+        self.on_kafka: set[int] = set()
+        self.arrived = 0
+        self.held: dict[int, str] = {}
         connection.execute(_BATCH)
         self._begin()
         self.load()
@@ -97,6 +103,7 @@ class Writer:
         row = connection.execute(
             "SELECT created, secret, partitions, arrival, pending, near_until, split_until FROM tally"
         ).fetchone()
+        self.identity = blake2b(row[1], digest_size=8, person=b"identity").hexdigest()
         idmap, heads = IdMap(row[1]), Heads()
         idmap.load(connection)
         for stream, due in connection.execute(_HEADS):
@@ -108,6 +115,10 @@ class Writer:
         self.topic_names = {topic: (tenant, name) for topic, tenant, name in topics}
         self.topics = {(tenant, name): topic for topic, tenant, name in topics}
         self.topic_counts = Counter(tenant for _, tenant, _ in topics)
+        self.on_kafka = {topic for topic, _, name in topics if is_kafka(name)}
+        settled = connection.execute(f"SELECT first FROM partition WHERE partition = {OUTBOX}").get
+        self.arrived = max(self.arrived, settled)
+        self.held = dict(connection.execute("SELECT offset, reason FROM held").fetchall())
         self.created, _, self.partitions, self.arrival, self.pending, self.near_until, self.split_until = row
         self.idmap, self.heads, self.far = idmap, heads, Far(connection)
         self.look_ahead()
@@ -180,7 +191,9 @@ class Writer:
         if topic is None:
             sql = "INSERT INTO topic (tenant, name) VALUES (?, ?) RETURNING topic"
             topic = int(self.connection.execute(sql, (tenant, name)).get)
-            for index in range(self.partitions):
+            if is_kafka(name):
+                self.on_kafka.add(topic)
+            for index in range(0 if is_kafka(name) else self.partitions):
                 partition = topic * PARTITIONS_MAX + index
                 self.connection.execute("INSERT INTO partition VALUES (?, 0, 0, 0)", (partition,))
             self.topics[tenant, name] = topic

@@ -42,6 +42,7 @@ CREATE TABLE partition (
     next INTEGER NOT NULL,
     bytes INTEGER NOT NULL
 );
+INSERT INTO partition VALUES (0, 0, 0, 0); -- the outbox: what is released to Kafka, until it is there
 
 -- What is due later (far.sql): parcels of rows that came together, and single rows.
 CREATE TABLE parcel (
@@ -136,6 +137,7 @@ CREATE TABLE finished (
     PRIMARY KEY (due, arrival)
 ) WITHOUT ROWID;
 
+CREATE INDEX finished_in_outbox ON finished (position) WHERE position < 1 << 38;
 CREATE INDEX finished_last ON finished (last_due, arrival) WHERE last_due IS NOT NULL;
 
 CREATE TABLE log (
@@ -146,8 +148,23 @@ CREATE TABLE log (
     n INTEGER NOT NULL,
     final INTEGER NOT NULL,
     id TEXT NOT NULL,
-    message BLOB NOT NULL
+    message BLOB NOT NULL,
+    target INTEGER                    -- in the outbox: topic * 16 of the topic it is for
 );
+
+-- Records of the outbox that are kept back, because their topic does not take them.
+CREATE TABLE held (
+    offset INTEGER PRIMARY KEY,
+    reason TEXT NOT NULL
+);
+
+-- How far the partitions of Kafka's request topics have been taken in.
+CREATE TABLE source (
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    next INTEGER NOT NULL,
+    PRIMARY KEY (topic, partition)
+) WITHOUT ROWID;
 
 -- What happened to a schedule beyond what its row tells: changes, and the occurrences of recurring ones.
 CREATE TABLE history (

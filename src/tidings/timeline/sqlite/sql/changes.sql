@@ -27,7 +27,7 @@ DELETE FROM history WHERE hash = ? AND entry <= ?;
 
 -- name: log_one
 -- One record onto the log.
-INSERT INTO log (position, due, released, generation, n, final, id, message) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO log (position, due, released, generation, n, final, id, message, target) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: next_offset
 -- Take the next offset of a partition.

@@ -5,7 +5,7 @@
 SELECT arrival, 0, stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message
 FROM near
 WHERE stream = :stream AND (due, arrival) > (:due, :arrival) AND due < :until AND n >= 0
-  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:topic IS NULL OR partition / 16 IN (:topic, :kafka_topic))
   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
   AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
 ORDER BY due, arrival LIMIT :limit;
@@ -17,7 +17,7 @@ FROM far
 WHERE place >= :first AND place < :end
   AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
   AND (due > :due OR (due = :due AND place & 2199023255551 > :arrival)) AND due < :until AND n >= 0
-  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:topic IS NULL OR partition / 16 IN (:topic, :kafka_topic))
   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
   AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
 ORDER BY due, place & 2199023255551 LIMIT :limit;
@@ -27,7 +27,7 @@ ORDER BY due, place & 2199023255551 LIMIT :limit;
 SELECT arrival FROM standing
 WHERE state = 'paused' AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
   AND (due, arrival) > (:due, :arrival) AND due < :until
-  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:topic IS NULL OR partition / 16 IN (:topic, :kafka_topic))
   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
   AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
 ORDER BY due, arrival LIMIT :limit;
@@ -39,7 +39,10 @@ FROM finished
 WHERE (due, arrival) > (:due, :arrival) AND due < :until AND at > :remembered AND last_due IS NULL
   AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
   AND (:state IS NULL OR state = :state)
-  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:flying IS NULL OR :flying = ifnull(
+      position < 274877906944 AND (position >= :arrived OR position IN (SELECT offset FROM held)), 0
+  ))
+  AND (:topic IS NULL OR partition / 16 IN (:topic, :kafka_topic))
   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
   AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
 ORDER BY due, arrival LIMIT :limit;
@@ -51,7 +54,10 @@ FROM finished
 WHERE (last_due, arrival) > (:due, :arrival) AND last_due < :until AND at > :remembered AND last_due IS NOT NULL
   AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
   AND (:state IS NULL OR state = :state)
-  AND (:first_partition IS NULL OR partition BETWEEN :first_partition AND :first_partition + 15)
+  AND (:flying IS NULL OR :flying = ifnull(
+      position < 274877906944 AND (position >= :arrived OR position IN (SELECT offset FROM held)), 0
+  ))
+  AND (:topic IS NULL OR partition / 16 IN (:topic, :kafka_topic))
   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
   AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
 ORDER BY last_due, arrival LIMIT :limit;

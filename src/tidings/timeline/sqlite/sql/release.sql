@@ -13,13 +13,14 @@ SELECT group_concat(n > 0 AND deadline >= ?1), group_concat(n), group_concat(par
 FROM (SELECT n, deadline, partition, due, arrival, size FROM batch ORDER BY ordinal);
 
 -- name: log
--- Write the rows that leave onto the log. The array holds a position for each ordinal, 0 for a row that does not leave.
-INSERT INTO log (position, due, released, generation, n, final, id, message)
-SELECT positions.value, near.due, ?2, near.generation, near.n, 1, near.id, near.message
+-- Write the rows that leave onto the log. The array holds a position for each ordinal, -1 for a row that does not leave.
+INSERT INTO log (position, due, released, generation, n, final, id, message, target)
+SELECT positions.value, near.due, ?2, near.generation, near.n, 1, near.id, near.message,
+       CASE WHEN positions.value < 1 << 38 THEN near.partition END
 FROM carray(?1) AS positions
 JOIN batch ON batch.ordinal = positions.rowid
 JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
-WHERE positions.value > 0;
+WHERE positions.value >= 0;
 
 -- name: finish
 -- Remember how they ended.
@@ -29,7 +30,7 @@ SELECT near.due, near.arrival, near.stream, near.partition, 'released', NULL, ?2
 FROM carray(?1) AS positions
 JOIN batch ON batch.ordinal = positions.rowid
 JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
-WHERE positions.value > 0;
+WHERE positions.value >= 0;
 
 -- name: advance
 -- Move a partition's end; answers where it was.

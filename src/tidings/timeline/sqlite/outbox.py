@@ -1,0 +1,135 @@
+"""The outbox: what is released to Kafka, in one order. It lies on the log, in a partition that no topic has."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from tidings.domain.destination import join, split
+from tidings.domain.errors import Moved
+from tidings.domain.schedule import Outgoing
+from tidings.ports import Part
+from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, OUTBOX, PARTITIONS_MAX, Writer
+
+SLICE_ROWS = 5_000
+
+_COLUMNS = "SELECT position, target, id, generation, n, due, released, message, final FROM log"
+_READ = (
+    f"{_COLUMNS} WHERE position >= ? AND position < {(OUTBOX + 1) << OFFSET_BITS}"
+    " AND position NOT IN (SELECT offset FROM held) ORDER BY position LIMIT ?"
+)
+_HELD = (
+    f"{_COLUMNS} JOIN held ON held.offset = position JOIN topic ON topic.topic = target / {PARTITIONS_MAX}"
+    " WHERE ?1 IS NULL OR topic.name = ?1 ORDER BY position LIMIT ?2"
+)
+_SPAN = f"SELECT first, next FROM partition WHERE partition = {OUTBOX}"
+_KEPT = "position NOT IN (SELECT offset FROM held)"
+_SIZE = (
+    "SELECT ifnull(sum(length(message) + length(id) + 64), 0) FROM log"
+    f" WHERE position >= ? AND position < ? AND {_KEPT}"
+)
+_DROP = f"DELETE FROM log WHERE position >= ? AND position < ? AND {_KEPT}"
+_LIGHTEN = f"UPDATE partition SET bytes = bytes - ? WHERE partition = {OUTBOX}"
+_MOVE = f"UPDATE partition SET first = ?, bytes = bytes - ? WHERE partition = {OUTBOX}"
+
+
+def outgoing(connection: apsw.Connection, writer: Writer, offset: int, limit: int) -> list[Outgoing]:
+    """Records from an offset on, without those that are kept back."""
+    rows = connection.execute(_READ, (OUTBOX << OFFSET_BITS | offset, limit)).fetchall()
+    return [_outgoing(writer, row) for row in rows]
+
+
+def held(connection: apsw.Connection, writer: Writer, topic: str | None, limit: int) -> list[Outgoing]:
+    """Records that are kept back."""
+    name = None if topic is None else join("kafka", topic)
+    return [_outgoing(writer, row) for row in connection.execute(_HELD, (name, limit)).fetchall()]
+
+
+def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:
+    position, target, schedule_id, generation, n, due, released, message, final = row
+    tenant, destination = writer.topic_names[target // PARTITIONS_MAX]
+    return Outgoing(
+        position & OFFSET_MASK,
+        tenant,
+        split(destination)[1],
+        schedule_id,
+        generation,
+        n,
+        due,
+        released,
+        message,
+        final == 1,
+    )
+
+
+def hold(writer: Writer, offsets: Sequence[int], reason: str) -> None:
+    """Keep records back."""
+    with writer.transaction() as connection:
+        connection.executemany("INSERT OR REPLACE INTO held VALUES (?, ?)", [(offset, reason) for offset in offsets])
+    writer.held |= dict.fromkeys(offsets, reason)
+
+
+def free(writer: Writer, offsets: Sequence[int]) -> None:
+    """They are on Kafka; what the outbox has already passed is forgotten."""
+    with writer.transaction() as connection:
+        _forget(connection, offsets)
+    for offset in offsets:
+        writer.held.pop(offset, None)
+
+
+def drop(writer: Writer, offset: int, reason: str, now: int) -> None:
+    """A record will never be published: inside the caller's transaction it becomes a missed one."""
+    connection = writer.connection
+    connection.execute(
+        "UPDATE finished SET state = 'missed', reason = ?, at = ?, position = NULL WHERE position = ?",
+        (reason, now, OUTBOX << OFFSET_BITS | offset),
+    )
+    _forget(connection, [offset])
+
+
+def _forget(connection: apsw.Connection, offsets: Sequence[int]) -> None:
+    for offset in offsets:
+        position = OUTBOX << OFFSET_BITS | offset
+        connection.execute("DELETE FROM held WHERE offset = ?", (offset,))
+        size = connection.execute(_SIZE, (position, position + 1)).get
+        connection.execute(_LIGHTEN, (size,))
+        connection.execute("DELETE FROM log WHERE position = ?", (position,))
+
+
+def span(connection: apsw.Connection) -> tuple[int, int]:
+    """The first offset that is kept, and the next that will be given."""
+    first, following = connection.execute(_SPAN).fetchone()
+    return first, following
+
+
+def settle(writer: Writer, offset: int) -> bool:
+    """Forget some of what lies before an offset; True if there is more."""
+    first, following = span(writer.connection)
+    end = min(offset, following, first + SLICE_ROWS)
+    if end <= first:
+        return False
+    with writer.transaction() as connection:
+        places = (OUTBOX << OFFSET_BITS | first, OUTBOX << OFFSET_BITS | end)
+        size = connection.execute(_SIZE, places).get
+        connection.execute(_DROP, places)
+        connection.execute(_MOVE, (end, size))
+    writer.arrived = max(writer.arrived, end)
+    return end < min(offset, following)
+
+
+def positions(connection: apsw.Connection) -> dict[tuple[str, int], int]:
+    """Where intake stands in each partition of the request topics."""
+    rows = connection.execute("SELECT topic, partition, next FROM source").fetchall()
+    return {(topic, partition): following for topic, partition, following in rows}
+
+
+def take(connection: apsw.Connection, parts: Sequence[Part]) -> None:
+    """Move the positions of sources, inside the caller's transaction; `Moved` if one is not as expected."""
+    for part in parts:
+        found = connection.execute(
+            "SELECT next FROM source WHERE topic = ? AND partition = ?", (part.topic, part.partition)
+        ).get
+        if (found or 0) != part.expected:
+            raise Moved(f"{part.topic}/{part.partition} stands at {found or 0}, not at {part.expected}")
+        values = (part.topic, part.partition, part.next)
+        connection.execute("INSERT OR REPLACE INTO source VALUES (?, ?, ?)", values)

@@ -1,0 +1,149 @@
+"""What is released to Kafka waits in the outbox, in one order, until it is known to be there."""
+
+import pytest
+
+from tests.contract.making import ACME, NOW, SECOND, add, applied, drain, every
+from tidings.domain.command import Cancel, Outcome
+from tidings.domain.errors import Moved
+from tidings.domain.schedule import Query
+from tidings.ports import Part, Store, Taken
+
+ON_KAFKA = "kafka:orders"
+
+
+def nothing(_outcomes: object) -> list[Cancel]:
+    return []
+
+
+async def test_what_is_due_on_kafka_goes_into_the_outbox_and_not_onto_the_log(store: Store) -> None:
+    await applied(store, add("one", NOW + SECOND, topic=ON_KAFKA), add("two", NOW + SECOND, topic="orders"))
+    release = await drain(store, NOW + SECOND)
+    assert release.handed == 1
+    assert release.lateness_us == [0]
+    (record,) = await store.outgoing(0, 10)
+    assert (record.offset, record.tenant, record.topic, record.id, record.number) == (0, ACME, "orders", "one", 1)
+    assert [topic.name for topic in await store.topics(ACME)] == ["orders"]
+    assert await store.outbox() == (0, 1)
+
+
+async def test_in_flight_until_it_has_arrived(store: Store) -> None:
+    await applied(store, add("one", NOW, topic=ON_KAFKA))
+    await drain(store, NOW)
+    found = await store.find(ACME, "one", NOW)
+    assert found is not None
+    assert (found.state, found.offset) == ("in_flight", None)
+    (outcome,) = await store.apply([Cancel(ACME, "one")], NOW)
+    assert outcome.outcome == "in_flight"
+    store.arrived(1)
+    found = await store.find(ACME, "one", NOW)
+    assert found is not None
+    assert found.state == "released"
+    (outcome,) = await store.apply([Cancel(ACME, "one")], NOW)
+    assert outcome.outcome == "already_released"
+
+
+async def test_settling_forgets_what_has_arrived_and_keeps_the_rest(store: Store) -> None:
+    await applied(store, *(add(f"row-{index}", NOW, topic=ON_KAFKA) for index in range(10)))
+    await drain(store, NOW)
+    await store.settle(4)
+    assert await store.outbox() == (4, 10)
+    assert [record.offset for record in await store.outgoing(0, 100)] == list(range(4, 10))
+    assert [record.offset for record in await store.outgoing(7, 2)] == [7, 8]
+    await store.settle(99)
+    assert await store.outbox() == (10, 10)
+    assert await store.outgoing(0, 100) == []
+
+
+async def test_every_occurrence_of_a_recurring_one_is_there_in_order(store: Store) -> None:
+    await applied(store, every("tick", NOW, topic=ON_KAFKA))
+    for second in range(3):
+        await drain(store, NOW + second * SECOND)
+    assert [record.number for record in await store.outgoing(0, 10)] == [1, 2, 3]
+
+
+async def test_a_list_by_topic_has_both(store: Store) -> None:
+    later = NOW + 100 * SECOND
+    topics = {"one": ON_KAFKA, "two": "orders", "three": "others"}
+    await applied(store, *(add(name, later, topic=topic) for name, topic in topics.items()))
+    page = await store.page(ACME, Query(topic="orders"), NOW)
+    assert {schedule.id: schedule.topic for schedule in page.schedules} == {"one": ON_KAFKA, "two": "orders"}
+
+
+async def test_positions_move_with_the_schedules_or_not_at_all(store: Store) -> None:
+    first = Taken([Part("requests", 0, 0, 5), Part("requests", 1, 0, 2)], nothing)
+    await store.apply([add("one", NOW)], NOW, None, first)
+    assert await store.positions() == {("requests", 0): 5, ("requests", 1): 2}
+    with pytest.raises(Moved):
+        await store.apply([add("two", NOW)], NOW, None, Taken([Part("requests", 0, 0, 9)], nothing))
+    assert await store.find(ACME, "two", NOW) is None
+    assert await store.positions() == {("requests", 0): 5, ("requests", 1): 2}
+    await store.apply([add("two", NOW)], NOW, None, Taken([Part("requests", 0, 5, 9)], nothing))
+    assert (await store.positions())["requests", 0] == 9
+
+
+async def test_what_follows_from_the_outcomes_is_part_of_it(store: Store) -> None:
+    seen: list[str] = []
+
+    def follow(outcomes: list[Outcome]) -> list[object]:
+        seen.extend(outcome.outcome for outcome in outcomes)
+        return [add("rejection", NOW)]
+
+    taken = Taken([Part("requests", 0, 0, 1)], follow)  # type: ignore[arg-type]
+    outcomes = await store.apply([add("one", NOW), add("one", NOW + SECOND)], NOW, None, taken)
+    assert seen == [outcome.outcome for outcome in outcomes] == ["scheduled", "rejected"]
+    assert await store.find(ACME, "rejection", NOW) is not None
+
+
+async def test_an_add_may_begin_a_new_life_of_a_finished_id(store: Store) -> None:
+    await applied(store, add("one", NOW))
+    await drain(store, NOW)
+    (again,) = await store.apply([add("one", NOW, reuse=True)], NOW)
+    assert again.outcome == "unchanged"
+    (other,) = await store.apply([add("one", NOW + SECOND, reuse=True)], NOW)
+    assert other.outcome == "scheduled"
+    found = await store.find(ACME, "one", NOW)
+    assert found is not None
+    assert (found.state, found.generation) == ("pending", 2)
+
+
+async def test_what_is_kept_back_holds_up_nobody_and_is_not_forgotten(store: Store) -> None:
+    await applied(store, *(add(f"row-{index}", NOW, topic=f"kafka:topic-{index % 2}") for index in range(6)))
+    await drain(store, NOW)
+    bad = [record.offset for record in await store.outgoing(0, 10) if record.topic == "topic-1"]
+    await store.hold(bad, "no such topic")
+    assert {record.topic for record in await store.outgoing(0, 10)} == {"topic-0"}
+    await store.settle(6)
+    assert [record.offset for record in await store.held("topic-1")] == bad
+    assert await store.held("topic-0") == []
+    name = (await store.held())[0].id
+    found = await store.find(ACME, name, NOW)
+    assert found is not None
+    assert (found.state, found.reason) == ("in_flight", "no such topic")
+    await store.free(bad[:2])
+    assert [record.offset for record in await store.held()] == bad[2:]
+    found = await store.find(ACME, name, NOW)
+    assert found is not None
+    assert found.state == "released"
+
+
+async def test_what_can_never_be_published_is_missed_and_told(store: Store) -> None:
+    await applied(store, add("large", NOW, topic=ON_KAFKA))
+    await drain(store, NOW)
+    await store.hold([0], "too large")
+    await store.drop(0, "too_large", [add("told", NOW, topic="kafka:rejections")], NOW)
+    found = await store.find(ACME, "large", NOW)
+    assert found is not None
+    assert (found.state, found.reason) == ("missed", "too_large")
+    assert await store.held() == []
+    assert await store.find(ACME, "told", NOW) is not None
+
+
+async def test_a_list_by_state_tells_what_is_on_its_way(store: Store) -> None:
+    await applied(store, *(add(f"row-{index}", NOW, topic=ON_KAFKA) for index in range(4)), add("log", NOW))
+    await drain(store, NOW)
+    store.arrived(2)
+    flying = await store.page(ACME, Query(state="in_flight"), NOW)
+    landed = await store.page(ACME, Query(state="released"), NOW)
+    assert len(flying.schedules) == 2
+    assert len(landed.schedules) == 3
+    assert {schedule.state for schedule in flying.schedules} == {"in_flight"}

@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev run check test lint fmt bench lock clean
+.PHONY: help setup setup-dev run kafka check test lint fmt bench lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ setup-dev: $(VENV)/.dev  ## the same, with the tools for tests and style
 
 run: setup  ## start Tidings; flags in ARGS="--port 8461"
 	$(BIN)/tidings serve $(ARGS)
+
+kafka: setup  ## start a real Kafka on localhost:9092 (needs Java 17 and Maven); flags in ARGS="--port 9093"
+	@$(BIN)/python -m tests.servers $(ARGS)
 
 check: lint  ## style, types, layers and the quick tests: under two minutes
 	$(BIN)/pytest -m "not slow and not kill" $(ARGS)
@@ -44,7 +47,7 @@ bench: $(VENV)/.peers  ## run the benchmarks, or one: ARGS="burst --json"
 	$(BIN)/python -m bench $(ARGS)
 
 clean:  ## remove .venv and what the tools left behind
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- .venv: each stamp says that its lock is installed; a second call does nothing -----------------------------------
@@ -74,7 +77,7 @@ $(VENV)/.peers: requirements/peers.txt $(VENV)/.dev
 # --- locks: `make lock` keeps what is pinned, `make lock ARGS=--upgrade` takes the newest; needs uv ------------------
 
 COMPILE = uv pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 \
-	--generate-hashes --custom-compile-command "make lock" $(ARGS)
+	--generate-hashes --custom-compile-command "make lock" --extra kafka $(ARGS)
 
 lock:  ## write requirements/*.txt again from pyproject.toml (needs uv)
 	$(COMPILE) --extra build -o requirements/run.txt

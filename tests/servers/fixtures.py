@@ -1,0 +1,37 @@
+"""Fixtures for tests that need a server."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import NoReturn
+
+import pytest
+
+from tests.servers.downloads import Missing
+from tests.servers.kafka import Broker
+
+
+def leave_out(missing: Missing) -> NoReturn:
+    """Skip the test and say what to install; where everything must be there, fail."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(str(missing), pytrace=False)
+    pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One broker for all tests that leave it as they found it; name topics, groups and transactions apart."""
+    try:
+        started = Broker.start()
+    except Missing as missing:
+        leave_out(missing)
+    with started:
+        yield started
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    """A new topic of one partition."""
+    name = f"topic-{uuid.uuid4()}"
+    broker.create_topic(name)
+    return name

@@ -91,6 +91,7 @@ def test_a_schedule_shows_what_it_has() -> None:
     assert schedule() == {
         "id": "a",
         "topic": "t",
+        "bus": "log",
         "state": "pending",
         "due_at": NINE_TEXT,
         "occurrence": 1,

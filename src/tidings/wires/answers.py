@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from tidings.domain.command import Outcome, Priority
+from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
-from tidings.domain.message import Headers, unpack
+from tidings.domain.message import Headers, Message, unpack
 from tidings.domain.schedule import Event, Record, Schedule, Topic
 from tidings.domain.when import SECOND_US, Every, Once, Period
 
@@ -65,7 +66,8 @@ def schedule_document(schedule: Schedule) -> Document:
     """A schedule as it stands; what it does not have is left out."""
     document: Document = {
         "id": schedule.id,
-        "topic": schedule.topic,
+        "topic": split(schedule.topic)[1],
+        "bus": split(schedule.topic)[0],
         "state": schedule.state,
         "due_at": format_instant(schedule.due),
         **_when(schedule.when),
@@ -111,6 +113,19 @@ def record_document(record: Record) -> Document:
     document["occurrence"] = record.occurrence
     document["due_at"] = format_instant(record.due)
     document["released_at"] = format_instant(record.released)
+    return document
+
+
+def kafka_document(topic: str, partition: int, offset: int, timestamp_us: int | None, message: Message) -> Document:
+    """A record of Kafka. What it is, is told by its own headers, if Tidings released it; its time is Kafka's."""
+    document: Document = {"bus": "kafka", "topic": topic, "partition": partition, "offset": offset}
+    _put_content(document, message)
+    told = dict(message.headers)
+    for name, header in (("id", "tidings-id"), ("occurrence", "tidings-occurrence"), ("due_at", "tidings-due-at")):
+        if (content := told.get(header)) is not None:
+            document[name] = content.decode(errors="replace")
+    if timestamp_us is not None:
+        document["released_at"] = format_instant(timestamp_us)
     return document
 
 
@@ -169,7 +184,10 @@ def _lateness(lateness: Lateness) -> dict[str, str]:
 
 
 def _put_message(document: Document, packed: bytes) -> None:
-    message = unpack(packed)
+    _put_content(document, unpack(packed))
+
+
+def _put_content(document: Document, message: Message) -> None:
     _put_bytes(document, "key", message.key)
     _put_bytes(document, "value", message.value)
     document["headers"] = _headers(message.headers)

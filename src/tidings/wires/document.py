@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from tidings.domain.command import Priority
+from tidings.domain.destination import BUSES, Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
@@ -13,6 +14,7 @@ from tidings.domain.request import Request
 from tidings.wires.refusal import refusal, refused_words
 
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+BUS_WORDS: dict[str, Bus] = {word: word for word in BUSES}
 POLICIES: dict[str, Policy] = {word: word for word in ("fire_latest", "fire_all", "skip")}
 
 # As numbers: looking for a byte by its number is ten times as fast as by a bytes of length one.
@@ -50,6 +52,7 @@ class Document(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
     late_max: str | None = None
     jitter: str | None = None
     labels: dict[str, str] | None = None
+    bus: str | None = None
 
 
 class Named(msgspec.Struct, frozen=True, gc=False):
@@ -93,6 +96,7 @@ def read(body: bytes, topic: str | None = None, schedule_id: str | None = None) 
         document.late_max,
         document.jitter,
         document.labels,
+        None if document.bus is None else _bus(document.bus),
     )
 
 
@@ -202,6 +206,12 @@ def _priority(word: str) -> Priority:
     if priority is None:
         raise refused_words("priority", word, PRIORITIES)
     return priority
+
+
+def _bus(word: str) -> Bus:
+    if word not in BUS_WORDS:
+        raise refused_words("bus", word, BUS_WORDS)
+    return BUS_WORDS[word]
 
 
 def _policy(word: str) -> Policy:

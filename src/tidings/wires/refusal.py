@@ -10,7 +10,6 @@ from tidings.domain.errors import Invalid
 
 # Fields of the contract that this version does not take yet.
 LATER = {
-    "bus": "this server has the built-in log only: leave it out",
     "calendar": "calendars are not taken yet: leave it out",
     "count": "is not taken yet: write it as Rn in 'every', for example R5/PT1H",
     "cron": "is not taken yet: write the period in 'every', for example PT1H",

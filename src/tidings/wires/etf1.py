@@ -1,0 +1,91 @@
+"""The wire of etf1/kafka-message-scheduler: a compacted topic of schedules, each under its key.
+
+    scheduler-epoch         when, in seconds since 1970
+    scheduler-target-topic  the destination
+    scheduler-target-key    the key that the message leaves with; null if it is left out
+
+The record's key is the schedule's id, a null value deletes it, the same key again replaces it or, once it is
+finished, begins anew. Of a header that repeats the first counts, as in the original. Every header leaves as it came,
+and behind them `scheduler-timestamp` (the record's own, in seconds), `scheduler-key` and `scheduler-topic`.
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import ClassVar
+
+from tidings.domain.errors import Invalid
+from tidings.domain.request import Limits, Request
+from tidings.domain.schedule import MADE_ID
+from tidings.domain.when import SECOND_US
+from tidings.wires.destinations import REJECTIONS, SCHEDULES, Destinations
+from tidings.wires.headers import last_of, required
+from tidings.wires.record import Ask, Record
+from tidings.wires.refusal import shorten
+from tidings.wires.wire import DEFAULT_TENANT, Wire
+
+EPOCH = "scheduler-epoch"
+TARGET_TOPIC = "scheduler-target-topic"
+TARGET_KEY = "scheduler-target-key"
+TIMESTAMP = "scheduler-timestamp"
+KEY = "scheduler-key"
+TOPIC = "scheduler-topic"
+
+_NAMES = frozenset({EPOCH, TARGET_TOPIC, TARGET_KEY})
+_SECONDS = re.compile(r"\+?([0-9]{1,18})")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
+_ID_BYTES_MAX = Limits().id_bytes_max
+
+
+class Etf1(Wire):
+    """Reads what clients of kafka-message-scheduler send. `tenants` says whose each topic is."""
+
+    name = "etf1"
+    sources: ClassVar = {"at": EPOCH, "topic": TARGET_TOPIC, "key": TARGET_KEY, "id": "the record's key"}
+
+    def __init__(self, tenants: Mapping[str, str] | None = None, destinations: Destinations | None = None) -> None:
+        self._tenants = {SCHEDULES: DEFAULT_TENANT} if tenants is None else dict(tenants)
+        super().__init__(destinations or Destinations(schedules=self._tenants.keys()))
+
+    def tenant_of(self, topic: str) -> str | None:
+        return self._tenants.get(topic)
+
+    def rejections(self, tenant: str) -> str:
+        return REJECTIONS + tenant
+
+    def ask(self, tenant: str, record: Record) -> Ask:
+        key = record.key
+        if key is None or not key.strip():
+            raise Invalid("the record's key", "is missing: it names the schedule")
+        schedule_id = _id(key)
+        if record.value is None:
+            return Ask(tenant, "cancel", schedule_id)
+        found = last_of(record.headers[::-1], _NAMES)  # the first of repeated ones
+        target = self.destination(tenant, required(found, TARGET_TOPIC), TARGET_TOPIC)
+        headers = (
+            *record.headers,
+            (TIMESTAMP, str(record.timestamp_us // SECOND_US).encode()),
+            (KEY, key),
+            (TOPIC, record.topic.encode()),
+        )
+        due = _seconds(required(found, EPOCH)) * SECOND_US
+        request = Request(target, record.value, found.get(TARGET_KEY), headers, schedule_id, at=due)
+        return Ask(tenant, "replace", schedule_id, request, reuse=True)
+
+
+def _id(key: bytes) -> str:
+    """The key as text; a digest of one that cannot be an id, because here any bytes can be a key."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(key) > _ID_BYTES_MAX or _UNPRINTABLE.search(text) or MADE_ID.match(text):
+        return f"sha256:{sha256(key).hexdigest()}"
+    return text
+
+
+def _seconds(text: str) -> int:
+    found = _SECONDS.fullmatch(text)
+    if found is None:
+        raise Invalid(EPOCH, f"{shorten(text)!r} is not a number of seconds since 1970: write one such as 1893456000")
+    return int(found[1])

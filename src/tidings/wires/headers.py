@@ -1,0 +1,92 @@
+"""A wire's own headers among those of a record.
+
+Names are matched whatever their case, values are UTF-8. A header that is null or empty says nothing: it is as if it
+were not there.
+"""
+
+from collections.abc import Mapping, Set
+from hashlib import blake2b
+
+from tidings.domain.errors import Invalid
+from tidings.domain.message import Headers
+from tidings.domain.request import Limits
+from tidings.wires.record import Record, Verb
+from tidings.wires.refusal import refused_words
+
+Found = dict[str, bytes | None]
+
+# Looking up an id needs no more than any store can hold; what makes a schedule is held to the node's own limits.
+ID_BYTES_MAX = 999
+
+_DERIVED_BYTES_MAX = Limits().id_bytes_max
+_DIGEST_BYTES = 16
+
+
+class Verbatim(Invalid):
+    """A refusal whose detail is the whole reason."""
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+def last_of(headers: Headers, names: Set[str]) -> Found:
+    """The headers with these names, which are in lower case; of repeated ones the last."""
+    return {lower: value for name, value in headers if (lower := name.lower()) in names}
+
+
+def others(headers: Headers, names: Set[str]) -> Headers:
+    """All headers but those with these names, in order."""
+    return tuple([header for header in headers if header[0].lower() not in names])
+
+
+def text_of(found: Found, name: str) -> str | None:
+    """The text of a header, None if it says nothing."""
+    value = found.get(name)
+    if not value:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Invalid(name, "is not UTF-8: send it as text") from None
+
+
+def required(found: Found, name: str) -> str:
+    """The text of a header that has to be there."""
+    text = text_of(found, name)
+    if text is None:
+        raise Verbatim(name, missing(name))
+    return text
+
+
+def missing(name: str, action: str | None = None) -> str:
+    """The reason, in the words that users of Kaspr look for."""
+    return f"Missing required header `{name}`" + (f" for {action} action" if action else "")
+
+
+def verb_of(found: Found, name: str, verbs: Mapping[str, Verb]) -> Verb:
+    """What the header of this name asks to do; to add if it says nothing."""
+    word = text_of(found, name)
+    if word is None:
+        return "add"
+    verb = verbs.get(word.upper())
+    if verb is None:
+        raise refused_words(name, word, verbs)
+    return verb
+
+
+def id_of(found: Found, name: str, verb: Verb) -> str | None:
+    """The id that the header of this name gives; only to add may it be left out."""
+    schedule_id = text_of(found, name)
+    if schedule_id is None and verb != "add":
+        raise Verbatim(name, missing(name, verb.upper()))
+    if schedule_id is not None and len(schedule_id.encode()) > ID_BYTES_MAX:
+        raise Invalid(name, f"is longer than {ID_BYTES_MAX} bytes of UTF-8")
+    return schedule_id
+
+
+def derived_id(record: Record) -> str:
+    """The id of a schedule without one: the record's place, so that the same record is the same schedule."""
+    place = f"/{record.partition}/{record.offset}"
+    if len(record.topic) + len(place) <= _DERIVED_BYTES_MAX:
+        return record.topic + place
+    return blake2b(record.topic.encode(), digest_size=_DIGEST_BYTES).hexdigest() + place

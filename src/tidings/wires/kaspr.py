@@ -1,0 +1,159 @@
+"""The wire of the Kaspr Scheduler: `<app-id>-schedule-requests` in, any topic out. The tenant is the app-id.
+
+    x-scheduler-action                   ADD (default), REPLACE, CANCEL; the CRON_* actions are refused for now
+    x-scheduler-deliver-at               ISO 8601; without an offset it is UTC, a date alone is its midnight
+    x-scheduler-deliver-to               the destination
+    x-scheduler-request-id               names the schedule; only an ADD may leave it out
+    x-scheduler-cron-expr, x-scheduler-cron-missed-fire-policy
+
+Of a header that repeats the last counts (the original holds headers in a mapping). These headers are stripped, all
+others leave as they came. An id that is finished may be used anew.
+"""
+
+from binascii import b2a_base64
+from typing import Any, ClassVar
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+from tidings.domain.iso8601 import parse_instant
+from tidings.domain.message import Headers
+from tidings.domain.request import Request
+from tidings.wires.destinations import (
+    INTERVALS_EXECUTIONS,
+    INTERVALS_REQUESTS,
+    KASPR_ACTIONS,
+    KASPR_REJECTIONS,
+    KASPR_REQUESTS,
+    NATIVE,
+    REJECTIONS,
+)
+from tidings.wires.headers import Found, Verbatim, derived_id, id_of, last_of, missing, others, text_of
+from tidings.wires.record import Ask, Record, Refusal, Rejection, Verb
+from tidings.wires.refusal import refused_words
+from tidings.wires.wire import Wire, affixed, told
+
+ACTION = "x-scheduler-action"
+DELIVER_AT = "x-scheduler-deliver-at"
+DELIVER_TO = "x-scheduler-deliver-to"
+REQUEST_ID = "x-scheduler-request-id"
+CRON_EXPR = "x-scheduler-cron-expr"
+CRON_POLICY = "x-scheduler-cron-missed-fire-policy"
+
+VERBS: dict[str, Verb] = {"ADD": "add", "REPLACE": "replace", "CANCEL": "cancel"}
+CRON_ACTIONS = ("CRON_ADD", "CRON_CANCEL", "CRON_PAUSE", "CRON_RESUME")
+NO_CRON = "cron schedules are not supported yet"
+
+_NAMES = frozenset({ACTION, DELIVER_AT, DELIVER_TO, REQUEST_ID, CRON_EXPR, CRON_POLICY})
+_OTHER_WIRES = (INTERVALS_REQUESTS, INTERVALS_EXECUTIONS, REJECTIONS, NATIVE)
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class Kaspr(Wire):
+    """Reads what clients of the Kaspr Scheduler send."""
+
+    name = "kaspr"
+    sources: ClassVar = {"at": DELIVER_AT, "topic": DELIVER_TO, "id": REQUEST_ID}
+
+    def tenant_of(self, topic: str) -> str | None:
+        return None if topic.startswith(_OTHER_WIRES) else affixed(topic, suffix=KASPR_REQUESTS)
+
+    def rejections(self, tenant: str) -> str:
+        return tenant + KASPR_REJECTIONS
+
+    def topics(self, tenant: str) -> tuple[str, ...]:
+        return tenant + KASPR_ACTIONS, self.rejections(tenant)
+
+    def ask(self, tenant: str, record: Record) -> Ask | Refusal:
+        found = last_of(record.headers, _NAMES)
+        action = (text_of(found, ACTION) or "ADD").upper()
+        if action in CRON_ACTIONS:
+            return Refusal(tenant, _cron_reasons(found, action))
+        verb = VERBS.get(action)
+        if verb is None:
+            raise refused_words(ACTION, action, (*VERBS, *CRON_ACTIONS))
+        schedule_id = id_of(found, REQUEST_ID, verb) or derived_id(record)
+        if verb == "cancel":
+            return Ask(tenant, verb, schedule_id)
+        at, to = text_of(found, DELIVER_AT), text_of(found, DELIVER_TO)
+        if at is None or to is None:
+            absent = [name for name, text in ((DELIVER_AT, at), (DELIVER_TO, to)) if text is None]
+            return Refusal(tenant, tuple(missing(name) for name in absent))
+        request = Request(
+            self.destination(tenant, to, DELIVER_TO),
+            record.value,
+            record.key,
+            others(record.headers, _NAMES),
+            schedule_id,
+            at=_instant(at),
+        )
+        return Ask(tenant, verb, schedule_id, request, reuse=True)
+
+    def rejection(self, record: Record, refusal: Refusal) -> Rejection:
+        """A JSON object with the members `key`, `value`, `headers` and `errors`, as in the original.
+
+        A value that is a JSON object or array stands there as it is, any other as text. What is not UTF-8 is null
+        and follows as `key_base64` or `value_base64`. Headers are an object by name: a text, null, or
+        {"base64": ...}, and an array of these where a name repeats. The place is told by headers, as on every wire.
+        """
+        document: dict[str, Any] = {
+            "key": _text(record.key),
+            "value": _shown(record.value),
+            "headers": _headers(record.headers),
+            "errors": refusal.reasons,
+        }
+        for name, content in (("key", record.key), ("value", record.value)):
+            if content is not None and document[name] is None:
+                document[f"{name}_base64"] = _base64(content)
+        value = msgspec.json.encode(document)
+        return Rejection(self.rejections(refusal.tenant), record.key, value, told(record, refusal))
+
+
+def _cron_reasons(found: Found, action: str) -> tuple[str, ...]:
+    """What the original would say of a cron request; that there is no cron yet if it is sound."""
+    if text_of(found, REQUEST_ID) is None:
+        return (missing(REQUEST_ID, action),)
+    needed = (CRON_EXPR, DELIVER_TO) if action == "CRON_ADD" else ()
+    absent = [name for name in needed if text_of(found, name) is None]
+    return tuple(missing(name, action) for name in absent) or (NO_CRON,)
+
+
+def _instant(text: str) -> int:
+    """The moment to deliver; Python's clients often send UTC without saying so."""
+    problems = []
+    for written in (text, f"{text}Z", f"{text}T00:00:00Z"):
+        try:
+            return parse_instant(written, DELIVER_AT)
+        except Invalid as invalid:
+            problems.append(invalid.detail)
+    raise Verbatim(DELIVER_AT, f"Invalid timestamp format for `{DELIVER_AT}`: {problems[0]}")
+
+
+def _shown(content: bytes | None) -> msgspec.Raw | str | None:
+    """The content itself if it is a JSON object or array, else as text, None if it is not UTF-8."""
+    text = _text(content)
+    if content is None or text is None or content.lstrip()[:1] not in {b"{", b"["}:
+        return text
+    try:
+        return _check_json(content)
+    except (msgspec.MsgspecError, RecursionError):
+        return text
+
+
+def _headers(headers: Headers) -> dict[str, Any]:
+    values: dict[str, list[Any]] = {}
+    for name, content in headers:
+        shown = {"base64": _base64(content)} if content is not None and _text(content) is None else _text(content)
+        values.setdefault(name, []).append(shown)
+    return {name: shown if len(shown) > 1 else shown[0] for name, shown in values.items()}
+
+
+def _text(content: bytes | None) -> str | None:
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _base64(content: bytes) -> str:
+    return b2a_base64(content, newline=False).decode()

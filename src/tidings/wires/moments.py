@@ -1,0 +1,35 @@
+"""Times as a record's headers write them. What they leave open counts from the record's own timestamp.
+
+So the same record means the same moments however often and however late it is read.
+"""
+
+from tidings.domain.errors import Invalid
+from tidings.domain.iso8601 import format_instant, parse_duration, parse_instant, parse_interval
+from tidings.domain.when import LAST_INSTANT, Period, advance
+
+
+def moment(text: str, since: int, field: str) -> int:
+    """The instant that the text names, or that lies a duration such as PT10M or +5s after `since`."""
+    if text[:1] in {"+", "P"} or (text[:1].isdigit() and text[-1:].isalpha() and text[-1:] not in {"Z", "z"}):
+        return _after(since, parse_duration(text, field), field)
+    return parse_instant(text, field)
+
+
+def interval(text: str, since: int, field: str) -> str:
+    """The repeating interval with its start written out: PT10M begins ten minutes after `since`."""
+    head, slash, period = text.partition("/")
+    if not slash and not head.startswith("R"):
+        head, period = "R", text
+    if period and "/" not in period:
+        text = f"{head}/{format_instant(_after(since, parse_duration(period, field), field))}/{period}"
+    parse_interval(text, 0, field)
+    return text
+
+
+def _after(since: int, period: Period, field: str) -> int:
+    if not 0 <= since <= LAST_INSTANT:
+        raise Invalid(field, "counts from the record's timestamp, and that is none: write out the instant")
+    at = advance(since, period)
+    if at > LAST_INSTANT:
+        raise Invalid(field, "would be after the year 9999: write a shorter duration")
+    return at

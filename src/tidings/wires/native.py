@@ -1,0 +1,163 @@
+"""The wire of Tidings itself: `tidings.requests.<tenant>` in, any topic out.
+
+The record's key and value are the message. All headers that begin with `tidings-` are ours and are stripped, all
+others leave as they came:
+
+    tidings-to                       the destination
+    tidings-at, tidings-every        when, as over HTTP; neither is now, and durations count from the record's timestamp
+    tidings-id                       names the schedule
+    tidings-action                   ADD (default), REPLACE, CANCEL, PAUSE, RESUME, FIRE
+    tidings-priority, tidings-late, tidings-late-grace, tidings-late-max, tidings-expires-after, tidings-jitter
+    tidings-labels                   a JSON object of texts
+    tidings-bus                      kafka (default) or log: where the destination lies
+
+Of a header that repeats the last counts. Those that Tidings itself puts on a released or rejected record say nothing
+here, so that it can be sent again. Any other name that begins with `tidings-` is refused, so that a misspelt one does
+not go unnoticed.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+from tidings.domain.command import Priority
+from tidings.domain.destination import Bus
+from tidings.domain.errors import Invalid
+from tidings.domain.message import Headers
+from tidings.domain.request import Request
+from tidings.wires.destinations import NATIVE
+from tidings.wires.document import BUS_WORDS, POLICIES, PRIORITIES
+from tidings.wires.headers import Found, derived_id, id_of, required, text_of, verb_of
+from tidings.wires.moments import interval, moment
+from tidings.wires.record import Ask, Record, Verb
+from tidings.wires.refusal import refused_words, unknown_field
+from tidings.wires.wire import REJECT_REASON, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC, Wire, affixed
+
+REQUESTS = f"{NATIVE}requests."
+REJECTED = f"{NATIVE}rejections."
+
+PREFIX = "tidings-"
+TO = "tidings-to"
+AT = "tidings-at"
+EVERY = "tidings-every"
+ID = "tidings-id"
+ACTION = "tidings-action"
+PRIORITY = "tidings-priority"
+EXPIRES_AFTER = "tidings-expires-after"
+LATE = "tidings-late"
+LATE_GRACE = "tidings-late-grace"
+LATE_MAX = "tidings-late-max"
+JITTER = "tidings-jitter"
+BUS = "tidings-bus"
+LABELS = "tidings-labels"
+
+VERBS: dict[str, Verb] = {
+    "ADD": "add",
+    "REPLACE": "replace",
+    "CANCEL": "cancel",
+    "PAUSE": "pause",
+    "RESUME": "resume",
+    "FIRE": "fire",
+}
+
+LATER = {
+    "tidings-rrule": f"is not taken yet: write the period in {EVERY}, for example R/2026-11-20T09:00:00Z/P1D",
+    "tidings-cron": f"is not taken yet: write the period in {EVERY}, for example PT1H",
+    "tidings-zone": f"is not taken yet: give {AT} with an offset, for example 2026-11-20T10:00:00+01:00",
+    "tidings-start": f"is not taken yet: write it in {EVERY}, for example R/2026-11-20T09:00:00Z/PT1H",
+}
+
+TAKEN = (TO, AT, EVERY, ID, ACTION, PRIORITY, EXPIRES_AFTER, LATE, LATE_GRACE, LATE_MAX, JITTER, LABELS, BUS)
+_RELEASED = ("tidings-occurrence", "tidings-due-at", "tidings-attempt", "tidings-final")
+_REJECTED = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, REJECT_REASON)
+_KNOWN = frozenset({*TAKEN, *LATER, *_RELEASED, *_REJECTED})
+_decode_labels = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class Native(Wire):
+    """Reads requests in our own form."""
+
+    name = "native"
+    sources: ClassVar = {"topic": TO} | {name.removeprefix(PREFIX).replace("-", "_"): name for name in TAKEN}
+
+    def tenant_of(self, topic: str) -> str | None:
+        return affixed(topic, prefix=REQUESTS)
+
+    def rejections(self, tenant: str) -> str:
+        return REJECTED + tenant
+
+    def ask(self, tenant: str, record: Record) -> Ask:
+        found, passing = _sift(record.headers)
+        verb = verb_of(found, ACTION, VERBS)
+        schedule_id = id_of(found, ID, verb) or derived_id(record)
+        if verb not in {"add", "replace"}:
+            return Ask(tenant, verb, schedule_id)
+        at, every = text_of(found, AT), text_of(found, EVERY)
+        if at is not None and every is not None:
+            raise Invalid(AT, f"give either {AT} or {EVERY}, not both")
+        late = text_of(found, LATE)
+        if late is not None and late not in POLICIES:
+            raise refused_words(LATE, late, POLICIES)
+        request = Request(
+            self.destination(tenant, required(found, TO), TO),
+            record.value,
+            record.key,
+            passing,
+            schedule_id,
+            at=None if at is None else moment(at, record.timestamp_us, AT),
+            every=None if every is None else interval(every, record.timestamp_us, EVERY),
+            priority=_priority(found),
+            expires_after=text_of(found, EXPIRES_AFTER),
+            late=None if late is None else POLICIES[late],
+            late_grace=text_of(found, LATE_GRACE),
+            late_max=text_of(found, LATE_MAX),
+            jitter=text_of(found, JITTER),
+            labels=_labels(found),
+            bus=_bus(found),
+        )
+        return Ask(tenant, verb, schedule_id, request)
+
+
+def _sift(headers: Headers) -> tuple[Found, Headers]:
+    """Our own headers by lower-case name, and the others in order."""
+    found: Found = {}
+    passing = []
+    for name, value in headers:
+        lower = name.lower()
+        if not lower.startswith(PREFIX):
+            passing.append((name, value))
+        elif lower not in _KNOWN:
+            raise unknown_field(lower, TAKEN)
+        elif lower in LATER and value:
+            raise Invalid(lower, LATER[lower])
+        else:
+            found[lower] = value
+    return found, tuple(passing)
+
+
+def _priority(found: Found) -> Priority:
+    word = text_of(found, PRIORITY)
+    if word is None:
+        return Priority.NORMAL
+    if word not in PRIORITIES:
+        raise refused_words(PRIORITY, word, PRIORITIES)
+    return PRIORITIES[word]
+
+
+def _bus(found: Found) -> Bus | None:
+    word = text_of(found, BUS)
+    if word is None:
+        return None
+    if word not in BUS_WORDS:
+        raise refused_words(BUS, word, BUS_WORDS)
+    return BUS_WORDS[word]
+
+
+def _labels(found: Found) -> dict[str, str] | None:
+    text = text_of(found, LABELS)
+    if text is None:
+        return None
+    try:
+        return _decode_labels(text)
+    except (msgspec.MsgspecError, RecursionError):
+        raise Invalid(LABELS, 'write a JSON object of texts, for example {"campaign": "autumn"}') from None

@@ -1,0 +1,52 @@
+"""A Kafka record as it was read, and what a wire makes of it: what it asks for, or why it is refused."""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from tidings.domain.message import Headers
+from tidings.domain.request import Request
+
+Verb = Literal["add", "replace", "cancel", "pause", "resume", "fire"]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record of a request topic. Headers keep their order, repeats and nulls; no timestamp is a negative one."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_us: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """What a record asks for. `request` is there to add and to replace: the message exactly as it is to leave.
+
+    `reuse` says that an id that is finished may be used anew. An add whose content is that of the finished one is a
+    repeat all the same.
+    """
+
+    tenant: str
+    verb: Verb
+    id: str
+    request: Request | None = None
+    reuse: bool = False
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """Why a record cannot be taken, in sentences that say what to change."""
+
+    tenant: str
+    reasons: tuple[str, ...]
+
+
+class Rejection(NamedTuple):
+    """The record that tells of a refusal, and where it goes."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers

@@ -1,0 +1,165 @@
+"""Whatever is in a record, every wire answers, and what it takes is admitted or refused, never worse."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.wires.golden import TIMESTAMP
+from tidings.domain.errors import Invalid
+from tidings.domain.request import Limits
+from tidings.intake.admission import Admission
+from tidings.wires import etf1, intervals, kaspr, native
+from tidings.wires.destinations import is_topic
+from tidings.wires.record import Ask, Record, Refusal
+from tidings.wires.wire import Wire
+
+WIRES: dict[str, Wire] = {
+    wire.name: wire for wire in (intervals.Intervals(), kaspr.Kaspr(), etf1.Etf1(), native.Native())
+}
+TOPICS = {
+    "intervals": "assignments.t1",
+    "kaspr": "t1-schedule-requests",
+    "etf1": "schedules",
+    "native": "tidings.requests.t1",
+}
+INSTANTS = [
+    "2026-07-21T19:20:30.45Z",
+    "2026-07-21T19:20:30+02:00",
+    "9999-12-31T23:59:59.9999999Z",
+    "1970-01-01T00:00:00Z",
+]
+DURATIONS = ["PT10M", "P1M", "+5s", "P9999Y", "PT0.000001S"]
+INTERVALS = [
+    *("R/2026-07-16T19:20:30.45Z/PT7H/2026-07-17T20:20:30.45Z", "R5/2026-01-31T00:00:00Z/P1M", "R5/PT10M", "R/P1M"),
+    *("R5/PT7H/2026-07-17T20:20:30.45Z", "R999999999999999/P9999Y/9999-12-31T00:00:00Z", "R2/P1M/2026-01-31T00:00:00Z"),
+]
+IDS = ["a", "order 42", "i" * 300, "\x00", "tid_" + "1" * 33]
+DESTINATIONS = ["greetings", "executions.t1", "executions.t2", "tidings.requests.t1"]
+
+# For each wire the headers that it knows, with values that it may take; the first ones have to be there.
+REQUIRED = {
+    "intervals": {intervals.SCHEDULE: [*INSTANTS, *DURATIONS, *INTERVALS]},
+    "kaspr": {kaspr.DELIVER_AT: [*INSTANTS, "2026-07-21T19:20:30", "2026-07-21"], kaspr.DELIVER_TO: DESTINATIONS},
+    "etf1": {etf1.EPOCH: ["1893456000", "0", "9" * 18], etf1.TARGET_TOPIC: DESTINATIONS},
+    "native": {native.TO: DESTINATIONS},
+}
+OPTIONAL = {
+    "intervals": {intervals.ID: IDS, intervals.ACTION: [*intervals.VERBS], intervals.TENANT_ID: ["t1", "t2"]},
+    "kaspr": {
+        kaspr.ACTION: [*kaspr.VERBS, *kaspr.CRON_ACTIONS],
+        kaspr.REQUEST_ID: IDS,
+        kaspr.CRON_EXPR: ["* * * * *"],
+        kaspr.CRON_POLICY: ["skip"],
+    },
+    "etf1": {etf1.TARGET_KEY: ["vid1"], etf1.KEY: ["k"]},
+    "native": {
+        native.AT: [*INSTANTS, *DURATIONS],
+        native.EVERY: [*INTERVALS, "PT10M"],
+        native.ID: IDS,
+        native.ACTION: [*native.VERBS],
+        native.PRIORITY: ["high", "low"],
+        native.EXPIRES_AFTER: DURATIONS,
+        native.LATE: ["skip"],
+        native.LATE_GRACE: DURATIONS,
+        native.LATE_MAX: DURATIONS,
+        native.JITTER: DURATIONS,
+        native.LABELS: ['{"a":"b"}', "{}"],
+    },
+}
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)  # Kafka's names are UTF-8
+GARBAGE = st.none() | TEXT.map(str.encode) | st.binary(max_size=20)
+NAMES = [name for known in (*REQUIRED.values(), *OPTIONAL.values()) for name in known]
+NAME = st.sampled_from(NAMES) | st.sampled_from([name.upper() for name in NAMES]) | TEXT
+MOMENT = st.just(TIMESTAMP) | st.integers(-(2**63), 2**63 - 1)
+PLACE = (st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), MOMENT)
+
+
+def values(known: dict[str, list[str]]) -> dict[str, st.SearchStrategy[bytes | None]]:
+    return {name: st.sampled_from([word.encode() for word in words]) for name, words in known.items()}
+
+
+def plausible(wire: str) -> st.SearchStrategy[Record]:
+    """Records much like those of a client, and some with a header that is not."""
+    own = st.fixed_dictionaries(values(REQUIRED[wire]), optional=values(OPTIONAL[wire]))
+    slips = st.none() | st.lists(st.tuples(st.sampled_from(NAMES) | TEXT, GARBAGE), max_size=1)
+    headers = st.builds(lambda own, slips: (*own.items(), *(slips or ())), own, slips)
+    return st.builds(Record, st.just(TOPICS[wire]), *PLACE, st.binary(max_size=9), GARBAGE, headers)
+
+
+def anything() -> st.SearchStrategy[Record]:
+    topic = st.sampled_from([*TOPICS.values()]) | TEXT | TEXT.map("assignments.".__add__)
+    headers = st.lists(st.tuples(NAME, GARBAGE), max_size=8).map(tuple)
+    return st.builds(Record, topic, *PLACE, GARBAGE, GARBAGE, headers)
+
+
+def check(wire: Wire, record: Record) -> None:
+    answer = wire.read(record)
+    assert wire.read(record) == answer
+    if isinstance(answer, Refusal):
+        check_refusal(wire, record, answer)
+    else:
+        check_ask(wire, record, answer)
+
+
+def check_refusal(wire: Wire, record: Record, refusal: Refusal) -> None:
+    assert refusal.reasons
+    assert all(reason and len(reason) < 500 for reason in refusal.reasons)
+    rejection = wire.rejection(record, refusal)
+    assert is_topic(rejection.topic)
+    assert rejection.key == record.key
+
+
+def check_ask(wire: Wire, record: Record, ask: Ask) -> None:
+    assert ask.tenant == wire.tenant_of(record.topic)
+    assert all(is_topic(topic) for topic in wire.topics(ask.tenant))
+    assert ask.id
+    assert (ask.request is not None) == (ask.verb in {"add", "replace"})
+    if ask.request is None:
+        return
+    assert ask.request.id == ask.id
+    assert ask.request.value == record.value
+    try:
+        add = Admission(Limits()).admit(ask.tenant, ask.request, TIMESTAMP)
+    except Invalid as invalid:
+        check_refusal(wire, record, wire.refuse(ask.tenant, invalid))
+    else:
+        assert add.id == ask.id
+
+
+@given(anything())
+def test_any_record_has_an_answer(record: Record) -> None:
+    for wire in WIRES.values():
+        check(wire, record)
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_any_likely_record_has_an_answer(name: str) -> None:
+    verbs: set[str] = set()
+
+    @given(plausible(name))
+    def likely(record: Record) -> None:
+        check(WIRES[name], record)
+        answer = WIRES[name].read(record)
+        verbs.add(answer.verb if isinstance(answer, Ask) else "refused")
+
+    likely()
+    assert "refused" in verbs
+    assert {"add", "replace"} & verbs
+
+
+@given(
+    st.lists(st.sampled_from([*INSTANTS, *DURATIONS, *INTERVALS, "R", "R5", ""]) | TEXT, max_size=4).map("/".join),
+    MOMENT,
+)
+def test_any_time_has_an_answer(when: str, timestamp: int) -> None:
+    times = [
+        ("intervals", intervals.SCHEDULE),
+        ("kaspr", kaspr.DELIVER_AT),
+        ("etf1", etf1.EPOCH),
+        ("native", native.AT),
+        ("native", native.EVERY),
+    ]
+    for name, header in times:
+        target = tuple((known, b"greetings") for known in REQUIRED[name] if known != header)
+        check(WIRES[name], Record(TOPICS[name], 0, 0, timestamp, b"k", b"v", ((header, when.encode()), *target)))

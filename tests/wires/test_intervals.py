@@ -1,0 +1,161 @@
+"""The wire of Intervals: the page's own samples, and what it leaves open."""
+
+import pytest
+
+from tests.wires.golden import TIMESTAMP, examples, micros, pairs
+from tidings.domain.errors import Invalid
+from tidings.wires.intervals import Intervals
+from tidings.wires.record import Ask, Record, Refusal
+
+WIRE = Intervals()
+MINUTE_US = 60_000_000
+
+
+def record(*headers: tuple[str, str | None], timestamp: int = TIMESTAMP) -> Record:
+    return Record("assignments.t1", 0, 7, timestamp, b"k", b"v", pairs(*headers))
+
+
+def asked(*headers: tuple[str, str | None], timestamp: int = TIMESTAMP) -> Ask:
+    ask = WIRE.read(record(*headers, timestamp=timestamp))
+    assert isinstance(ask, Ask), ask
+    return ask
+
+
+def reason(*headers: tuple[str, str | None], timestamp: int = TIMESTAMP) -> str:
+    refusal = WIRE.read(record(*headers, timestamp=timestamp))
+    assert isinstance(refusal, Refusal), refusal
+    assert refusal.tenant == "t1"
+    [text] = refusal.reasons
+    return text
+
+
+@pytest.mark.parametrize(("sent", "ask"), examples("intervals"))
+def test_what_the_page_shows_is_understood(sent: Record, ask: Ask) -> None:
+    assert WIRE.read(sent) == ask
+
+
+def test_topics() -> None:
+    assert WIRE.tenant_of("assignments.t30600") == "t30600"
+    assert WIRE.tenant_of("assignments.a.b-c_d") == "a.b-c_d"
+    for other in ("assignments", "assignments.", "executions.t1", "my.assignments.t1", "assignments." + "t" * 230):
+        assert WIRE.tenant_of(other) is None
+    assert WIRE.topics("t1") == ("executions.t1", "rejections.t1")
+    assert WIRE.rejections("t1") == "rejections.t1"
+
+
+def test_everything_leaves_as_it_came() -> None:
+    headers = (("a", b"\xff"), ("a", None), ("Intervals-Schedule", b"2026-07-21T19:20:30Z"), ("a", b""), ("b", b"1"))
+    for key, value in ((None, None), (b"", b""), (b"\x00\xff", b"\xfe\x00")):
+        ask = WIRE.read(Record("assignments.t1", 0, 7, TIMESTAMP, key, value, headers))
+        assert isinstance(ask, Ask)
+        assert ask.request is not None
+        assert (ask.request.key, ask.request.value, ask.request.headers) == (key, value, headers)
+
+
+def test_a_duration_counts_from_the_timestamp() -> None:
+    request = asked(("intervals-schedule", "PT10M")).request
+    assert request is not None
+    assert request.at == TIMESTAMP + 10 * MINUTE_US
+    repeating = asked(("intervals-schedule", "R3/PT10M")).request
+    assert repeating is not None
+    assert repeating.every == "R3/2026-07-14T03:43:20.000000Z/PT10M"
+    for none in (-1_000, 2**62):
+        assert "timestamp" in reason(("intervals-schedule", "PT10M"), timestamp=none)
+    assert "9999" in reason(("intervals-schedule", "P9000Y"))
+
+
+@pytest.mark.parametrize(
+    "every",
+    [
+        "R/2026-07-16T19:20:30.45Z/PT7H",
+        "R5/2026-07-16T19:20:30.45Z/PT7H",
+        "R5/2026-07-16T19:20:30.45Z/2026-07-17T19:20:30.45Z",
+        "R5/PT7H/2026-07-17T19:20:30.45Z",
+    ],
+)
+def test_the_standard_intervals_are_taken(every: str) -> None:
+    request = asked(("intervals-schedule", every)).request
+    assert request is not None
+    assert (request.at, request.every) == (None, every)
+
+
+@pytest.mark.parametrize(
+    "schedule", ["", "tomorrow", "2026-07-21T19:20:30", "R", "R/PT0S", "Rx/PT1H", "R/a/b/c/d", "P"]
+)
+def test_other_schedules_are_refused(schedule: str) -> None:
+    assert "intervals-schedule" in reason(("intervals-schedule", schedule))
+
+
+def test_a_schedule_has_to_be_there() -> None:
+    missing = "Missing required header `intervals-schedule`"
+    assert reason() == reason(("intervals-schedule", None)) == reason(("other", "x")) == missing
+    ill = Record("assignments.t1", 0, 7, TIMESTAMP, headers=(("intervals-schedule", b"\xff\xfe"),))
+    assert WIRE.read(ill) == Refusal("t1", ("intervals-schedule: is not UTF-8: send it as text",))
+
+
+def test_the_tenant_is_the_topics() -> None:
+    at = ("intervals-schedule", "2026-07-21T19:20:30Z")
+    assert asked(at, ("intervals-tenant-id", "t1")).tenant == asked(at, ("intervals-tenant-id", None)).tenant == "t1"
+    assert "'t2' is not the topic's tenant t1" in reason(at, ("intervals-tenant-id", "t2"))
+
+
+def test_of_repeated_headers_the_last_counts() -> None:
+    request = asked(("intervals-schedule", "nonsense"), ("INTERVALS-SCHEDULE", "2026-07-21T19:20:30Z")).request
+    assert request is not None
+    assert request.at == micros("2026-07-21T19:20:30+00:00")
+
+
+@pytest.mark.parametrize("action", ["CANCEL", "PAUSE", "RESUME", "cancel"])
+def test_changes_need_the_id_alone(action: str) -> None:
+    ask = asked(("intervals-action", action), ("intervals-id", "order 42"))
+    assert (ask.verb, ask.id, ask.request, ask.reuse) == (action.lower(), "order 42", None, False)
+    expected = f"Missing required header `intervals-id` for {action.upper()} action"
+    assert reason(("intervals-action", action)) == expected
+
+
+def test_a_named_schedule_is_replaced() -> None:
+    at = ("intervals-schedule", "2026-07-21T19:20:30Z")
+    ask = asked(("intervals-id", "a"), ("intervals-action", "REPLACE"), at)
+    assert ask.request is not None
+    assert (ask.verb, ask.id, ask.request.id, ask.reuse) == ("replace", "a", "a", False)
+    assert "for REPLACE action" in reason(("intervals-action", "REPLACE"), at)
+    assert "use one of ADD, REPLACE" in reason(("intervals-action", "EXPLODE"), at)
+    assert "999 bytes" in reason(("intervals-action", "CANCEL"), ("intervals-id", "i" * 1000))
+
+
+def test_the_place_is_the_id() -> None:
+    at = ("intervals-schedule", "2026-07-21T19:20:30Z")
+    assert asked(at).id == "assignments.t1/0/7"
+    long = WIRE.read(Record("assignments." + "t" * 200, 2**31 - 1, 2**63 - 1, 0, headers=pairs(at)))
+    assert isinstance(long, Ask)
+    assert len(long.id) <= 200
+    assert long.id.endswith("/2147483647/9223372036854775807")
+
+
+def test_a_rejection_is_the_record_with_its_place_and_the_reasons() -> None:
+    sent = record(("intervals-schedule", "tomorrow"), ("a", None))
+    rejection = WIRE.rejection(sent, Refusal("t1", ("one", "two")))
+    assert rejection == (
+        "rejections.t1",
+        b"k",
+        b"v",
+        (
+            ("intervals-schedule", b"tomorrow"),
+            ("a", None),
+            ("tidings-source-topic", b"assignments.t1"),
+            ("tidings-source-partition", b"0"),
+            ("tidings-source-offset", b"7"),
+            ("tidings-reject-reason", b"one"),
+            ("tidings-reject-reason", b"two"),
+        ),
+    )
+
+
+def test_admission_speaks_in_the_clients_words() -> None:
+    refusal = WIRE.refuse("t1", Invalid("every", "the period is below the least of 1 s"))
+    assert refusal == Refusal("t1", ("intervals-schedule: the period is below the least of 1 s",))
+    assert WIRE.refuse("t1", Invalid("value", "is long")).reasons == ("value: is long",)
+
+
+def test_a_topic_of_another_wire_is_refused() -> None:
+    assert isinstance(WIRE.read(Record("elsewhere", 0, 0, 0)), Refusal)

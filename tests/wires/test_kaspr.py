@@ -1,0 +1,180 @@
+"""The wire of the Kaspr Scheduler: the guide's examples, and the reasons that its users look for."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.wires.golden import TIMESTAMP, examples, micros, pairs
+from tidings.wires.destinations import Destinations
+from tidings.wires.kaspr import Kaspr
+from tidings.wires.record import Ask, Record, Refusal
+
+WIRE = Kaspr()
+AT = ("x-scheduler-deliver-at", "2026-05-24T12:30:00Z")
+TO = ("x-scheduler-deliver-to", "reminders-topic")
+ID = ("x-scheduler-request-id", "a")
+NO_AT = "Missing required header `x-scheduler-deliver-at`"
+NO_TO = "Missing required header `x-scheduler-deliver-to`"
+NO_CRON = "cron schedules are not supported yet"
+
+
+def action(word: str) -> tuple[str, str]:
+    return "x-scheduler-action", word
+
+
+def record(*headers: tuple[str, str | None]) -> Record:
+    return Record("orders-schedule-requests", 0, 7, TIMESTAMP, b"k", b"v", pairs(*headers))
+
+
+def reasons(*headers: tuple[str, str | None]) -> list[str]:
+    refusal = WIRE.read(record(*headers))
+    assert isinstance(refusal, Refusal), refusal
+    assert refusal.tenant == "orders"
+    return list(refusal.reasons)
+
+
+@pytest.mark.parametrize(("sent", "ask"), examples("kaspr"))
+def test_what_the_guide_shows_is_understood(sent: Record, ask: Ask) -> None:
+    assert WIRE.read(sent) == ask
+
+
+def test_topics() -> None:
+    assert WIRE.tenant_of("orders-app-schedule-requests") == "orders-app"
+    others = ("-schedule-requests", "orders-schedule-actions", "schedules", "a" * 230 + "-schedule-requests")
+    other_wires = ("assignments.", "executions.", "rejections.", "tidings.requests.")
+    for topic in (*others, *(prefix + "t-schedule-requests" for prefix in other_wires)):
+        assert WIRE.tenant_of(topic) is None
+    assert WIRE.topics("orders") == ("orders-schedule-actions", "orders-schedule-rejections")
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([TO], [NO_AT]),
+        ([AT], [NO_TO]),
+        ([], [NO_AT, NO_TO]),
+        ([("x-scheduler-deliver-at", None), ("x-scheduler-deliver-to", "")], [NO_AT, NO_TO]),
+        ([action("REPLACE"), ID, TO], [NO_AT]),
+        ([action("REPLACE"), ID, AT], [NO_TO]),
+        ([action("REPLACE"), AT, TO], ["Missing required header `x-scheduler-request-id` for REPLACE action"]),
+        ([action("CANCEL")], ["Missing required header `x-scheduler-request-id` for CANCEL action"]),
+        ([action("CRON_ADD")], ["Missing required header `x-scheduler-request-id` for CRON_ADD action"]),
+        ([action("CRON_CANCEL")], ["Missing required header `x-scheduler-request-id` for CRON_CANCEL action"]),
+        ([action("CRON_PAUSE")], ["Missing required header `x-scheduler-request-id` for CRON_PAUSE action"]),
+        ([action("CRON_RESUME")], ["Missing required header `x-scheduler-request-id` for CRON_RESUME action"]),
+        (
+            [action("CRON_ADD"), ID, TO],
+            ["Missing required header `x-scheduler-cron-expr` for CRON_ADD action"],
+        ),
+        (
+            [action("CRON_ADD"), ID],
+            [
+                "Missing required header `x-scheduler-cron-expr` for CRON_ADD action",
+                "Missing required header `x-scheduler-deliver-to` for CRON_ADD action",
+            ],
+        ),
+        ([action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "* * * * *")], [NO_CRON]),
+        ([action("CRON_CANCEL"), ID], [NO_CRON]),
+        ([action("CRON_PAUSE"), ID], [NO_CRON]),
+        ([action("CRON_RESUME"), ID], [NO_CRON]),
+    ],
+)
+def test_reasons_are_those_of_the_original(headers: list[tuple[str, str | None]], expected: list[str]) -> None:
+    assert reasons(*headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "at"),
+    [
+        ("2026-05-24T12:30:00Z", "2026-05-24T12:30:00+00:00"),
+        ("2026-05-24T12:30:00.123456+00:00", "2026-05-24T12:30:00.123456+00:00"),
+        ("2026-05-24T12:30:00.000Z", "2026-05-24T12:30:00+00:00"),
+        ("2026-05-24T14:30:00+02:00", "2026-05-24T12:30:00+00:00"),
+        ("2026-05-24T12:30:00.5", "2026-05-24T12:30:00.5+00:00"),
+        ("2026-05-24 12:30:00", "2026-05-24T12:30:00+00:00"),
+        ("2026-05-24", "2026-05-24T00:00:00+00:00"),
+    ],
+)
+def test_timestamps_as_clients_write_them(written: str, at: str) -> None:
+    ask = WIRE.read(record(("x-scheduler-deliver-at", written), TO))
+    assert isinstance(ask, Ask)
+    assert ask.request is not None
+    assert ask.request.at == micros(at)
+
+
+@pytest.mark.parametrize(
+    "written", ["soon", "PT5S", "+5s", "2026-02-30T00:00:00Z", "1779625800", "2026-05-24T25:00:00"]
+)
+def test_an_invalid_timestamp_is_refused(written: str) -> None:
+    [reason] = reasons(("x-scheduler-deliver-at", written), TO)
+    assert reason.startswith("Invalid timestamp format for `x-scheduler-deliver-at`: ")
+    assert written in reason
+
+
+def test_unknown_actions_are_refused() -> None:
+    [reason] = reasons(action("ADDD"), AT, TO)
+    assert reason.startswith("x-scheduler-action: 'ADDD' is not known: use one of ADD, REPLACE, CANCEL, CRON_ADD")
+
+
+def test_of_repeated_headers_the_last_counts_and_all_are_stripped() -> None:
+    ask = WIRE.read(record(("x-scheduler-deliver-to", "first"), ("a", "1"), AT, TO, ("A", "2")))
+    assert isinstance(ask, Ask)
+    assert ask.request is not None
+    assert ask.request.topic == "reminders-topic"
+    assert ask.request.headers == (("a", b"1"), ("A", b"2"))
+
+
+def test_a_destination_may_be_forbidden() -> None:
+    [reason] = reasons(AT, ("x-scheduler-deliver-to", "orders-schedule-requests"))
+    assert reason.startswith("x-scheduler-deliver-to: orders-schedule-requests takes requests")
+    narrow = Kaspr(Destinations({"orders": ["reminders-*"]}))
+    assert isinstance(narrow.read(record(AT, TO)), Ask)
+    assert isinstance(narrow.read(record(AT, ("x-scheduler-deliver-to", "other"))), Refusal)
+
+
+def rejected(record: Record) -> Any:
+    rejection = WIRE.rejection(record, Refusal("orders", ("one", "two")))
+    assert rejection.topic == "orders-schedule-rejections"
+    assert rejection.key == record.key
+    assert rejection.headers == (
+        ("tidings-source-topic", b"orders-schedule-requests"),
+        ("tidings-source-partition", b"0"),
+        ("tidings-source-offset", b"7"),
+        ("tidings-reject-reason", b"one"),
+        ("tidings-reject-reason", b"two"),
+    )
+    assert rejection.value is not None
+    return json.loads(rejection.value)
+
+
+def test_a_rejection_is_a_json_object() -> None:
+    headers = (*pairs(TO, ("a", "1"), ("b", None), ("a", None)), ("c", b"\xff"))
+    sent = Record("orders-schedule-requests", 0, 7, TIMESTAMP, b"order-123", b'{"type": "send-reminder"}', headers)
+    assert rejected(sent) == {
+        "key": "order-123",
+        "value": {"type": "send-reminder"},
+        "headers": {"x-scheduler-deliver-to": "reminders-topic", "a": ["1", None], "b": None, "c": {"base64": "/w=="}},
+        "errors": ["one", "two"],
+    }
+
+
+@given(st.none() | st.binary(max_size=20) | st.text(max_size=9).map(str.encode), st.none() | st.binary(max_size=20))
+def test_nothing_is_lost_in_a_rejection(value: bytes | None, key: bytes | None) -> None:
+    shown = rejected(Record("orders-schedule-requests", 0, 7, TIMESTAMP, key, value))
+    for name, content in (("key", key), ("value", value)):
+        if f"{name}_base64" in shown:
+            assert shown[name] is None
+            assert base64.b64decode(shown[f"{name}_base64"]) == content
+        elif isinstance(shown[name], list | dict):
+            assert shown[name] == json.loads(content or b"")
+        else:
+            assert shown[name] == (None if content is None else content.decode())
+
+
+def test_a_value_that_is_nearly_json_is_text() -> None:
+    for value in (b'{"a": 1', b"[" * 100_000, b'{"a": 1} x', b"{a: 1}", b"42", b'"text"'):
+        assert rejected(Record("orders-schedule-requests", 0, 7, 0, None, value))["value"] == value.decode()

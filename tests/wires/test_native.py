@@ -1,0 +1,113 @@
+"""The wire of Tidings itself."""
+
+import pytest
+
+from tests.wires.golden import TIMESTAMP, examples, pairs
+from tidings.domain.command import Priority
+from tidings.domain.errors import Invalid
+from tidings.wires.native import LATER, VERBS, Native
+from tidings.wires.record import Ask, Record, Refusal
+
+WIRE = Native()
+TO = ("tidings-to", "greetings")
+
+
+def record(*headers: tuple[str, str | None]) -> Record:
+    return Record("tidings.requests.acme", 0, 7, TIMESTAMP, b"k", b"v", pairs(*headers))
+
+
+def asked(*headers: tuple[str, str | None]) -> Ask:
+    ask = WIRE.read(record(*headers))
+    assert isinstance(ask, Ask), ask
+    return ask
+
+
+def reason(*headers: tuple[str, str | None]) -> str:
+    refusal = WIRE.read(record(*headers))
+    assert isinstance(refusal, Refusal), refusal
+    assert refusal.tenant == "acme"
+    [text] = refusal.reasons
+    return text
+
+
+@pytest.mark.parametrize(("sent", "ask"), examples("native"))
+def test_requests_in_our_own_form(sent: Record, ask: Ask) -> None:
+    assert WIRE.read(sent) == ask
+
+
+def test_topics() -> None:
+    assert WIRE.tenant_of("tidings.requests.acme") == "acme"
+    assert WIRE.tenant_of("tidings.requests.") is None
+    assert WIRE.tenant_of("tidings.rejections.acme") is None
+    assert WIRE.topics("acme") == ("tidings.rejections.acme",)
+    assert WIRE.rejection(record(), Refusal("acme", ("why",))).topic == "tidings.rejections.acme"
+
+
+def test_every_wish_arrives() -> None:
+    request = asked(
+        TO,
+        ("tidings-priority", "high"),
+        ("tidings-expires-after", "PT1H"),
+        ("tidings-late", "skip"),
+        ("tidings-late-grace", "90s"),
+        ("tidings-late-max", "P1D"),
+        ("tidings-jitter", "PT5M"),
+        ("tidings-labels", '{"a":"b"}'),
+    ).request
+    assert request is not None
+    assert (request.priority, request.expires_after, request.late) == (Priority.HIGH, "PT1H", "skip")
+    assert (request.late_grace, request.late_max, request.jitter) == ("90s", "P1D", "PT5M")
+    assert request.labels == {"a": "b"}
+    assert request.headers == ()
+
+
+@pytest.mark.parametrize("word", VERBS)
+def test_every_change_but_an_add_needs_an_id(word: str) -> None:
+    assert asked(("tidings-action", word), ("tidings-id", "a"), TO).verb == VERBS[word]
+    if word != "ADD":
+        missing = f"Missing required header `tidings-id` for {word} action"
+        assert reason(("tidings-action", word), TO) == missing
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_comes_later_is_refused_by_name(name: str) -> None:
+    assert reason(TO, (name, "x")).startswith(f"{name}: is not taken yet: ")
+    assert isinstance(WIRE.read(record(TO, (name, None))), Ask)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (("tidings-prioritty", "high"), "tidings-prioritty: is not a field here: did you mean 'tidings-priority'?"),
+        (("tidings-priority", "urgent"), "tidings-priority: 'urgent' is not known: use one of high, normal, low"),
+        (("tidings-late", "never"), "tidings-late: 'never' is not known: use one of fire_latest, fire_all, skip"),
+        (("tidings-action", "EXPLODE"), "tidings-action: 'EXPLODE' is not known"),
+        (("tidings-labels", '{"a":1}'), "tidings-labels: write a JSON object of texts"),
+        (("tidings-labels", "[" * 100_000), "tidings-labels: write a JSON object of texts"),
+        (("tidings-at", "soon"), "tidings-at: 'soon' is not a time"),
+        (("tidings-every", "R/x"), "tidings-every: "),
+        (("tidings-to", "tidings.requests.acme"), "tidings-to: tidings.requests.acme is reserved for Tidings"),
+        (("tidings-to", ""), "Missing required header `tidings-to`"),
+    ],
+)
+def test_what_is_wrong_is_said(header: tuple[str, str], expected: str) -> None:
+    assert reason(TO, header).startswith(expected)
+
+
+def test_only_one_time_is_taken() -> None:
+    assert "not both" in reason(TO, ("tidings-at", "+5s"), ("tidings-every", "PT1H"))
+
+
+def test_a_released_or_rejected_record_can_be_sent_again() -> None:
+    released = ("tidings-occurrence", "a/1/1"), ("tidings-due-at", "2026-11-20T09:00:00Z"), ("tidings-attempt", "1")
+    sent = record(*released, ("tidings-final", "true"), ("a", "1"), TO)
+    again = WIRE.rejection(sent, Refusal("acme", ("why",)))
+    ask = WIRE.read(Record("tidings.requests.acme", 0, 8, TIMESTAMP, again.key, again.value, again.headers))
+    assert isinstance(ask, Ask)
+    assert ask.request is not None
+    assert ask.request.headers == (("a", b"1"),)
+
+
+def test_admission_speaks_in_the_clients_words() -> None:
+    assert WIRE.refuse("acme", Invalid("late_max", "is bad")).reasons == ("tidings-late-max: is bad",)
+    assert WIRE.refuse("acme", Invalid("topic", "is bad")).reasons == ("tidings-to: is bad",)

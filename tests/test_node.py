@@ -191,7 +191,7 @@ def test_other_addresses_want_keys(start: Start, tmp_path: Path, host: str) -> N
     open_to_all = start("--host", host)
     client = open_to_all.ready(made.stdout.strip())
     assert f"listening on {url_of(host, 0)[:-1]}" in open_to_all.log
-    assert client.call("GET", "/v1/topics") == {"topics": []}
+    assert client.call("GET", "/v1/topics") == {"topics": [], "bus": "log"}
     stranger = Client(client.url)
     with pytest.raises(Failure, match="API key") as turned_away:
         stranger.call("GET", "/v1/topics")

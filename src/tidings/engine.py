@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -13,14 +14,15 @@ from tidings.dispatch.dispatcher import Dispatcher
 from tidings.dispatch.owner import Owner
 from tidings.dispatch.waiter import Waiter
 from tidings.domain.command import Add, Command, Outcome, Replace
+from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid, NotOwner
-from tidings.domain.facts import Fact, Listener, Refused, Released, Standing
+from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
 from tidings.domain.request import Limits, Request
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
 from tidings.domain.when import DAY_US
 from tidings.intake.admission import Admission, check_new_id
 from tidings.intake.intake import Intake
-from tidings.ports import Count, Receipt, Store
+from tidings.ports import Count, Part, Receipt, Store, Taken
 
 STOP_S = 4.0
 
@@ -33,6 +35,21 @@ class Settings(msgspec.Struct, frozen=True):
     id_retention_us: int = 7 * DAY_US
     lease_us: int = 3_000_000
     session_us: int = 4_000_000
+    bus: Bus = "log"
+
+
+class Companion(Protocol):
+    """What runs beside the dispatcher, such as the way to Kafka."""
+
+    problem: str | None
+
+    async def run(self) -> None: ...
+
+    def wake(self) -> None:
+        """Something was put into the outbox."""
+        ...
+
+    def stop(self) -> None: ...
 
 
 class Engine:
@@ -46,13 +63,18 @@ class Engine:
         self.clock = clock
         self._listeners = list(listeners)
         self.waiter = Waiter()
-        self.admission = Admission(self.settings.limits, self.settings.low_jitter_us)
+        self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
         self.intake = Intake(store, clock, self.tell, self.waiter.wake)
         self.dispatcher = Dispatcher(store, clock, self.waiter, self.tell)
         self.owner = Owner(store, clock, self.settings.lease_us, self.waiter.wake, self.tell)
         self.following = Following(store)
         self._groups = Groups(store, clock, self.following, self.settings.session_us)
+        self._companions: list[Companion] = []
         self._tasks: list[asyncio.Task[None]] = []
+
+    def accompany(self, *companions: Companion) -> None:
+        """Let these run beside the dispatcher, from the start to the stop."""
+        self._companions += companions
 
     async def start(self) -> None:
         """Begin to release, once this process owns the timeline."""
@@ -61,6 +83,7 @@ class Engine:
             asyncio.create_task(self.owner.run(), name="tidings-owner"),
             asyncio.create_task(self.owner.tend(), name="tidings-tending"),
             asyncio.create_task(self.dispatcher.run(), name="tidings-dispatcher"),
+            *(asyncio.create_task(companion.run()) for companion in self._companions),
         ]
 
     async def wait(self) -> None:
@@ -72,6 +95,8 @@ class Engine:
     async def stop(self) -> None:
         """Finish the batch in hand, hand over the lease, close the store."""
         self.dispatcher.stop()
+        for companion in self._companions:
+            companion.stop()
         self.owner.stop()
         self.following.close()
         _, late = await asyncio.wait(self._tasks, timeout=STOP_S) if self._tasks else (set(), set())
@@ -89,6 +114,9 @@ class Engine:
         match fact:
             case Released():
                 self.following.notify(fact.topics)
+            case Handed():
+                for companion in self._companions:
+                    companion.wake()
             case Standing(owner=False):
                 self._groups.disband()
             case _:
@@ -111,6 +139,12 @@ class Engine:
     async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
         """Commit commands durably, in order, and answer each."""
         return await self.intake.submit(commands, receipt)
+
+    async def take(
+        self, commands: Sequence[Command], parts: Sequence[Part], follow: Callable[[Sequence[Outcome]], list[Command]]
+    ) -> list[Outcome]:
+        """Commit what was read of a source, together with how far it was read and what follows from the outcomes."""
+        return await self.intake.take(commands, Taken(parts, follow))
 
     async def schedule(self, tenant: str, request: Request, receipt: Receipt | None = None) -> Outcome:
         """Admit and commit one new schedule."""
@@ -170,3 +204,7 @@ class Engine:
     def readiness(self) -> tuple[bool, str]:
         """Whether this process takes changes now, and why not."""
         return self.owner.readiness()
+
+    def problems(self) -> list[str]:
+        """What its companions wait for, such as a broker that is away; what is taken meanwhile is not lost."""
+        return [companion.problem for companion in self._companions if companion.problem is not None]

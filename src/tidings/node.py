@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tidings import __version__
 from tidings.clock import Clock, SystemClock
@@ -25,7 +26,10 @@ from tidings.observe.logs import configure as configure_logs
 from tidings.ports import ApiKey, Keys, Store
 
 if TYPE_CHECKING:
+    from tidings.bus.kafka.client import Cluster
+    from tidings.bus.kafka.follow import KafkaFollowing
     from tidings.edges.http.auth import KeyRing
+    from tidings.observe.kafka import KafkaMetrics
 
 MEMORY = ":memory:"
 URL_DEFAULT = "http://127.0.0.1:8460"
@@ -84,8 +88,79 @@ def build_engine(store: Store, config: Config, clock: Clock, listeners: Sequence
         limits=config.limits,
         low_jitter_us=config.dispatch.low_priority_jitter_us,
         id_retention_us=config.ids.retention_us,
+        bus="log" if config.kafka.servers is None else "kafka",
     )
     return Engine(store, clock, settings, listeners)
+
+
+# Kafka
+
+
+class Joined(NamedTuple):
+    """What else there is of Kafka: its topics for readers, its figures."""
+
+    following: "KafkaFollowing"
+    metrics: "KafkaMetrics"
+
+
+def join_kafka(engine: Engine, config: Config) -> Joined:
+    """Let the engine read requests from Kafka and release to it."""
+    try:
+        from tidings.bus.kafka.follow import KafkaFollowing
+        from tidings.bus.kafka.forwarder import Forwarder
+        from tidings.bus.kafka.holding import Holding
+        from tidings.bus.kafka.lane import Lane
+        from tidings.bus.kafka.plain import PlainLane
+        from tidings.edges.kafka.facts import KafkaFacts
+        from tidings.edges.kafka.intake import KafkaIntake
+    except ImportError:
+        raise CannotStart("Kafka needs its client: pip install 'tidings[kafka]'") from None
+    from tidings.observe.kafka import KafkaMetrics, KafkaStats
+    from tidings.wires.destinations import SCHEDULES, Destinations
+    from tidings.wires.etf1 import Etf1
+    from tidings.wires.intervals import Intervals
+    from tidings.wires.kaspr import Kaspr
+    from tidings.wires.native import Native
+
+    def owns() -> bool:
+        return engine.readiness()[0]
+
+    cluster, destinations = _cluster(config), Destinations()
+    facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
+    identity = engine.store.identity
+    kind = Lane if config.kafka.release == "exactly_once" else PlainLane
+    forwarder = Forwarder(engine.store, kind(cluster, identity), engine.clock, engine.tell, owns)
+    forwarder.published = None if facts is None else facts.released
+    wires = [Etf1(destinations=destinations), Intervals(destinations), Kaspr(destinations), Native(destinations)]
+    engine.admission.forbidden = destinations.forbidden
+    intake = KafkaIntake(engine, cluster, wires, [SCHEDULES])
+    aside = kind(cluster, identity, "held")
+    engine.accompany(forwarder, intake, Holding(engine.store, aside, forwarder, engine.clock, engine.tell, owns))
+    if facts is not None:
+        engine.listen(facts)
+        engine.accompany(facts)
+    lost = (lambda: 0) if facts is None else (lambda: facts.dropped)
+    metrics = KafkaMetrics(forwarder, intake, engine.store.next_due, engine.clock, lost)
+    engine.listen(metrics)
+    if config.kafka.stats == "on":
+        engine.accompany(KafkaStats(metrics))
+    return Joined(KafkaFollowing(cluster, engine.clock), metrics)
+
+
+def _cluster(config: Config) -> "Cluster":
+    from tidings.bus.kafka.client import Cluster
+
+    kafka = config.kafka
+    settings: dict[str, str] = {"security.protocol": kafka.security}
+    if kafka.security.startswith("sasl"):
+        if kafka.sasl_username is None or kafka.sasl_password is None:
+            raise Invalid("kafka.sasl_username", f"kafka.security is {kafka.security}: give it and kafka.sasl_password")
+        settings |= {"sasl.mechanism": kafka.sasl_mechanism, "sasl.username": kafka.sasl_username}
+        settings["sasl.password"] = kafka.sasl_password
+    files = {"ssl.ca": kafka.ssl_ca, "ssl.certificate": kafka.ssl_certificate, "ssl.key": kafka.ssl_key}
+    settings |= {f"{name}.location": path for name, path in files.items() if path is not None}
+    name = kafka.name if config.store.path != MEMORY else f"{kafka.name}-{secrets.token_hex(4)}"
+    return Cluster(kafka.servers or "", name, settings, kafka.topics == "create", kafka.partitions, kafka.replication)
 
 
 # A node that serves
@@ -103,6 +178,8 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
     with listen(config.server.host, config.server.port) as listener:
         if not _is_there(config.store.path):
             _check_reach(config, has_keys=False)
+        if config.kafka.servers is not None:
+            _cluster(config)
         store = await open_store(config.store.path, config, clock)
         facts = FactLog()
         engine = build_engine(store, config, clock, [facts])
@@ -127,9 +204,11 @@ async def _serve(
     from tidings.edges.http.server import running_on
     from tidings.observe.metrics import Metrics
 
-    metrics = Metrics(__version__, engine.count)
+    joined = join_kafka(engine, config) if config.kafka.servers is not None else None
+    metrics = Metrics(__version__, engine.count, [joined.metrics.lines] if joined else ())
     engine.listen(metrics)
-    app = create_app(engine, keys=keys, metrics=metrics.render, version=__version__)
+    following = joined.following if joined else None
+    app = create_app(engine, keys=keys, metrics=metrics.render, version=__version__, kafka=following)
     async with running_on(listener, app) as (host, port):
         await engine.start()
         ready(url_of(host, port))

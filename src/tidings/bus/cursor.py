@@ -20,7 +20,7 @@ def encode(positions: tuple[int, ...]) -> str:
     return urlsafe_b64encode(msgspec.msgpack.encode(positions)).rstrip(b"=").decode("ascii")
 
 
-def decode(text: str, partitions: int) -> tuple[int, ...]:
+def positions_of(text: str) -> tuple[int, ...]:
     """The positions that a cursor stands for; raises `Invalid` for anything that `encode` did not make."""
     if len(text) > CURSOR_CHARS_MAX:
         raise Invalid("cursor", f"is longer than {CURSOR_CHARS_MAX} characters: {_HINT}")
@@ -30,6 +30,12 @@ def decode(text: str, partitions: int) -> tuple[int, ...]:
         raise Invalid("cursor", f"cannot be read: {_HINT}") from None
     if encode(positions) != text:  # characters that base64 passes over, or bits that it ignores
         raise Invalid("cursor", f"cannot be read: {_HINT}")
+    return positions
+
+
+def decode(text: str, partitions: int) -> tuple[int, ...]:
+    """The same, for so many partitions."""
+    positions = positions_of(text)
     if len(positions) != partitions:
         raise Invalid(
             "cursor",

@@ -13,6 +13,7 @@ from tidings.domain.units import SIZE_HINT, SPAN_HINT, format_size, format_span,
 PREFIX = "TIDINGS_"
 SECOND_US = 1_000_000
 UNLIMITED = "none"
+HIDDEN = "***"
 
 Kind = Literal["text", "number", "size", "duration", "choice"]
 Value = int | str | None
@@ -70,7 +71,8 @@ def _options() -> Iterator[Option]:
             key = field.replace("_bytes", "_size").removesuffix("_us").removesuffix("_s")
             optional = get_origin(hint) in {Union, types.UnionType}
             choices = get_args(hint) if get_origin(hint) is Literal else ()
-            kind: Kind = "choice" if choices else "text" if hint is str else _kind(field)
+            is_text = hint is str or str in get_args(hint)
+            kind: Kind = "choice" if choices else "text" if is_text else _kind(field)
             name = f"{section}.{key}"
             bounds = _LEAST.get(name, 1), LIMITS_MOST.get(field) if section == "limits" else _MOST.get(name)
             yield Option(section, field, key, kind, getattr(defaults, field), choices, optional, *bounds)
@@ -133,9 +135,11 @@ def _bounded(option: Option, amount: int, text: str) -> int:
 
 
 def written(option: Option, value: Value) -> str:
-    """A value as it would be written in the file, without quotes."""
+    """A value as it would be written in the file, without quotes. A password is not shown."""
     if value is None:
         return UNLIMITED
+    if option.field.endswith("_password"):
+        return HIDDEN
     if option.kind == "size":
         return format_size(int(value))
     if option.kind == "duration":

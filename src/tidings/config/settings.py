@@ -40,6 +40,26 @@ class Ids(msgspec.Struct, frozen=True):
     idempotency_retention_us: int = DAY_US
 
 
+class Kafka(msgspec.Struct, frozen=True):
+    """Kafka, where there is one: requests are read from its topics, and released records appear on them."""
+
+    servers: str | None = None
+    name: str = "tidings"
+    topics: Literal["create", "expect"] = "create"
+    partitions: int = 1
+    replication: int = 1
+    release: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-256"
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    ssl_ca: str | None = None
+    ssl_certificate: str | None = None
+    ssl_key: str | None = None
+    facts: Literal["off", "on"] = "off"
+    stats: Literal["off", "on"] = "off"
+
+
 class Dispatch(msgspec.Struct, frozen=True):
     """How releases are spread."""
 
@@ -61,5 +81,6 @@ class Config(msgspec.Struct, frozen=True):
     log: Log = Log()
     ids: Ids = Ids()
     dispatch: Dispatch = Dispatch()
+    kafka: Kafka = Kafka()
     logs: Logs = Logs()
     limits: Limits = Limits()

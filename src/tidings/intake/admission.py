@@ -1,6 +1,7 @@
 """Admission: a request becomes a command, or is refused with the field and what to change."""
 
 import re
+from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
 from zlib import crc32
@@ -9,6 +10,7 @@ import msgspec
 
 from tidings.domain import iso8601
 from tidings.domain.command import Add, Priority
+from tidings.domain.destination import KAFKA, Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.jitter import jittered
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness, decide
@@ -33,7 +35,9 @@ _begun = blake2b(digest_size=CONTENT_BYTES)  # to be copied, which is cheaper th
 class Admission:
     """Turns requests of any edge into commands, under the limits of this node."""
 
-    def __init__(self, limits: Limits, low_jitter_us: int = 0) -> None:
+    def __init__(self, limits: Limits, low_jitter_us: int = 0, bus: Bus = "log") -> None:
+        self._bus = bus
+        self.forbidden: Callable[[str, str], str | None] = _anywhere
         self.limits = limits
         self._low_jitter_us = low_jitter_us
         self._horizon_us = limits.horizon_s * SECOND_US
@@ -48,6 +52,9 @@ class Admission:
             self.check_topic(request.topic)
         if request.id is not None:
             self._check_id(request.id)
+        destination = request.topic
+        if (request.bus or self._bus) == "kafka":
+            destination = self._on_kafka(tenant, request.topic)
         message = pack(Message(request.key, request.value, request.headers))
         if len(message) > self._small_bytes or len(request.headers) > self.limits.headers_max:
             self._check_sizes(request)
@@ -76,10 +83,10 @@ class Admission:
         return Add(
             tenant,
             request.id,
-            request.topic,
+            destination,
             when,
             message,
-            NO_CONTENT if request.id is None else _digest(request, message, plain=plain and request.every is None),
+            NO_CONTENT if request.id is None else _digest(request, destination, message, plain=plain),
             due + jitter_us,
             request.priority,
             lateness,
@@ -87,6 +94,13 @@ class Admission:
             jitter_us,
             None if request.key is None else crc32(request.key),
         )
+
+    def _on_kafka(self, tenant: str, topic: str) -> str:
+        if self._bus == "log":
+            raise Invalid("bus", "this node has the built-in log only: leave it out, or start with --kafka")
+        if reason := self.forbidden(tenant, topic):
+            raise Invalid("topic", reason)
+        return KAFKA + topic
 
     def check_topic(self, topic: str) -> None:
         """Refuse what cannot be a topic's name."""
@@ -185,15 +199,21 @@ class Admission:
         return text.decode()
 
 
-def _digest(request: Request, message: bytes, *, plain: bool) -> bytes:
+def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:
     """A digest of what was sent, as it was sent: `+5s` twice is the same."""
-    if plain:
-        sent = f"{request.topic} {request.at!r} {_PRIORITIES[request.priority]}".encode()
+    if plain and request.every is None:
+        sent = f"{destination} {request.at!r} {_PRIORITIES[request.priority]}".encode()
     else:
-        sent = _encode(msgspec.structs.replace(request, id=None, value=None, key=None, headers=()))
+        sent = _encode(
+            msgspec.structs.replace(request, topic=destination, bus=None, id=None, value=None, key=None, headers=())
+        )
     digest = _begun.copy()
     digest.update(message + sent)
     return digest.digest()
+
+
+def _anywhere(_tenant: str, _topic: str) -> str | None:
+    return None
 
 
 def check_new_id(schedule_id: str) -> None:

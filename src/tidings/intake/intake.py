@@ -7,7 +7,7 @@ from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Changed, Listener
-from tidings.ports import Receipt, Timeline
+from tidings.ports import Receipt, Taken, Timeline
 
 BATCH_COMMANDS_MAX = 1_000
 
@@ -40,6 +40,13 @@ class Intake:
         """Commands with a receipt are a transaction of their own."""
         now = self._clock.now()
         outcomes = await self._timeline.apply(commands, now, receipt)
+        self._announce(now, commands, outcomes)
+        return outcomes
+
+    async def take(self, commands: Sequence[Command], taken: Taken) -> list[Outcome]:
+        """Commands of a source are a transaction of their own, together with how far it was read."""
+        now = self._clock.now()
+        outcomes = await self._timeline.apply(commands, now, None, taken)
         self._announce(now, commands, outcomes)
         return outcomes
 

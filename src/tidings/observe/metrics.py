@@ -8,7 +8,7 @@ from typing import get_args
 import numpy
 
 from tidings.domain.errors import TidingsError
-from tidings.domain.facts import Changed, Fact, Missed, Refused, Released, Standing
+from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Standing
 from tidings.domain.lateness import MissedReason
 from tidings.ports import Count
 
@@ -18,6 +18,8 @@ BOUNDS_US = (*(int(ms * 1_000) for ms in BOUNDS_MS), *(seconds * 1_000_000 for s
 FEW = 24  # below this many, numpy costs more than it saves
 LABELS_MAX = 100  # so that no caller can grow a metric without end
 OTHER = "other"
+
+Figures = Callable[[Count | None], Iterator[str]]  # lines of another part, given the store's size if it is known
 
 _SECOND_US = 1_000_000
 
@@ -54,18 +56,21 @@ class Histogram:
         below = 0
         for bound, count in zip(self._bounds_us, self._counts, strict=False):
             below += count
-            yield f'{name}_bucket{{le="{_seconds(bound)}"}} {below}'
+            yield f'{name}_bucket{{le="{seconds(bound)}"}} {below}'
         yield f'{name}_bucket{{le="+Inf"}} {self.total}'
-        yield f"{name}_sum {_seconds(self._sum_us)}"
+        yield f"{name}_sum {seconds(self._sum_us)}"
         yield f"{name}_count {self.total}"
 
 
 class Metrics:
     """A listener of facts. `render` is what `/metrics` shows; the store is asked for its size only then."""
 
-    def __init__(self, version: str, count: Callable[[], Awaitable[Count]] | None = None) -> None:
+    def __init__(
+        self, version: str, count: Callable[[], Awaitable[Count]] | None = None, more: Sequence[Figures] = ()
+    ) -> None:
         self._version = version
         self._count = count
+        self._more = more
         self._lateness = Histogram()
         # Each reason from the start: an alert on an increase needs the 0 before it.
         self._missed: Counter[str] = Counter(dict.fromkeys(get_args(MissedReason), 0))
@@ -86,16 +91,20 @@ class Metrics:
                 self._refused[fact.field if known else OTHER] += 1
             case Standing():
                 self._owner = fact.owner
+            case Handed():
+                pass  # it is released once it is on Kafka
 
     async def render(self) -> bytes:
         """Everything in Prometheus' text format. While the store is away its gauges are left out."""
         lines = list(self._counters())
-        lines += _family("tidings_owner", "gauge", "1 while this process owns the timeline.", int(self._owner))
+        lines += family("tidings_owner", "gauge", "1 while this process owns the timeline.", int(self._owner))
         count = await self._size()
         if count is not None:
             lines += _gauges(count)
+        for figures in self._more:
+            lines += figures(count)
         up = 0 if count is None and self._count is not None else 1
-        lines += _family("tidings_up", "gauge", "1 while the store answers.", up)
+        lines += family("tidings_up", "gauge", "1 while the store answers.", up)
         lines += _labelled("tidings_build_info", "gauge", "The version.", "version", {self._version: 1})
         return ("\n".join(lines) + "\n").encode()
 
@@ -109,7 +118,7 @@ class Metrics:
 
     def _counters(self) -> Iterator[str]:
         released = self._lateness.total
-        yield from _family("tidings_released_total", "counter", "Occurrences handed to the bus.", released)
+        yield from family("tidings_released_total", "counter", "Occurrences handed to the bus.", released)
         text = "Occurrences that will never be released, by reason."
         yield from _labelled("tidings_missed_total", "counter", text, "reason", self._missed)
         text = "Commands committed, by what happened."
@@ -117,30 +126,32 @@ class Metrics:
         text = "Requests that were never admitted, by the field at fault."
         yield from _labelled("tidings_refused_total", "counter", text, "field", self._refused)
         name = "tidings_lateness_seconds"
-        yield from _head(name, "histogram", "From an occurrence's due time to its release.")
+        yield from head(name, "histogram", "From an occurrence's due time to its release.")
         yield from self._lateness.lines(name)
 
 
 def _gauges(count: Count) -> Iterator[str]:
     text = "Schedules that wait for their time."
-    yield from _family("tidings_pending", "gauge", text, count.pending)
+    yield from family("tidings_pending", "gauge", text, count.pending)
     text = "Those of them that are overdue: the queue depth to scale by."
-    yield from _family("tidings_due_backlog", "gauge", text, count.overdue)
-    yield from _family("tidings_store_bytes", "gauge", "What the store takes on disk.", count.bytes)
+    yield from family("tidings_due_backlog", "gauge", text, count.overdue)
+    yield from family("tidings_store_bytes", "gauge", "What the store takes on disk.", count.bytes)
 
 
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
+def head(name: str, kind: str, text: str) -> Iterator[str]:
+    """What stands before a metric's values."""
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
 
 
-def _family(name: str, kind: str, text: str, value: int) -> Iterator[str]:
-    yield from _head(name, kind, text)
+def family(name: str, kind: str, text: str, value: int) -> Iterator[str]:
+    """A metric of one value."""
+    yield from head(name, kind, text)
     yield f"{name} {value}"
 
 
 def _labelled(name: str, kind: str, text: str, label: str, values: Mapping[str, int]) -> Iterator[str]:
-    yield from _head(name, kind, text)
+    yield from head(name, kind, text)
     for word, value in sorted(values.items()):
         yield f'{name}{{{label}="{_escaped(word)}"}} {value}'
 
@@ -149,7 +160,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _seconds(us: int) -> str:
+def seconds(us: int) -> str:
     """Microseconds as seconds, exactly."""
     sign, us = ("-", -us) if us < 0 else ("", us)
     return f"{sign}{us // _SECOND_US}.{us % _SECOND_US:06}".rstrip("0").rstrip(".")

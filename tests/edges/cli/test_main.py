@@ -108,6 +108,7 @@ def test_bench_outside_of_a_checkout(cli: Cli, monkeypatch: pytest.MonkeyPatch, 
 
 def test_bench_passes_its_arguments_on(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__init__.py").touch()
     (tmp_path / "bench" / "__main__.py").write_text("import sys; sys.exit(len(sys.argv))")
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)

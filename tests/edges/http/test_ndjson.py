@@ -13,7 +13,7 @@ from tests.edges.http.site import FAR, NDJSON, Site, serving
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import StoreError
 from tidings.edges.http import ndjson
-from tidings.ports import Receipt
+from tidings.ports import Receipt, Taken
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
 
@@ -190,12 +190,14 @@ class FailingStore(MemoryStore):
 
     batches = 0
 
-    async def apply(self, commands: Any, now: int, receipt: Receipt | None = None) -> list[Outcome]:
+    async def apply(
+        self, commands: Any, now: int, receipt: Receipt | None = None, taken: Taken | None = None
+    ) -> list[Outcome]:
         self.batches += 1
         if self.batches > 1:
             raise StoreError("the disk is full: make room")
         commands_taken: list[Command] = list(commands)
-        return await super().apply(commands_taken, now, receipt)
+        return await super().apply(commands_taken, now, receipt, taken)
 
 
 async def test_a_store_that_fails_is_said_in_the_place_of_the_outcomes() -> None:

@@ -60,7 +60,7 @@ async def test_pages_go_on_with_the_cursor(each_site: Site) -> None:
         cursor = f"&cursor={page['cursor']}"
     assert sorted(seen) == [str(n) for n in range(7)]
     empty = (await each_site.call("GET", f"/v1/topics/pages/records?{cursor[1:]}")).document
-    assert empty == {"records": [], "cursor": cursor.removeprefix("&cursor=")}
+    assert empty == {"records": [], "cursor": cursor.removeprefix("&cursor="), "bus": "log"}
 
 
 async def test_latest_is_the_end(each_site: Site) -> None:
@@ -225,3 +225,13 @@ async def test_the_forecast_counts_what_is_pending(each_site: Site) -> None:
     hour = (await each_site.call("GET", "/v1/forecast")).document
     assert parse_instant(hour["to"]) - parse_instant(hour["from"]) == 3_600_000_000
     assert hour["steps"] == []
+
+
+async def test_there_is_one_bus_without_kafka(site: Site) -> None:
+    await site.publish("buses", value="x")
+    assert len((await site.call("GET", "/v1/topics/buses/records?bus=log")).document["records"]) == 1
+    for path in ("/v1/topics?bus=kafka", "/v1/topics/buses/records?bus=kafka", "/v1/topics/buses/stream?bus=kafka"):
+        reply = await site.call("GET", path)
+        assert reply.status == 400
+        assert "--kafka" in reply.problem["detail"]
+    assert "log, kafka" in (await site.call("GET", "/v1/topics?bus=pigeon")).problem["detail"]

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
+from tidings.domain.destination import BUSES
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.screen import Screen
 
@@ -44,6 +45,11 @@ def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True) -> No
     names = ["--api-key", "--key"] if short_key else ["--api-key"]
     group.add_argument(*names, dest="api_key", metavar="KEY", help="the API key (or TIDINGS_KEY)")
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
+
+
+def add_bus(parser: argparse.ArgumentParser) -> None:
+    """Which bus to look at."""
+    parser.add_argument("--bus", choices=BUSES, help="where the topic lies; left out: where the server releases to")
 
 
 def client_of(arguments: Arguments) -> "Client":

@@ -29,6 +29,7 @@ COMMANDS = {
     "resume": ("changes", "let paused schedules go on"),
     "fire": ("changes", "release schedules now"),
     "tail": ("tail", "follow a topic"),
+    "rejections": ("rejections", "what was refused of the requests on Kafka"),
     "topics": ("topics", "list the topics and their sizes"),
     "forecast": ("forecast", "what is pending, by time"),
     "preview": ("preview", "the next moments of a recurrence; nothing is stored"),

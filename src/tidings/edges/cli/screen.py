@@ -105,4 +105,8 @@ def shown(value: object) -> str:
 def late(record: dict[str, Any]) -> str:
     """How late a record left, in milliseconds."""
     due, released = instant(record.get("due_at")), instant(record.get("released_at"))
-    return "" if due is None or released is None else f"{(released - due) / 1_000:,.1f} ms"
+    if due is None or released is None:
+        return ""
+    if record.get("bus") == "kafka":
+        due -= due % 1_000  # Kafka's times have milliseconds only
+    return f"{(released - due) / 1_000:,.1f} ms"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive
+from tidings.edges.cli.arguments import Arguments, add_bus, add_server, client_of, positive
 from tidings.edges.cli.client import Client, segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.patience import Patience
@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="end after N records; without --from the last N, or what comes where there are fewer",
     )
+    add_bus(parser)
     parser.add_argument("--group", help="share the topic with the other members of this consumer group")
     add_server(parser)
     parser.set_defaults(run=tail)
@@ -48,10 +49,12 @@ def tail(arguments: Arguments, screen: Screen) -> int:
 
         if arguments.start is not None:
             raise Failure(Exit.USAGE, "a group goes on where it stands: give --from or --group, not both")
+        if arguments.bus == "kafka":
+            raise Failure(Exit.USAGE, "groups are of the log: on Kafka use its own, such as kafka-console-consumer")
         consume(client, arguments.topic, arguments.group, show, screen)
     else:
         last = arguments.count or LAST_DEFAULT
-        for record in follow(client, arguments.topic, arguments.start, screen, last):
+        for record in follow(client, arguments.topic, arguments.start, screen, last, arguments.bus):
             if not show(record):
                 break
     return Exit.DONE
@@ -79,8 +82,9 @@ class Printer:
 class Follower:
     """One topic from one position on."""
 
-    def __init__(self, client: Client, topic: str) -> None:
+    def __init__(self, client: Client, topic: str, bus: str | None = None) -> None:
         self._client = client
+        self._bus = bus
         self._path = f"/v1/topics/{segment(topic)}"
         self._topic = topic
         self._position: str | None = None
@@ -88,7 +92,7 @@ class Follower:
     def begin(self, start: str | None, last: int) -> list[dict[str, Any]]:
         """Find the position to follow from; answers what is to be shown before that: without a start the last few."""
         if start is None:
-            return self._last(last)
+            return self.last(last)
         if start == "latest":
             self._position = self._page(start)["cursor"]
         elif start != "beginning":
@@ -100,45 +104,76 @@ class Follower:
         headers = {"Accept": "text/event-stream"}
         if self._position is not None:
             headers["Last-Event-ID"] = self._position
-        with self._client.request("GET", f"{self._path}/stream", headers=headers, timeout_s=SILENCE_S) as response:
+        path, query = f"{self._path}/stream", {"bus": self._bus}
+        with self._client.request("GET", path, query=query, headers=headers, timeout_s=SILENCE_S) as response:
             for event in read_events(response):
                 self._position = event.position or self._position
                 yield json.loads(event.data)
 
-    def _last(self, count: int) -> list[dict[str, Any]]:
-        """The newest so many: they are among the newest so many of each partition."""
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """The newest so many, and stand behind them."""
+        topics = self._client.call("GET", "/v1/topics", query={"bus": self._bus})
+        return self._last_on_kafka(count) if topics.get("bus") == "kafka" else self._last_on_log(count, topics)
+
+    def more(self) -> list[dict[str, Any]]:
+        """What has come since, a page at most."""
+        page = self._page(self._position)
+        self._position = page["cursor"]
+        found: list[dict[str, Any]] = page["records"]
+        return found
+
+    def _last_on_log(self, count: int, topics: dict[str, Any]) -> list[dict[str, Any]]:
+        """They are among the newest so many of each partition."""
         from tidings.bus.cursor import encode
 
-        ends = self._ends()
+        ends = self._ends(topics)
         starts = [max(first, following - count) for first, following in ends]
         self._position = encode(tuple(starts)) if ends else None
         there = sum(following for _, following in ends) - sum(starts)
         records: list[dict[str, Any]] = []
         while len(records) < there:
-            page = self._page(self._position)
-            self._position = page["cursor"]
-            if not page["records"]:
+            if not (found := self.more()):
                 break  # retention was faster
-            records += page["records"]
+            records += found
         return sorted(records, key=itemgetter("released_at"))[-count:]
 
+    def _last_on_kafka(self, count: int) -> list[dict[str, Any]]:
+        """Not every offset of Kafka is a record: go back further until there are enough, or to the beginning."""
+        from tidings.bus.cursor import encode, positions_of
+
+        prefix, _, place = self._page("latest")["cursor"].rpartition(".")
+        ends, back = positions_of(place), 2 * count
+        while True:
+            starts = tuple(max(0, end - back) for end in ends)
+            self._position = f"{prefix}.{encode(starts)}"
+            records: list[dict[str, Any]] = []
+            while found := self.more():
+                records += found
+            if len(records) >= count or not any(starts):
+                return sorted(records, key=lambda record: str(record.get("released_at")))[-count:]
+            back *= 8
+
     def _page(self, cursor: str | None) -> dict[str, Any]:
-        query = {"cursor": cursor, "limit": PAGE_ROWS}
+        query = {"cursor": cursor, "limit": PAGE_ROWS, "bus": self._bus}
         page: dict[str, Any] = self._client.call("GET", f"{self._path}/records", query=query)
         return page
 
-    def _ends(self) -> list[tuple[int, int]]:
+    def _ends(self, topics: dict[str, Any]) -> list[tuple[int, int]]:
         """Of each partition the oldest offset and the one to come; nothing of a topic to come."""
-        topics = self._client.call("GET", "/v1/topics")["topics"]
-        found = (topic for topic in topics if topic["name"] == self._topic)
+        found = (topic for topic in topics["topics"] if topic["name"] == self._topic)
         return [(part["first"], part["next"]) for topic in found for part in topic["partitions"]]
 
 
 def follow(
-    client: Client, topic: str, start: str | None, screen: Screen, last: int = LAST_DEFAULT
+    client: Client,
+    topic: str,
+    start: str | None,
+    screen: Screen,
+    last: int = LAST_DEFAULT,
+    bus: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Records without end. A failure to begin is the caller's; a connection lost later is made again."""
-    follower = Follower(client, topic)
+    follower = Follower(client, topic, bus)
     yield from follower.begin(start, last)
     patience = Patience(screen)
     while True:

@@ -1,5 +1,7 @@
 """The application: every path with its handlers, the busiest one first."""
 
+from typing import TYPE_CHECKING
+
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
@@ -15,6 +17,9 @@ from tidings.edges.http.routing import Resource, UnknownVerb, problem_answer
 from tidings.edges.http.schedules import Schedules
 from tidings.edges.http.topics import Topics
 from tidings.engine import Engine
+
+if TYPE_CHECKING:
+    from tidings.bus.kafka.follow import KafkaFollowing
 
 SCHEDULES = "/v1/schedules"
 
@@ -42,9 +47,16 @@ class App:
         self.edge.stopping.set()
 
 
-def create_app(engine: Engine, *, keys: KeyRing | None = None, metrics: Metrics | None = None, version: str) -> App:
+def create_app(
+    engine: Engine,
+    *,
+    keys: KeyRing | None = None,
+    metrics: Metrics | None = None,
+    version: str,
+    kafka: "KafkaFollowing | None" = None,
+) -> App:
     """The application for an engine. Without a key ring only this machine is served."""
-    return App(Edge(engine, keys, metrics, version))
+    return App(Edge(engine, keys, metrics, version, kafka))
 
 
 def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tidings.domain.command import Add
 from tidings.domain.errors import Invalid
@@ -12,6 +13,9 @@ from tidings.edges.http.auth import KeyRing
 from tidings.engine import Engine
 from tidings.intake.admission import check_new_id
 from tidings.wires.document import FIELDS, read
+
+if TYPE_CHECKING:
+    from tidings.bus.kafka.follow import KafkaFollowing
 
 Metrics = Callable[[], bytes | Awaitable[bytes]]
 
@@ -24,6 +28,7 @@ class Edge:
     keys: KeyRing | None
     metrics: Metrics | None
     version: str
+    kafka: "KafkaFollowing | None" = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def read(self, tenant: str, body: bytes, topic: str | None = None, schedule_id: str | None = None) -> Request:

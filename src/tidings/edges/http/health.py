@@ -28,6 +28,10 @@ class Health:
         if not ready or self._edge.stopping.is_set():
             headers = {"retry-after": str(RETRY_AFTER_S)}
             raise Refusal("unavailable", "stopping" if ready else detail, headers=headers)
+        if problems := self._edge.engine.problems():
+            headers = {"retry-after": str(RETRY_AFTER_S)}
+            text = f"changes are taken, but Kafka is away: {'; '.join(problems)}"
+            raise Refusal("unavailable", text, headers=headers)
         return json_answer({"status": "ready", "detail": detail})
 
     async def figures(self, call: Call) -> Reply:

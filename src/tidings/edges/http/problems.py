@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tidings.domain.errors import (
+    BusError,
     Invalid,
     KeyReused,
     NotAMember,
@@ -73,7 +74,7 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal("not_a_member", _said(error, "join the group again, then fetch"))
         case NotFound():
             return Refusal("not_found", _said(error, "there is no such topic, group or key: check the name"))
-        case NotOwner() | StoreError():
+        case NotOwner() | StoreError() | BusError():
             detail = _said(error, "this process stands by: try again, or ask the one that owns the store")
             return Refusal("unavailable", detail, headers={"retry-after": str(RETRY_AFTER_S)})
         case _:

@@ -1,7 +1,8 @@
 """Server-sent events: records of a topic as they are released, each with the cursor to go on from."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Send
 
@@ -22,7 +23,7 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
-Batches = AsyncIterator[tuple[list[Record], str]]
+Source = Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
 
 
 def positions_before(records: Sequence[Record], cursor: str, partitions: int) -> Iterator[str]:
@@ -46,23 +47,22 @@ def events(records: Sequence[Record], cursor: str, partitions: int) -> bytes:
 class EventStream:
     """Follows a topic for one client until it goes away or the server stops."""
 
-    def __init__(self, edge: Edge, call: Call, topic: str, cursor: str) -> None:
+    def __init__(self, edge: Edge, call: Call, cursor: str, source: Source) -> None:
         self._edge = edge
         self._call = call
-        self._topic = topic
         self._cursor = cursor
+        self._source = source
 
     async def __call__(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        if self._call.scope["method"] != "HEAD":
-            # An id without data: who is cut off before the first record still resumes from here.
-            await _send(send, b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._cursor.encode()))
-            tenant = self._call.caller.tenant
-            async with self._edge.engine.follow(tenant, self._topic, self._cursor, BATCH_RECORDS) as batches:
+        async with self._source() as batches:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            if self._call.scope["method"] != "HEAD":
+                # An id without data: who is cut off before the first record still resumes from here.
+                await _send(send, b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._cursor.encode()))
                 await self._pass_on(batches, send)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _pass_on(self, batches: Batches, send: Send) -> None:
+    async def _pass_on(self, batches: AsyncIterator[bytes], send: Send) -> None:
         async with endings(self._edge, self._call) as ending:
             upcoming = asyncio.create_task(_next(batches))
             try:
@@ -73,7 +73,7 @@ class EventStream:
                     if not upcoming.done():
                         await _send(send, b": still here\n\n")
                     elif batch := upcoming.result():
-                        await _send(send, events(*batch, self._edge.engine.store.partitions))
+                        await _send(send, batch)
                         upcoming = asyncio.create_task(_next(batches))
                     else:
                         return
@@ -81,7 +81,7 @@ class EventStream:
                 await cancelled(upcoming)
 
 
-async def _next(batches: Batches) -> tuple[list[Record], str] | None:
+async def _next(batches: AsyncIterator[bytes]) -> bytes | None:
     return await anext(batches, None)
 
 

@@ -1,10 +1,15 @@
 """Topics: which there are, publish now, read a page, follow."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tidings.domain.destination import BUSES, Bus
 from tidings.domain.schedule import Record
 from tidings.edges.http.edge import Edge
-from tidings.edges.http.inputs import query_of, seconds, whole_number
+from tidings.edges.http.inputs import one_of, query_of, seconds, whole_number
+from tidings.edges.http.kafka import KafkaTopics
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
-from tidings.edges.http.sse import EventStream, positions_before
+from tidings.edges.http.sse import BATCH_RECORDS, EventStream, events, positions_before
 from tidings.edges.http.submissions import accept
 from tidings.edges.http.waiting import unless_ended
 from tidings.wires.answers import record_document, topic_document
@@ -21,17 +26,24 @@ class Topics:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._engine = edge.engine
+        self._kafka = KafkaTopics(edge)
 
     def _topic(self, call: Call) -> str:
         topic = call.text("topic")
         self._engine.admission.check_topic(topic)
         return topic
 
+    def _bus(self, query: dict[str, str]) -> Bus:
+        """The bus that is asked for; without a word the one that schedules go to."""
+        default: Bus = "log" if self._edge.kafka is None else self._engine.settings.bus
+        return one_of(query, "bus", {bus: bus for bus in BUSES}) or default
+
     async def index(self, call: Call) -> Reply:
         """Every topic with its size."""
-        query_of(call.scope)
+        if self._bus(query_of(call.scope, "bus")) == "kafka":
+            return await self._kafka.index(call)
         topics = await self._engine.store.topics(call.caller.tenant)
-        return json_answer({"topics": [topic_document(topic) for topic in topics]})
+        return json_answer({"topics": [topic_document(topic) for topic in topics], "bus": "log"})
 
     async def publish(self, call: Call) -> Reply:
         """A schedule that is due now: one, an array, or lines."""
@@ -39,27 +51,39 @@ class Topics:
 
     async def read(self, call: Call) -> Reply:
         """Records from a position on, waiting for the first if asked to."""
-        query = query_of(call.scope, "cursor", "limit", "wait")
+        query = query_of(call.scope, "cursor", "limit", "wait", "bus")
         limit = self._limit(query)
         wait_us = seconds(query.get("wait"), "wait", WAIT_S_MAX)
         topic, cursor = self._topic(call), query.get("cursor")
+        if self._bus(query) == "kafka":
+            return await self._kafka.read(call, topic, cursor, limit, wait_us)
         page = None
         if wait_us:
             waiting = self._page(call.caller.tenant, topic, cursor, limit, wait_us)
             page = await unless_ended(self._edge, call, waiting)
         records, behind = page or await self._page(call.caller.tenant, topic, cursor, limit, 0)
-        return json_answer({"records": [record_document(record) for record in records], "cursor": behind})
+        documents = [record_document(record) for record in records]
+        return json_answer({"records": documents, "cursor": behind, "bus": "log"})
 
     async def stream(self, call: Call) -> Reply:
         """Records as they are released, without end."""
-        query = query_of(call.scope, "cursor")
+        query = query_of(call.scope, "cursor", "bus")
         topic, cursor = self._topic(call), query.get("cursor")
         if last := call.headers.get(b"last-event-id"):
             cursor = last.decode("latin-1")
+        if self._bus(query) == "kafka":
+            return await self._kafka.stream(call, topic, cursor)
         # Here rather than in the stream: a wrong cursor is still refused, and `latest` is now.
         records, behind = await self._engine.read(call.caller.tenant, topic, cursor, 1)
         *_, start = positions_before(records, behind, self._engine.store.partitions)
-        return EventStream(self._edge, call, topic, start)
+
+        @asynccontextmanager
+        async def source() -> AsyncIterator[AsyncIterator[bytes]]:
+            partitions = self._engine.store.partitions
+            async with self._engine.follow(call.caller.tenant, topic, start, BATCH_RECORDS) as batches:
+                yield (events(*batch, partitions) async for batch in batches)
+
+        return EventStream(self._edge, call, start, source)
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""

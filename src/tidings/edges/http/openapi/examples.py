@@ -34,6 +34,7 @@ _MESSAGE = {"key": "order-42", "value": '{"hello":"world"}', "headers": [["trace
 SUMMARY = {
     "id": "order-42-reminder",
     "topic": "greetings",
+    "bus": "log",
     "state": "pending",
     "due_at": INSTANT,
     "at": INSTANT,
@@ -72,7 +73,7 @@ RECORD = {
     "due_at": INSTANT,
     "released_at": "2026-11-20T09:00:00.000800Z",
 }
-RECORD_PAGE = {"records": [RECORD], "cursor": "lAAAAQA"}
+RECORD_PAGE = {"records": [RECORD], "cursor": "lAAAAQA", "bus": "log"}
 EVENTS = 'retry: 1000\nid: lAAAAAA\n\nid: lAAAAQA\ndata: {"topic":"greetings","partition":2,"offset":0}\n\n'
 TOPICS = {
     "topics": [
@@ -82,7 +83,8 @@ TOPICS = {
             "bytes": 64,
             "partitions": [{"partition": n, "first": 0, "next": int(n == 2)} for n in range(4)],
         }
-    ]
+    ],
+    "bus": "log",
 }
 MEMBER = {"member": "worker-1", "generation": 1}
 MEMBERSHIP = MEMBER | {"partitions": [0, 1, 2, 3], "session_ms": 4000}

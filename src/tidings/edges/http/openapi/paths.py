@@ -3,6 +3,7 @@
 from typing import get_args
 
 from tidings.domain.command import State
+from tidings.domain.destination import BUSES
 from tidings.edges.http.openapi import examples as e
 from tidings.edges.http.openapi.operations import (
     JSON,
@@ -158,6 +159,7 @@ def planning_paths() -> dict[str, Schema]:
 
 def topic_paths() -> dict[str, Schema]:
     """Topics and their records."""
+    bus = query("bus", "Where it lies; absent: where schedules go.", {"type": "string", "enum": list(BUSES)})
     cursor = query("cursor", "A position; absent: the beginning, `latest`: the end.")
     wait = query("wait", "How long to wait for the first record: seconds or `30s`, at most 60 s.")
     page = answer("Some records, and where to go on.", "RecordPage", e.RECORD_PAGE)
@@ -170,14 +172,14 @@ def topic_paths() -> dict[str, Schema]:
     last = header("Last-Event-ID", "Goes on behind this event; goes before `cursor`.")
     topics = answer("Every topic.", "Topics", e.TOPICS)
     return {
-        "/v1/topics": {"get": operation("Topics", "listTopics", "Names with sizes", {200: topics})},
+        "/v1/topics": {"get": operation("Topics", "listTopics", "Names with sizes", {200: topics}, parameters=[bus])},
         "/v1/topics/{topic}/records": {
             "get": operation(
                 "Topics",
                 "readRecords",
                 "Read from a position on",
                 {200: page},
-                parameters=[_TOPIC, cursor, _LIMIT, wait],
+                parameters=[_TOPIC, cursor, _LIMIT, wait, bus],
             ),
             "post": operation(
                 "Topics",
@@ -190,6 +192,6 @@ def topic_paths() -> dict[str, Schema]:
             ),
         },
         "/v1/topics/{topic}/stream": {
-            "get": operation("Topics", "followTopic", "Follow", {200: stream}, parameters=[_TOPIC, cursor, last])
+            "get": operation("Topics", "followTopic", "Follow", {200: stream}, parameters=[_TOPIC, cursor, last, bus])
         },
     }

@@ -1,5 +1,6 @@
 """The shapes of records, topics, groups, keys and of looking ahead."""
 
+from tidings.domain.destination import BUSES
 from tidings.domain.request import Limits
 from tidings.edges.http.openapi.schedules import AT, EVERY, MESSAGE_SHOWN, TOPIC
 from tidings.edges.http.openapi.shapes import Schema, array, instant, number, or_null, ref, shape, text
@@ -15,10 +16,13 @@ _WAIT: Schema = {
 _LIMIT = number("At most so many.", minimum=1, maximum=_LIMITS.page_rows_max, default=100)
 _RECORDS = array(ref("Record"), "In the order of release.")
 
+_BUS = text("Where they lie.", enum=list(BUSES))
+
 SCHEMAS: dict[str, Schema] = {
     "Record": shape(
-        "One released occurrence.",
-        "topic partition offset headers id occurrence due_at released_at",
+        "One released occurrence; on Kafka a record of anybody, told apart by its headers.",
+        "topic partition offset headers",
+        bus=text("`kafka` for a record on Kafka.", enum=["kafka"]),
         topic=TOPIC,
         partition=number("Its partition."),
         offset=number("Its place there."),
@@ -28,18 +32,20 @@ SCHEMAS: dict[str, Schema] = {
         due_at=instant("When it was due."),
         released_at=instant("When it was released."),
     ),
-    "RecordPage": shape("Some records.", "records cursor", records=_RECORDS, cursor=text("Where to go on.")),
-    "Topics": shape("Every topic.", "topics", topics=array(ref("Topic"))),
+    "RecordPage": shape(
+        "Some records.", "records cursor bus", records=_RECORDS, cursor=text("Where to go on."), bus=_BUS
+    ),
+    "Topics": shape("Every topic.", "topics bus", topics=array(ref("Topic")), bus=_BUS),
     "Topic": shape(
-        "A topic's size.",
-        "name records bytes partitions",
+        "A topic's size; of one on Kafka its partitions alone.",
+        "name partitions",
         name=TOPIC,
         records=number("How many are kept."),
         bytes=number("How much they take."),
         partitions=array(
             shape(
                 "One partition.",
-                "partition first next",
+                "partition",
                 partition=number("Its number."),
                 first=number("The oldest offset kept."),
                 next=number("The offset that the next record gets."),

@@ -3,6 +3,7 @@
 from typing import get_args
 
 from tidings.domain.command import OutcomeWord, State
+from tidings.domain.destination import BUSES
 from tidings.domain.request import Limits
 from tidings.edges.http.openapi.shapes import Schema, array, instant, number, or_null, ref, shape, text
 from tidings.wires.document import POLICIES, PRIORITIES
@@ -77,6 +78,7 @@ for _words in ("priority", "late"):
 _SENT |= {
     "jitter": or_null(_duration("Spreads due times over this window, stable for an id.")),
     "labels": _LABELS | {"type": ["object", "null"], "maxProperties": _LIMITS.labels_max},
+    "bus": or_null(text("Where the topic lies; Kafka where there is one.", enum=list(BUSES))),
 }
 
 _OUTCOME: dict[str, Schema] = {
@@ -104,13 +106,14 @@ _SCHEDULE: dict[str, Schema] = {
     "accepted_at": instant("When it was taken."),
     **_POLICY,
     "labels": _LABELS,
+    "bus": text("Where the topic lies.", enum=list(BUSES)),
     **MESSAGE_SHOWN,
     "finished_at": instant("When it was over."),
     "reason": text("Why it was missed."),
     "partition": number("Where a released one lies."),
     "offset": number("Where a released one lies."),
 }
-_SCHEDULE_REQUIRED = "id topic state due_at occurrence generation accepted_at priority"
+_SCHEDULE_REQUIRED = "id topic bus state due_at occurrence generation accepted_at priority"
 
 SCHEMAS: dict[str, Schema] = {
     "NewSchedule": shape(

@@ -1,0 +1,62 @@
+"""Clients of Kafka, with the settings that every one of them shares."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+LOG_INFO = 6  # librdkafka tells of a lost connection at this level
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """Which Kafka, under which name we are known there, and what else its clients need (SASL, TLS)."""
+
+    servers: str
+    name: str = "tidings"
+    settings: Mapping[str, str] = {}
+    create_topics: bool = True
+    partitions: int = 1
+    replication: int = 1
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """Settings for librdkafka; underscores stand for dots."""
+        named = {name.replace("_", "."): value for name, value in more.items()}
+        return {
+            "bootstrap.servers": self.servers,
+            "client.id": self.name,
+            "log_level": LOG_INFO,
+            "topic.metadata.propagation.max.ms": 3_000,
+            **self.settings,
+            **named,
+        }
+
+
+class Watch(logging.Handler):
+    """Notices that a connection was lost, which librdkafka mends in silence.
+
+    A request that was held up in the network may then still arrive, in the middle of what was sent since: whoever
+    relies on transactions must begin anew with another producer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lost = ""
+        self.logger = logging.Logger("tidings.kafka", logging.INFO)  # noqa: LOG001 - each producer has its own
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if not self.lost and any(word in text for word in ("FAIL", "ERROR", "isconnect", "REQTMOUT", "timed out")):
+            self.lost = text
+
+    def error(self, error: object) -> None:
+        """What the client reports by itself."""
+        self.lost = self.lost or str(error)
+
+
+def quiet() -> logging.Logger:
+    """For clients whose complaints others make too: what they say is shown to those who debug."""
+    logger = logging.getLogger("tidings.kafka.client")
+    logger.setLevel(max(logger.getEffectiveLevel(), logging.ERROR))
+    return logger

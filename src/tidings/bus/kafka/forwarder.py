@@ -1,0 +1,163 @@
+"""The forwarder: what lies in the outbox goes to Kafka, in order and once, while this process owns the store."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tidings import crash
+from tidings.bus.kafka.lane import Lane, LaneLost
+from tidings.bus.kafka.topics import NoTopic
+from tidings.clock import Clock
+from tidings.domain.errors import NotOwner, StoreError, TidingsError
+from tidings.domain.facts import Listener, Released
+from tidings.domain.schedule import Outgoing
+from tidings.ports import Store
+
+BATCH_ROWS_MAX = 4_000
+SETTLE_S = 1.0
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 2.0
+
+T = TypeVar("T")
+logger = logging.getLogger("tidings.kafka")
+
+
+class Estranged(TidingsError):
+    """The progress on Kafka does not fit this store: going on would lose or double records."""
+
+
+class Forwarder:
+    """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
+
+    def __init__(self, store: Store, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
+        self._store = store
+        self._lane = lane
+        self._clock = clock
+        self._tell = tell
+        self._owns = owns
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self._thread = ThreadPoolExecutor(1, "tidings-kafka-lane")
+        self._settled = self._marked = 0
+        self._suspects: dict[str, str] = {}
+        self._pause_s = RETRY_S_MIN
+        self.problem: str | None = "not connected to Kafka yet"
+        self.failures = 0
+        self.published: Callable[[Sequence[Outgoing]], None] | None = None
+
+    def wake(self) -> None:
+        """There is something in the outbox, or something changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Forward until stopped."""
+        while not self._stopping:
+            if not self._owns():
+                await self._rest(0.1)
+                continue
+            try:
+                offset = await self._take_over()
+                self.problem = None
+                await self._forward(offset)
+            except (NotOwner, StoreError):
+                await self._rest(0.1)
+            except (LaneLost, NoTopic) as error:
+                if error.topics:  # nothing of the batch is visible: without these topics it can be
+                    self._suspects |= error.topics
+                    continue
+                self._lost(str(error))
+                await self._rest(self._pause_s)
+                self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
+        await self._on_thread(self._lane.close)
+        self._thread.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """End after the batch in hand."""
+        self._stopping = self._lane.stopping = True
+        self.wake()
+
+    def _lost(self, reason: str) -> None:
+        if self.problem is None:
+            logger.warning("lost the lane to Kafka, takes it over again: %s", reason)
+        self.problem = reason
+        self.failures += 1
+
+    async def _take_over(self) -> int:
+        """Where to go on. What the marker says is the truth; the store must agree that it can be."""
+        marker = await self._on_thread(self._lane.take_over)
+        await self._store.confirm()
+        first, following = await self._store.outbox()
+        self._suspects |= {record.topic: "kept back" for record in await self._store.held()}
+        if marker is None:
+            self._marked = first
+            return first
+        if marker.store != self._store.identity:
+            raise Estranged(
+                f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
+                " one a name of its own (kafka.name)"
+            )
+        if not first <= marker.next <= following:
+            raise Estranged(
+                f"Kafka has records up to {marker.next} of this store, which knows only {first} to {following}: it was"
+                " put back to an older state. Start anew with an empty store and another kafka.name"
+            )
+        self._store.arrived(marker.next)
+        self._marked = marker.next
+        return marker.next
+
+    async def _forward(self, offset: int) -> None:
+        settle_at = self._clock.elapsed()
+        while self._owns() and not self._stopping:
+            self._woken.clear()
+            found = await self._store.outgoing(offset, BATCH_ROWS_MAX)
+            records = await self._without_suspects(found)
+            if records:
+                await self._on_thread(self._lane.publish, records)
+                self._marked, self._pause_s = records[-1].offset + 1, RETRY_S_MIN
+                self._store.arrived(self._marked)
+                self._announce(records)
+            if found:
+                offset = found[-1].offset + 1
+            if self._clock.elapsed() >= settle_at:
+                settle_at = self._clock.elapsed() + int(SETTLE_S * 1_000_000)
+                await self._settle()
+            if not found:
+                await self._rest(SETTLE_S if self._settled < self._marked else 60.0)
+        await self._settle()
+
+    async def _without_suspects(self, records: list[Outgoing]) -> list[Outgoing]:
+        """Topics that do not take their records hold up nobody else: theirs go another way, in order."""
+        if not self._suspects:
+            return records
+        kept = {record.topic: self._suspects[record.topic] for record in records if record.topic in self._suspects}
+        for topic, reason in kept.items():
+            await self._store.hold([record.offset for record in records if record.topic == topic], reason)
+        return [record for record in records if record.topic not in kept]
+
+    def trust(self, topic: str) -> None:
+        """Nothing of this topic is kept back any more."""
+        self._suspects.pop(topic, None)
+
+    async def _settle(self) -> None:
+        if self._marked > self._settled:
+            await self._store.settle(self._marked)
+            crash.point("kafka.settled")
+            self._settled = self._marked
+
+    def _announce(self, records: list[Outgoing]) -> None:
+        now = self._clock.now()
+        lateness_us = [now - record.due for record in records]
+        topics = frozenset({(record.tenant, f"kafka:{record.topic}") for record in records})
+        self._tell(Released(now, lateness_us, topics))
+        if self.published is not None:
+            self.published(records)
+
+    async def _rest(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+
+    async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

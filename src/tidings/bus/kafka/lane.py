@@ -1,0 +1,164 @@
+"""The lane to Kafka: batches of records, each in one transaction with the marker that says how far we are.
+
+The outbox is the membership of every batch: durable before anything is published, in one order, and nothing in it can
+be taken back. So the marker need hold no more than the next offset, and who takes the lane over goes on from there.
+"""
+
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tidings import crash
+from tidings.bus.kafka.client import Cluster, Watch
+from tidings.bus.kafka.markers import PROGRESS, Marker, encode, read_marker
+from tidings.bus.kafka.released import Released
+from tidings.bus.kafka.topics import ABOUT_THE_TOPIC, Topics
+from tidings.domain.errors import TidingsError
+from tidings.domain.schedule import Outgoing
+
+TRANSACTION_MS = 10_000
+INIT_S = 30.0
+COMMIT_S = 15.0
+SLICE_S = 1.0
+QUEUE_RECORDS_MAX = 200_000
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # what a topic takes is for the broker to say
+
+
+class LaneLost(TidingsError):
+    """What was sent may or may not have been committed: take the lane over again and look.
+
+    `topics` are those that did not take their records, each with the reason.
+    """
+
+    def __init__(self, text: str, topics: dict[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.topics = topics or {}
+
+
+class Lane:
+    """One transactional producer. Blocking: all of it belongs on a thread of its own."""
+
+    def __init__(self, cluster: Cluster, store: str, name: str = "0") -> None:
+        self._cluster = cluster
+        self._store = store
+        self.key = f"{cluster.name}/{name}"
+        self._refused: dict[str, str] = {}
+        self._producer: Producer | None = None
+        self._watch = Watch()
+        self._topics = Topics(cluster)
+        self._released = Released()
+        self.stopping = False
+
+    def take_over(self) -> Marker | None:
+        """Fence whoever had the lane, end what it left open, and read how far it came."""
+        self._renew()
+        return self.marker(self.key)
+
+    def marker(self, key: str) -> Marker | None:
+        """The last committed marker of this key."""
+        try:
+            marker = read_marker(self._cluster, key)
+        except (KafkaException, SystemError) as error:
+            raise LaneLost(str(error.__cause__ or error)) from None
+        crash.point("kafka.taken")
+        return marker
+
+    def _renew(self) -> None:
+        self.close()
+        self._topics.prepare(PROGRESS)
+        self._watch = Watch()
+        producer = Producer(self._options(), logger=self._watch.logger)
+        self._producer = producer
+        try:
+            self._patiently(producer.init_transactions, INIT_S)
+        except (KafkaException, SystemError) as error:
+            raise LaneLost(str(error.__cause__ or error)) from None
+        crash.point("kafka.initialised")
+
+    def publish(self, records: Sequence[Outgoing], key: str | None = None) -> None:
+        """One transaction; `LaneLost` if anything at all went wrong, even if the commit was said to be fine."""
+        producer = self._producer
+        assert producer is not None, "take the lane over first"
+        producer.poll(0)
+        if self._watch.lost:
+            raise LaneLost(self._watch.lost)
+        self._topics.ensure({record.topic for record in records})
+        self._refused = {}
+        try:
+            producer.begin_transaction()
+            self._produce(producer, records)
+            crash.point("kafka.produced")
+            self._flush(producer)
+            if self._refused:
+                raise LaneLost("; ".join(self._refused.values()), self._refused)
+            self._mark(producer, key or self.key, records[-1].offset + 1)
+            crash.point("kafka.marked")
+            self._patiently(producer.commit_transaction, COMMIT_S)
+            crash.point("kafka.committed")
+            producer.poll(0)
+        except (KafkaException, SystemError) as error:
+            self._topics.forget()
+            raise LaneLost(str(error.__cause__ or error), self._refused) from None
+        if self._watch.lost:
+            raise LaneLost(self._watch.lost)
+
+    def _patiently(self, step: Callable[[float], object], seconds: float) -> None:
+        """In slices, so that a node which is to stop need not wait for a broker that is away."""
+        for _ in range(int(seconds / SLICE_S)):
+            try:
+                step(SLICE_S)
+                return
+            except KafkaException as error:
+                if self.stopping or not error.args[0].retriable():
+                    raise
+        raise LaneLost("Kafka does not answer")
+
+    def _flush(self, producer: Producer) -> None:
+        for _ in range(int(COMMIT_S / SLICE_S)):
+            if not producer.flush(SLICE_S):
+                return
+            if self.stopping:
+                break
+        raise LaneLost("the records were not taken in time")
+
+    def _produce(self, producer: Producer, records: Sequence[Outgoing]) -> None:
+        for record in records:
+            key, value, headers = self._released.record(record)
+            while True:
+                try:
+                    producer.produce(record.topic, value, key, headers=headers, on_delivery=self._refuse)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+                except KafkaException as error:
+                    if error.args[0].code() not in ABOUT_THE_TOPIC:
+                        raise
+                    self._refused[record.topic] = error.args[0].str()
+                    break
+
+    def _refuse(self, error: KafkaError | None, message: Message) -> None:
+        """Told of records that were not taken, and of nothing else."""
+        if error is not None and error.code() in ABOUT_THE_TOPIC:
+            self._refused[message.topic() or ""] = error.str()
+
+    def _mark(self, producer: Producer, key: str, following: int) -> None:
+        producer.produce(PROGRESS, encode(Marker(self._store, following)), key, partition=0)
+
+    def _options(self) -> dict[str, object]:
+        return {"error_cb": self._watch.error} | self._cluster.options(
+            transactional_id=self.key,
+            delivery_report_only_error=True,
+            message_max_bytes=MESSAGE_BYTES_MAX,
+            transaction_timeout_ms=TRANSACTION_MS,
+            message_timeout_ms=TRANSACTION_MS,
+            partitioner="murmur2_random",
+            linger_ms=0,
+            queue_buffering_max_messages=QUEUE_RECORDS_MAX,
+            queue_buffering_max_kbytes=1_048_576,
+        )
+
+    def close(self) -> None:
+        """Let go of the producer; what it left open is ended by whoever takes over."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None

@@ -1,0 +1,79 @@
+"""Markers: how far a lane has come, committed together with the records themselves."""
+
+import logging
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from tidings.bus.kafka.client import Cluster
+
+PROGRESS = "tidings.progress"
+STEP = 100
+READ_S = 10.0
+
+logger = logging.getLogger("tidings.kafka")
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """The store that the lane belongs to, and the next offset of its outbox that is to be published."""
+
+    store: str
+    next: int
+
+
+encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Marker).decode
+
+
+def read_marker(cluster: Cluster, key: str) -> Marker | None:
+    """The last committed marker of a lane. Looks near the end first, and steps back while there is none.
+
+    The end is that of the log, not of what is committed: while the transaction of another lane is open, our own later
+    markers do not show, and an older one must not be taken for the last.
+    """
+    place = TopicPartition(PROGRESS, 0)
+    consumer = _consumer(cluster, "read_uncommitted")
+    try:
+        low, start = consumer.get_watermark_offsets(place, READ_S)
+    finally:
+        consumer.close()
+    consumer = _consumer(cluster, "read_committed")
+    try:
+        while start > low:
+            end, start = start, max(low, start - STEP)
+            found = _last_between(consumer, key, start, end)
+            if found is not None:
+                return found
+        return None
+    finally:
+        consumer.close()
+
+
+def _consumer(cluster: Cluster, isolation_level: str) -> Consumer:
+    return Consumer(
+        cluster.options(
+            group_id=f"{cluster.name}-markers",
+            isolation_level=isolation_level,
+            enable_auto_commit=False,
+            fetch_wait_max_ms=10,
+            enable_partition_eof=True,
+        ),
+        logger=logger,
+    )
+
+
+def _last_between(consumer: Consumer, key: str, start: int, end: int) -> Marker | None:
+    """The last marker of a lane in a span of offsets, once nothing in it is open; what was aborted does not show."""
+    consumer.assign([TopicPartition(PROGRESS, 0, start)])
+    found = None
+    while True:
+        record = consumer.poll(READ_S)
+        if record is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer while reading tidings.progress"))
+        error = record.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        if (record.offset() or 0) >= end:
+            return found
+        if error is None and record.key() == key.encode():
+            found = _decode(record.value() or b"")

@@ -1,0 +1,39 @@
+"""A record as it leaves: its own key, value and headers, and after them the headers that say what it is."""
+
+from tidings.domain.iso8601 import format_instant
+from tidings.domain.message import unpack
+from tidings.domain.schedule import Outgoing
+
+Header = tuple[str, str | bytes | None]
+
+ID = "tidings-id"
+OCCURRENCE = "tidings-occurrence"
+DUE_AT = "tidings-due-at"
+ATTEMPT = ("tidings-attempt", b"1")
+FINAL = ("tidings-final", b"true")
+
+
+class Released:
+    """Makes records; remembers how the last due time is written."""
+
+    def __init__(self) -> None:
+        self._due = -1
+        self._due_header: Header = (DUE_AT, b"")
+
+    def record(self, outgoing: Outgoing) -> tuple[bytes | None, bytes | None, list[Header]]:
+        """Key, value and headers."""
+        message = unpack(outgoing.message)
+        if outgoing.due != self._due:
+            self._due, self._due_header = outgoing.due, (DUE_AT, format_instant(outgoing.due).encode())
+        name = outgoing.id
+        occurrence = f"{name}/{outgoing.generation}/{outgoing.number}"
+        headers: list[Header] = [
+            *message.headers,
+            (ID, name.encode()),
+            (OCCURRENCE, occurrence.encode()),
+            self._due_header,
+            ATTEMPT,
+        ]
+        if outgoing.final and outgoing.number > 1:
+            headers.append(FINAL)
+        return message.key, message.value, headers

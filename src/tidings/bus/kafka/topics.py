@@ -1,0 +1,95 @@
+"""Topics of Kafka: which there are, and those that are made because something has to go there."""
+
+from collections.abc import Set
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tidings.bus.kafka.client import Cluster, quiet
+from tidings.domain.errors import TidingsError
+
+ASK_S = 3.0
+
+# What says something of a topic, and not of the cluster or the connection.
+ABOUT_THE_TOPIC = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_CONFIG,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+}
+
+
+class NoTopic(TidingsError):
+    """Topics that are not there and could not be made, each with the reason; none: Kafka does not answer."""
+
+    def __init__(self, text: str, topics: dict[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.topics = topics or {}
+
+
+class Topics:
+    """Remembers what it has seen."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin: AdminClient | None = None
+        self._known: set[str] = set()
+
+    def forget(self) -> None:
+        """Look again next time."""
+        self._known.clear()
+
+    def prepare(self, name: str) -> None:
+        """Our own compacted topic, with one partition."""
+        if name not in self._seen():
+            config = {"cleanup.policy": "compact", "segment.ms": "3600000"}
+            self._make([NewTopic(name, 1, self._cluster.replication, config=config)])
+
+    def ensure(self, names: Set[str]) -> None:
+        """Make those that are missing, if that is allowed."""
+        missing = names - self._known
+        if not missing or not (missing := missing - self._seen()):
+            return
+        if not self._cluster.create_topics:
+            reason = "there is no such topic on Kafka, and kafka.topics is expect: make it"
+            raise NoTopic(f"{', '.join(sorted(missing))}: {reason}", dict.fromkeys(missing, reason))
+        partitions, replication = self._cluster.partitions, self._cluster.replication
+        self._make([NewTopic(name, partitions, replication) for name in sorted(missing)])
+
+    def _seen(self) -> set[str]:
+        try:
+            self._known = set(self._client().list_topics(timeout=ASK_S).topics)
+        except KafkaException as error:
+            raise NoTopic(f"Kafka does not answer: {error.args[0]}") from None
+        return self._known
+
+    def _make(self, topics: list[NewTopic]) -> None:
+        failed: dict[str, str] = {}
+        for name, made in self._client().create_topics(topics, operation_timeout=ASK_S).items():
+            try:
+                made.result()
+                self._known.add(name)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                    self._known.add(name)
+                elif code in ABOUT_THE_TOPIC:
+                    failed[name] = f"the topic cannot be made: {error.args[0].str()}"
+                else:
+                    raise NoTopic(f"Kafka does not make {name}: {error.args[0]}") from None
+        if failed:
+            raise NoTopic("; ".join(f"{name}: {reason}" for name, reason in failed.items()), failed)
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient(self._cluster.options(), logger=quiet())
+        return self._admin

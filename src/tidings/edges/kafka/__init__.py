@@ -1,0 +1,1 @@
+"""Kafka as an edge: requests on topics become schedules."""

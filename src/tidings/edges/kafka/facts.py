@@ -1,0 +1,243 @@
+"""Facts for others to listen to: what happened to schedules, as records on Kafka. Best effort, after the commit.
+
+They go to `tidings.facts`, and for tenants that speak Kaspr's protocol to `<app-id>-schedule-actions` as well. Nobody
+waits for them: they pass through a bounded queue, and what does not fit or does not arrive is counted and gone.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.topics import NoTopic, Topics
+from tidings.clock import Clock
+from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, address
+from tidings.domain.destination import split
+from tidings.domain.facts import Changed, Fact, Missed, Refused
+from tidings.domain.iso8601 import format_instant
+from tidings.domain.message import unpack
+from tidings.domain.schedule import Outgoing
+from tidings.wires.destinations import KASPR_ACTIONS, is_rejections
+from tidings.wires.wire import REJECT_REASON, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+
+FACTS = "tidings.facts"
+WAITING_FACTS_MAX = 100_000
+FLUSH_S = 2.0
+ASK_S = 2.0
+LOOK_AGAIN_US = 5_000_000
+
+ACTIONS: dict[type[Command], str] = {
+    Add: "add",
+    Replace: "replace",
+    Cancel: "cancel",
+    Pause: "pause",
+    Resume: "resume",
+    Fire: "fire",
+}
+# What came of a command, as a fact; any other outcome left the schedule as it was.
+WORDS = {
+    "scheduled": "accepted",
+    "released": "accepted",
+    **{word: word for word in ("replaced", "cancelled", "paused", "resumed", "fired", "rejected")},
+}
+
+Told = tuple[str, str | None, dict[str, Any]]  # tenant, id, document
+_encode = msgspec.json.Encoder().encode
+logger = logging.getLogger("tidings.kafka")
+
+
+class KafkaFacts:
+    """A listener of facts, and a companion of the engine; the producer has a thread of its own."""
+
+    problem: str | None = None  # whether facts arrive is no reason not to be ready
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._queue: SimpleQueue[tuple[int, Fact | Sequence[Outgoing] | None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._stopping = False
+        self._thread = ThreadPoolExecutor(1, "tidings-kafka-facts")
+        self.dropped = 0
+
+    def __call__(self, fact: Fact) -> None:
+        match fact:
+            case Changed():
+                self._put(len(fact.commands), fact)
+            case Missed() | Refused():
+                self._put(1, fact)
+            case _:
+                pass  # what was released is told by the forwarder, which knows each record
+
+    def released(self, records: Sequence[Outgoing]) -> None:
+        """These are on Kafka now. May be called on any thread."""
+        self._put(len(records), records)
+
+    async def run(self) -> None:
+        """Publish until stopped."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._publish)
+        self._thread.shutdown(wait=False)
+
+    def wake(self) -> None:
+        """There is nothing to be woken for: the queue wakes."""
+
+    def stop(self) -> None:
+        """End after what waits, or a short time."""
+        self._stopping = True
+        self._queue.put((0, None))
+
+    def _put(self, count: int, item: Fact | Sequence[Outgoing]) -> None:
+        with self._lock:
+            if self._waiting + count > WAITING_FACTS_MAX:
+                self.dropped += count
+                return
+            self._waiting += count
+        self._queue.put((count, item))
+
+    def _publish(self) -> None:
+        options = self._cluster.options(enable_idempotence=True, linger_ms=20, message_timeout_ms=30_000)
+        producer = Producer(options, logger=logger)
+        outlet = _Outlet(self._cluster, self._clock, producer)
+        while True:
+            count, item = self._queue.get()
+            if item is None:
+                break
+            lost = self._send(outlet, producer, item, count)
+            with self._lock:
+                self._waiting -= count
+                self.dropped += lost
+        self.dropped += producer.flush(FLUSH_S)
+
+    def _send(self, outlet: "_Outlet", producer: Producer, item: Fact | Sequence[Outgoing], count: int) -> int:
+        """Hand them to the producer; answers how many are lost."""
+        try:
+            outlet.prepare()
+        except (NoTopic, KafkaException) as error:
+            logger.warning("%d facts are lost: %s", count, error)
+            return count
+        for tenant, schedule_id, document in documents(item):
+            value = _encode(document)
+            for topic in outlet.topics(tenant):
+                self._produce(producer, topic, value, schedule_id)
+        producer.poll(0)
+        return 0
+
+    def _produce(self, producer: Producer, topic: str, value: bytes, key: str | None) -> None:
+        while True:
+            try:
+                producer.produce(topic, value, key, on_delivery=self._delivered)
+                return
+            except BufferError:
+                if self._stopping:
+                    self.dropped += 1
+                    return
+                producer.poll(0.1)
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.dropped += 1
+
+
+class _Outlet:
+    """Where facts go: a topic for all, and one for each tenant of Kaspr that has it."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, producer: Producer) -> None:
+        self._topics = Topics(cluster)
+        self._clock = clock
+        self._producer = producer
+        self._is_ready = False
+        self._known: set[str] = set()
+        self._looked_at: int | None = None
+
+    def prepare(self) -> None:
+        if not self._is_ready:
+            self._topics.ensure({FACTS})
+            self._is_ready = True
+
+    def topics(self, tenant: str) -> list[str]:
+        actions = tenant + KASPR_ACTIONS
+        if actions not in self._known:
+            self._look_again()
+        return [FACTS, actions] if actions in self._known else [FACTS]
+
+    def _look_again(self) -> None:
+        now = self._clock.elapsed()
+        if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_US:
+            return
+        self._looked_at = now
+        try:
+            names = self._producer.list_topics(timeout=ASK_S).topics
+        except KafkaException:
+            return  # it is asked again
+        self._known = {name for name in names if name.endswith(KASPR_ACTIONS)}
+
+
+def documents(item: Fact | Sequence[Outgoing]) -> Iterator[Told]:
+    """A fact as documents, one for each schedule where it knows them."""
+    match item:
+        case Changed():
+            for command, outcome in zip(item.commands, item.outcomes, strict=True):
+                yield _changed(item.at, command, outcome)
+        case Missed():
+            yield "", None, {"fact": "missed", "at": format_instant(item.at), "reasons": item.counts}
+        case Refused():
+            at = format_instant(item.at)
+            yield item.tenant, None, {"fact": "rejected", "at": at, "tenant": item.tenant, "field": item.field}
+        case Sequence():
+            yield from (_released(record) for record in item if not is_rejections(record.topic))
+        case _:
+            pass
+
+
+def _changed(at: int, command: Command, outcome: Outcome) -> Told:
+    tenant = address(command)[0]
+    document: dict[str, Any] = {"fact": "", "at": format_instant(at), "tenant": tenant}
+    add = command.add if isinstance(command, Replace) else command
+    if isinstance(add, Add):
+        bus, topic = split(add.topic)
+        if add.id is None and bus == "kafka" and is_rejections(topic):
+            return tenant, None, document | {"fact": "rejected"} | _refusal(add)
+        document |= {"bus": bus, "topic": topic}
+    document["fact"] = WORDS.get(outcome.outcome, "unchanged")
+    document |= {"id": outcome.id, "action": ACTIONS[type(command)], "outcome": outcome.outcome}
+    if outcome.due is not None:
+        document["due_at"] = format_instant(outcome.due)
+    for name in ("state", "reason", "in_flight"):
+        if (value := getattr(outcome, name)) is not None:
+            document[name] = value
+    return tenant, outcome.id, document
+
+
+def _refusal(add: Add) -> dict[str, Any]:
+    """Where a refused record came from and why, as the headers of its rejection tell."""
+    headers = unpack(add.message).headers
+    told = {name: (value or b"").decode(errors="replace") for name, value in headers if name.startswith("tidings-")}
+    reasons = [(value or b"").decode(errors="replace") for name, value in headers if name == REJECT_REASON]
+    return {
+        "source_topic": told.get(SOURCE_TOPIC),
+        "source_partition": int(told.get(SOURCE_PARTITION, -1)),
+        "source_offset": int(told.get(SOURCE_OFFSET, -1)),
+        "reasons": reasons,
+    }
+
+
+def _released(record: Outgoing) -> Told:
+    document = {
+        "fact": "released",
+        "at": format_instant(record.released),
+        "tenant": record.tenant,
+        "bus": "kafka",
+        "topic": record.topic,
+        "id": record.id,
+        "occurrence": record.occurrence,
+        "due_at": format_instant(record.due),
+    }
+    return record.tenant, record.id, document

@@ -1,0 +1,191 @@
+"""Figures of Kafka: for Prometheus, under our names and Kaspr's, and as a line in the log from time to time."""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from tidings.clock import Clock
+from tidings.domain.command import Add, Cancel, Command, Replace
+from tidings.domain.destination import is_kafka, split
+from tidings.domain.facts import Changed, Fact, Released
+from tidings.domain.iso8601 import format_duration
+from tidings.observe.metrics import Histogram, family, head, seconds
+from tidings.ports import Count
+from tidings.wires.destinations import is_rejections
+
+STATS_S = 30.0
+
+logger = logging.getLogger("tidings.kafka")
+
+
+class Way(Protocol):
+    """The way to Kafka, as far as it is watched."""
+
+    problem: str | None
+    failures: int
+
+
+class Requests(Protocol):
+    """What is read from Kafka, as far as it is watched."""
+
+    problem: str | None
+    lag: int
+
+
+class KafkaMetrics:
+    """A listener of facts. `lines` is what it adds to `/metrics`."""
+
+    def __init__(
+        self, way: Way, requests: Requests, next_due: Callable[[], int | None], clock: Clock, lost: Callable[[], int]
+    ) -> None:
+        self._way = way
+        self._requests = requests
+        self._next_due = next_due
+        self._clock = clock
+        self._lost = lost
+        self._release = Histogram()
+        self._changes: Counter[tuple[type[Command], str]] = Counter()
+        self._instant = 0
+        self.rejected = 0
+        self.late_us_max = 0
+
+    def __call__(self, fact: Fact) -> None:
+        match fact:
+            case Released() if any(is_kafka(topic) for _, topic in fact.topics):
+                self._release.add(fact.lateness_us)
+                self.late_us_max = max(self.late_us_max, *fact.lateness_us)
+            case Changed():
+                rejections = sum(_is_rejection(command) for command in fact.commands)
+                kinds = map(type, fact.commands)
+                self._changes.update(zip(kinds, [outcome.outcome for outcome in fact.outcomes], strict=True))
+                due = (outcome.due for outcome in fact.outcomes if outcome.outcome in {"scheduled", "released"})
+                self._instant += sum(moment is not None and moment <= fact.at for moment in due) - rejections
+                self.rejected += rejections
+            case _:
+                pass
+
+    @property
+    def released(self) -> int:
+        """How many records are on Kafka."""
+        return self._release.total
+
+    @property
+    def scheduled(self) -> int:
+        """How many schedules were taken; what tells of a refusal is none."""
+        return self._came(Add, "scheduled", "released") + self._came(Replace, "scheduled", "released") - self.rejected
+
+    @property
+    def lag(self) -> int:
+        """How many records of request topics wait to be read."""
+        return self._requests.lag
+
+    @property
+    def failures(self) -> int:
+        """How many transactions failed and led to a new take-over."""
+        return self._way.failures
+
+    @property
+    def is_up(self) -> bool:
+        """Whether requests are read and records released."""
+        return self._way.problem is None and self._requests.problem is None
+
+    def lines(self, count: Count | None) -> Iterator[str]:
+        """Everything in Prometheus' text format."""
+        yield from family("tidings_kafka_up", "gauge", "1 while Kafka is read and written.", int(self.is_up))
+        text = "Records of request topics that wait to be read."
+        yield from family("tidings_kafka_consumer_lag", "gauge", text, self.lag)
+        text = "Kafka transactions that failed; each is followed by a new take-over, nothing is lost."
+        yield from family("tidings_kafka_transaction_failures_total", "counter", text, self.failures)
+        text = "Facts that did not reach Kafka."
+        yield from family("tidings_kafka_facts_dropped_total", "counter", text, self._lost())
+        name = "tidings_kafka_release_seconds"
+        yield from head(name, "histogram", "From an occurrence's due time to its commit on Kafka.")
+        yield from self._release.lines(name)
+        yield from self._kaspr(count)
+
+    def _kaspr(self, count: Count | None) -> Iterator[str]:
+        """The same figures under the names that dashboards for Kaspr know, with and without the suffix of counters."""
+        counters = {
+            "scheduled": (self.scheduled, "Schedules taken."),
+            "delivered": (self.released, "Records on Kafka."),
+            "delivered_instant": (self._instant, "Schedules that were due when they were taken."),
+            "removed": (self.released, "Records that left the timeline for Kafka."),
+            "replaced": (self._came(Replace, "replaced"), "Schedules replaced."),
+            "replace_noop": (self._came(Replace, "unchanged"), "Replacements that changed nothing."),
+            "canceled": (self._came(Cancel, "cancelled"), "Schedules cancelled."),
+        }
+        for word, (value, text) in counters.items():
+            for name in (f"kaspr_kms_messages_{word}", f"kaspr_kms_messages_{word}_total"):
+                yield from family(name, "counter", text, value)
+        text = "Seconds that the earliest pending schedule is overdue."
+        yield from head("kaspr_kms_last_location_lag", "gauge", text)
+        yield f"kaspr_kms_last_location_lag {seconds(self._overdue_us())}"
+        if count is not None:
+            yield from family("kaspr_kms_timetable_size", "gauge", "Schedules that wait for their time.", count.pending)
+
+    def _overdue_us(self) -> int:
+        due = self._next_due()
+        return 0 if due is None else max(0, self._clock.now() - due)
+
+    def _came(self, kind: type[Command], *outcomes: str) -> int:
+        return sum(self._changes[kind, outcome] for outcome in outcomes)
+
+
+def _is_rejection(command: Command) -> bool:
+    """Whether it is the record that tells of a refusal."""
+    return (
+        type(command) is Add
+        and command.id is None
+        and is_kafka(command.topic)
+        and is_rejections(split(command.topic)[1])
+    )
+
+
+class KafkaStats:
+    """A companion of the engine that logs a line of statistics from time to time."""
+
+    problem: str | None = None
+
+    def __init__(self, metrics: KafkaMetrics, every_s: float = STATS_S) -> None:
+        self._metrics = metrics
+        self._every_s = every_s
+        self._stopped = asyncio.Event()
+        self._before = (0, 0, 0, 0)
+
+    async def run(self) -> None:
+        """Log until stopped."""
+        while not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), self._every_s)
+            self.tick()
+
+    def tick(self) -> None:
+        """One line: what happened since the one before."""
+        metrics = self._metrics
+        figures = (metrics.scheduled, metrics.rejected, metrics.released, metrics.failures)
+        scheduled, rejected, released, failures = (new - old for new, old in zip(figures, self._before, strict=True))
+        late_us, self._before, metrics.late_us_max = int(metrics.late_us_max), figures, 0
+        text = "kafka %s: took %d, rejected %d, released %d, at most %s late, lag %d, failed transactions %d"
+        state, late = "up" if metrics.is_up else "away", format_duration(late_us)
+        extra = {
+            "kafka": {
+                "up": metrics.is_up,
+                "scheduled": scheduled,
+                "rejected": rejected,
+                "released": released,
+                "late_us_max": late_us,
+                "lag": metrics.lag,
+                "transaction_failures": failures,
+            }
+        }
+        logger.info(text, state, scheduled, rejected, released, late, metrics.lag, failures, extra=extra)
+
+    def wake(self) -> None:
+        """There is nothing to be woken for."""
+
+    def stop(self) -> None:
+        """Log the last line, and end."""
+        self._stopped.set()

@@ -1,0 +1,96 @@
+"""Facts as documents, and a queue that never holds anybody up."""
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from tidings.bus.kafka.client import Cluster
+from tidings.clock import SystemClock
+from tidings.domain.command import Add, Cancel, Command, Outcome, Replace
+from tidings.domain.facts import Changed, Handed, Missed, Refused
+from tidings.domain.message import Message, pack
+from tidings.domain.schedule import Outgoing
+from tidings.domain.when import Once
+from tidings.edges.kafka import facts
+from tidings.edges.kafka.facts import KafkaFacts, documents
+
+AT = 1_795_165_200_000_000
+
+
+def add(topic: str = "kafka:orders", schedule_id: str | None = "a", message: Message | None = None) -> Add:
+    content = pack(message or Message(None, b"x"))
+    return Add("t", schedule_id, topic, Once(AT), content, bytes(16), AT)
+
+
+def outgoing(topic: str) -> Outgoing:
+    return Outgoing(0, "t", topic, "a", 1, 2, AT, AT + 5, pack(Message(None, b"x")))
+
+
+def test_changes() -> None:
+    commands: list[Command] = [add(), Replace(add()), Cancel("t", "a"), add("orders", None)]
+    outcomes = [
+        Outcome("a", "scheduled", due=AT),
+        Outcome("a", "already_released", state="released"),
+        Outcome("a", "cancelled", in_flight=3),
+        Outcome("b", "rejected", reason="no"),
+    ]
+    told = list(documents(Changed(AT, commands, outcomes)))
+    assert [(tenant, name) for tenant, name, _ in told] == [("t", "a"), ("t", "a"), ("t", "a"), ("t", "b")]
+    at = "2026-11-20T09:00:00.000000Z"
+    first, second, third, fourth = (document for _, _, document in told)
+    assert first == {
+        "fact": "accepted",
+        "at": at,
+        "tenant": "t",
+        "bus": "kafka",
+        "topic": "orders",
+        "id": "a",
+        "action": "add",
+        "outcome": "scheduled",
+        "due_at": at,
+    }
+    assert (second["fact"], second["action"], second["outcome"]) == ("unchanged", "replace", "already_released")
+    assert (third["fact"], third["in_flight"]) == ("cancelled", 3)
+    assert (fourth["fact"], fourth["reason"], fourth["bus"]) == ("rejected", "no", "log")
+
+
+def test_a_refused_record_and_its_rejection_are_one_fact() -> None:
+    headers = (
+        ("tidings-source-topic", b"assignments.t"),
+        ("tidings-source-partition", b"2"),
+        ("tidings-source-offset", b"17"),
+        ("tidings-reject-reason", b"one"),
+        ("tidings-reject-reason", b"two"),
+    )
+    rejection = add("kafka:rejections.t", None, Message(None, None, headers))
+    [(tenant, name, document)] = documents(Changed(AT, [rejection], [Outcome("tid_1", "scheduled")]))
+    assert (tenant, name, document["fact"]) == ("t", None, "rejected")
+    assert (document["source_topic"], document["source_partition"], document["source_offset"]) == (
+        "assignments.t",
+        2,
+        17,
+    )
+    assert document["reasons"] == ["one", "two"]
+    assert list(documents([outgoing("rejections.t")])) == []
+
+
+def test_releases_and_what_no_id_is_known_of() -> None:
+    [(_, name, document)] = documents([outgoing("orders")])
+    assert name == "a"
+    assert (document["fact"], document["occurrence"]) == ("released", "a/1/2")
+    [(tenant, name, document)] = documents(Missed(AT, {"expired": 2}))
+    assert (tenant, name, document["reasons"]) == ("", None, {"expired": 2})
+    [(tenant, name, document)] = documents(Refused(AT, "t", "at"))
+    assert (tenant, name, document["field"]) == ("t", None, "at")
+    assert list(documents(Handed(AT, 3))) == []
+
+
+def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "WAITING_FACTS_MAX", 3)
+    listener = KafkaFacts(Cluster("127.0.0.1:1"), SystemClock())
+    listener(Changed(AT, [add(), add()], [Outcome("a", "scheduled")] * 2))
+    listener.released([outgoing("orders")] * 2)
+    listener(Missed(AT, {"expired": 1}))
+    listener(Refused(AT, "t", "at"))
+    assert listener.dropped == 3
+    assert listener.problem is None

@@ -1,0 +1,104 @@
+"""Kafka's figures, from facts alone."""
+
+import logging
+
+import pytest
+
+from tidings.clock import SystemClock
+from tidings.domain.command import Add, Cancel, Command, Outcome, Replace
+from tidings.domain.facts import Changed, Released
+from tidings.domain.when import Once
+from tidings.observe.kafka import KafkaMetrics, KafkaStats
+from tidings.ports import Count
+
+AT = 1_795_165_200_000_000
+
+
+class Way:
+    problem: str | None = None
+    failures = 2
+    lag = 7
+
+
+def add(topic: str = "kafka:orders", schedule_id: str | None = "a") -> Add:
+    return Add("t", schedule_id, topic, Once(AT), b"", bytes(16), AT)
+
+
+@pytest.fixture
+def metrics() -> KafkaMetrics:
+    way = Way()
+    return KafkaMetrics(way, way, lambda: None, SystemClock(), lambda: 3)
+
+
+def values(metrics: KafkaMetrics, count: Count | None = None) -> dict[str, str]:
+    pairs = (line.rpartition(" ") for line in metrics.lines(count) if not line.startswith("#"))
+    return {name: value for name, _, value in pairs}
+
+
+def test_only_what_leaves_for_kafka_counts_as_released(metrics: KafkaMetrics) -> None:
+    metrics(Released(AT, [1_500, 2_500], frozenset({("t", "kafka:orders")})))
+    metrics(Released(AT, [9_000_000], frozenset({("t", "orders")})))
+    found = values(metrics)
+    assert found["tidings_kafka_release_seconds_count"] == "2"
+    assert found["tidings_kafka_release_seconds_sum"] == "0.004"
+    assert found["kaspr_kms_messages_delivered"] == found["kaspr_kms_messages_removed"] == "2"
+
+
+def test_changes_under_the_names_of_kaspr(metrics: KafkaMetrics) -> None:
+    commands: list[Command] = [
+        add(),
+        add("kafka:rejections.t", None),
+        Replace(add()),
+        Replace(add()),
+        Cancel("t", "a"),
+        Cancel("t", "b"),
+    ]
+    outcomes = [
+        Outcome("a", "scheduled", due=AT + 1),
+        Outcome("tid", "scheduled", due=AT),
+        Outcome("a", "replaced", due=AT),
+        Outcome("a", "unchanged"),
+        Outcome("a", "cancelled"),
+        Outcome("b", "unknown"),
+    ]
+    metrics(Changed(AT, commands, outcomes))
+    found = values(metrics, Count(5, 0, 0))
+    words = ("scheduled", "delivered_instant", "replaced", "replace_noop", "canceled")
+    assert [found[f"kaspr_kms_messages_{word}"] for word in words] == ["1", "0", "1", "1", "1"]
+    assert [found[f"kaspr_kms_messages_{word}_total"] for word in words] == ["1", "0", "1", "1", "1"]
+    assert found["kaspr_kms_timetable_size"] == "5"
+    assert "kaspr_kms_timetable_size" not in values(metrics)
+
+
+def test_how_it_stands() -> None:
+    way, clock = Way(), SystemClock()
+    metrics = KafkaMetrics(way, way, lambda: clock.now() - 2_000_000, clock, lambda: 3)
+    found = values(metrics)
+    assert found["tidings_kafka_up"] == "1"
+    assert found["tidings_kafka_consumer_lag"] == "7"
+    assert found["tidings_kafka_transaction_failures_total"] == "2"
+    assert found["tidings_kafka_facts_dropped_total"] == "3"
+    assert 2 <= float(found["kaspr_kms_last_location_lag"]) < 10
+    way.problem = "away"
+    assert values(metrics)["tidings_kafka_up"] == "0"
+
+
+async def test_a_line_of_statistics(metrics: KafkaMetrics, caplog: pytest.LogCaptureFixture) -> None:
+    stats = KafkaStats(metrics, every_s=60)
+    metrics(Released(AT, [1_500, 2_500], frozenset({("t", "kafka:orders")})))
+    metrics(Changed(AT, [add()], [Outcome("a", "scheduled", due=AT + 1)]))
+    with caplog.at_level(logging.INFO, "tidings.kafka"):
+        stats.tick()
+        stats.stop()
+        await stats.run()
+    [line] = caplog.records
+    assert line.__dict__["kafka"] == {
+        "up": True,
+        "scheduled": 1,
+        "rejected": 0,
+        "released": 2,
+        "late_us_max": 2_500,
+        "lag": 7,
+        "transaction_failures": 2,
+    }
+    assert "took 1, rejected 0, released 2" in line.getMessage()

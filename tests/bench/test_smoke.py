@@ -1,5 +1,6 @@
 """Every benchmark runs, on tiny sizes, and says its result in the agreed shape."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.__main__ import LEFT_OUT
 from bench.report import Report
+from tests.servers.downloads import Missing
+from tests.servers.fixtures import leave_out
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT_S = 240
@@ -23,17 +27,25 @@ TIMEOUT_S = 240
         pytest.param("lateness", "sse_2000_p99_ms", marks=pytest.mark.slow),
         pytest.param("backlog", "memory_peak_mb", marks=pytest.mark.slow),
         pytest.param("tenants", "beside_high_p99_ms", marks=pytest.mark.slow),
+        pytest.param("kafka_intake", "rows_a_commit", marks=pytest.mark.slow),
+        pytest.param("kafka_burst", "burst_committed", marks=pytest.mark.slow),
+        pytest.param("kafka_lateness", "late_2000_p99_ms", marks=pytest.mark.slow),
+        pytest.param("kafka_backlog", "late_p99_ms", marks=pytest.mark.slow),
+        pytest.param("kafka_outage", "normal_s", marks=pytest.mark.slow),
         pytest.param("peers", "tidings_burst", marks=pytest.mark.slow),
     ],
 )
 def test_a_benchmark_runs(name: str, figure: str) -> None:
     command = [sys.executable, "-m", "bench", name, "--json", "--rounds", "1", "--scale", "0.005"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode == LEFT_OUT:
+        leave_out(Missing(done.stderr.decode()))
     assert done.returncode == 0, done.stderr.decode()
     report = msgspec.json.decode(done.stdout, type=Report)
     assert (report.name, report.rounds) == (name, 1)
     assert report.median[figure] >= 0
     assert report.median.keys() == report.spread.keys()
+    assert not any(report.median.get(fault) for fault in ("lost", "twice", "early"))
 
 
 def test_an_unknown_benchmark_is_refused_by_name() -> None:
@@ -41,3 +53,13 @@ def test_an_unknown_benchmark_is_refused_by_name() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 2
     assert b"nothing" in done.stderr
+
+
+def test_without_java_a_benchmark_of_kafka_says_what_to_install(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "kafka_burst", "--json"]
+    without = os.environ | {"JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=without, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == LEFT_OUT
+    assert done.stdout == b""
+    assert b"kafka_burst: left out" in done.stderr
+    assert b"install Java" in done.stderr

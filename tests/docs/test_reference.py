@@ -11,6 +11,7 @@ import pytest
 import tidings
 from tests.docs.pages import DOCS
 from tidings import __version__
+from tidings.clock import SystemClock
 from tidings.config.options import OPTIONS, Option, written
 from tidings.domain.command import OutcomeWord, State
 from tidings.domain.facts import Fact
@@ -20,6 +21,7 @@ from tidings.edges.cli.main import COMMANDS, build_parser
 from tidings.edges.http.openapi import describe
 from tidings.edges.http.problems import KINDS
 from tidings.library.values import Options
+from tidings.observe.kafka import KafkaMetrics
 from tidings.observe.metrics import Metrics
 from tidings.ports import Count
 
@@ -145,14 +147,21 @@ def test_no_setting_is_described_that_is_not_there() -> None:
 # Facts and metrics
 
 
+class Joined:
+    problem: str | None = None
+    failures = lag = 0
+
+
 async def count() -> Count:
     return Count(0, 0, 0)
 
 
 async def test_every_metric_is_described_with_its_type() -> None:
-    rendered = (await Metrics(__version__, count).render()).decode()
+    kafka = KafkaMetrics(Joined(), Joined(), lambda: None, SystemClock(), lambda: 0)
+    rendered = (await Metrics(__version__, count, [kafka.lines]).render()).decode()
     metrics = dict(re.findall(r"^# TYPE (\w+) (\w+)$", rendered, re.MULTILINE))
-    described = re.findall(r"^\| `(tidings_\w+)` \| (\w+) \|", page("facts-and-metrics"), re.MULTILINE)
+    metrics = {name: kind for name, kind in metrics.items() if not re.fullmatch(r"kaspr_\w+_total", name)}
+    described = re.findall(r"^\| `((?:tidings|kaspr)_\w+)` \| (\w+) \|", page("facts-and-metrics"), re.MULTILINE)
     assert dict(described) == metrics
 
 

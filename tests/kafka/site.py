@@ -1,0 +1,104 @@
+"""An engine in this process, joined to the tests' broker, and what its clients would do."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from tests.servers.kafka import Broker
+from tidings.clock import SystemClock
+from tidings.config import Config
+from tidings.config.settings import Kafka, Store
+from tidings.engine import Engine
+from tidings.node import build_engine, join_kafka, open_store
+from tidings.testing import eventually
+
+READ_S_MAX = 30.0
+
+Header = tuple[str, str | bytes | None]
+
+
+class Site:
+    """One engine and one broker; names are apart from those of every other site."""
+
+    def __init__(self, engine: Engine, broker: Broker, name: str) -> None:
+        self.engine = engine
+        self.broker = broker
+        self.name = name
+        self._made: set[str] = set()
+        self._producer = Producer(broker.client(linger_ms=0))
+
+    def send(self, topic: str, value: bytes | None, key: bytes | None = None, headers: Sequence[Header] = ()) -> None:
+        """A record as a foreign client sends it; on the broker when this returns."""
+        if topic not in self._made:
+            self._made.add(topic)
+            self.broker.create_topic(topic)
+        self._producer.produce(topic, value, key, headers=list(headers))
+        assert self._producer.flush(READ_S_MAX) == 0
+
+    async def read(self, topic: str, count: int) -> list[Message]:
+        """The first committed records of a topic; fails if they do not come."""
+        return await eventually(lambda: self._found(topic, count), timeout_s=READ_S_MAX)
+
+    async def _found(self, topic: str, count: int) -> list[Message]:
+        for task in self.engine._tasks:
+            if task.done():
+                task.result()
+        found = await asyncio.to_thread(read_all, self.broker, topic)
+        return found if len(found) >= count else []
+
+
+def headers_of(message: Message) -> list[Header]:
+    """Its headers, in order."""
+    headers = message.headers()
+    return headers if isinstance(headers, list) else []
+
+
+def read_all(broker: Broker, topic: str) -> list[Message]:
+    """Every committed record of a topic that is there now."""
+    if topic not in broker.topics():
+        return []
+    told = broker.client(group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed", enable_partition_eof=True)
+    consumer = Consumer(told | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found, ends, deadline = list[Message](), 0, time.monotonic() + READ_S_MAX
+        while ends < len(partitions) and time.monotonic() < deadline:
+            for message in consumer.consume(1_000, 0.5):
+                if message.error() is None:
+                    found.append(message)
+                else:
+                    ends += 1
+        return found
+    finally:
+        consumer.close()
+
+
+@contextlib.asynccontextmanager
+async def opened(broker: Broker, folder: Path, **settings: Any) -> AsyncIterator[Site]:
+    """A new store, under a name of its own."""
+    name = f"site-{uuid.uuid4().hex[:8]}"
+    kafka = Kafka(servers=broker.bootstrap, name=name, **settings)
+    config = Config(store=Store(path=str(folder / "site.db")), kafka=kafka)
+    clock = SystemClock()
+    engine = build_engine(await open_store(config.store.path, config, clock), config, clock)
+    join_kafka(engine, config)
+    await engine.start()
+    try:
+        yield Site(engine, broker, name)
+    finally:
+        await engine.stop()
+
+
+@pytest.fixture
+async def site(broker: Broker, tmp_path: Path) -> AsyncIterator[Site]:
+    """With the settings that are there by default."""
+    async with opened(broker, tmp_path) as made:
+        yield made

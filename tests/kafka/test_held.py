@@ -1,0 +1,54 @@
+"""One topic that does not take its records holds up nobody else."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.site import Site, headers_of, opened
+from tests.servers.kafka import Broker
+from tidings.domain.request import Request
+from tidings.testing import eventually
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_missing_topic_waits_and_the_others_go_on(broker: Broker, tmp_path: Path) -> None:
+    async with opened(broker, tmp_path, topics="expect") as site:
+        missing, there = f"{site.name}-missing", f"{site.name}-there"
+        broker.create_topic(there)
+        for number in range(20):
+            await site.engine.schedule("acme", Request(missing, b"%d" % number, id=f"missing-{number}"))
+            await site.engine.schedule("acme", Request(there, b"%d" % number))
+        begun = time.monotonic()
+        assert len(await site.read(there, 20)) == 20
+        assert time.monotonic() - begun < 15
+        found = await site.engine.find("acme", "missing-0")
+        assert found is not None
+        assert found.state == "in_flight"
+        assert "topic" in (found.reason or "")
+        broker.create_topic(missing)
+        records = await site.read(missing, 20)
+        assert [record.value() for record in records] == [b"%d" % number for number in range(20)]
+
+        async def is_released() -> bool:
+            schedule = await site.engine.find("acme", "missing-0")
+            return schedule is not None and schedule.state == "released"
+
+        assert await eventually(is_released, timeout_s=10)
+
+
+async def test_a_record_that_is_too_large_is_rejected_and_its_topic_goes_on(site: Site) -> None:
+    topic = f"{site.name}-small"
+    site.broker.create_topic(topic, max_message_bytes="2000")
+    for number in range(6):
+        value = b"x" * (5_000 if number == 3 else 10)
+        await site.engine.schedule(site.name, Request(topic, value, id=f"row-{number}"))
+    records = await site.read(topic, 5)
+    assert len(records) == 5
+    (rejection,) = await site.read(f"tidings.rejections.{site.name}", 1)
+    told = dict(headers_of(rejection))
+    assert told["tidings-source-id"] == b"row-3"
+    found = await site.engine.find(site.name, "row-3")
+    assert found is not None
+    assert (found.state, found.reason) == ("missed", "too_large")

@@ -1,0 +1,56 @@
+"""Kills of nodes and of the broker under load; `python -m tests.kafka.faults.loop` runs longer ones."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.faults import spoils
+from tests.kafka.faults.loop import POINTS, Loop, Plan, run
+from tidings.crash import KAFKA_POINTS
+
+pytestmark = [pytest.mark.slow, pytest.mark.kill]
+
+KILLS = 60
+ZOMBIES = 5
+MESSAGES = 20_000
+OF_THE_LANE = (*KAFKA_POINTS, "kafka.committed", "kafka.committed", "kafka.committed")
+
+
+async def kill(plan: Plan, folder: Path, capsys: pytest.CaptureFixture[str]) -> Loop:
+    begun = time.monotonic()
+    try:
+        loop = await run(plan, folder)
+    except BaseException as error:
+        error.add_note(str(plan))
+        raise
+    with capsys.disabled():
+        print(f"\n{plan}\n{loop.report()}\n{time.monotonic() - begun:.0f} s")
+    return loop
+
+
+async def test_no_kill_loses_or_doubles_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(KILLS + 8, ZOMBIES + 1, messages=MESSAGES, rate=250, seed=random.randrange(1_000_000))
+    loop = await kill(plan, tmp_path, capsys)
+    assert loop.verdict.is_clean, str(loop.verdict)
+    assert loop.counts.kills.total() >= KILLS
+    assert loop.counts.zombies >= ZOMBIES
+    assert loop.verdict.schedules >= MESSAGES
+    assert {point for point in POINTS if loop.counts.kills[point]} == set(POINTS)
+
+
+async def test_the_usual_outbox_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same kills with what is done noted in the store alone, after the commit: what a crash leaves in between."""
+    seed = random.randrange(1_000_000)
+    found = {}
+    for name, without in (("Tidings", ""), ("the usual outbox", spoils.MARKER)):
+        folder = tmp_path / name.replace(" ", "-")
+        folder.mkdir()
+        plan = Plan(16, 0, 0, 0, rate=200, seed=seed, without=without, points=OF_THE_LANE)
+        found[name] = (await kill(plan, folder, capsys)).verdict
+    with capsys.disabled():
+        for name, verdict in found.items():
+            print(f"{name:<18}{len(verdict.lost):>6} lost{len(verdict.twice):>6} twice of {verdict.records}")
+    assert found["Tidings"].is_clean
+    assert found["the usual outbox"].twice

@@ -1,0 +1,85 @@
+"""Clients of other systems, and our own, over a real broker: what they ask for arrives, at its time, as it came."""
+
+import time
+
+import pytest
+
+from tests.kafka.site import Header, Site, headers_of
+from tidings.domain.iso8601 import format_instant
+
+pytestmark = pytest.mark.slow
+
+SECOND_US = 1_000_000
+
+
+def in_us(seconds: float) -> int:
+    return int(time.time() * SECOND_US + seconds * SECOND_US)
+
+
+async def test_intervals(site: Site) -> None:
+    due = in_us(3)
+    schedule = format_instant(due).encode()
+    headers: list[Header] = [("intervals-schedule", schedule), ("a", b"1"), ("a", None), ("b", b"\xff\x00")]
+    site.send(f"assignments.{site.name}", b"\x00binary", None, headers)
+    (record,) = await site.read(f"executions.{site.name}", 1)
+    assert record.value() == b"\x00binary"
+    assert record.key() is None
+    found = headers_of(record)
+    assert found[:4] == headers
+    told = dict(found[4:])
+    assert told["tidings-id"] == f"assignments.{site.name}/0/0".encode()
+    assert told["tidings-due-at"] == format_instant(due).encode()
+    assert record.timestamp()[1] * 1_000 >= due - 1_000
+
+
+async def test_a_refused_record_is_told_and_the_next_goes_on(site: Site) -> None:
+    requests = f"assignments.{site.name}"
+    site.send(requests, b"bad", b"k", [("intervals-schedule", b"next tuesday")])
+    site.send(requests, b"good", b"k", [("intervals-schedule", b"PT0.2S")])
+    (record,) = await site.read(f"executions.{site.name}", 1)
+    assert record.value() == b"good"
+    (rejection,) = await site.read(f"rejections.{site.name}", 1)
+    assert (rejection.key(), rejection.value()) == (b"k", b"bad")
+    told = dict(headers_of(rejection))
+    assert told["tidings-source-topic"] == requests.encode()
+    assert "next tuesday" in str(told["tidings-reject-reason"])
+
+
+async def test_kaspr_adds_replaces_and_cancels(site: Site) -> None:
+    requests, out = f"{site.name}-schedule-requests", f"{site.name}-out"
+    at = format_instant(in_us(3))
+
+    def ask(action: str, name: str, value: bytes) -> None:
+        headers: list[Header] = [
+            ("x-scheduler-action", action),
+            ("x-scheduler-request-id", name),
+            ("x-scheduler-deliver-at", at),
+            ("x-scheduler-deliver-to", out),
+            ("trace", "t"),
+        ]
+        site.send(requests, value, b"key", headers)
+
+    ask("ADD", "one", b"first")
+    ask("ADD", "two", b"second")
+    ask("REPLACE", "one", b"instead")
+    ask("CANCEL", "two", b"")
+    ask("ADD", "three", b"third")
+    ask("ADD", "three", b"other")
+    records = await site.read(out, 2)
+    assert sorted(record.value() or b"" for record in records) == [b"instead", b"third"]
+    assert {name for name, _ in headers_of(records[0])} >= {"trace", "tidings-id"}
+    assert not any(name.startswith("x-scheduler") for name, _ in headers_of(records[0]))
+    (rejection,) = await site.read(f"{site.name}-schedule-rejections", 1)
+    assert b"other" in (rejection.value() or b"")
+
+
+async def test_native_to_kafka_and_to_the_log(site: Site) -> None:
+    requests, out = f"tidings.requests.{site.name}", f"{site.name}-native"
+    site.send(requests, b"a", b"k", [("tidings-to", out), ("tidings-at", "+1s"), ("mine", b"x")])
+    site.send(requests, b"b", b"k", [("tidings-to", "orders"), ("tidings-bus", "log")])
+    (record,) = await site.read(out, 1)
+    assert record.value() == b"a"
+    async with site.engine.follow(site.name, "orders") as batches:
+        async for records, _ in batches:
+            assert len(records) == 1
+            break

@@ -1,0 +1,112 @@
+"""An owner that sleeps in the middle of a transaction and wakes up when another has taken over changes nothing."""
+
+import asyncio
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.faults.lives import Node
+from tests.kafka.faults.nodes import OWNER, STANDBY, die, environment, nursery, stop_between_transactions
+from tests.kafka.site import read_all
+from tests.servers.frames import Api
+from tests.servers.kafka import Broker
+from tests.servers.proxy import Proxy
+from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.lane import Lane
+from tidings.testing import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.kill]
+
+INVALID_PRODUCER_EPOCH = 47
+MESSAGES = 200
+LEASE_US = 1_000_000
+FENCED_TIMES = 8
+
+
+@pytest.fixture
+def proxy(broker: Broker) -> Iterator[Proxy]:
+    with Proxy(broker) as made:
+        yield made
+
+
+async def send(node: Node, topic: str, start: int) -> None:
+    """So many messages, due now; again while it does not own the store yet."""
+    lines = "".join(f'{{"topic":"{topic}","id":"m{start + n}","value":"m{start + n}"}}\n' for n in range(MESSAGES))
+    headers = {"Content-Type": "application/x-ndjson"}
+
+    async def is_taken() -> bool:
+        async with (
+            aiohttp.ClientSession(await node.url()) as session,
+            session.post("/v1/schedules", data=lines, headers=headers) as response,
+        ):
+            return response.status == 200 and '"status":503' not in await response.text()
+
+    await eventually(is_taken, timeout_s=10)
+
+
+async def arrived(broker: Broker, topic: str, count: int) -> Counter[bytes | None]:
+    """How often each value came, as soon as there are so many."""
+
+    async def found() -> Counter[bytes | None]:
+        values = Counter(message.value() for message in await asyncio.to_thread(read_all, broker, topic))
+        return values if len(values) >= count else Counter()
+
+    return await eventually(found, timeout_s=30)
+
+
+async def test_a_zombie_with_its_commit_under_way(broker: Broker, proxy: Proxy, tmp_path: Path) -> None:
+    topic = f"zombies-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 3)
+    settings = environment(tmp_path, proxy.bootstrap, topic)
+
+    async with nursery(tmp_path, LEASE_US) as one, nursery(tmp_path, LEASE_US) as other:
+        first = await one.start(environment=settings)
+        await first.said(OWNER)
+        await send(first, topic, 0)
+        await arrived(broker, topic, MESSAGES)
+        second = await other.start(environment=settings)
+        await second.said(STANDBY)
+        held = proxy.hold(Api.END_TXN, cuts=False)
+        await send(first, topic, MESSAGES)
+        await asyncio.to_thread(held.wait_for_strikes)
+        await stop_between_transactions(first, settings["TIDINGS_STORE_PATH"])
+        await second.said(OWNER)
+        await send(second, topic, 2 * MESSAGES)
+        await arrived(broker, topic, 3 * MESSAGES)
+        held.release()
+        assert [answer.error for answer in await asyncio.to_thread(held.wait_for_answers)] == [INVALID_PRODUCER_EPOCH]
+        first.send(signal.SIGCONT)
+        await first.said("stands by", 10)
+        await send(second, topic, 3 * MESSAGES)
+        await arrived(broker, topic, 4 * MESSAGES)
+        await die(second)
+        await eventually(lambda: first.log.count(OWNER) == 2, timeout_s=10)
+        await send(first, topic, 4 * MESSAGES)
+        values = await arrived(broker, topic, 5 * MESSAGES)
+        assert set(values.values()) == {1}
+        assert "Traceback" not in first.log + second.log
+        await die(first)
+
+
+async def test_an_owner_that_a_zombie_fences_takes_over_again(broker: Broker, tmp_path: Path) -> None:
+    """A zombie that was about to take the lane over does so before it looks whether it still may."""
+    topic = f"fenced-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 3)
+    lane = Lane(Cluster(broker.bootstrap, topic), "of nobody")
+    async with nursery(tmp_path, LEASE_US) as one:
+        node = await one.start(environment=environment(tmp_path, broker.bootstrap, topic))
+        await node.said(OWNER)
+        for times in range(1, FENCED_TIMES + 1):
+            await send(node, topic, times * MESSAGES)
+            values = await arrived(broker, topic, times * MESSAGES)
+            assert set(values.values()) == {1}
+            await asyncio.to_thread(lane.take_over)
+            assert node.status is None, node.log
+        await die(node)
+        assert "Traceback" not in node.log, node.log
+    lane.close()

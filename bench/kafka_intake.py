@@ -23,6 +23,7 @@ from tidings.wires.intervals import SCHEDULE
 
 TITLE = "requests on a full topic to stored schedules, offsets with them, rows/s; the limit is `intake` with made ids"
 ROWS = 200_000
+ROWS_LEAST = 3_000  # more than one transaction holds
 FILL_S_MAX = 120.0
 STORE_S_MAX = 120.0
 QUEUE_RECORDS_MAX = 100_000
@@ -34,7 +35,7 @@ BARS = (Bar("kafka_intake", "ratio", ">=", 0.5), Bar("lost", "median", "<=", 0))
 def run(options: Options) -> Report:
     """Intake in process and from Kafka, one after the other in every round."""
     rounds = Rounds("kafka_intake")
-    rows = options.rows(ROWS, 1_000)
+    rows = max(ROWS_LEAST, options.rows(ROWS))
     lost = 0
     with opened(options) as site, workspace() as folder:
         for number in range(1, options.rounds + 1):

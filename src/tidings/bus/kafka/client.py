@@ -56,7 +56,7 @@ class Watch(logging.Handler):
 
 
 def quiet() -> logging.Logger:
-    """For clients whose complaints others make too: what they say is shown to those who debug."""
+    """For clients whose complaints come back as errors anyway; while a broker is away they repeat them for ever."""
     logger = logging.getLogger("tidings.kafka.client")
-    logger.setLevel(max(logger.getEffectiveLevel(), logging.ERROR))
+    logger.setLevel(logging.CRITICAL)
     return logger

@@ -1,7 +1,6 @@
 """Following a topic of Kafka for one reader at a time: what is committed, from a position on, with its own consumer."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin import AdminClient
 
 from tidings.bus.cursor import LATEST, encode, positions_of
-from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.client import Cluster, quiet
 from tidings.clock import Clock
 from tidings.domain.errors import BusError, Invalid
 from tidings.domain.message import Message
@@ -34,7 +33,6 @@ _PASSING = {
 }
 
 T = TypeVar("T")
-logger = logging.getLogger("tidings.kafka")
 
 
 class Seen(NamedTuple):
@@ -60,7 +58,7 @@ class KafkaFollowing:
         """How many partitions each topic has, by name."""
 
         def ask() -> dict[str, int]:
-            found = AdminClient(self._cluster.options(), logger=logger).list_topics(timeout=ASK_S).topics
+            found = AdminClient(self._cluster.options(), logger=quiet()).list_topics(timeout=ASK_S).topics
             return {name: len(topic.partitions) for name, topic in found.items()}
 
         try:
@@ -145,9 +143,10 @@ class _Reading:
                 auto_offset_reset="earliest",  # what retention took is passed over
                 enable_partition_eof=True,
                 fetch_wait_max_ms=100,
+                fetch_queue_backoff_ms=10,
                 queued_max_messages_kbytes=2_048,
             ),
-            logger=logger,
+            logger=quiet(),
         )
 
     @property

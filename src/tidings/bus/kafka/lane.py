@@ -152,7 +152,7 @@ class Lane:
             transaction_timeout_ms=TRANSACTION_MS,
             message_timeout_ms=TRANSACTION_MS,
             partitioner="murmur2_random",
-            linger_ms=0,
+            linger_ms=50,  # nothing waits for it: a flush follows at once, and records go in large batches
             queue_buffering_max_messages=QUEUE_RECORDS_MAX,
             queue_buffering_max_kbytes=1_048_576,
         )

@@ -1,17 +1,13 @@
 """Markers: how far a lane has come, committed together with the records themselves."""
 
-import logging
-
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.client import Cluster, quiet
 
 PROGRESS = "tidings.progress"
 STEP = 100
 READ_S = 10.0
-
-logger = logging.getLogger("tidings.kafka")
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -58,7 +54,7 @@ def _consumer(cluster: Cluster, isolation_level: str) -> Consumer:
             fetch_wait_max_ms=10,
             enable_partition_eof=True,
         ),
-        logger=logger,
+        logger=quiet(),
     )
 
 

@@ -3,14 +3,13 @@
 Only the owner of the store reads, all partitions: nobody has to be waited for when it dies, as a group would.
 """
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.client import Cluster, quiet
 from tidings.clock import Clock
 from tidings.domain.errors import TidingsError
 from tidings.wires.record import Record
@@ -21,8 +20,6 @@ LOOK_US = 2_000_000
 
 Place = tuple[str, int]
 Positions = Mapping[Place, int]
-
-logger = logging.getLogger("tidings.kafka")
 
 
 class ReadFailed(TidingsError):
@@ -49,8 +46,9 @@ class Reader:
                 isolation_level="read_committed",
                 queued_max_messages_kbytes=65_536,
                 fetch_wait_max_ms=20,
+                fetch_queue_backoff_ms=10,
             ),
-            logger=logger,
+            logger=quiet(),
         )
 
     def read(self, records_max: int) -> list[Record]:

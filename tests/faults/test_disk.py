@@ -205,10 +205,6 @@ def newer(path: Path) -> None:
         connection.pragma("user_version", 99)
 
 
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
 def cut_short(path: Path) -> None:
     asyncio.run(make_store(path))
     os.truncate(path, path.stat().st_size * 2 // 5)
@@ -230,7 +226,6 @@ def overwritten(path: Path) -> None:
         (text, "is not a Tidings store"),
         (another_program, "is a database of another program"),
         (newer, "was written by a newer Tidings"),
-        (folder, "cannot be opened"),
         (cut_short, "the file is damaged"),
         (overwritten, "the file is damaged"),
     ],

@@ -1,7 +1,6 @@
 """Two processes on one file: one owns it, the other stands by and takes over; nothing is lost, nothing leaves twice."""
 
 import asyncio
-import contextlib
 import random
 import signal
 import time
@@ -9,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
-import apsw
 import pytest
 
 from tests.faults.lives import Node, Pace, nursery, start_plain
 from tests.faults.loop import check_file
+from tests.faults.stopping import stop_between_transactions
 from tests.faults.trial import Trial, trial
 from tidings.testing import eventually
 
@@ -127,29 +126,12 @@ async def test_it_takes_over_from_a_dead_one(start: Start, load: Trial, tmp_path
     check_file(str(tmp_path / "tidings.db"))
 
 
-async def stop_between_transactions(node: Node, path: Path) -> None:
-    """SIGSTOP at a moment when it holds no lock: one that sleeps inside of a transaction keeps everyone out."""
-    with contextlib.closing(apsw.Connection(str(path))) as connection:
-        for _ in range(1000):
-            node.send(signal.SIGSTOP)
-            await asyncio.sleep(0.005)
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except apsw.BusyError:
-                node.send(signal.SIGCONT)
-                await asyncio.sleep(0.01)
-            else:
-                connection.execute("ROLLBACK")
-                return
-    raise AssertionError("never between two transactions")
-
-
 async def test_a_zombie_changes_nothing(start: Start, load: Trial, tmp_path: Path) -> None:
     first, second = await pair(start)
     load.requests.open(await first.url())
     async with load.running():
         await busy(load)
-        await stop_between_transactions(first, tmp_path / "tidings.db")
+        await stop_between_transactions(first, str(tmp_path / "tidings.db"))
         assert await seconds_until_owner(second) <= TAKE_OVER_S
         load.requests.open(await second.url())
         await busy(load, 100)

@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 
 from tests.faults.lives import Node
-from tests.kafka.faults.nodes import OWNER, STANDBY, die, environment, nursery, stop_between_transactions
+from tests.faults.stopping import stop_between_transactions
+from tests.kafka.faults.nodes import OWNER, STANDBY, die, environment, nursery
 from tests.kafka.site import read_all
 from tests.servers.frames import Api
 from tests.servers.kafka import Broker

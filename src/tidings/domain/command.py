@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from tidings.domain.lateness import Lateness
-from tidings.domain.when import When
+from tidings.domain.when import Once, When
 
 
 class Priority(IntEnum):
@@ -37,6 +37,10 @@ OutcomeWord = Literal[
 FINISHED: frozenset[State] = frozenset({"released", "missed", "cancelled", "ended"})
 
 
+CONTENT_BYTES = 16
+NO_CONTENT = bytes(CONTENT_BYTES)  # an id that Tidings makes cannot come again with the same content
+
+
 class Add(msgspec.Struct, frozen=True, gc=False):
     """An admitted schedule: validated, with its message packed.
 
@@ -59,6 +63,11 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     jitter_us: int = 0
     key_hash: int | None = None
     reuse: bool = False
+
+
+def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:
+    """What Tidings itself has to tell: a schedule like any other, under an id that it makes."""
+    return Add(tenant, None, destination, Once(now), message, NO_CONTENT, now)
 
 
 class Replace(msgspec.Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from zlib import crc32
 import msgspec
 
 from tidings.domain import iso8601
-from tidings.domain.command import Add, Priority
+from tidings.domain.command import CONTENT_BYTES, NO_CONTENT, Add, Priority
 from tidings.domain.destination import KAFKA, Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.jitter import jittered
@@ -20,8 +20,6 @@ from tidings.domain.schedule import MADE_ID
 from tidings.domain.when import Every, Once, When, advance, last_index_at_or_before, occurrence
 
 SECOND_US = 1_000_000
-CONTENT_BYTES = 16
-NO_CONTENT = bytes(CONTENT_BYTES)  # an id that Tidings makes cannot come again with the same content
 TOPICS_SEEN_MAX = 10_000
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+\Z")

@@ -19,9 +19,10 @@ import aiohttp
 
 from tests.faults.lives import Node, Nursery, Pace, start_plain
 from tests.faults.requests import Requests
+from tests.faults.stopping import stop_between_transactions
 from tests.kafka.faults.judge import Verdict, judge
 from tests.kafka.faults.load import ASSIGNMENTS, REQUESTS, Load
-from tests.kafka.faults.nodes import OWNER, STANDBY, environment, nursery, stop_between_transactions
+from tests.kafka.faults.nodes import OWNER, STANDBY, environment, nursery
 from tests.servers.kafka import Broker
 from tidings.crash import KAFKA_POINTS
 from tidings.testing import eventually

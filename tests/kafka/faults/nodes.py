@@ -8,8 +8,6 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import apsw
-
 from tests.faults.lives import ROOT, Node, Nursery, Pace, clean_environment
 from tests.faults.thresholds import LEASE_US
 from tests.kafka.faults.nursery import WITHOUT
@@ -50,23 +48,6 @@ async def nursery(folder: Path, lease_us: int = LEASE_US, without: str = "") -> 
         assert process.stdin is not None
         process.stdin.close()
         await process.wait()
-
-
-async def stop_between_transactions(node: Node, store: str) -> None:
-    """SIGSTOP at a moment when it holds no lock: one that sleeps inside of a transaction keeps everyone out."""
-    with contextlib.closing(apsw.Connection(store)) as connection:
-        for _ in range(1000):
-            node.send(signal.SIGSTOP)
-            await asyncio.sleep(0.005)
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except apsw.BusyError:
-                node.send(signal.SIGCONT)
-                await asyncio.sleep(0.01)
-            else:
-                connection.execute("ROLLBACK")
-                return
-    raise AssertionError("never between two transactions")
 
 
 async def die(node: Node, timeout_s: float = 10.0) -> None:

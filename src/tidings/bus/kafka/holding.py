@@ -11,13 +11,12 @@ from tidings.bus.kafka.forwarder import Forwarder
 from tidings.bus.kafka.lane import Lane, LaneLost
 from tidings.bus.kafka.topics import NoTopic
 from tidings.clock import Clock
-from tidings.domain.command import Add
+from tidings.domain.command import Add, due_now
 from tidings.domain.destination import join
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Missed, Released
 from tidings.domain.message import Message, pack, unpack
 from tidings.domain.schedule import Outgoing
-from tidings.domain.when import Once
 from tidings.ports import Store
 
 LOOK_S = 0.5
@@ -25,7 +24,6 @@ PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 BATCH_ROWS_MAX = 500
 TOO_LARGE = "too_large"
-NO_CONTENT = bytes(16)
 
 T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
@@ -141,4 +139,4 @@ def _rejection(record: Outgoing, reason: str, now: int) -> Add:
         ("tidings-reject-reason", f"{reason} (the value has {size} bytes and is left out here)".encode()),
     )
     topic = join("kafka", f"tidings.rejections.{record.tenant}")
-    return Add(record.tenant, None, topic, Once(now), pack(Message(message.key, None, headers)), NO_CONTENT, now)
+    return due_now(record.tenant, topic, pack(Message(message.key, None, headers)), now)

@@ -25,12 +25,10 @@ class Released:
         message = unpack(outgoing.message)
         if outgoing.due != self._due:
             self._due, self._due_header = outgoing.due, (DUE_AT, format_instant(outgoing.due).encode())
-        name = outgoing.id
-        occurrence = f"{name}/{outgoing.generation}/{outgoing.number}"
         headers: list[Header] = [
             *message.headers,
-            (ID, name.encode()),
-            (OCCURRENCE, occurrence.encode()),
+            (ID, outgoing.id.encode()),
+            (OCCURRENCE, outgoing.occurrence.encode()),
             self._due_header,
             ATTEMPT,
         ]

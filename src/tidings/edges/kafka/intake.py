@@ -12,11 +12,10 @@ from confluent_kafka import KafkaException
 
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.topics import NoTopic, Topics
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume
+from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
 from tidings.domain.destination import join
 from tidings.domain.errors import Invalid, Moved, NotOwner, StoreError
 from tidings.domain.message import Message, pack
-from tidings.domain.when import Once
 from tidings.edges.kafka.reader import Place, Positions, Reader, ReadFailed
 from tidings.engine import Engine
 from tidings.ports import Part
@@ -26,7 +25,6 @@ from tidings.wires.wire import Wire
 BATCH_RECORDS_MAX = 1_000
 RETRY_S = 0.5
 COMMIT_US = 5_000_000
-NO_CONTENT = bytes(16)
 PATTERNS = [r"^assignments\..+", r"^.+-schedule-requests$", r"^tidings\.requests\..+"]
 
 T = TypeVar("T")
@@ -213,5 +211,4 @@ class _Batch:
     def _rejection(self, wire: Wire, record: Record, refusal: Refusal) -> Add:
         """A rejection is a schedule like any other, due now."""
         topic, key, value, headers = wire.rejection(record, refusal)
-        message = pack(Message(key, value, headers))
-        return Add(refusal.tenant, None, join("kafka", topic), Once(self._now), message, NO_CONTENT, self._now)
+        return due_now(refusal.tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)

@@ -73,8 +73,8 @@ class MemoryStore:
         return dict(self._positions)
 
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
+        """Move what is due at `now` onto the log or into the outbox, or count it as missed."""
         now = now if clock is None else clock.now()
-        """Move what is due at `now` onto the log, or count it as missed."""
         return Releasing(self._rows, self._log, now).run(rows_max)
 
     def next_due(self) -> int | None:

@@ -38,14 +38,28 @@ class Changes:
                 return self.add_known(command, now) or self._insert(command, now, 1)
             case Replace():
                 return self._replace(command.add, now, reuse=command.reuse)
+            case Cancel() | Pause() | Resume() | Fire():
+                return self._change(command, now)
+            case _:
+                assert_never(command)
+
+    def _change(self, command: Cancel | Pause | Resume | Fire, now: int) -> Outcome:
+        found = self._find(command.tenant, command.id, now)
+        if found is None:
+            return self._unknown(command.id, now)
+        if isinstance(command, Cancel) and found.state == "cancelled":
+            return Outcome(command.id, "cancelled", found.due)
+        if found.state in FINISHED:
+            return self._too_late(found)
+        match command:
             case Cancel():
-                return self._cancel(command, now)
+                return self._cancel(found, now)
             case Pause():
-                return self._pause(command, now)
+                return self._pause(found, now)
             case Resume():
-                return self._resume(command, now)
+                return self._resume(found, now)
             case Fire():
-                return self._fire(command, now)
+                return self._fire(found, now)
             case _:
                 assert_never(command)
 
@@ -142,29 +156,17 @@ class Changes:
         if found.generation == 1:
             single.note(self._writer, found, found.accepted, "accepted", due=found.due)
 
-    def _cancel(self, command: Cancel, now: int) -> Outcome:
-        found = self._find(command.tenant, command.id, now)
-        if found is None:
-            return self._unknown(command.id, now)
-        if found.state == "cancelled":
-            return Outcome(command.id, "cancelled", found.due)
-        if found.state in FINISHED:
-            return self._too_late(found)
+    def _cancel(self, found: Found, now: int) -> Outcome:
         single.remove(self._writer, found)
         single.finish(self._writer, found, "cancelled", now)
         single.note(self._writer, found, now, "cancelled")
-        return Outcome(command.id, "cancelled", found.due)
+        return Outcome(found.id, "cancelled", found.due)
 
-    def _pause(self, command: Pause, now: int) -> Outcome:
-        found = self._find(command.tenant, command.id, now)
-        if found is None:
-            return self._unknown(command.id, now)
-        if found.state in FINISHED:
-            return self._too_late(found)
+    def _pause(self, found: Found, now: int) -> Outcome:
         if found.state == "pending":
             self._hold(found)
             single.note(self._writer, found, now, "paused")
-        return Outcome(command.id, "paused", found.due)
+        return Outcome(found.id, "paused", found.due)
 
     def _hold(self, found: Found) -> None:
         """Take a pending schedule off the timeline and keep it standing."""
@@ -177,26 +179,16 @@ class Changes:
         held = msgspec.structs.replace(found, table="standing", state="paused", origin=found.due)
         single.insert_standing(self._writer, held, Terms(Once(found.due), lateness_of(found) or Lateness(), 0))
 
-    def _resume(self, command: Resume, now: int) -> Outcome:
-        found = self._find(command.tenant, command.id, now)
-        if found is None:
-            return self._unknown(command.id, now)
-        if found.state in FINISHED:
-            return self._too_late(found)
+    def _resume(self, found: Found, now: int) -> Outcome:
         if found.state == "pending":
-            return Outcome(command.id, "unchanged", found.due, "pending")
+            return Outcome(found.id, "unchanged", found.due, "pending")
         sql = "UPDATE standing SET state = 'pending' WHERE arrival = ?"
         self._writer.connection.execute(sql, (found.arrival,))
         single.insert_pointer(self._writer, found)
         single.note(self._writer, found, now, "resumed")
-        return Outcome(command.id, "resumed", found.due)
+        return Outcome(found.id, "resumed", found.due)
 
-    def _fire(self, command: Fire, now: int) -> Outcome:
-        found = self._find(command.tenant, command.id, now)
-        if found is None:
-            return self._unknown(command.id, now)
-        if found.state in FINISHED:
-            return self._too_late(found)
+    def _fire(self, found: Found, now: int) -> Outcome:
         again = found.terms is not None and isinstance(found.terms.when, Every)
         if not again:
             self._tell_first(found)
@@ -205,7 +197,7 @@ class Changes:
             self._fire_extra(found, now)
         else:
             self._fire_instead(found, now)
-        return Outcome(command.id, "fired", now)
+        return Outcome(found.id, "fired", now)
 
     def _fire_extra(self, found: Found, now: int) -> None:
         """One more record of a recurring schedule, which goes on unchanged."""

@@ -66,7 +66,7 @@ class Far:
 
     def first(self) -> int | None:
         """The first place that holds something."""
-        place: int | None = self._connection.execute(SQL["first"]).get
+        place: int | None = self._connection.execute(SQL["first_from"], (0,)).get
         return place
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tidings.domain.command import CONTENT_BYTES
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, ARRIVAL_MASK, digits
 
 PARCEL_BYTES_MAX = 32 * 1024
-CONTENT_BYTES = 16
 
 HEAD = np.dtype(
     [

@@ -13,7 +13,6 @@ ARRIVAL_BITS = 41
 ARRIVAL_MASK = (1 << ARRIVAL_BITS) - 1
 NO_DEADLINE = 9_999_999_999_999_999
 REASONS = ("", "expired", "late_skipped", "late_max")
-NO_CONTENT = bytes(16)
 FEW = 32  # rows for which columns are not worth their trouble
 
 _GROUP = 10_000  # numbers are written four digits at a time

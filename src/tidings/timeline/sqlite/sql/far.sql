@@ -44,12 +44,8 @@ DELETE FROM parcel WHERE place = ?;
 -- What is left of a parcel.
 UPDATE parcel SET heads = ?2, bodies = ?3 WHERE place = ?1;
 
--- name: first
--- The first place that holds something.
-SELECT min(place) FROM (SELECT min(place) AS place FROM far UNION ALL SELECT min(place) FROM parcel);
-
 -- name: first_from
--- The same from a place on.
+-- The first place from one on that holds something.
 SELECT min(place) FROM (
     SELECT min(place) AS place FROM far WHERE place >= ?1 UNION ALL SELECT min(place) FROM parcel WHERE place >= ?1
 );

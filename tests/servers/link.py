@@ -28,6 +28,9 @@ class Link:
             answers.start()
             self._pass_requests()
             answers.join()
+        for rule, _ in self._struck.values():
+            if isinstance(rule, Cut):
+                rule.give_back()
 
     def cut(self) -> None:
         """Close both sides."""

@@ -33,6 +33,7 @@ class Rule:
         self._left = which.get("times", 1)
         self._chance = which.get("chance", 1.0)
         self._random = random.Random(which.get("seed", 0))
+        self._is_ended = False
         self._news = threading.Condition()
 
     def takes(self, request: Request) -> bool:
@@ -49,9 +50,16 @@ class Rule:
                 self._left -= 1
             return True
 
+    def give_back(self) -> None:
+        """A request it took was lost with its connection before it could strike: it may take another."""
+        with self._news:
+            if self._left is not None and not self._is_ended:
+                self._left += 1
+
     def end(self) -> None:
         """Strike no more."""
         with self._news:
+            self._is_ended = True
             self._left = 0
 
     def tell_strike(self) -> None:

@@ -11,6 +11,8 @@ import msgspec
 from tidings.domain.request import Limits
 from tidings.domain.units import DAY_US
 
+Guarantee = Literal["exactly_once", "at_least_once"]
+
 
 class Server(msgspec.Struct, frozen=True):
     """Where the HTTP API listens."""
@@ -48,7 +50,7 @@ class Kafka(msgspec.Struct, frozen=True):
     topics: Literal["create", "expect"] = "create"
     partitions: int = 1
     replication: int = 1
-    release: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    release: Guarantee = "exactly_once"
     security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-256"
     sasl_username: str | None = None

@@ -157,8 +157,12 @@ class Outbox(Protocol):
         """Keep records back, durably: `outgoing` leaves them out until they are freed or dropped."""
         ...
 
-    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
-        """Records that are kept back, of one topic or of all, in order."""
+    async def held_topics(self) -> set[str]:
+        """The topics of which something is kept back."""
+        ...
+
+    async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
+        """Records of a topic that are kept back, in order."""
         ...
 
     async def free(self, offsets: Sequence[int]) -> None:

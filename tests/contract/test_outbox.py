@@ -115,15 +115,31 @@ async def test_what_is_kept_back_holds_up_nobody_and_is_not_forgotten(store: Sto
     await store.settle(6)
     assert [record.offset for record in await store.held("topic-1")] == bad
     assert await store.held("topic-0") == []
-    name = (await store.held())[0].id
+    assert await store.held_topics() == {"topic-1"}
+    name = (await store.held("topic-1"))[0].id
     found = await store.find(ACME, name, NOW)
     assert found is not None
     assert (found.state, found.reason) == ("in_flight", "no such topic")
     await store.free(bad[:2])
-    assert [record.offset for record in await store.held()] == bad[2:]
+    assert [record.offset for record in await store.held("topic-1")] == bad[2:]
+    await store.free(bad[2:])
+    assert await store.held_topics() == set()
     found = await store.find(ACME, name, NOW)
     assert found is not None
     assert found.state == "released"
+
+
+async def test_topics_are_kept_back_each_by_itself_whoever_writes_to_them(store: Store) -> None:
+    """Much of one hides nothing of another; tenants that share a topic keep its order."""
+    for index in range(4):
+        await applied(store, add(f"row-{index}", NOW, tenant=f"t{index % 2}", topic="kafka:shared"))
+        await drain(store, NOW)
+    await applied(store, add("other", NOW, topic="kafka:other"))
+    await drain(store, NOW)
+    await store.hold(range(5), "no such topic")
+    assert await store.held_topics() == {"shared", "other"}
+    assert [record.offset for record in await store.held("shared", 3)] == [0, 1, 2]
+    assert [record.id for record in await store.held("other", 1)] == ["other"]
 
 
 async def test_what_can_never_be_published_is_missed_and_told(store: Store) -> None:
@@ -134,7 +150,7 @@ async def test_what_can_never_be_published_is_missed_and_told(store: Store) -> N
     found = await store.find(ACME, "large", NOW)
     assert found is not None
     assert (found.state, found.reason) == ("missed", "too_large")
-    assert await store.held() == []
+    assert await store.held_topics() == set()
     assert await store.find(ACME, "told", NOW) is not None
 
 

@@ -52,3 +52,34 @@ async def test_a_record_that_is_too_large_is_rejected_and_its_topic_goes_on(site
     found = await site.engine.find(site.name, "row-3")
     assert found is not None
     assert (found.state, found.reason) == ("missed", "too_large")
+
+
+async def test_a_record_that_its_topic_refuses_is_rejected_and_the_others_go_on(site: Site) -> None:
+    """A compacted topic takes nothing without a key."""
+    topic = f"{site.name}-compacted"
+    site.broker.create_topic(topic, cleanup_policy="compact")
+    for number in range(200):
+        key = None if number == 77 else b"key"
+        await site.engine.schedule(site.name, Request(topic, b"%d" % number, key, id=f"row-{number}"))
+    records = await site.read(topic, 199)
+    assert [record.value() for record in records] == [b"%d" % number for number in range(200) if number != 77]
+    (rejection,) = await site.read(f"tidings.rejections.{site.name}", 1)
+    assert dict(headers_of(rejection))["tidings-source-id"] == b"row-77"
+    found = await site.engine.find(site.name, "row-77")
+    assert found is not None
+    assert (found.state, found.reason) == ("missed", "invalid_record")
+
+
+async def test_what_was_kept_back_of_a_topic_leaves_before_what_is_new(broker: Broker, tmp_path: Path) -> None:
+    """While a topic is being trusted again, records of it arrive without end: their order stays."""
+    async with opened(broker, tmp_path, topics="expect") as site:
+        topic = f"{site.name}-missing"
+        sent = 0
+        while sent < 3_000:
+            if sent == 600:
+                broker.create_topic(topic)
+            adds = [site.engine.admit("acme", Request(topic, b"%d" % (sent + number))) for number in range(20)]
+            await site.engine.submit(adds)
+            sent += len(adds)
+        records = await site.read(topic, sent)
+        assert [record.value() for record in records] == [b"%d" % number for number in range(sent)]

@@ -43,6 +43,7 @@ class Forwarder:
         self._thread = ThreadPoolExecutor(1, "tidings-kafka-lane")
         self._settled = self._marked = 0
         self._suspects: dict[str, str] = {}
+        self._trusted = False
         self._pause_s = RETRY_S_MIN
         self.problem: str | None = "not connected to Kafka yet"
         self.failures = 0
@@ -90,7 +91,7 @@ class Forwarder:
         marker = await self._on_thread(self._lane.take_over)
         await self._store.confirm()
         first, following = await self._store.outbox()
-        self._suspects |= {record.topic: "kept back" for record in await self._store.held()}
+        self._suspects |= dict.fromkeys(await self._store.held_topics(), "kept back")
         if marker is None:
             self._marked = first
             return first
@@ -130,6 +131,10 @@ class Forwarder:
 
     async def _without_suspects(self, records: list[Outgoing]) -> list[Outgoing]:
         """Topics that do not take their records hold up nobody else: theirs go another way, in order."""
+        if self._trusted:
+            self._trusted = False
+            still = await self._store.held_topics()
+            self._suspects = {topic: reason for topic, reason in self._suspects.items() if topic in still}
         if not self._suspects:
             return records
         kept = {record.topic: self._suspects[record.topic] for record in records if record.topic in self._suspects}
@@ -137,9 +142,9 @@ class Forwarder:
             await self._store.hold([record.offset for record in records if record.topic == topic], reason)
         return [record for record in records if record.topic not in kept]
 
-    def trust(self, topic: str) -> None:
-        """Nothing of this topic is kept back any more."""
-        self._suspects.pop(topic, None)
+    def trust(self) -> None:
+        """Of some topic nothing is kept back any more. Which, is looked up between two batches: none is on its way."""
+        self._trusted = True
 
     async def _settle(self) -> None:
         if self._marked > self._settled:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import msgspec
+
 from tidings.bus.kafka.forwarder import Forwarder
 from tidings.bus.kafka.lane import Lane, LaneLost
-from tidings.bus.kafka.topics import NoTopic
+from tidings.bus.kafka.topics import OF_THE_RECORD, NoTopic
 from tidings.clock import Clock
 from tidings.domain.command import Add, due_now
 from tidings.domain.destination import join
@@ -22,11 +24,19 @@ from tidings.ports import Store
 LOOK_S = 0.5
 PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
-BATCH_ROWS_MAX = 500
-TOO_LARGE = "too_large"
+BATCH_ROWS_MAX = 1_000
 
 T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
+
+
+class _Topic(msgspec.Struct):
+    """A topic that does not take its records: when to try again, the pause after that, and how many at once."""
+
+    at: int
+    pause_s: float = PAUSE_S_MIN
+    rows: int = BATCH_ROWS_MAX
+    next: int | None = None  # the first offset that is not there, once it is known
 
 
 class Holding:
@@ -46,19 +56,20 @@ class Holding:
         self._stopped = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "tidings-kafka-holding")
         self._taken = False
-        self._next: dict[str, tuple[int, float]] = {}  # by topic: when to try again, and the pause after that
-        self._alone: set[str] = set()  # topics with a record that may be too large: one by one
+        self._topics: dict[str, _Topic] = {}
 
     async def run(self) -> None:
         """Try until stopped."""
         while not self._stopped.is_set():
+            goes_on = False
             with contextlib.suppress(NotOwner, StoreError):
                 if self._owns():
-                    await self._look()
+                    goes_on = await self._look()
                 else:
-                    self._taken = False
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), LOOK_S)
+                    self._let_go()
+            if not goes_on:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopped.wait(), LOOK_S)
         await self._on_thread(self._lane.close)
         self._thread.shutdown(wait=False)
 
@@ -70,60 +81,79 @@ class Holding:
         self._lane.stopping = True
         self._stopped.set()
 
-    async def _look(self) -> None:
-        topics = {record.topic for record in await self._store.held()}
-        for topic in self._next.keys() - topics:
-            del self._next[topic]
-            self._alone.discard(topic)
-            self._forwarder.trust(topic)
+    async def _look(self) -> bool:
+        """Try what may be tried; True if something left, and more of it may follow at once."""
+        topics = await self._store.held_topics()
+        for topic in self._topics.keys() - topics:
+            del self._topics[topic]
+            self._forwarder.trust()
         now = self._clock.elapsed()
+        goes_on = False
         for topic in sorted(topics):
-            at, pause_s = self._next.get(topic, (now, PAUSE_S_MIN))
-            if now >= at:
-                await self._try(topic, pause_s)
+            kept = self._topics.setdefault(topic, _Topic(now))
+            if now >= kept.at:
+                goes_on |= await self._try(topic, kept)
+        return goes_on
 
-    async def _try(self, topic: str, pause_s: float) -> None:
+    async def _try(self, topic: str, kept: _Topic) -> bool:
         try:
-            if not self._taken:
-                await self._on_thread(self._lane.take_over)
-                await self._store.confirm()
-                self._taken = True
-            await self._publish(topic)
-            self._next[topic] = (self._clock.elapsed(), PAUSE_S_MIN)
+            await self._take_over()
+            await self._publish(topic, kept)
         except (LaneLost, NoTopic) as error:
-            self._taken = isinstance(error, NoTopic)
+            if isinstance(error, LaneLost):
+                self._let_go()
             reason = error.topics.get(topic, str(error))
-            logger.warning("%s does not take what is for it, tries again in %.0f s: %s", topic, pause_s, reason)
-            if topic in error.topics and "arge" in reason:
-                await self._too_large(topic, reason)
-            self._next[topic] = (self._clock.elapsed() + int(pause_s * 1_000_000), min(pause_s * 2, PAUSE_S_MAX))
+            if reason in OF_THE_RECORD:
+                await self._narrow(topic, kept, reason)
+                return True
+            logger.warning("%s does not take what is for it, tries again in %.0f s: %s", topic, kept.pause_s, reason)
+            kept.at = self._clock.elapsed() + int(kept.pause_s * 1_000_000)
+            kept.pause_s = min(kept.pause_s * 2, PAUSE_S_MAX)
+            return False
+        kept.pause_s, kept.rows = PAUSE_S_MIN, min(kept.rows * 2, BATCH_ROWS_MAX)
+        return True
 
-    async def _publish(self, topic: str) -> None:
+    async def _take_over(self) -> None:
+        if not self._taken:
+            await self._on_thread(self._lane.take_over)
+            await self._store.confirm()
+            self._taken = True
+
+    def _let_go(self) -> None:
+        """Whether what was sent last is there, is for the markers to say."""
+        self._taken = False
+        for kept in self._topics.values():
+            kept.next = None
+
+    async def _publish(self, topic: str, kept: _Topic) -> None:
         """The next records of a topic; those that a marker shows to be there already are only freed."""
         key = f"{self._lane.key}/{topic}"
-        marker = await self._on_thread(self._lane.marker, key)
-        records = await self._store.held(topic, 1 if topic in self._alone else BATCH_ROWS_MAX)
-        there = [record for record in records if marker is not None and record.offset < marker.next]
-        rest = records[len(there) :]
+        if kept.next is None:
+            marker = await self._on_thread(self._lane.marker, key)
+            kept.next = 0 if marker is None else marker.next
+        records = await self._store.held(topic, kept.rows)
+        rest = [record for record in records if record.offset >= kept.next]
         if rest:
             await self._on_thread(self._lane.publish, rest, key)
+            kept.next = rest[-1].offset + 1
             now = self._clock.now()
             late = [now - record.due for record in rest]
-            self._tell(Released(now, late, frozenset({(rest[0].tenant, join("kafka", topic))})))
+            self._tell(Released(now, late, frozenset({(record.tenant, join("kafka", topic)) for record in rest})))
             if self._forwarder.published is not None:
                 self._forwarder.published(rest)
         await self._store.free([record.offset for record in records])
 
-    async def _too_large(self, topic: str, reason: str) -> None:
-        """Find the record by going one by one; it is missed, and its tenant is told without its value."""
-        if topic not in self._alone:
-            self._alone.add(topic)
-            self._next[topic] = (0, PAUSE_S_MIN)
+    async def _narrow(self, topic: str, kept: _Topic, reason: str) -> None:
+        """Find the record at fault by trying fewer; alone it is missed, and its tenant is told without its value."""
+        if kept.rows > 1:
+            kept.rows = max(1, kept.rows // 8)
             return
         (record,) = await self._store.held(topic, 1)
         now = self._clock.now()
-        await self._store.drop(record.offset, TOO_LARGE, [_rejection(record, reason, now)], now)
-        self._tell(Missed(now, {TOO_LARGE: 1}))
+        word = OF_THE_RECORD[reason]
+        logger.warning("%s is missed: %s does not take it: %s", record.id, topic, reason)
+        await self._store.drop(record.offset, word, [_rejection(record, reason, now)], now)
+        self._tell(Missed(now, {word: 1}))
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

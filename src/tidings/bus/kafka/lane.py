@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidings import crash
 from tidings.bus.kafka.client import Cluster, Watch
-from tidings.bus.kafka.markers import PROGRESS, Marker, encode, read_marker
+from tidings.bus.kafka.markers import HOMES, PROGRESS, Marker, encode, home_of, read_marker
 from tidings.bus.kafka.released import Released
 from tidings.bus.kafka.topics import ABOUT_THE_TOPIC, Topics
 from tidings.domain.errors import TidingsError
@@ -42,6 +42,7 @@ class Lane:
         self._cluster = cluster
         self._store = store
         self.key = f"{cluster.name}/{name}"
+        self._home = 0
         self._refused: dict[str, str] = {}
         self._producer: Producer | None = None
         self._watch = Watch()
@@ -57,7 +58,7 @@ class Lane:
     def marker(self, key: str) -> Marker | None:
         """The last committed marker of this key."""
         try:
-            marker = read_marker(self._cluster, key)
+            marker = read_marker(self._cluster, key, self._home)
         except (KafkaException, SystemError) as error:
             raise LaneLost(str(error.__cause__ or error)) from None
         crash.point("kafka.taken")
@@ -65,7 +66,7 @@ class Lane:
 
     def _renew(self) -> None:
         self.close()
-        self._topics.prepare(PROGRESS)
+        self._home = home_of(self.key, self._topics.prepare(PROGRESS, HOMES))
         self._watch = Watch()
         producer = Producer(self._options(), logger=self._watch.logger)
         self._producer = producer
@@ -142,7 +143,7 @@ class Lane:
             self._refused[message.topic() or ""] = error.str()
 
     def _mark(self, producer: Producer, key: str, following: int) -> None:
-        producer.produce(PROGRESS, encode(Marker(self._store, following)), key, partition=0)
+        producer.produce(PROGRESS, encode(Marker(self._store, following)), key, partition=self._home)
 
     def _options(self) -> dict[str, object]:
         return {"error_cb": self._watch.error} | self._cluster.options(

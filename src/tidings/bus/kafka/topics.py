@@ -28,6 +28,13 @@ ABOUT_THE_TOPIC = {
 }
 
 
+# What says something of one record only: its topic takes others. The reason as the client words it, and as we do.
+OF_THE_RECORD = {
+    KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str(): "too_large",
+    KafkaError(KafkaError.INVALID_RECORD).str(): "invalid_record",
+}
+
+
 class NoTopic(TidingsError):
     """Topics that are not there and could not be made, each with the reason; none: Kafka does not answer."""
 
@@ -42,21 +49,23 @@ class Topics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._admin: AdminClient | None = None
-        self._known: set[str] = set()
+        self._known: dict[str, int] = {}  # how many partitions each has
 
     def forget(self) -> None:
         """Look again next time."""
         self._known.clear()
 
-    def prepare(self, name: str) -> None:
-        """Our own compacted topic, with one partition."""
+    def prepare(self, name: str, partitions: int) -> int:
+        """Our own compacted topic, made if it is not there; answers how many partitions it has."""
         if name not in self._seen():
             config = {"cleanup.policy": "compact", "segment.ms": "3600000"}
-            self._make([NewTopic(name, 1, self._cluster.replication, config=config)])
+            self._make([NewTopic(name, partitions, self._cluster.replication, config=config)])
+            self._seen()
+        return self._known.get(name, partitions)
 
     def ensure(self, names: Set[str]) -> None:
         """Make those that are missing, if that is allowed."""
-        missing = names - self._known
+        missing = names - self._known.keys()
         if not missing or not (missing := missing - self._seen()):
             return
         if not self._cluster.create_topics:
@@ -65,23 +74,25 @@ class Topics:
         partitions, replication = self._cluster.partitions, self._cluster.replication
         self._make([NewTopic(name, partitions, replication) for name in sorted(missing)])
 
-    def _seen(self) -> set[str]:
+    def _seen(self) -> Set[str]:
         try:
-            self._known = set(self._client().list_topics(timeout=ASK_S).topics)
+            topics = self._client().list_topics(timeout=ASK_S).topics
         except KafkaException as error:
             raise NoTopic(f"Kafka does not answer: {error.args[0]}") from None
-        return self._known
+        self._known = {name: len(topic.partitions) for name, topic in topics.items()}
+        return self._known.keys()
 
     def _make(self, topics: list[NewTopic]) -> None:
         failed: dict[str, str] = {}
+        partitions = {topic.topic: topic.num_partitions for topic in topics}
         for name, made in self._client().create_topics(topics, operation_timeout=ASK_S).items():
             try:
                 made.result()
-                self._known.add(name)
+                self._known[name] = partitions[name]
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_ALREADY_EXISTS:
-                    self._known.add(name)
+                    self._known[name] = partitions[name]
                 elif code in ABOUT_THE_TOPIC:
                     failed[name] = f"the topic cannot be made: {error.args[0].str()}"
                 else:

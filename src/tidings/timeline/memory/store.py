@@ -177,8 +177,12 @@ class MemoryStore:
         """Keep records back."""
         self._log.hold(offsets, reason)
 
-    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
-        """Records that are kept back."""
+    async def held_topics(self) -> set[str]:
+        """The topics of which something is kept back."""
+        return self._log.held_topics()
+
+    async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
+        """Records of a topic that are kept back."""
         return self._log.held_records(topic, limit)
 
     async def free(self, offsets: Sequence[int]) -> None:

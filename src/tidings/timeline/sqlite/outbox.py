@@ -19,8 +19,18 @@ _READ = (
     " AND position NOT IN (SELECT offset FROM held) ORDER BY position LIMIT ?"
 )
 _HELD = (
-    f"{_COLUMNS} JOIN held ON held.offset = position JOIN topic ON topic.topic = target / {PARTITIONS_MAX}"
-    " WHERE ?1 IS NULL OR topic.name = ?1 ORDER BY position LIMIT ?2"
+    f"{_COLUMNS} JOIN held ON position = {OUTBOX << OFFSET_BITS} | held.offset"
+    " WHERE held.topic = ? ORDER BY held.offset LIMIT ?"
+)
+# One step for each topic, however much of it is kept back.
+_HELD_TOPICS = (
+    "WITH RECURSIVE each(topic) AS (SELECT min(topic) FROM held UNION ALL"
+    " SELECT (SELECT min(held.topic) FROM held WHERE held.topic > each.topic) FROM each WHERE each.topic IS NOT NULL)"
+    " SELECT topic FROM each WHERE topic IS NOT NULL"
+)
+_HOLD = (
+    f"INSERT OR REPLACE INTO held SELECT position & {OFFSET_MASK}, target / {PARTITIONS_MAX}, ? FROM log"
+    " WHERE position = ?"
 )
 _SPAN = f"SELECT first, next FROM partition WHERE partition = {OUTBOX}"
 _KEPT = "position NOT IN (SELECT offset FROM held)"
@@ -39,10 +49,16 @@ def outgoing(connection: apsw.Connection, writer: Writer, offset: int, limit: in
     return [_outgoing(writer, row) for row in rows]
 
 
-def held(connection: apsw.Connection, writer: Writer, topic: str | None, limit: int) -> list[Outgoing]:
-    """Records that are kept back."""
-    name = None if topic is None else join("kafka", topic)
-    return [_outgoing(writer, row) for row in connection.execute(_HELD, (name, limit)).fetchall()]
+def held_topics(connection: apsw.Connection, writer: Writer) -> set[str]:
+    """The topics of which something is kept back."""
+    return {split(writer.topic_names[number][1])[1] for (number,) in connection.execute(_HELD_TOPICS).fetchall()}
+
+
+def held(connection: apsw.Connection, writer: Writer, topic: str, limit: int) -> list[Outgoing]:
+    """Records of a topic that are kept back, whichever tenant's they are."""
+    numbers = connection.execute("SELECT topic FROM topic WHERE name = ?", (join("kafka", topic),)).fetchall()
+    rows = [row for (number,) in numbers for row in connection.execute(_HELD, (number, limit)).fetchall()]
+    return [_outgoing(writer, row) for row in sorted(rows)[:limit]]
 
 
 def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:
@@ -65,7 +81,7 @@ def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:
 def hold(writer: Writer, offsets: Sequence[int], reason: str) -> None:
     """Keep records back."""
     with writer.transaction() as connection:
-        connection.executemany("INSERT OR REPLACE INTO held VALUES (?, ?)", [(offset, reason) for offset in offsets])
+        connection.executemany(_HOLD, [(reason, OUTBOX << OFFSET_BITS | offset) for offset in offsets])
     writer.held |= dict.fromkeys(offsets, reason)
 
 

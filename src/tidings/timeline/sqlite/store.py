@@ -241,7 +241,12 @@ class SqliteStore:
         await self._writing.run(outbox.hold, self._writer, offsets, reason)
 
     @_translated
-    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
+    async def held_topics(self) -> set[str]:
+        with _known_names():
+            return outbox.held_topics(self._reader, self._writer)
+
+    @_translated
+    async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
         with _known_names():
             return outbox.held(self._reader, self._writer, topic, limit)
 

@@ -155,8 +155,10 @@ CREATE TABLE log (
 -- Records of the outbox that are kept back, because their topic does not take them.
 CREATE TABLE held (
     offset INTEGER PRIMARY KEY,
+    topic INTEGER NOT NULL,
     reason TEXT NOT NULL
 );
+CREATE INDEX held_topic ON held (topic, offset);
 
 -- How far the partitions of Kafka's request topics have been taken in.
 CREATE TABLE source (

@@ -126,15 +126,19 @@ class Engine:
 
     # Changes
 
-    def admit(self, tenant: str, request: Request, *, new: bool = True, now: int | None = None) -> Add:
+    def admit(self, tenant: str, request: Request, *, new: bool = True) -> Add:
         """The command for a request; raises `Invalid`. `new` refuses ids of our own form."""
         try:
-            if new and request.id is not None:
-                check_new_id(request.id)
-            return self.admission.admit(tenant, request, self.clock.now() if now is None else now)
+            return self.command(tenant, request, self.clock.now(), new=new)
         except Invalid as invalid:
             self.tell(Refused(self.clock.now(), tenant, invalid.field))
             raise
+
+    def command(self, tenant: str, request: Request, now: int, *, new: bool = True) -> Add:
+        """The same on any thread: nobody is told of a refusal."""
+        if new and request.id is not None:
+            check_new_id(request.id)
+        return self.admission.admit(tenant, request, now)
 
     async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
         """Commit commands durably, in order, and answer each."""

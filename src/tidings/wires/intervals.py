@@ -57,7 +57,8 @@ class Intervals(Wire):
         if claimed not in {None, tenant}:
             raise Invalid(TENANT_ID, f"{shorten(claimed)!r} is not the topic's tenant {tenant}: leave it out")
         verb = verb_of(found, ACTION, VERBS)
-        schedule_id = id_of(found, ID, verb) or derived_id(record)
+        given = id_of(found, ID, verb)
+        schedule_id = given or derived_id(record)
         if verb not in {"add", "replace"}:
             return Ask(tenant, verb, schedule_id)
         when = required(found, SCHEDULE)
@@ -71,4 +72,4 @@ class Intervals(Wire):
             at=None if recurs else moment(when, record.timestamp_us, SCHEDULE),
             every=interval(when, record.timestamp_us, SCHEDULE) if recurs else None,
         )
-        return Ask(tenant, verb, schedule_id, request)
+        return Ask(tenant, verb, schedule_id, request, reuse=given is None)

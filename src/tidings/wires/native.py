@@ -89,7 +89,8 @@ class Native(Wire):
     def ask(self, tenant: str, record: Record) -> Ask:
         found, passing = _sift(record.headers)
         verb = verb_of(found, ACTION, VERBS)
-        schedule_id = id_of(found, ID, verb) or derived_id(record)
+        given = id_of(found, ID, verb)
+        schedule_id = given or derived_id(record)
         if verb not in {"add", "replace"}:
             return Ask(tenant, verb, schedule_id)
         at, every = text_of(found, AT), text_of(found, EVERY)
@@ -115,7 +116,7 @@ class Native(Wire):
             labels=_labels(found),
             bus=_bus(found),
         )
-        return Ask(tenant, verb, schedule_id, request)
+        return Ask(tenant, verb, schedule_id, request, reuse=given is None)
 
 
 def _sift(headers: Headers) -> tuple[Found, Headers]:

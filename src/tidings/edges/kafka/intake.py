@@ -7,19 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import msgspec
 from confluent_kafka import KafkaException
 
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.topics import NoTopic, Topics
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
-from tidings.domain.destination import join
-from tidings.domain.errors import Invalid, Moved, NotOwner, StoreError
-from tidings.domain.message import Message, pack
+from tidings.domain.errors import Moved, NotOwner, StoreError
+from tidings.edges.kafka.batch import Batch
 from tidings.edges.kafka.reader import Place, Positions, Reader, ReadFailed
 from tidings.engine import Engine
 from tidings.ports import Part
-from tidings.wires.record import Ask, Record, Refusal
 from tidings.wires.wire import Wire
 
 BATCH_RECORDS_MAX = 1_000
@@ -86,28 +82,30 @@ class KafkaIntake:
 
     async def _take(self, reader: Reader) -> None:
         positions: dict[Place, int] = {}
-        reading = self._start(reader.read, BATCH_RECORDS_MAX)
+        reading = self._start(self._read, reader)
         try:
             while not self._stopped.is_set():
-                records = await reading
+                batch = await reading
                 self.problem = None  # Kafka answers, whether there was anything to read or not
                 await self._prepare(reader)
-                reading = self._start(reader.read, BATCH_RECORDS_MAX)
-                if records:
-                    await self._commit(records, reader, positions)
+                reading = self._start(self._read, reader)
+                if batch.ends:
+                    await self._commit(batch, reader, positions)
                     self.problem = None
                 await self._tell_kafka(reader, positions)
         finally:
             await asyncio.wait({reading})
             reading.exception()  # whatever it was, a new reader begins where the store stands
 
-    async def _commit(self, records: list[Record], reader: Reader, positions: dict[Place, int]) -> None:
+    def _read(self, reader: Reader) -> Batch:
+        return Batch(self._engine, self._wire_of, reader.read(BATCH_RECORDS_MAX))
+
+    async def _commit(self, batch: Batch, reader: Reader, positions: dict[Place, int]) -> None:
         """One transaction; while the store is full it is tried again, and nothing more is read."""
-        ends = {(record.topic, record.partition): record.offset + 1 for record in records}
         taken = []
-        for place, end in ends.items():
-            taken.append(Part(*place, positions.get(place, reader.start_of(place)), end))
-        batch = _Batch(self._engine, self._wire_of, records)
+        for place, end in batch.ends.items():
+            expected = positions.get(place, reader.start_of(place))
+            taken.append(Part(reader.source_of(place[0]), place[1], expected, end))
         while True:
             try:
                 await self._engine.take(batch.commands, taken, batch.rejected)
@@ -117,7 +115,9 @@ class KafkaIntake:
                 await self._rest(RETRY_S)
                 if self._stopped.is_set():
                     return
-        positions |= ends
+        positions |= batch.ends
+        for fact in batch.refused:
+            self._engine.tell(fact)
 
     async def _prepare(self, reader: Reader) -> None:
         """What a tenant that has appeared needs: the topics it will be answered on."""
@@ -157,58 +157,3 @@ class KafkaIntake:
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await self._start(work, *arguments)
-
-
-class _Batch:
-    """Records on their way to be commands; what is refused becomes a record on its rejection topic."""
-
-    def __init__(self, engine: Engine, wire_of: Callable[[str], Wire | None], records: list[Record]) -> None:
-        self._engine = engine
-        self._now = engine.clock.now()
-        self._asked: list[tuple[Wire, Record]] = []
-        self.commands: list[Command] = []
-        for record in records:
-            wire = wire_of(record.topic)
-            if wire is not None:
-                self._asked.append((wire, record))
-                self.commands.append(self._command(wire, record))
-
-    def rejected(self, outcomes: Sequence[Outcome]) -> list[Command]:
-        """The rejections that follow from what came of the commands."""
-        more: list[Command] = []
-        for (wire, record), outcome in zip(self._asked, outcomes, strict=True):
-            if outcome.outcome == "rejected":
-                tenant = wire.tenant_of(record.topic) or ""
-                more.append(self._rejection(wire, record, Refusal(tenant, (outcome.reason or "rejected",))))
-        return more
-
-    def _command(self, wire: Wire, record: Record) -> Command:
-        answer = wire.read(record)
-        if isinstance(answer, Refusal):
-            return self._rejection(wire, record, answer)
-        try:
-            return self._of(answer)
-        except Invalid as invalid:
-            return self._rejection(wire, record, wire.refuse(answer.tenant, invalid))
-
-    def _of(self, ask: Ask) -> Command:
-        match ask.verb:
-            case "add" | "replace":
-                assert ask.request is not None, "a wire gives what is to be scheduled"
-                add = self._engine.admit(ask.tenant, ask.request, new=ask.verb == "add", now=self._now)
-                if ask.verb == "replace":
-                    return Replace(add, ask.reuse)
-                return msgspec.structs.replace(add, reuse=True) if ask.reuse else add
-            case "cancel":
-                return Cancel(ask.tenant, ask.id)
-            case "pause":
-                return Pause(ask.tenant, ask.id)
-            case "resume":
-                return Resume(ask.tenant, ask.id)
-            case "fire":
-                return Fire(ask.tenant, ask.id)
-
-    def _rejection(self, wire: Wire, record: Record, refusal: Refusal) -> Add:
-        """A rejection is a schedule like any other, due now."""
-        topic, key, value, headers = wire.rejection(record, refusal)
-        return due_now(refusal.tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)

@@ -1,13 +1,24 @@
 """Reading the request topics. Where to begin is for the store to say, not for Kafka's consumer groups.
 
 Only the owner of the store reads, all partitions: nobody has to be waited for when it dies, as a group would.
+
+A topic that was deleted and made anew is another source, although it has the same name: it is read from its beginning.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
 from tidings.bus.kafka.client import Cluster, quiet
 from tidings.clock import Clock
@@ -35,7 +46,9 @@ class Reader:
         self._clock = clock
         self._look_at = 0
         self._starts: dict[Place, int] = {}
+        self._sources: dict[str, str] = {}  # by topic
         self._told = ""
+        self._admin = AdminClient(cluster.options(), logger=quiet())
         self._consumer = Consumer(
             {"error_cb": self._hear}
             | cluster.options(
@@ -75,6 +88,10 @@ class Reader:
         """The position from which a partition is read."""
         return self._starts[place]
 
+    def source_of(self, topic: str) -> str:
+        """The name under which the store keeps the positions of a topic: its own, and which of that name it is."""
+        return self._sources[topic]
+
     def commit(self, positions: Positions) -> None:
         """Tell Kafka how far we are, for those who look at the group's lag; we do not rely on it."""
         offsets = [TopicPartition(*place, position) for place, position in positions.items()]
@@ -95,18 +112,32 @@ class Reader:
 
     def _look(self) -> None:
         """Read those partitions too that have appeared since."""
+        there = {name: topic for name, topic in self._all().items() if self._pattern.fullmatch(name)}
+        self._identify([name for name, topic in there.items() if topic.error is None])
         found = [
             (name, number)
-            for name, topic in self._all().items()
-            if self._pattern.fullmatch(name) and topic.error is None
-            for number in topic.partitions
+            for name in self._sources.keys() & there.keys()
+            for number in there[name].partitions
             if (name, number) not in self._starts
         ]
         if found:
-            stored = self._positions()
-            places = [TopicPartition(*place, stored.get(place, OFFSET_BEGINNING)) for place in found]
+            known = self._positions()
+            stored = {(name, number): known.get((self._sources[name], number)) for name, number in found}
+            places = [TopicPartition(*place, OFFSET_BEGINNING if at is None else at) for place, at in stored.items()]
             self._consumer.incremental_assign(places)
-            self._starts |= {place: stored.get(place, 0) for place in found}
+            self._starts |= {place: at or 0 for place, at in stored.items()}
+
+    def _identify(self, topics: list[str]) -> None:
+        """Learn which topics these are; one that is no longer the same ends this reader."""
+        if not topics:
+            return
+        for topic, asked in self._admin.describe_topics(TopicCollection(topics), request_timeout=ASK_S).items():
+            try:
+                source = f"{topic}@{asked.result().topic_id}"
+            except KafkaException:
+                continue  # gone meanwhile, or not for us to see: it is asked again
+            if self._sources.setdefault(topic, source) != source:
+                raise ReadFailed(f"{topic} was made anew")
 
     def _all(self) -> dict[str, Any]:
         """Every topic of the cluster. That nobody answers says little; what the client was told before says why."""

@@ -138,7 +138,7 @@ class Outbox(Protocol):
     """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back."""
 
     async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
-        """Records from an offset on (or from the first that is still kept)."""
+        """Records from an offset on (or from the first that is still kept); fewer of large ones, but at least one."""
         ...
 
     async def outbox(self) -> tuple[int, int]:
@@ -162,7 +162,7 @@ class Outbox(Protocol):
         ...
 
     async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
-        """Records of a topic that are kept back, in order."""
+        """Records of a topic that are kept back, in order; fewer of large ones, but at least one."""
         ...
 
     async def free(self, offsets: Sequence[int]) -> None:

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from confluent_kafka import KafkaError
 
 LOG_INFO = 6  # librdkafka tells of a lost connection at this level
+NOT_CONNECTED = "in state CONNECT"  # of a broker that could not be reached to begin with
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -36,7 +38,8 @@ class Watch(logging.Handler):
     """Notices that a connection was lost, which librdkafka mends in silence.
 
     A request that was held up in the network may then still arrive, in the middle of what was sent since: whoever
-    relies on transactions must begin anew with another producer.
+    relies on transactions must begin anew with another producer. A connection that could not be made carried nothing:
+    one broker of several may be away.
     """
 
     def __init__(self) -> None:
@@ -47,12 +50,16 @@ class Watch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if not self.lost and any(word in text for word in ("FAIL", "ERROR", "isconnect", "REQTMOUT", "timed out")):
-            self.lost = text
+        if any(word in text for word in ("FAIL", "ERROR", "isconnect", "REQTMOUT", "timed out")):
+            self._note(text)
 
-    def error(self, error: object) -> None:
+    def error(self, error: KafkaError) -> None:
         """What the client reports by itself."""
-        self.lost = self.lost or str(error)
+        self._note(str(error))
+
+    def _note(self, text: str) -> None:
+        if not self.lost and NOT_CONNECTED not in text:
+            self.lost = text
 
 
 def quiet() -> logging.Logger:

@@ -16,7 +16,8 @@ from tidings.domain.facts import Listener, Released
 from tidings.domain.schedule import Outgoing
 from tidings.ports import Store
 
-BATCH_ROWS_MAX = 4_000
+BATCH_ROWS_MAX = 8_000
+AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
 SETTLE_S = 1.0
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
@@ -111,17 +112,21 @@ class Forwarder:
 
     async def _forward(self, offset: int) -> None:
         settle_at = self._clock.elapsed()
+        ahead: list[Outgoing] = []
         while self._owns() and not self._stopping:
             self._woken.clear()
-            found = await self._store.outgoing(offset, BATCH_ROWS_MAX)
-            records = await self._without_suspects(found)
+            found = ahead or await self._store.outgoing(offset, BATCH_ROWS_MAX)
+            records, ahead = await self._without_suspects(found), []
+            if found:
+                offset = found[-1].offset + 1
             if records:
-                await self._on_thread(self._lane.publish, records)
+                publishing = self._start(self._lane.publish, records)
+                if len(found) >= AHEAD_ROWS_MIN:
+                    ahead = await self._store.outgoing(offset, BATCH_ROWS_MAX)
+                await publishing
                 self._marked, self._pause_s = records[-1].offset + 1, RETRY_S_MIN
                 self._store.arrived(self._marked)
                 self._announce(records)
-            if found:
-                offset = found[-1].offset + 1
             if self._clock.elapsed() >= settle_at:
                 settle_at = self._clock.elapsed() + int(SETTLE_S * 1_000_000)
                 await self._settle()
@@ -164,5 +169,8 @@ class Forwarder:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
 
+    def _start(self, work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
+        return asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        return await self._start(work, *arguments)

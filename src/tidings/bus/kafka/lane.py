@@ -138,8 +138,14 @@ class Lane:
                     break
 
     def _refuse(self, error: KafkaError | None, message: Message) -> None:
-        """Told of records that were not taken, and of nothing else."""
-        if error is not None and error.code() in ABOUT_THE_TOPIC:
+        """Told of records that were not taken, and of nothing else.
+
+        Time that ran out says something of the topic while the broker is there: it has no leader, or too few replicas.
+        """
+        if error is None:
+            return
+        is_late = error.code() == KafkaError._MSG_TIMED_OUT and not self._watch.lost
+        if is_late or error.code() in ABOUT_THE_TOPIC:
             self._refused[message.topic() or ""] = error.str()
 
     def _mark(self, producer: Producer, key: str, following: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidings import crash
+from tidings.bus.kafka.client import Watch
 from tidings.bus.kafka.lane import Lane, LaneLost
 from tidings.bus.kafka.markers import Marker
 from tidings.domain.schedule import Outgoing
@@ -18,7 +19,8 @@ class PlainLane(Lane):
         options = self._options() | {"enable.idempotence": True}
         for name in ("transactional.id", "transaction.timeout.ms"):
             del options[name]
-        self._producer = Producer(options, logger=self._watch.logger)
+        self._watch = Watch()
+        self._producer = Producer(options | {"error_cb": self._watch.error}, logger=self._watch.logger)
         self._failed: list[str] = []
         return None
 

@@ -4,6 +4,7 @@ from collections.abc import Set
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from tidings.bus.kafka.client import Cluster, quiet
@@ -50,6 +51,7 @@ class Topics:
         self._cluster = cluster
         self._admin: AdminClient | None = None
         self._known: dict[str, int] = {}  # how many partitions each has
+        self._leaderless: set[str] = set()
 
     def forget(self) -> None:
         """Look again next time."""
@@ -66,7 +68,14 @@ class Topics:
     def ensure(self, names: Set[str]) -> None:
         """Make those that are missing, if that is allowed."""
         missing = names - self._known.keys()
-        if not missing or not (missing := missing - self._seen()):
+        if not missing:
+            return
+        missing -= self._seen()
+        if away := names & self._leaderless:
+            # Kafka could end no transaction that such a topic is part of.
+            reason = "a partition of it has no leader now"
+            raise NoTopic(f"{', '.join(sorted(away))}: {reason}", dict.fromkeys(away, reason))
+        if not missing:
             return
         if not self._cluster.create_topics:
             reason = "there is no such topic on Kafka, and kafka.topics is expect: make it"
@@ -79,8 +88,9 @@ class Topics:
             topics = self._client().list_topics(timeout=ASK_S).topics
         except KafkaException as error:
             raise NoTopic(f"Kafka does not answer: {error.args[0]}") from None
-        self._known = {name: len(topic.partitions) for name, topic in topics.items()}
-        return self._known.keys()
+        self._leaderless = {name for name, topic in topics.items() if _is_leaderless(topic)}
+        self._known = {name: len(topic.partitions) for name, topic in topics.items() if name not in self._leaderless}
+        return topics.keys()
 
     def _make(self, topics: list[NewTopic]) -> None:
         failed: dict[str, str] = {}
@@ -104,3 +114,7 @@ class Topics:
         if self._admin is None:
             self._admin = AdminClient(self._cluster.options(), logger=quiet())
         return self._admin
+
+
+def _is_leaderless(topic: TopicMetadata) -> bool:
+    return any(partition.leader < 0 for partition in topic.partitions.values())

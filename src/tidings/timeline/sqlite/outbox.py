@@ -1,6 +1,6 @@
 """The outbox: what is released to Kafka, in one order. It lies on the log, in a partition that no topic has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -12,6 +12,7 @@ from tidings.ports import Part
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, OUTBOX, PARTITIONS_MAX, Writer
 
 SLICE_ROWS = 5_000
+READ_BYTES_MAX = 16 * 1024 * 1024
 
 _COLUMNS = "SELECT position, target, id, generation, n, due, released, message, final FROM log"
 _READ = (
@@ -45,8 +46,18 @@ _MOVE = f"UPDATE partition SET first = ?, bytes = bytes - ? WHERE partition = {O
 
 def outgoing(connection: apsw.Connection, writer: Writer, offset: int, limit: int) -> list[Outgoing]:
     """Records from an offset on, without those that are kept back."""
-    rows = connection.execute(_READ, (OUTBOX << OFFSET_BITS | offset, limit)).fetchall()
-    return [_outgoing(writer, row) for row in rows]
+    rows = connection.execute(_READ, (OUTBOX << OFFSET_BITS | offset, limit))
+    return [_outgoing(writer, row) for row in _bounded(rows)]
+
+
+def _bounded(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """As many as fit into memory without harm, and at least one."""
+    size = 0
+    for row in rows:
+        yield row
+        size += len(row[7])
+        if size >= READ_BYTES_MAX:
+            return
 
 
 def held_topics(connection: apsw.Connection, writer: Writer) -> set[str]:
@@ -57,8 +68,8 @@ def held_topics(connection: apsw.Connection, writer: Writer) -> set[str]:
 def held(connection: apsw.Connection, writer: Writer, topic: str, limit: int) -> list[Outgoing]:
     """Records of a topic that are kept back, whichever tenant's they are."""
     numbers = connection.execute("SELECT topic FROM topic WHERE name = ?", (join("kafka", topic),)).fetchall()
-    rows = [row for (number,) in numbers for row in connection.execute(_HELD, (number, limit)).fetchall()]
-    return [_outgoing(writer, row) for row in sorted(rows)[:limit]]
+    rows = [row for (number,) in numbers for row in _bounded(connection.execute(_HELD, (number, limit)))]
+    return [_outgoing(writer, row) for row in _bounded(sorted(rows)[:limit])]
 
 
 def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:

@@ -134,11 +134,11 @@ class Engine:
             self.tell(Refused(self.clock.now(), tenant, invalid.field))
             raise
 
-    def command(self, tenant: str, request: Request, now: int, *, new: bool = True) -> Add:
-        """The same on any thread: nobody is told of a refusal."""
+    def command(self, tenant: str, request: Request, now: int, *, new: bool = True, reuse: bool = False) -> Add:
+        """The same on any thread: nobody is told of a refusal. `reuse` starts a new generation of a finished id."""
         if new and request.id is not None:
             check_new_id(request.id)
-        return self.admission.admit(tenant, request, now)
+        return self.admission.admit(tenant, request, now, reuse=reuse)
 
     async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
         """Commit commands durably, in order, and answer each."""

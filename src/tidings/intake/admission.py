@@ -42,9 +42,10 @@ class Admission:
         # A packed message no longer than this keeps every limit on its parts.
         self._small_bytes = min(limits.value_bytes_max, limits.key_bytes_max, limits.headers_bytes_max)
         self._topics_seen: set[str] = set()
+        self._destinations_seen: dict[tuple[str, str], str] = {}
         self._nameless = count()
 
-    def admit(self, tenant: str, request: Request, now: int) -> Add:
+    def admit(self, tenant: str, request: Request, now: int, *, reuse: bool = False) -> Add:
         """The command for a request; raises `Invalid` with the field at fault."""
         if request.topic not in self._topics_seen:
             self.check_topic(request.topic)
@@ -52,7 +53,8 @@ class Admission:
             self._check_id(request.id)
         destination = request.topic
         if (request.bus or self._bus) == "kafka":
-            destination = self._on_kafka(tenant, request.topic)
+            seen = self._destinations_seen.get((tenant, request.topic))
+            destination = seen or self._on_kafka(tenant, request.topic)
         message = pack(Message(request.key, request.value, request.headers))
         if len(message) > self._small_bytes or len(request.headers) > self.limits.headers_max:
             self._check_sizes(request)
@@ -91,6 +93,7 @@ class Admission:
             None if plain else self._labels(request.labels),
             jitter_us,
             None if request.key is None else crc32(request.key),
+            reuse,
         )
 
     def _on_kafka(self, tenant: str, topic: str) -> str:
@@ -98,7 +101,10 @@ class Admission:
             raise Invalid("bus", "this node has the built-in log only: leave it out, or start with --kafka")
         if reason := self.forbidden(tenant, topic):
             raise Invalid("topic", reason)
-        return KAFKA + topic
+        destination = KAFKA + topic
+        if len(self._destinations_seen) < TOPICS_SEEN_MAX:
+            self._destinations_seen[tenant, topic] = destination
+        return destination
 
     def check_topic(self, topic: str) -> None:
         """Refuse what cannot be a topic's name."""

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
 from tidings.domain.destination import join
 from tidings.domain.errors import Invalid
@@ -54,12 +52,12 @@ class Batch:
 
     def _of(self, ask: Ask) -> Command:
         match ask.verb:
-            case "add" | "replace":
+            case "add":
                 assert ask.request is not None, "a wire gives what is to be scheduled"
-                add = self._engine.command(ask.tenant, ask.request, self._now, new=ask.verb == "add")
-                if ask.verb == "replace":
-                    return Replace(add, ask.reuse)
-                return msgspec.structs.replace(add, reuse=True) if ask.reuse else add
+                return self._engine.command(ask.tenant, ask.request, self._now, reuse=ask.reuse)
+            case "replace":
+                assert ask.request is not None, "a wire gives what is to be scheduled"
+                return Replace(self._engine.command(ask.tenant, ask.request, self._now, new=False), ask.reuse)
             case "cancel":
                 return Cancel(ask.tenant, ask.id)
             case "pause":

@@ -30,8 +30,10 @@ kafka: setup  ## start a real Kafka on localhost:9092 (needs Java 17 and Maven);
 check: lint  ## style, types, layers and the quick tests: under two minutes
 	$(BIN)/pytest -m "not slow and not kill" $(ARGS)
 
+# Kill loops and what takes the time between two events run by themselves, the rest on two processes.
 test: lint  ## everything, slow tests and kill loops too
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -m "not kill" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -m kill $(ARGS)
 
 lint: setup-dev
 	$(BIN)/ruff check $(CODE)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -69,7 +70,7 @@ class Admission:
         lateness = _DEFAULT_LATENESS if plain else _lateness(request)
         at = request.at
         if request.every is None:
-            asked = at if type(at) is int else self._at(at, now)
+            asked = at if type(at) is int else self._at(request, now)
             due = max(asked, now)  # what has passed is due at once: nothing is late before it was taken
             when: When = Once(due)
         else:
@@ -138,13 +139,14 @@ class Admission:
         if size > self.limits.headers_bytes_max:
             raise Invalid("headers", f"have {size} bytes, at most {self.limits.headers_bytes_max} are taken")
 
-    def _at(self, at: int | str | None, now: int) -> int:
+    def _at(self, request: Request, now: int) -> int:
+        at = request.at
         if at is None:
             return now
         if isinstance(at, int):
             return at
         if at[:1] in {"+", "P"} or (at[:1].isdigit() and at[-1:].isalpha() and at[-1:] not in {"Z", "z"}):
-            return advance(now, iso8601.parse_duration(at, "at"))
+            return advance(_since(request, now), iso8601.parse_duration(at, "at"))
         try:
             return iso8601.parse_instant(at)
         except Invalid as invalid:
@@ -154,7 +156,7 @@ class Admission:
         assert request.every is not None
         if request.at is not None:
             raise Invalid("at", "give either 'at' or 'every', not both")
-        every = iso8601.parse_interval(request.every, now)
+        every = iso8601.parse_interval(request.every, _since(request, now))
         if every.period_min_us() < self.limits.period_min_s * SECOND_US:
             raise Invalid("every", f"the period is below the least of {self.limits.period_min_s} s")
         return every
@@ -208,12 +210,16 @@ def _digest(request: Request, destination: str, message: bytes, *, plain: bool) 
     if plain and request.every is None:
         sent = f"{destination} {request.at!r} {_PRIORITIES[request.priority]}".encode()
     else:
-        sent = _encode(
-            msgspec.structs.replace(request, topic=destination, bus=None, id=None, value=None, key=None, headers=())
-        )
+        content: Any = {"topic": destination, "bus": None, "id": None, "since": None}
+        content |= {"value": None, "key": None, "headers": ()}  # they are in the message
+        sent = _encode(msgspec.structs.replace(request, **content))
     digest = _begun.copy()
     digest.update(message + sent)
     return digest.digest()
+
+
+def _since(request: Request, now: int) -> int:
+    return now if request.since is None else request.since
 
 
 def _anywhere(_tenant: str, _topic: str) -> str | None:

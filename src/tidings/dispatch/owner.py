@@ -1,4 +1,4 @@
-"""Ownership of the timeline: taken by a lease, renewed while we live, and the housekeeping that comes with it."""
+"""Ownership of lanes: taken by a lease, renewed while we live, and the housekeeping that comes with it."""
 
 import asyncio
 import contextlib
@@ -14,20 +14,21 @@ TEND_IDLE_S = 0.25
 
 
 class Owner:
-    """Keeps the lease, or stands by until it is free."""
+    """Keeps the leases of our lanes, or stands by until one is free. `follow` is told when that changes."""
 
-    def __init__(self, store: Store, clock: Clock, lease_us: int, wake: Callable[[], None], tell: Listener) -> None:
+    def __init__(self, store: Store, clock: Clock, lease_us: int, follow: Callable[[], None], tell: Listener) -> None:
         self._store = store
         self._clock = clock
         self._lease_us = lease_us
-        self._wake = wake
+        self._follow = follow
         self._tell = tell
         self._stopped = asyncio.Event()
         self._asked = self._owns = False
+        self._lanes: frozenset[int] = frozenset()
         self._error: str | None = None
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether we own the timeline, and if not, what we wait for."""
+        """Whether we own a lane, and if not, what we wait for."""
         if self._owns:
             return True, "ready"
         if not self._asked:
@@ -45,7 +46,7 @@ class Owner:
                 await self._store.resign()
 
     async def try_once(self) -> None:
-        """Take or renew the lease."""
+        """Take or renew the leases."""
         try:
             owns = await self._store.acquire(self._clock.elapsed(), self._lease_us)
             self._error = None
@@ -55,7 +56,10 @@ class Owner:
         if owns != self._owns:
             self._owns = owns
             self._tell(Standing(self._clock.now(), owns))
-            self._wake()
+        lanes = frozenset(lane.number for lane in self._store.lanes())
+        if lanes != self._lanes:
+            self._lanes = lanes
+            self._follow()
 
     def stop(self) -> None:
         """End after the slice in hand."""
@@ -70,7 +74,7 @@ class Owner:
                     more = await self._store.tend(self._clock.now())
                 except (NotOwner, StoreError):
                     more = False
-                self._wake()
+                self._follow()
             await self._pause(0.001 if more else TEND_IDLE_S)
 
     async def _pause(self, seconds: float) -> None:

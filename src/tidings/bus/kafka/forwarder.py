@@ -1,4 +1,4 @@
-"""The forwarder: what lies in the outbox goes to Kafka, in order and once, while this process owns the store."""
+"""The forwarder: what lies in the outbox goes to Kafka, in order and once, while this process owns its lane."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError, TidingsError
 from tidings.domain.facts import Listener, Released
 from tidings.domain.schedule import Outgoing
-from tidings.ports import Store
+from tidings.ports import Outbox
 
 BATCH_ROWS_MAX = 4_000
 SETTLE_S = 1.0
@@ -32,8 +32,8 @@ class Estranged(TidingsError):
 class Forwarder:
     """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
 
-    def __init__(self, store: Store, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
-        self._store = store
+    def __init__(self, outbox: Outbox, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
+        self._outbox = outbox
         self._lane = lane
         self._clock = clock
         self._tell = tell
@@ -46,6 +46,7 @@ class Forwarder:
         self._pause_s = RETRY_S_MIN
         self.problem: str | None = "not connected to Kafka yet"
         self.failures = 0
+        self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
 
     def wake(self) -> None:
@@ -71,6 +72,7 @@ class Forwarder:
                 self._lost(str(error))
                 await self._rest(self._pause_s)
                 self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
+        self.has_ended = True
         await self._on_thread(self._lane.close)
         self._thread.shutdown(wait=False)
 
@@ -88,13 +90,13 @@ class Forwarder:
     async def _take_over(self) -> int:
         """Where to go on. What the marker says is the truth; the store must agree that it can be."""
         marker = await self._on_thread(self._lane.take_over)
-        await self._store.confirm()
-        first, following = await self._store.outbox()
-        self._suspects |= {record.topic: "kept back" for record in await self._store.held()}
+        await self._outbox.confirm()
+        first, following = await self._outbox.outbox()
+        self._suspects |= {record.topic: "kept back" for record in await self._outbox.held()}
         if marker is None:
             self._marked = first
             return first
-        if marker.store != self._store.identity:
+        if marker.store != self._lane.store:
             raise Estranged(
                 f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
                 " one a name of its own (kafka.name)"
@@ -104,7 +106,7 @@ class Forwarder:
                 f"Kafka has records up to {marker.next} of this store, which knows only {first} to {following}: it was"
                 " put back to an older state. Start anew with an empty store and another kafka.name"
             )
-        self._store.arrived(marker.next)
+        self._outbox.arrived(marker.next)
         self._marked = marker.next
         return marker.next
 
@@ -112,12 +114,12 @@ class Forwarder:
         settle_at = self._clock.elapsed()
         while self._owns() and not self._stopping:
             self._woken.clear()
-            found = await self._store.outgoing(offset, BATCH_ROWS_MAX)
+            found = await self._outbox.outgoing(offset, BATCH_ROWS_MAX)
             records = await self._without_suspects(found)
             if records:
                 await self._on_thread(self._lane.publish, records)
                 self._marked, self._pause_s = records[-1].offset + 1, RETRY_S_MIN
-                self._store.arrived(self._marked)
+                self._outbox.arrived(self._marked)
                 self._announce(records)
             if found:
                 offset = found[-1].offset + 1
@@ -134,7 +136,7 @@ class Forwarder:
             return records
         kept = {record.topic: self._suspects[record.topic] for record in records if record.topic in self._suspects}
         for topic, reason in kept.items():
-            await self._store.hold([record.offset for record in records if record.topic == topic], reason)
+            await self._outbox.hold([record.offset for record in records if record.topic == topic], reason)
         return [record for record in records if record.topic not in kept]
 
     def trust(self, topic: str) -> None:
@@ -143,7 +145,7 @@ class Forwarder:
 
     async def _settle(self) -> None:
         if self._marked > self._settled:
-            await self._store.settle(self._marked)
+            await self._outbox.settle(self._marked)
             crash.point("kafka.settled")
             self._settled = self._marked
 
@@ -161,3 +163,28 @@ class Forwarder:
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+
+class Ways:
+    """The ways of all lanes as one, for those who watch; those of lanes that were lost still count."""
+
+    def __init__(self) -> None:
+        self._forwarders: dict[int, Forwarder] = {}
+        self._failures = 0
+
+    def add(self, forwarder: Forwarder, number: int) -> None:
+        """The way of a lane that was gained."""
+        former = self._forwarders.get(number)
+        self._failures += former.failures if former is not None else 0
+        self._forwarders[number] = forwarder
+
+    @property
+    def problem(self) -> str | None:
+        """What one of them waits for."""
+        problems = (forwarder.problem for forwarder in self._forwarders.values() if not forwarder.has_ended)
+        return next((problem for problem in problems if problem is not None), None)
+
+    @property
+    def failures(self) -> int:
+        """How many transactions failed and led to a new take-over."""
+        return self._failures + sum(forwarder.failures for forwarder in self._forwarders.values())

@@ -17,7 +17,7 @@ from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Missed, Released
 from tidings.domain.message import Message, pack, unpack
 from tidings.domain.schedule import Outgoing
-from tidings.ports import Store
+from tidings.ports import Outbox
 
 LOOK_S = 0.5
 PAUSE_S_MIN = 1.0
@@ -35,9 +35,9 @@ class Holding:
     problem: str | None = None
 
     def __init__(
-        self, store: Store, lane: Lane, forwarder: Forwarder, clock: Clock, tell: Listener, owns: Callable[[], bool]
+        self, outbox: Outbox, lane: Lane, forwarder: Forwarder, clock: Clock, tell: Listener, owns: Callable[[], bool]
     ) -> None:
-        self._store = store
+        self._outbox = outbox
         self._lane = lane
         self._forwarder = forwarder
         self._clock = clock
@@ -71,7 +71,7 @@ class Holding:
         self._stopped.set()
 
     async def _look(self) -> None:
-        topics = {record.topic for record in await self._store.held()}
+        topics = {record.topic for record in await self._outbox.held()}
         for topic in self._next.keys() - topics:
             del self._next[topic]
             self._alone.discard(topic)
@@ -86,7 +86,7 @@ class Holding:
         try:
             if not self._taken:
                 await self._on_thread(self._lane.take_over)
-                await self._store.confirm()
+                await self._outbox.confirm()
                 self._taken = True
             await self._publish(topic)
             self._next[topic] = (self._clock.elapsed(), PAUSE_S_MIN)
@@ -102,7 +102,7 @@ class Holding:
         """The next records of a topic; those that a marker shows to be there already are only freed."""
         key = f"{self._lane.key}/{topic}"
         marker = await self._on_thread(self._lane.marker, key)
-        records = await self._store.held(topic, 1 if topic in self._alone else BATCH_ROWS_MAX)
+        records = await self._outbox.held(topic, 1 if topic in self._alone else BATCH_ROWS_MAX)
         there = [record for record in records if marker is not None and record.offset < marker.next]
         rest = records[len(there) :]
         if rest:
@@ -112,7 +112,7 @@ class Holding:
             self._tell(Released(now, late, frozenset({(rest[0].tenant, join("kafka", topic))})))
             if self._forwarder.published is not None:
                 self._forwarder.published(rest)
-        await self._store.free([record.offset for record in records])
+        await self._outbox.free([record.offset for record in records])
 
     async def _too_large(self, topic: str, reason: str) -> None:
         """Find the record by going one by one; it is missed, and its tenant is told without its value."""
@@ -120,13 +120,18 @@ class Holding:
             self._alone.add(topic)
             self._next[topic] = (0, PAUSE_S_MIN)
             return
-        (record,) = await self._store.held(topic, 1)
+        (record,) = await self._outbox.held(topic, 1)
         now = self._clock.now()
-        await self._store.drop(record.offset, TOO_LARGE, [_rejection(record, reason, now)], now)
+        await self._outbox.drop(record.offset, TOO_LARGE, [_rejection(record, reason, now)], now)
         self._tell(Missed(now, {TOO_LARGE: 1}))
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+
+def held_name(lane: int) -> str:
+    """The name of the way by which what a lane keeps back goes; of lane 0 it has been `held` from the beginning."""
+    return "held" if lane == 0 else f"{lane}-held"
 
 
 def _rejection(record: Outgoing, reason: str, now: int) -> Add:

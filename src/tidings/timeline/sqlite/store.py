@@ -54,7 +54,9 @@ def _known_names() -> Iterator[None]:
 
 
 class SqliteStore:
-    """One file. A thread writes, a thread scans; short reads are done where they are asked for."""
+    """One file, and one lane: the store itself. A thread writes, a thread scans; short reads are done where asked."""
+
+    number = 0
 
     def __init__(self, path: str, options: Options) -> None:
         self.path = path
@@ -124,6 +126,9 @@ class SqliteStore:
 
     def next_due(self) -> int | None:
         return self._writer.next_due
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Who does not own the file cannot change what is due."""
 
     async def tend(self, now: int) -> bool:
         return await self._writing.run(self._keeping.tend, now)
@@ -286,6 +291,9 @@ class SqliteStore:
             self._keeping.begin()
         self._writer.refresh()
         return owns
+
+    def lanes(self) -> "Sequence[SqliteStore]":
+        return (self,) if self._writer.token is not None else ()
 
     async def confirm(self) -> None:
         await self._writing.run(self._confirm)

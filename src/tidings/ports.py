@@ -214,6 +214,10 @@ class Ownership(Protocol):
         """The lanes that this process owns now, as far as it can know by itself."""
         ...
 
+    def on_free(self, call: Callable[[], None]) -> None:
+        """Have this called when another process has handed lanes over: it is time to acquire."""
+        ...
+
     async def resign(self) -> None:
         """Hand all lanes over at once."""
         ...

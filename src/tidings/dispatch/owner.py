@@ -23,6 +23,8 @@ class Owner:
         self._follow = follow
         self._tell = tell
         self._stopped = asyncio.Event()
+        self._called = asyncio.Event()
+        store.on_free(self._called.set)
         self._asked = self._owns = False
         self._lanes: frozenset[int] = frozenset()
         self._error: str | None = None
@@ -40,7 +42,7 @@ class Owner:
         """Renew until stopped, then resign."""
         while not self._stopped.is_set():
             await self.try_once()
-            await self._pause(POLL_S if not self._owns else self._lease_us / 4_000_000)
+            await self._rest(POLL_S if not self._owns else self._lease_us / 4_000_000)
         if self._owns:
             with contextlib.suppress(StoreError):  # then the lease runs out by itself
                 await self._store.resign()
@@ -64,6 +66,7 @@ class Owner:
     def stop(self) -> None:
         """End after the slice in hand."""
         self._stopped.set()
+        self._called.set()
 
     async def tend(self) -> None:
         """Do the housekeeping that comes with ownership, slice by slice, until stopped."""
@@ -76,6 +79,12 @@ class Owner:
                     more = False
                 self._follow()
             await self._pause(0.001 if more else TEND_IDLE_S)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until it is time to renew, or somebody has handed lanes over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._called.wait(), seconds)
+        self._called.clear()
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -227,6 +227,9 @@ class MemoryStore:
     async def confirm(self) -> None:
         """Always ours."""
 
+    def on_free(self, call: Callable[[], None]) -> None:
+        """There is no one who could hand over."""
+
     async def resign(self) -> None:
         """There is no one to hand over to."""
 

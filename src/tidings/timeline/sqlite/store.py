@@ -302,5 +302,8 @@ class SqliteStore:
         with self._writer.transaction():
             pass
 
+    def on_free(self, call: Callable[[], None]) -> None:
+        """Who stands by asks often enough."""
+
     async def resign(self) -> None:
         await self._writing.run(self._lease.resign)

@@ -1,0 +1,324 @@
+-- What is done in one round trip, its COMMIT included: each call is a transaction of its own that needs nobody to end it.
+-- A lock is waited for 2 s at most, so that nobody holds up a lane.
+
+-- The clock of the fleet.
+CREATE OR REPLACE FUNCTION tidings.now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- How many slots are in use: they are numbered from 0.
+CREATE OR REPLACE FUNCTION tidings.slots() RETURNS int LANGUAGE sql STABLE AS $$
+    SELECT coalesce(least(max(tenant) * 3 + 3, 768), 0) FROM tidings.tenant
+$$;
+
+-- Under which key an id is known.
+CREATE OR REPLACE FUNCTION tidings.key(tenant text, id text) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT encode(substring(
+        sha256(convert_to(tenant, 'UTF8') || '\x00'::bytea || convert_to(id, 'UTF8')) FROM 1 FOR 16), 'hex')::uuid
+$$;
+
+-- When each lane has work to do, looking from a low-water mark on.
+CREATE OR REPLACE FUNCTION tidings.heads(lanes smallint[], lows bigint[])
+RETURNS TABLE (lane smallint, due bigint) LANGUAGE sql VOLATILE AS $$
+    SELECT l.lane, min(h.due) FROM unnest(lanes, lows) AS l(lane, low)
+    CROSS JOIN generate_series(0, tidings.slots() - 1) AS s(slot)
+    CROSS JOIN LATERAL (
+        SELECT t.due FROM tidings.timeline t
+        WHERE t.lane = l.lane AND t.slot = s.slot AND t.due >= l.low ORDER BY t.due LIMIT 1
+    ) h
+    GROUP BY 1
+$$;
+
+-- Add new one-shots; fails as a whole (TD001) if one of their ids is known.
+CREATE OR REPLACE FUNCTION tidings.schedule(
+    told text, now_ bigint, keys uuid[], key_dues bigint[], key_arrivals bigint[], key_streams int[],
+    dues bigint[], arrivals bigint[], contents uuid[], streams int[], topics int[], lanes smallint[], slots smallint[],
+    parts smallint[], reasons smallint[], ids text[], messages bytea[], deadlines bigint[], labels_ text[]
+) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
+DECLARE
+    added int;
+BEGIN
+    INSERT INTO tidings.registry (key, due, arrival, stream)
+    SELECT * FROM unnest(keys, key_dues, key_arrivals, key_streams) ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS added = ROW_COUNT;
+    IF added < cardinality(keys) THEN
+        RAISE EXCEPTION 'an id is known already' USING ERRCODE = 'TD001';
+    END IF;
+    INSERT INTO tidings.timeline (due, arrival, accepted, content, stream, topic, generation, n, lane, slot, part,
+        reason, id, message, deadline, labels)
+    SELECT r.due, r.arrival, now_, r.content, r.stream, r.topic, 1, 1, r.lane, r.slot, r.part, r.reason, r.id,
+        r.message, r.deadline, r.label
+    FROM unnest(dues, arrivals, contents, streams, topics, lanes, slots, parts, reasons, ids, messages, deadlines, labels_)
+        AS r(due, arrival, content, stream, topic, lane, slot, part, reason, id, message, deadline, label);
+    IF told IS NOT NULL THEN
+        PERFORM pg_notify('tidings', told);
+    END IF;
+END
+$$;
+
+-- The rows of the next batch when more is due than it holds: the first ones by a virtual time, in which a slot's rows
+-- follow each other the faster the larger its share is. Inside a slot what is fresh and what is overdue take turns.
+CREATE OR REPLACE FUNCTION tidings.fair(lane_ smallint, now_ bigint, rows_max int, low bigint)
+RETURNS TABLE (place tid, n int, slot int, due bigint, arrival bigint) LANGUAGE sql VOLATILE AS $$
+    WITH heads AS MATERIALIZED (
+        SELECT s.slot, h.due FROM generate_series(0, tidings.slots() - 1) AS s(slot)
+        CROSS JOIN LATERAL (
+            SELECT t.due FROM tidings.timeline t
+            WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due <= now_ ORDER BY t.due LIMIT 1
+        ) h
+    ), shares AS MATERIALIZED (
+        SELECT slot, due AS head, (ARRAY[60, 30, 10])[slot % 3 + 1]::float8 / count(*) OVER (PARTITION BY slot % 3) AS weight,
+            CASE WHEN count(*) OVER () <= 8 THEN rows_max
+                 ELSE greatest(1, least(rows_max, 8 * rows_max / count(*) OVER ())) END AS most
+        FROM heads
+    ), rows AS (
+        SELECT s.slot, s.head, s.weight, r.*,
+            row_number() OVER (PARTITION BY s.slot, r.fresh ORDER BY r.due, r.arrival) AS rank,
+            count(*) FILTER (WHERE r.fresh) OVER (PARTITION BY s.slot) AS fresh_rows,
+            count(*) FILTER (WHERE NOT r.fresh) OVER (PARTITION BY s.slot) AS old_rows
+        FROM shares s CROSS JOIN LATERAL (
+            (SELECT t.ctid AS place, t.n, t.due, t.arrival, true AS fresh FROM tidings.timeline t
+             WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= greatest(low, now_ - 999999) AND t.due <= now_
+             ORDER BY t.due, t.arrival LIMIT s.most)
+            UNION ALL
+            (SELECT t.ctid, t.n, t.due, t.arrival, false FROM tidings.timeline t
+             WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due < now_ - 999999
+             ORDER BY t.due, t.arrival LIMIT s.most)
+        ) r
+    )
+    SELECT place, n, slot, due, arrival FROM rows
+    ORDER BY (CASE WHEN fresh THEN rank + least(rank - 1, old_rows) ELSE rank + least(rank, fresh_rows) END - 1) / weight,
+        head, due, arrival
+    LIMIT rows_max
+$$;
+
+-- Move one-shots that are due from the timeline to the log or into the outbox, and remember how they ended.
+-- Answers the moment, how late each was, the topics, what was missed by reason, the bytes, how many went into the
+-- outbox, the rows of standing schedules that were chosen too and are left to the caller, and what is due next.
+CREATE OR REPLACE FUNCTION tidings.release(
+    lane_ smallint, token_ uuid, given bigint, capped boolean, rows_max int, low bigint,
+    OUT at bigint, OUT late bigint[], OUT topics int[], OUT missed int[], OUT bytes bigint, OUT handed int,
+    OUT standing bigint[], OUT head bigint, OUT taken int
+) LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    places tid[];
+    following bigint;
+    size bigint;
+BEGIN
+    UPDATE tidings.lane SET turns = turns + 1 WHERE lane.lane = lane_ AND token = token_ RETURNING outbox_next INTO following;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'another node owns this lane' USING ERRCODE = 'TD002';
+    END IF;
+    at := CASE WHEN capped THEN least(given, tidings.now()) ELSE given END;
+    -- all that is due, if the batch holds it
+    SELECT array_agg(r.place ORDER BY r.due, r.arrival), array_agg(ARRAY[r.slot, r.due, r.arrival]) FILTER (WHERE r.n <= 0)
+    INTO places, standing FROM (
+        SELECT s.slot, t.* FROM generate_series(0, tidings.slots() - 1) AS s(slot) CROSS JOIN LATERAL (
+            SELECT t.ctid AS place, t.due, t.arrival, t.n FROM tidings.timeline t
+            WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due <= at
+            ORDER BY t.due, t.arrival LIMIT rows_max + 1
+        ) t LIMIT rows_max + 1
+    ) r;
+    IF cardinality(places) > rows_max THEN
+        SELECT array_agg(f.place), array_agg(ARRAY[f.slot, f.due, f.arrival]) FILTER (WHERE f.n <= 0)
+        INTO places, standing FROM tidings.fair(lane_, at, rows_max, low) f;
+    END IF;
+    SELECT count(*), sum(octet_length(t.message)) INTO taken, size FROM tidings.timeline t WHERE t.ctid = ANY (places);
+    IF size > 8388608 THEN
+        places := places[1:greatest(1, (taken * 8388608 / size)::int)];
+        SELECT array_agg(ARRAY[t.slot, t.due, t.arrival]) FILTER (WHERE t.n <= 0) INTO standing FROM tidings.timeline t WHERE t.ctid = ANY (places);
+    END IF;
+    WITH gone AS (
+        DELETE FROM tidings.timeline t WHERE t.ctid = ANY (ARRAY(
+            SELECT p.ctid FROM tidings.timeline p
+            WHERE p.ctid = ANY (places) AND p.lane = lane_ AND p.due <= at AND p.n > 0 FOR UPDATE SKIP LOCKED
+        )) RETURNING t.*
+    ), numbered AS (
+        SELECT g.*, CASE WHEN g.part < 0 THEN 0 ELSE g.topic END AS series, row_number() OVER (
+            PARTITION BY g.part, CASE WHEN g.part < 0 THEN 0 ELSE g.topic END,
+                g.deadline IS NULL OR g.deadline >= at ORDER BY g.due, g.arrival) AS rank,
+            g.deadline IS NULL OR g.deadline >= at AS leaves
+        FROM gone g
+    ), ends AS (
+        UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.bytes
+        FROM (SELECT series, part, count(*) AS rows, sum(octet_length(message) + octet_length(id) + 64) AS bytes
+              FROM numbered WHERE leaves AND part >= 0 GROUP BY 1, 2) c
+        WHERE p.topic = c.series AND p.part = c.part RETURNING p.topic AS series, p.part, p.next - c.rows - 1 AS base
+    ), placed AS (
+        SELECT n.*, CASE WHEN NOT n.leaves THEN NULL WHEN n.part < 0 THEN following - 1 + n.rank ELSE e.base + n.rank END AS position
+        FROM numbered n LEFT JOIN ends e ON e.series = n.series AND e.part = n.part
+    ), logged AS (
+        INSERT INTO tidings.log (topic, part, final, "offset", due, released, generation, n, id, message)
+        SELECT p.topic, p.part, true, p.position, p.due, release.at, p.generation, p.n, p.id, p.message
+        FROM placed p WHERE p.leaves AND p.part >= 0
+    ), out AS (
+        INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message)
+        SELECT p.position, p.due, release.at, p.topic, p.generation, p.n, p.lane, true, p.id, p.message
+        FROM placed p WHERE p.leaves AND p.part < 0
+    ), ended AS (
+        INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state,
+            reason, id, position, labels)
+        SELECT p.due, p.arrival, release.at, p.accepted, p.content, p.stream, p.topic, p.generation, p.n, p.lane, p.part,
+            CASE WHEN p.leaves THEN 0 ELSE 1 END, CASE WHEN p.leaves THEN 0 ELSE p.reason END, p.id, p.position, p.labels
+        FROM placed p
+    )
+    SELECT array_agg(release.at - p.due) FILTER (WHERE p.leaves AND p.part >= 0),
+        array_agg(DISTINCT p.topic) FILTER (WHERE p.leaves AND p.part >= 0),
+        array_agg(p.reason::int) FILTER (WHERE NOT p.leaves),
+        coalesce(sum(octet_length(p.message)) FILTER (WHERE p.leaves), 0),
+        count(*) FILTER (WHERE p.leaves AND p.part < 0), count(*)
+    INTO late, topics, missed, bytes, handed, taken FROM placed p;
+    IF handed > 0 THEN
+        UPDATE tidings.lane SET outbox_next = following + handed WHERE lane.lane = lane_;
+    END IF;
+    SELECT h.due INTO head FROM tidings.heads(ARRAY[lane_], ARRAY[low]) h;
+END
+$$;
+
+-- Renew a node's leases, give back what is more than its share, take what is free up to it. Shares are even.
+CREATE OR REPLACE FUNCTION tidings.acquire(node_ uuid, name_ text, lease bigint)
+RETURNS TABLE (lane smallint, token uuid, outbox_first bigint, freed boolean)
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
+#variable_conflict use_column
+DECLARE
+    now_ bigint := tidings.now();
+    place int;
+    nodes int;
+    total int;
+    share int;
+    mine int;
+    given int := 0;
+BEGIN
+    INSERT INTO tidings.node AS n (node, name, since, until) VALUES (node_, name_, now_, now_ + lease)
+    ON CONFLICT (node) DO UPDATE SET until = excluded.until;
+    DELETE FROM tidings.node WHERE until < now_ - 60000000;
+    SELECT count(*) FILTER (WHERE n.node < node_), count(*) INTO place, nodes FROM tidings.node n WHERE n.until > now_;
+    SELECT count(*) INTO total FROM tidings.lane;
+    share := total / nodes + (place < total % nodes)::int;
+    UPDATE tidings.lane l SET until = now_ + lease WHERE l.node = node_;
+    GET DIAGNOSTICS mine = ROW_COUNT;
+    IF mine > share THEN
+        UPDATE tidings.lane l SET token = NULL, node = NULL, until = 0 WHERE l.lane IN (
+            SELECT o.lane FROM tidings.lane o WHERE o.node = node_ ORDER BY o.since DESC, o.lane DESC LIMIT mine - share);
+        GET DIAGNOSTICS given = ROW_COUNT;
+    ELSIF mine < share THEN
+        UPDATE tidings.lane l SET token = gen_random_uuid(), node = node_, since = now_, until = now_ + lease
+        WHERE l.lane IN (
+            SELECT o.lane FROM tidings.lane o WHERE o.token IS NULL OR o.until <= now_
+            ORDER BY o.lane LIMIT share - mine FOR UPDATE SKIP LOCKED);
+    END IF;
+    IF given > 0 THEN
+        PERFORM pg_notify('tidings', 'free');
+    END IF;
+    RETURN QUERY SELECT l.lane, l.token, l.outbox_first, given > 0 FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane;
+END
+$$;
+
+-- Hand over everything that a node owns.
+CREATE OR REPLACE FUNCTION tidings.resign(node_ uuid) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
+BEGIN
+    UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = node_;
+    DELETE FROM tidings.node WHERE node = node_;
+    PERFORM pg_notify('tidings', 'free');
+END
+$$;
+
+-- The first step of every write of a lane's owner: it waits for those under way, and fails if another node owns it.
+CREATE OR REPLACE FUNCTION tidings.own(lane_ smallint, token_ uuid) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    following bigint;
+BEGIN
+    UPDATE tidings.lane SET turns = turns + 1 WHERE lane = lane_ AND token = token_ RETURNING outbox_next INTO following;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'another node owns this lane' USING ERRCODE = 'TD002';
+    END IF;
+    RETURN following;
+END
+$$;
+
+-- Drop the oldest records of some topics of a lane, while they are too old or a topic is too large for the lane.
+-- Answers the last topic that was looked at (NULL: those were all) and whether there is more to drop.
+CREATE OR REPLACE FUNCTION tidings.trim(
+    lane_ smallint, token_ uuid, oldest bigint, bytes_max bigint, after int, rows_max int, OUT last int, OUT more boolean
+) LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' SET enable_seqscan = off AS $$
+DECLARE
+    place record;
+    gone record;
+    excess bigint;
+BEGIN
+    PERFORM tidings.own(lane_, token_);
+    more := false;
+    FOR place IN
+        SELECT p.topic, p.part, p.first FROM tidings.partition p
+        WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256 AND p.first < p.next
+    LOOP
+        WITH oldest_rows AS (
+            SELECT l."offset", l.released FROM tidings.log l
+            WHERE l.topic = place.topic AND l.part = place.part AND l."offset" >= place.first
+            ORDER BY l."offset" LIMIT rows_max
+        ), dropped AS (
+            DELETE FROM tidings.log l USING oldest_rows o
+            WHERE l.topic = place.topic AND l.part = place.part AND l."offset" = o."offset" AND o.released < oldest
+            RETURNING l."offset", octet_length(l.message) + octet_length(l.id) + 64 AS bytes
+        )
+        SELECT count(*) AS rows, max("offset") AS last, sum(bytes) AS bytes INTO gone FROM dropped;
+        IF gone.rows > 0 THEN
+            UPDATE tidings.partition p SET first = gone.last + 1, bytes = p.bytes - gone.bytes
+            WHERE p.topic = place.topic AND p.part = place.part;
+            more := more OR gone.rows = rows_max;
+        END IF;
+    END LOOP;
+    FOR place IN
+        SELECT p.topic, sum(p.bytes) - bytes_max AS excess FROM tidings.partition p
+        WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256 GROUP BY 1 HAVING sum(p.bytes) > bytes_max
+    LOOP
+        WITH oldest_rows AS (
+            SELECT l.part, l."offset", l.released, octet_length(l.message) + octet_length(l.id) + 64 AS bytes
+            FROM tidings.partition p CROSS JOIN LATERAL (
+                SELECT * FROM tidings.log l WHERE l.topic = p.topic AND l.part = p.part AND l."offset" >= p.first
+                ORDER BY l."offset" LIMIT rows_max
+            ) l WHERE p.lane = lane_ AND p.topic = place.topic
+        ), summed AS (
+            SELECT part, "offset", bytes, sum(bytes) OVER (ORDER BY released, part, "offset") - bytes AS before
+            FROM oldest_rows ORDER BY released, part, "offset" LIMIT rows_max
+        ), dropped AS (
+            DELETE FROM tidings.log l USING summed s
+            WHERE l.topic = place.topic AND l.part = s.part AND l."offset" = s."offset" AND s.before < place.excess
+            RETURNING l.part, l."offset", s.bytes
+        ), moved AS (
+            UPDATE tidings.partition p SET first = d.last + 1, bytes = p.bytes - d.bytes
+            FROM (SELECT part, max("offset") AS last, sum(bytes) AS bytes, count(*) AS rows FROM dropped GROUP BY 1) d
+            WHERE p.topic = place.topic AND p.part = d.part RETURNING d.rows
+        )
+        SELECT coalesce(sum(rows), 0) AS rows INTO gone FROM moved;
+        more := more OR gone.rows = rows_max;
+    END LOOP;
+    SELECT after + 256 INTO last WHERE EXISTS (SELECT 1 FROM tidings.topic t WHERE t.topic > after + 256);
+END
+$$;
+
+-- Forget schedules that finished before a moment, their ids and histories; answers how many. Ids in use are left for later.
+CREATE OR REPLACE FUNCTION tidings.forget(before bigint, rows_max int) RETURNS int LANGUAGE plpgsql VOLATILE
+SET lock_timeout = '2s' SET enable_seqscan = off AS $$
+DECLARE
+    forgotten int;
+BEGIN
+    WITH old AS MATERIALIZED (
+        SELECT tidings.key(t.name, f.id) AS key, f.stream, f.due, f.arrival FROM tidings.finished f
+        JOIN tidings.tenant t ON t.tenant = f.stream / 3
+        WHERE f.at <= before ORDER BY f.at LIMIT rows_max
+    ), free AS MATERIALIZED (
+        SELECT r.key, r.stream, r.due, r.arrival FROM old o
+        JOIN tidings.registry r ON r.key = o.key AND r.stream = o.stream AND r.due = o.due AND r.arrival = o.arrival
+        ORDER BY r.key FOR UPDATE OF r SKIP LOCKED
+    ), finished AS (
+        DELETE FROM tidings.finished f USING free WHERE f.stream = free.stream AND f.due = free.due AND f.arrival = free.arrival
+    ), told AS (
+        DELETE FROM tidings.history h USING free WHERE h.key = free.key
+    ), gone AS (
+        DELETE FROM tidings.registry r USING free WHERE r.key = free.key RETURNING 1
+    )
+    SELECT count(*) INTO forgotten FROM gone;
+    RETURN forgotten;
+END
+$$;

@@ -11,7 +11,7 @@ from tidings.domain.destination import is_kafka
 from tidings.domain.lateness import Lateness, deadline
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.changes import new_id
-from tidings.timeline.postgres.names import SLOTS, TO_KAFKA
+from tidings.timeline.postgres.names import TO_KAFKA
 from tidings.timeline.postgres.rows import KEY_BYTES, REASONS
 from tidings.timeline.postgres.shared import Arrivals, Shared
 
@@ -64,7 +64,6 @@ class Batch:
             arrays.int4s(streams[order]),
             arrays.int4s(topics[order]),
             arrays.int2s(self._lanes[order]),
-            arrays.int2s(streams[order] % SLOTS),
             arrays.int2s(parts[order]),
             arrays.int2s(reasons),
             arrays.texts([self._ids[index] for index in order]),

@@ -13,13 +13,12 @@ from tidings.ports import Part, Receipt, Taken
 from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
-from tidings.timeline.postgres.pool import Contended, Pool, explained, rows
+from tidings.timeline.postgres.pool import Contended, Pool, rows
 from tidings.timeline.postgres.rows import key_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
 
 TRIES_MAX = 10
-KNOWN = "TD001"
 
 _encode_outcomes = msgspec.msgpack.Encoder().encode
 _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
@@ -78,12 +77,10 @@ class Intake:
         async with self._pool.connection() as connection:
             try:
                 await rows(connection, self._shared.sql["schedule"], (told, now, *batch.columns()))
-            except psycopg.Error as error:
-                if error.sqlstate == KNOWN:
-                    arrivals.undo()
-                    self._shared.give_back(arrivals)
-                    return None
-                raise explained(error) from error
+            except psycopg.errors.UniqueViolation:
+                arrivals.undo()
+                self._shared.give_back(arrivals)
+                return None
         crash.point("intake.committed")
         self._shared.arrived(batch.dues_by_lane())
         return batch.outcomes()

@@ -15,7 +15,7 @@ BLOCK = 100_000
 NEWS_US = 3_000_000  # what is due within this is told to the owner of its lane at once; its polls find the rest
 
 _CALLS = {
-    "schedule": "SELECT tidings.schedule(" + ", ".join(["%s"] * 19) + ")",
+    "schedule": "SELECT tidings.schedule(" + ", ".join(["%s"] * 18) + ")",
     "release": "SELECT * FROM tidings.release(%s, %s, %s, %s, %s, %s)",
     "heads": "SELECT * FROM tidings.heads(%s, %s)",
     "acquire": "SELECT * FROM tidings.acquire(%s, %s, %s)",

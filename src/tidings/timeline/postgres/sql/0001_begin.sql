@@ -92,7 +92,7 @@ CREATE TABLE tidings.timeline (
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
     autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE tidings.timeline ALTER COLUMN message SET STORAGE EXTERNAL;
-CREATE UNIQUE INDEX timeline_order ON tidings.timeline (lane, slot, due, arrival);
+CREATE INDEX timeline_order ON tidings.timeline (lane, slot, due, arrival);
 
 -- Schedules that outlive one release or wait outside of the timeline: recurring and paused ones.
 CREATE TABLE tidings.standing (

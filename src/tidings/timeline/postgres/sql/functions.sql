@@ -29,27 +29,21 @@ RETURNS TABLE (lane smallint, due bigint) LANGUAGE sql VOLATILE AS $$
     GROUP BY 1
 $$;
 
--- Add new one-shots; fails as a whole (TD001) if one of their ids is known.
+-- Add new one-shots; fails as a whole (unique_violation) if one of their ids is known. Columns are taken element by
+-- element: PL/pgSQL holds them unpacked, and unnest would copy each of them once more.
 CREATE OR REPLACE FUNCTION tidings.schedule(
     told text, now_ bigint, keys uuid[], key_dues bigint[], key_arrivals bigint[], key_streams int[],
-    dues bigint[], arrivals bigint[], contents uuid[], streams int[], topics int[], lanes smallint[], slots smallint[],
+    dues bigint[], arrivals bigint[], contents uuid[], streams int[], topics int[], lanes smallint[],
     parts smallint[], reasons smallint[], ids text[], messages bytea[], deadlines bigint[], labels_ text[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
-DECLARE
-    added int;
 BEGIN
     INSERT INTO tidings.registry (key, due, arrival, stream)
-    SELECT * FROM unnest(keys, key_dues, key_arrivals, key_streams) ON CONFLICT DO NOTHING;
-    GET DIAGNOSTICS added = ROW_COUNT;
-    IF added < cardinality(keys) THEN
-        RAISE EXCEPTION 'an id is known already' USING ERRCODE = 'TD001';
-    END IF;
+    SELECT keys[i], key_dues[i], key_arrivals[i], key_streams[i] FROM generate_series(1, cardinality(keys)) AS i;
     INSERT INTO tidings.timeline (due, arrival, accepted, content, stream, topic, generation, n, lane, slot, part,
         reason, id, message, deadline, labels)
-    SELECT r.due, r.arrival, now_, r.content, r.stream, r.topic, 1, 1, r.lane, r.slot, r.part, r.reason, r.id,
-        r.message, r.deadline, r.label
-    FROM unnest(dues, arrivals, contents, streams, topics, lanes, slots, parts, reasons, ids, messages, deadlines, labels_)
-        AS r(due, arrival, content, stream, topic, lane, slot, part, reason, id, message, deadline, label);
+    SELECT dues[i], arrivals[i], now_, contents[i], streams[i], topics[i], 1, 1, lanes[i], streams[i] % 768, parts[i],
+        reasons[i], ids[i], messages[i], deadlines[i], labels_[i]
+    FROM generate_series(1, cardinality(dues)) AS i;
     IF told IS NOT NULL THEN
         PERFORM pg_notify('tidings', told);
     END IF;
@@ -92,6 +86,50 @@ RETURNS TABLE (place tid, n int, slot int, due bigint, arrival bigint) LANGUAGE 
     LIMIT rows_max
 $$;
 
+-- Choose the next batch: the places of its rows, and of those that belong to standing schedules (slot, due, arrival).
+-- All that is due if the batch holds it, or if it is all of one slot and of one age; in fair shares otherwise.
+CREATE OR REPLACE FUNCTION tidings.choose(
+    lane_ smallint, at bigint, rows_max int, low bigint, OUT places tid[], OUT standing bigint[]
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    due_slots int[];
+    fresh int;
+    old int;
+    total int;
+BEGIN
+    SELECT array_agg(s.slot), count(f.due), count(o.due) INTO due_slots, fresh, old
+    FROM generate_series(0, tidings.slots() - 1) AS s(slot)
+    LEFT JOIN LATERAL (
+        SELECT t.due FROM tidings.timeline t WHERE t.lane = lane_ AND t.slot = s.slot
+          AND t.due >= greatest(low, at - 999999) AND t.due <= at ORDER BY t.due LIMIT 1
+    ) f ON true
+    LEFT JOIN LATERAL (
+        SELECT t.due FROM tidings.timeline t WHERE t.lane = lane_ AND t.slot = s.slot
+          AND t.due >= low AND t.due < at - 999999 ORDER BY t.due LIMIT 1
+    ) o ON true
+    WHERE f.due IS NOT NULL OR o.due IS NOT NULL;
+    IF fresh + old > 1 THEN
+        SELECT count(*) INTO total FROM (
+            SELECT 1 FROM unnest(due_slots) AS s(slot) CROSS JOIN LATERAL (
+                SELECT 1 FROM tidings.timeline t
+                WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due <= at LIMIT rows_max + 1
+            ) t LIMIT rows_max + 1
+        ) counted;
+    END IF;
+    IF total > rows_max THEN
+        SELECT array_agg(f.place), array_agg(ARRAY[f.slot, f.due, f.arrival]) FILTER (WHERE f.n <= 0)
+        INTO places, standing FROM tidings.fair(lane_, at, rows_max, low) f;
+    ELSE
+        SELECT array_agg(t.place), array_agg(ARRAY[s.slot, t.due, t.arrival]) FILTER (WHERE t.n <= 0)
+        INTO places, standing FROM unnest(due_slots) AS s(slot) CROSS JOIN LATERAL (
+            SELECT t.ctid AS place, t.due, t.arrival, t.n FROM tidings.timeline t
+            WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due <= at
+            ORDER BY t.due, t.arrival LIMIT rows_max
+        ) t;
+    END IF;
+END
+$$;
+
 -- Move one-shots that are due from the timeline to the log or into the outbox, and remember how they ended.
 -- Answers the moment, how late each was, the topics, what was missed by reason, the bytes, how many went into the
 -- outbox, the rows of standing schedules that were chosen too and are left to the caller, and what is due next.
@@ -99,75 +137,71 @@ CREATE OR REPLACE FUNCTION tidings.release(
     lane_ smallint, token_ uuid, given bigint, capped boolean, rows_max int, low bigint,
     OUT at bigint, OUT late bigint[], OUT topics int[], OUT missed int[], OUT bytes bigint, OUT handed int,
     OUT standing bigint[], OUT head bigint, OUT taken int
-) LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+) LANGUAGE plpgsql VOLATILE
+SET lock_timeout = '2s' SET enable_seqscan = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     places tid[];
+    arrivals bigint[];
+    positions bigint[];
     following bigint;
-    size bigint;
+    most int;
 BEGIN
     UPDATE tidings.lane SET turns = turns + 1 WHERE lane.lane = lane_ AND token = token_ RETURNING outbox_next INTO following;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another node owns this lane' USING ERRCODE = 'TD002';
     END IF;
     at := CASE WHEN capped THEN least(given, tidings.now()) ELSE given END;
-    -- all that is due, if the batch holds it
-    SELECT array_agg(r.place ORDER BY r.due, r.arrival), array_agg(ARRAY[r.slot, r.due, r.arrival]) FILTER (WHERE r.n <= 0)
-    INTO places, standing FROM (
-        SELECT s.slot, t.* FROM generate_series(0, tidings.slots() - 1) AS s(slot) CROSS JOIN LATERAL (
-            SELECT t.ctid AS place, t.due, t.arrival, t.n FROM tidings.timeline t
-            WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due <= at
-            ORDER BY t.due, t.arrival LIMIT rows_max + 1
-        ) t LIMIT rows_max + 1
-    ) r;
-    IF cardinality(places) > rows_max THEN
-        SELECT array_agg(f.place), array_agg(ARRAY[f.slot, f.due, f.arrival]) FILTER (WHERE f.n <= 0)
-        INTO places, standing FROM tidings.fair(lane_, at, rows_max, low) f;
+    SELECT c.places, c.standing INTO places, standing FROM tidings.choose(lane_, at, rows_max, low) c;
+    -- at most 8 MiB, and at least one row
+    SELECT count(*) FILTER (WHERE s.before < 8388608) INTO most FROM (
+        SELECT sum(octet_length(t.message)) OVER (ROWS UNBOUNDED PRECEDING) - octet_length(t.message) AS before
+        FROM unnest(places) AS p(place) JOIN tidings.timeline t ON t.ctid = p.place
+    ) s WHERE cardinality(places) > 0;
+    IF most < cardinality(places) THEN
+        places := places[1:most];
     END IF;
-    SELECT count(*), sum(octet_length(t.message)) INTO taken, size FROM tidings.timeline t WHERE t.ctid = ANY (places);
-    IF size > 8388608 THEN
-        places := places[1:greatest(1, (taken * 8388608 / size)::int)];
-        SELECT array_agg(ARRAY[t.slot, t.due, t.arrival]) FILTER (WHERE t.n <= 0) INTO standing FROM tidings.timeline t WHERE t.ctid = ANY (places);
-    END IF;
-    WITH gone AS (
-        DELETE FROM tidings.timeline t WHERE t.ctid = ANY (ARRAY(
-            SELECT p.ctid FROM tidings.timeline p
-            WHERE p.ctid = ANY (places) AND p.lane = lane_ AND p.due <= at AND p.n > 0 FOR UPDATE SKIP LOCKED
-        )) RETURNING t.*
-    ), numbered AS (
-        SELECT g.*, CASE WHEN g.part < 0 THEN 0 ELSE g.topic END AS series, row_number() OVER (
-            PARTITION BY g.part, CASE WHEN g.part < 0 THEN 0 ELSE g.topic END,
-                g.deadline IS NULL OR g.deadline >= at ORDER BY g.due, g.arrival) AS rank,
-            g.deadline IS NULL OR g.deadline >= at AS leaves
-        FROM gone g
+    -- lock, and number what leaves: those of one partition in order, those for Kafka by the lane's outbox
+    WITH locked AS MATERIALIZED (
+        SELECT t.ctid AS place, t.due, t.arrival, t.part, CASE WHEN t.part < 0 THEN -1 ELSE t.topic END AS series,
+            t.deadline IS NULL OR t.deadline >= at AS leaves, octet_length(t.message) + octet_length(t.id) + 64 AS size
+        FROM tidings.timeline t
+        WHERE t.ctid = ANY (places) AND t.lane = lane_ AND t.due <= at AND t.n > 0 FOR UPDATE SKIP LOCKED
     ), ends AS (
-        UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.bytes
-        FROM (SELECT series, part, count(*) AS rows, sum(octet_length(message) + octet_length(id) + 64) AS bytes
-              FROM numbered WHERE leaves AND part >= 0 GROUP BY 1, 2) c
-        WHERE p.topic = c.series AND p.part = c.part RETURNING p.topic AS series, p.part, p.next - c.rows - 1 AS base
+        UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.size
+        FROM (SELECT series, part, count(*) AS rows, sum(size) AS size FROM locked WHERE leaves AND part >= 0 GROUP BY 1, 2) c
+        WHERE p.topic = c.series AND p.part = c.part RETURNING p.topic AS series, p.part, p.next - c.rows AS base
     ), placed AS (
-        SELECT n.*, CASE WHEN NOT n.leaves THEN NULL WHEN n.part < 0 THEN following - 1 + n.rank ELSE e.base + n.rank END AS position
-        FROM numbered n LEFT JOIN ends e ON e.series = n.series AND e.part = n.part
+        SELECT l.place, l.arrival, l.due, l.leaves, l.part, l.size, CASE WHEN l.leaves THEN coalesce(e.base, following) - 1
+            + row_number() OVER (PARTITION BY l.series, l.part, l.leaves ORDER BY l.due, l.arrival) END AS position
+        FROM locked l LEFT JOIN ends e ON e.series = l.series AND e.part = l.part
+    )
+    SELECT array_agg(p.place), array_agg(p.arrival), array_agg(p.position), count(*),
+        array_agg(release.at - p.due) FILTER (WHERE p.leaves AND p.part >= 0),
+        count(*) FILTER (WHERE p.leaves AND p.part < 0), coalesce(sum(p.size) FILTER (WHERE p.leaves), 0)
+    INTO places, arrivals, positions, taken, late, handed, bytes FROM placed p;
+    -- move
+    WITH gone AS (
+        DELETE FROM tidings.timeline t WHERE t.ctid = ANY (places) RETURNING t.*
+    ), placed AS MATERIALIZED (
+        SELECT g.*, p.position FROM gone g JOIN unnest(arrivals, positions) AS p(arrival, position) USING (arrival)
     ), logged AS (
         INSERT INTO tidings.log (topic, part, final, "offset", due, released, generation, n, id, message)
         SELECT p.topic, p.part, true, p.position, p.due, release.at, p.generation, p.n, p.id, p.message
-        FROM placed p WHERE p.leaves AND p.part >= 0
+        FROM placed p WHERE p.position IS NOT NULL AND p.part >= 0
     ), out AS (
         INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message)
         SELECT p.position, p.due, release.at, p.topic, p.generation, p.n, p.lane, true, p.id, p.message
-        FROM placed p WHERE p.leaves AND p.part < 0
+        FROM placed p WHERE p.position IS NOT NULL AND p.part < 0
     ), ended AS (
         INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state,
             reason, id, position, labels)
         SELECT p.due, p.arrival, release.at, p.accepted, p.content, p.stream, p.topic, p.generation, p.n, p.lane, p.part,
-            CASE WHEN p.leaves THEN 0 ELSE 1 END, CASE WHEN p.leaves THEN 0 ELSE p.reason END, p.id, p.position, p.labels
+            (p.position IS NULL)::int, CASE WHEN p.position IS NULL THEN p.reason ELSE 0 END, p.id, p.position, p.labels
         FROM placed p
     )
-    SELECT array_agg(release.at - p.due) FILTER (WHERE p.leaves AND p.part >= 0),
-        array_agg(DISTINCT p.topic) FILTER (WHERE p.leaves AND p.part >= 0),
-        array_agg(p.reason::int) FILTER (WHERE NOT p.leaves),
-        coalesce(sum(octet_length(p.message)) FILTER (WHERE p.leaves), 0),
-        count(*) FILTER (WHERE p.leaves AND p.part < 0), count(*)
-    INTO late, topics, missed, bytes, handed, taken FROM placed p;
+    SELECT array_agg(DISTINCT p.topic) FILTER (WHERE p.position IS NOT NULL AND p.part >= 0),
+        array_agg(p.reason::int) FILTER (WHERE p.position IS NULL)
+    INTO topics, missed FROM placed p;
     IF handed > 0 THEN
         UPDATE tidings.lane SET outbox_next = following + handed WHERE lane.lane = lane_;
     END IF;

@@ -75,7 +75,7 @@ INSERT INTO tidings.standing AS s (arrival, due, accepted, content, stream, topi
     state, id, message, terms, labels)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (arrival) DO UPDATE SET due = excluded.due, n = excluded.n, fires = excluded.fires,
-    released = excluded.released, state = excluded.state;
+    released = excluded.released, state = excluded.state, terms = excluded.terms;
 
 -- name: forget
 -- Finished schedules whose ids begin a new life.

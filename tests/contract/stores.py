@@ -21,8 +21,8 @@ from tidings.timeline.memory import MemoryStore
 
 LEASE_US = 3_000_000
 
-# A store with four lanes shares a batch out lane by lane and has a partition for each: what is told of one batch, or
-# of which partition a key chooses, holds for a single lane (`one_lane`).
+# A store with four lanes has a batch, an outbox and a partition for each: what is told of one batch, of one order, or
+# of the partition that a key chooses, holds for a single lane and is marked `one_lane`.
 NAMES = ("memory", "sqlite", "postgres", "postgres-4")
 
 # A store that is being written may be named here until its module is there. Empty: every store is mandatory.
@@ -71,6 +71,11 @@ def is_missing(name: str) -> bool:
 def kind(name: str) -> str:
     """The folder of a store."""
     return name.partition("-")[0]
+
+
+def has_lanes(name: str) -> bool:
+    """Whether a store has more than one lane."""
+    return "-" in name
 
 
 def parameters() -> list[object]:

@@ -15,6 +15,7 @@ def nothing(_outcomes: object) -> list[Cancel]:
     return []
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_what_is_due_on_kafka_goes_into_the_outbox_and_not_onto_the_log(store: Store) -> None:
     await applied(store, add("one", NOW + SECOND, topic=ON_KAFKA), add("two", NOW + SECOND, topic="orders"))
     release = await drain(store, NOW + SECOND)
@@ -26,6 +27,7 @@ async def test_what_is_due_on_kafka_goes_into_the_outbox_and_not_onto_the_log(st
     assert await lane_of(store).outbox() == (0, 1)
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_in_flight_until_it_has_arrived(store: Store) -> None:
     await applied(store, add("one", NOW, topic=ON_KAFKA))
     await drain(store, NOW)
@@ -42,6 +44,7 @@ async def test_in_flight_until_it_has_arrived(store: Store) -> None:
     assert outcome.outcome == "already_released"
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_settling_forgets_what_has_arrived_and_keeps_the_rest(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=ON_KAFKA) for index in range(10)))
     await drain(store, NOW)
@@ -54,6 +57,7 @@ async def test_settling_forgets_what_has_arrived_and_keeps_the_rest(store: Store
     assert await lane_of(store).outgoing(0, 100) == []
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_every_occurrence_of_a_recurring_one_is_there_in_order(store: Store) -> None:
     await applied(store, every("tick", NOW, topic=ON_KAFKA))
     for second in range(3):
@@ -106,6 +110,7 @@ async def test_an_add_may_begin_a_new_life_of_a_finished_id(store: Store) -> Non
     assert (found.state, found.generation) == ("pending", 2)
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_what_is_kept_back_holds_up_nobody_and_is_not_forgotten(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=f"kafka:topic-{index % 2}") for index in range(6)))
     await drain(store, NOW)
@@ -126,6 +131,7 @@ async def test_what_is_kept_back_holds_up_nobody_and_is_not_forgotten(store: Sto
     assert found.state == "released"
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_what_can_never_be_published_is_missed_and_told(store: Store) -> None:
     await applied(store, add("large", NOW, topic=ON_KAFKA))
     await drain(store, NOW)
@@ -138,6 +144,7 @@ async def test_what_can_never_be_published_is_missed_and_told(store: Store) -> N
     assert await store.find(ACME, "told", NOW) is not None
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_a_list_by_state_tells_what_is_on_its_way(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=ON_KAFKA) for index in range(4)), add("log", NOW))
     await drain(store, NOW)

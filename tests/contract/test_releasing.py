@@ -107,6 +107,7 @@ async def test_once(store: Store) -> None:
     assert len(await records(store)) == 2
 
 
+@pytest.mark.one_lane("an id chooses the lane, and the lane the partition")
 @pytest.mark.parametrize("partitions", [1, 4, 7])
 async def test_partitions_follow_the_key_or_the_id(open_store: OpenStore, partitions: int) -> None:
     store = await open_store(partitions=partitions)
@@ -232,6 +233,7 @@ async def test_due_is_released_plus_missed(store: Store) -> None:
 # --- batches, and when to wake ---
 
 
+@pytest.mark.one_lane("every lane has a batch of its own")
 async def test_a_batch_is_bounded_and_says_that_there_is_more(store: Store) -> None:
     await applied(store, *(add(None, NOW - number) for number in range(10)))
     sizes = []
@@ -242,12 +244,14 @@ async def test_a_batch_is_bounded_and_says_that_there_is_more(store: Store) -> N
     assert sizes == [4, 4, 2]
 
 
+@pytest.mark.one_lane("every lane has a batch of its own")
 async def test_missed_rows_count_in_a_batch_too(store: Store) -> None:
     await applied(store, *(add(None, NOW - MINUTE, lateness=Lateness(max_us=1)) for _ in range(10)))
     done = await release(store, NOW, 4)
     assert (sum(done.missed.values()), done.more) == (4, True)
 
 
+@pytest.mark.one_lane("every lane has a batch of its own")
 async def test_the_oldest_leaves_first(store: Store) -> None:
     await applied(store, *(add(f"s{number}", NOW - SECOND + number % 10) for number in range(50)))
     await release(store, NOW, 20)

@@ -63,6 +63,7 @@ async def test_a_single_message_of_any_priority_leaves(store: Store, priority: P
     assert await state(store, "single", tenant=GLOBEX) == "released"
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_shares_follow_priority(store: Store) -> None:
     for priority in Priority:
         await burst(store, *many(ROWS, topic=priority.name, priority=priority))
@@ -71,12 +72,14 @@ async def test_shares_follow_priority(store: Store) -> None:
     assert await shares(store) == {"HIGH": 600, "NORMAL": 300, "LOW": 100}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_shares_of_those_who_are_not_there_pass_on(store: Store) -> None:
     await burst(store, *many(ROWS, topic="normal"), *many(ROWS, topic="low", priority=Priority.LOW))
     await release(store, NOW, ROWS)
     assert await shares(store) == {"normal": 750, "low": 250}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_shares_that_are_not_used_up_pass_on(store: Store) -> None:
     await burst(
         store,
@@ -88,6 +91,7 @@ async def test_shares_that_are_not_used_up_pass_on(store: Store) -> None:
     assert await shares(store) == {"high": 20, "low": ROWS - 20}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_tenants_of_one_priority_share_alike(store: Store) -> None:
     tenants = [f"t{number}" for number in range(5)]
     for tenant in tenants:
@@ -96,6 +100,7 @@ async def test_tenants_of_one_priority_share_alike(store: Store) -> None:
     assert [(await shares(store, tenant)).total() for tenant in tenants] == [200] * 5
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_more_tenants_than_rows_all_have_their_turn(store: Store) -> None:
     tenants = [f"t{number:02}" for number in range(30)]
     await burst(store, *(add(None, NOW + number % 3, tenant=tenant) for tenant in tenants for number in range(3)))
@@ -105,6 +110,7 @@ async def test_more_tenants_than_rows_all_have_their_turn(store: Store) -> None:
     assert [(await shares(store, tenant)).total() for tenant in tenants] == [3] * 30
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_a_burst_of_missed_rows_does_not_hold_up_another(store: Store) -> None:
     await burst(store, *many(5_000, due=OVERDUE, lateness=Lateness(max_us=1)), add("single", NOW, tenant=GLOBEX))
     done = await release(store, NOW, ROWS)
@@ -132,6 +138,7 @@ async def test_a_single_message_leaves_beside_a_burst_after_an_outage(store: Sto
 # --- backlog inside a stream ---
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_backlog_takes_at_most_half_while_there_is_fresh_work(store: Store) -> None:
     await burst(store, *many(3 * ROWS, topic="old", due=OVERDUE), *many(ROWS, topic="fresh", due=FRESH))
     done = await release(store, NOW, ROWS)
@@ -139,12 +146,14 @@ async def test_backlog_takes_at_most_half_while_there_is_fresh_work(store: Store
     assert await shares(store) == {"old": ROWS // 2, "fresh": ROWS // 2}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_a_little_fresh_work_leaves_at_once_and_backlog_fills_the_batch(store: Store) -> None:
     await burst(store, *many(3 * ROWS, topic="old", due=OVERDUE), *many(50, topic="fresh", due=FRESH))
     await release(store, NOW, ROWS)
     assert await shares(store) == {"old": ROWS - 50, "fresh": 50}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_what_is_less_than_a_second_overdue_is_fresh(store: Store) -> None:
     await burst(
         store,
@@ -155,6 +164,7 @@ async def test_what_is_less_than_a_second_overdue_is_fresh(store: Store) -> None
     assert await shares(store) == {"old": ROWS // 2, "fresh": ROWS // 2}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_backlog_leaves_oldest_first(store: Store) -> None:
     await burst(store, *(add(f"s{number:04}", OVERDUE + number) for number in reversed(range(400))))
     await release(store, NOW, 100)

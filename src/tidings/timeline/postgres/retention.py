@@ -7,12 +7,13 @@ from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.shared import Shared
 
 SLICE_ROWS = 1_000
+SLICE_PAGES = 64
 PAUSE_US = 1_000_000
 NO_BOUND = 1 << 62
 BEFORE_ALL = -1
 
 _TRIM = "SELECT * FROM tidings.trim(%s, %s, %s, %s, %s, %s)"
-_FORGET = "SELECT tidings.forget(%s, %s)"
+_FORGET = "SELECT * FROM tidings.forget(%s, %s, %s)"
 _RECEIPTS = """
 WITH gone AS (
     DELETE FROM tidings.receipt WHERE ctid = ANY (ARRAY(
@@ -29,6 +30,8 @@ class Retention:
         self._shared = shared
         self._next = 0
         self._after: dict[int, int] = {}
+        self._page = 0
+        self._swept = False
 
     async def trim(self, lanes: Sequence[PostgresLane], now: int) -> bool:
         """One slice of each kind at most once a second; True if there is more."""
@@ -55,8 +58,15 @@ class Retention:
         return bool(more) or last is not None
 
     async def _forget(self, now: int) -> bool:
+        """Some pages of finished schedules; where a round finds something, it is ended at once."""
         options = self._shared.options
         pool, inside = self._shared.pool, self._shared.inside
-        ((forgotten,),) = await pool.call(inside(_FORGET), (now - options.id_retention_us, SLICE_ROWS))
+        values = (now - options.id_retention_us, self._page, SLICE_PAGES)
+        ((forgotten, pages),) = await pool.call(inside(_FORGET), values)
+        self._swept = self._swept or forgotten > 0
+        self._page += SLICE_PAGES
+        more = self._swept
+        if self._page >= pages:
+            self._page, self._swept, more = 0, False, False
         ((gone,),) = await pool.call(inside(_RECEIPTS), (now - options.receipt_retention_us, SLICE_ROWS))
-        return SLICE_ROWS in {forgotten, gone}
+        return more or gone == SLICE_ROWS

@@ -145,7 +145,6 @@ CREATE TABLE tidings.finished (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 50000,
     autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX finished_place ON tidings.finished (stream, due, arrival);
-CREATE INDEX finished_at ON tidings.finished (at);
 CREATE INDEX finished_outbox ON tidings.finished (lane, position) WHERE part < 0 AND position IS NOT NULL;
 
 CREATE TABLE tidings.log (

@@ -1,14 +1,20 @@
 -- What is done in one round trip, its COMMIT included: each call is a transaction of its own that needs nobody to end it.
 -- A lock is waited for 2 s at most, so that nobody holds up a lane.
 
+-- Functions in PL/pgSQL keep their plans; those in SQL would be planned in every call.
+
 -- The clock of the fleet.
-CREATE OR REPLACE FUNCTION tidings.now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+CREATE OR REPLACE FUNCTION tidings.now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+END
 $$;
 
 -- How many slots are in use: they are numbered from 0.
-CREATE OR REPLACE FUNCTION tidings.slots() RETURNS int LANGUAGE sql STABLE AS $$
-    SELECT coalesce(least(max(tenant) * 3 + 3, 768), 0) FROM tidings.tenant
+CREATE OR REPLACE FUNCTION tidings.slots() RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT coalesce(least(max(tenant) * 3 + 3, 768), 0) FROM tidings.tenant);
+END
 $$;
 
 -- Under which key an id is known.
@@ -19,14 +25,20 @@ $$;
 
 -- When each lane has work to do, looking from a low-water mark on.
 CREATE OR REPLACE FUNCTION tidings.heads(lanes smallint[], lows bigint[])
-RETURNS TABLE (lane smallint, due bigint) LANGUAGE sql VOLATILE AS $$
-    SELECT l.lane, min(h.due) FROM unnest(lanes, lows) AS l(lane, low)
-    CROSS JOIN generate_series(0, tidings.slots() - 1) AS s(slot)
+RETURNS TABLE (lane smallint, due bigint) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    slots int := tidings.slots();
+BEGIN
+    RETURN QUERY SELECT l.lane, min(h.due) FROM unnest(lanes, lows) AS l(lane, low)
+    CROSS JOIN generate_series(0, slots - 1) AS s(slot)
     CROSS JOIN LATERAL (
         SELECT t.due FROM tidings.timeline t
         WHERE t.lane = l.lane AND t.slot = s.slot AND t.due >= l.low ORDER BY t.due LIMIT 1
     ) h
-    GROUP BY 1
+    GROUP BY 1;
+END
 $$;
 
 -- Add new one-shots; fails as a whole (unique_violation) if one of their ids is known. Columns are taken element by
@@ -53,9 +65,13 @@ $$;
 -- The rows of the next batch when more is due than it holds: the first ones by a virtual time, in which a slot's rows
 -- follow each other the faster the larger its share is. Inside a slot what is fresh and what is overdue take turns.
 CREATE OR REPLACE FUNCTION tidings.fair(lane_ smallint, now_ bigint, rows_max int, low bigint)
-RETURNS TABLE (place tid, n int, slot int, due bigint, arrival bigint) LANGUAGE sql VOLATILE AS $$
-    WITH heads AS MATERIALIZED (
-        SELECT s.slot, h.due FROM generate_series(0, tidings.slots() - 1) AS s(slot)
+RETURNS TABLE (place tid, n int, slot int, due bigint, arrival bigint, size int) LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    slots int := tidings.slots();
+BEGIN
+    RETURN QUERY WITH heads AS MATERIALIZED (
+        SELECT s.slot, h.due FROM generate_series(0, slots - 1) AS s(slot)
         CROSS JOIN LATERAL (
             SELECT t.due FROM tidings.timeline t
             WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due <= now_ ORDER BY t.due LIMIT 1
@@ -71,34 +87,36 @@ RETURNS TABLE (place tid, n int, slot int, due bigint, arrival bigint) LANGUAGE 
             count(*) FILTER (WHERE r.fresh) OVER (PARTITION BY s.slot) AS fresh_rows,
             count(*) FILTER (WHERE NOT r.fresh) OVER (PARTITION BY s.slot) AS old_rows
         FROM shares s CROSS JOIN LATERAL (
-            (SELECT t.ctid AS place, t.n, t.due, t.arrival, true AS fresh FROM tidings.timeline t
+            (SELECT t.ctid AS place, t.n, t.due, t.arrival, octet_length(t.message) AS size, true AS fresh FROM tidings.timeline t
              WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= greatest(low, now_ - 999999) AND t.due <= now_
              ORDER BY t.due, t.arrival LIMIT s.most)
             UNION ALL
-            (SELECT t.ctid, t.n, t.due, t.arrival, false FROM tidings.timeline t
+            (SELECT t.ctid, t.n, t.due, t.arrival, octet_length(t.message), false FROM tidings.timeline t
              WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due < now_ - 999999
              ORDER BY t.due, t.arrival LIMIT s.most)
         ) r
     )
-    SELECT place, n, slot, due, arrival FROM rows
+    SELECT place, n, slot, due, arrival, size FROM rows
     ORDER BY (CASE WHEN fresh THEN rank + least(rank - 1, old_rows) ELSE rank + least(rank, fresh_rows) END - 1) / weight,
         head, due, arrival
-    LIMIT rows_max
+    LIMIT rows_max;
+END
 $$;
 
 -- Choose the next batch: the places of its rows, and of those that belong to standing schedules (slot, due, arrival).
 -- All that is due if the batch holds it, or if it is all of one slot and of one age; in fair shares otherwise.
 CREATE OR REPLACE FUNCTION tidings.choose(
-    lane_ smallint, at bigint, rows_max int, low bigint, OUT places tid[], OUT standing bigint[]
+    lane_ smallint, at bigint, rows_max int, low bigint, OUT places tid[], OUT standing bigint[], OUT size bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     due_slots int[];
     fresh int;
     old int;
     total int;
+    slots int := tidings.slots();
 BEGIN
     SELECT array_agg(s.slot), count(f.due), count(o.due) INTO due_slots, fresh, old
-    FROM generate_series(0, tidings.slots() - 1) AS s(slot)
+    FROM generate_series(0, slots - 1) AS s(slot)
     LEFT JOIN LATERAL (
         SELECT t.due FROM tidings.timeline t WHERE t.lane = lane_ AND t.slot = s.slot
           AND t.due >= greatest(low, at - 999999) AND t.due <= at ORDER BY t.due LIMIT 1
@@ -117,16 +135,89 @@ BEGIN
         ) counted;
     END IF;
     IF total > rows_max THEN
-        SELECT array_agg(f.place), array_agg(ARRAY[f.slot, f.due, f.arrival]) FILTER (WHERE f.n <= 0)
-        INTO places, standing FROM tidings.fair(lane_, at, rows_max, low) f;
+        SELECT array_agg(f.place), array_agg(ARRAY[f.slot, f.due, f.arrival]) FILTER (WHERE f.n <= 0), sum(f.size)
+        INTO places, standing, size FROM tidings.fair(lane_, at, rows_max, low) f;
     ELSE
-        SELECT array_agg(t.place), array_agg(ARRAY[s.slot, t.due, t.arrival]) FILTER (WHERE t.n <= 0)
-        INTO places, standing FROM unnest(due_slots) AS s(slot) CROSS JOIN LATERAL (
-            SELECT t.ctid AS place, t.due, t.arrival, t.n FROM tidings.timeline t
+        SELECT array_agg(t.place), array_agg(ARRAY[s.slot, t.due, t.arrival]) FILTER (WHERE t.n <= 0), sum(t.size)
+        INTO places, standing, size FROM unnest(due_slots) AS s(slot) CROSS JOIN LATERAL (
+            SELECT t.ctid AS place, t.due, t.arrival, t.n, octet_length(t.message) AS size FROM tidings.timeline t
             WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= low AND t.due <= at
             ORDER BY t.due, t.arrival LIMIT rows_max
         ) t;
     END IF;
+END
+$$;
+
+-- Move rows of one series off the timeline: all of them leave, for one partition or for the outbox.
+CREATE OR REPLACE FUNCTION tidings.move_alike(places tid[], base bigint, at bigint, OUT late bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    WITH gone AS (
+        DELETE FROM tidings.timeline t WHERE t.ctid = ANY (places) RETURNING t.*
+    ), placed AS MATERIALIZED (
+        SELECT g.*, base - 1 + row_number() OVER (ORDER BY g.due, g.arrival) AS position FROM gone g
+    ), logged AS (
+        INSERT INTO tidings.log (topic, part, final, "offset", due, released, generation, n, id, message)
+        SELECT p.topic, p.part, true, p.position, p.due, at, p.generation, p.n, p.id, p.message FROM placed p WHERE p.part >= 0
+    ), out AS (
+        INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message)
+        SELECT p.position, p.due, at, p.topic, p.generation, p.n, p.lane, true, p.id, p.message FROM placed p WHERE p.part < 0
+    ), ended AS (
+        INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state,
+            reason, id, position, labels)
+        SELECT p.due, p.arrival, move_alike.at, p.accepted, p.content, p.stream, p.topic, p.generation, p.n, p.lane, p.part,
+            0, 0, p.id, p.position, p.labels FROM placed p
+    )
+    SELECT array_agg(move_alike.at - p.due) FILTER (WHERE p.part >= 0) INTO late FROM placed p;
+END
+$$;
+
+-- Move rows of any kind off the timeline: each to the end of its partition, into the outbox, or to what was missed.
+CREATE OR REPLACE FUNCTION tidings.move_mixed(
+    places tid[], following bigint, at bigint, OUT late bigint[], OUT topics int[], OUT missed int[], OUT handed int
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    arrivals bigint[];
+    positions bigint[];
+BEGIN
+    WITH rows AS MATERIALIZED (
+        SELECT t.due, t.arrival, t.part, CASE WHEN t.part < 0 THEN -1 ELSE t.topic END AS series,
+            t.deadline IS NULL OR t.deadline >= at AS leaves, octet_length(t.message) + octet_length(t.id) + 64 AS size
+        FROM tidings.timeline t WHERE t.ctid = ANY (places)
+    ), ends AS (
+        UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.size
+        FROM (SELECT series, part, count(*) AS rows, sum(size) AS size FROM rows WHERE leaves AND part >= 0 GROUP BY 1, 2) c
+        WHERE p.topic = c.series AND p.part = c.part RETURNING p.topic AS series, p.part, p.next - c.rows AS base
+    ), placed AS (
+        SELECT r.*, CASE WHEN r.leaves THEN coalesce(e.base, following) - 1
+            + row_number() OVER (PARTITION BY r.series, r.part, r.leaves ORDER BY r.due, r.arrival) END AS position
+        FROM rows r LEFT JOIN ends e ON e.series = r.series AND e.part = r.part
+    )
+    SELECT array_agg(p.arrival), array_agg(p.position), array_agg(at - p.due) FILTER (WHERE p.leaves AND p.part >= 0),
+        count(*) FILTER (WHERE p.leaves AND p.part < 0)
+    INTO arrivals, positions, late, handed FROM placed p;
+    WITH gone AS (
+        DELETE FROM tidings.timeline t WHERE t.ctid = ANY (places) RETURNING t.*
+    ), placed AS MATERIALIZED (
+        SELECT g.*, p.position FROM gone g JOIN unnest(arrivals, positions) AS p(arrival, position) USING (arrival)
+    ), logged AS (
+        INSERT INTO tidings.log (topic, part, final, "offset", due, released, generation, n, id, message)
+        SELECT p.topic, p.part, true, p.position, p.due, at, p.generation, p.n, p.id, p.message
+        FROM placed p WHERE p.position IS NOT NULL AND p.part >= 0
+    ), out AS (
+        INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message)
+        SELECT p.position, p.due, at, p.topic, p.generation, p.n, p.lane, true, p.id, p.message
+        FROM placed p WHERE p.position IS NOT NULL AND p.part < 0
+    ), ended AS (
+        INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state,
+            reason, id, position, labels)
+        SELECT p.due, p.arrival, move_mixed.at, p.accepted, p.content, p.stream, p.topic, p.generation, p.n, p.lane, p.part,
+            (p.position IS NULL)::int, CASE WHEN p.position IS NULL THEN p.reason ELSE 0 END, p.id, p.position, p.labels
+        FROM placed p
+    )
+    SELECT array_agg(DISTINCT p.topic) FILTER (WHERE p.position IS NOT NULL AND p.part >= 0),
+        array_agg(p.reason::int) FILTER (WHERE p.position IS NULL)
+    INTO topics, missed FROM placed p;
 END
 $$;
 
@@ -141,67 +232,43 @@ CREATE OR REPLACE FUNCTION tidings.release(
 SET lock_timeout = '2s' SET enable_seqscan = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     places tid[];
-    arrivals bigint[];
-    positions bigint[];
     following bigint;
-    most int;
+    size bigint;
+    alike record;
 BEGIN
     UPDATE tidings.lane SET turns = turns + 1 WHERE lane.lane = lane_ AND token = token_ RETURNING outbox_next INTO following;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another node owns this lane' USING ERRCODE = 'TD002';
     END IF;
     at := CASE WHEN capped THEN least(given, tidings.now()) ELSE given END;
-    SELECT c.places, c.standing INTO places, standing FROM tidings.choose(lane_, at, rows_max, low) c;
-    -- at most 8 MiB, and at least one row
-    SELECT count(*) FILTER (WHERE s.before < 8388608) INTO most FROM (
-        SELECT sum(octet_length(t.message)) OVER (ROWS UNBOUNDED PRECEDING) - octet_length(t.message) AS before
-        FROM unnest(places) AS p(place) JOIN tidings.timeline t ON t.ctid = p.place
-    ) s WHERE cardinality(places) > 0;
-    IF most < cardinality(places) THEN
-        places := places[1:most];
+    SELECT c.places, c.standing, c.size INTO places, standing, size FROM tidings.choose(lane_, at, rows_max, low) c;
+    IF size > 8388608 THEN
+        places := places[1:greatest(1, (cardinality(places) * 8388608 / size)::int)];
     END IF;
-    -- lock, and number what leaves: those of one partition in order, those for Kafka by the lane's outbox
-    WITH locked AS MATERIALIZED (
-        SELECT t.ctid AS place, t.due, t.arrival, t.part, CASE WHEN t.part < 0 THEN -1 ELSE t.topic END AS series,
-            t.deadline IS NULL OR t.deadline >= at AS leaves, octet_length(t.message) + octet_length(t.id) + 64 AS size
+    -- what somebody is changing is left for later; what was changed meanwhile is no longer there
+    SELECT array_agg(l.ctid) AS places, count(*)::int AS rows, coalesce(sum(l.size), 0) AS size, min(l.topic) AS topic,
+        min(l.part) AS part, min(l.topic) = max(l.topic) AND min(l.part) = max(l.part) AND bool_and(l.leaves) AS one
+    INTO alike FROM (
+        SELECT t.ctid, t.topic, t.part, t.deadline IS NULL OR t.deadline >= at AS leaves,
+            octet_length(t.message) + octet_length(t.id) + 64 AS size
         FROM tidings.timeline t
         WHERE t.ctid = ANY (places) AND t.lane = lane_ AND t.due <= at AND t.n > 0 FOR UPDATE SKIP LOCKED
-    ), ends AS (
-        UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.size
-        FROM (SELECT series, part, count(*) AS rows, sum(size) AS size FROM locked WHERE leaves AND part >= 0 GROUP BY 1, 2) c
-        WHERE p.topic = c.series AND p.part = c.part RETURNING p.topic AS series, p.part, p.next - c.rows AS base
-    ), placed AS (
-        SELECT l.place, l.arrival, l.due, l.leaves, l.part, l.size, CASE WHEN l.leaves THEN coalesce(e.base, following) - 1
-            + row_number() OVER (PARTITION BY l.series, l.part, l.leaves ORDER BY l.due, l.arrival) END AS position
-        FROM locked l LEFT JOIN ends e ON e.series = l.series AND e.part = l.part
-    )
-    SELECT array_agg(p.place), array_agg(p.arrival), array_agg(p.position), count(*),
-        array_agg(release.at - p.due) FILTER (WHERE p.leaves AND p.part >= 0),
-        count(*) FILTER (WHERE p.leaves AND p.part < 0), coalesce(sum(p.size) FILTER (WHERE p.leaves), 0)
-    INTO places, arrivals, positions, taken, late, handed, bytes FROM placed p;
-    -- move
-    WITH gone AS (
-        DELETE FROM tidings.timeline t WHERE t.ctid = ANY (places) RETURNING t.*
-    ), placed AS MATERIALIZED (
-        SELECT g.*, p.position FROM gone g JOIN unnest(arrivals, positions) AS p(arrival, position) USING (arrival)
-    ), logged AS (
-        INSERT INTO tidings.log (topic, part, final, "offset", due, released, generation, n, id, message)
-        SELECT p.topic, p.part, true, p.position, p.due, release.at, p.generation, p.n, p.id, p.message
-        FROM placed p WHERE p.position IS NOT NULL AND p.part >= 0
-    ), out AS (
-        INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message)
-        SELECT p.position, p.due, release.at, p.topic, p.generation, p.n, p.lane, true, p.id, p.message
-        FROM placed p WHERE p.position IS NOT NULL AND p.part < 0
-    ), ended AS (
-        INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state,
-            reason, id, position, labels)
-        SELECT p.due, p.arrival, release.at, p.accepted, p.content, p.stream, p.topic, p.generation, p.n, p.lane, p.part,
-            (p.position IS NULL)::int, CASE WHEN p.position IS NULL THEN p.reason ELSE 0 END, p.id, p.position, p.labels
-        FROM placed p
-    )
-    SELECT array_agg(DISTINCT p.topic) FILTER (WHERE p.position IS NOT NULL AND p.part >= 0),
-        array_agg(p.reason::int) FILTER (WHERE p.position IS NULL)
-    INTO topics, missed FROM placed p;
+    ) l;
+    taken := alike.rows;
+    bytes := alike.size;
+    handed := 0;
+    IF alike.one AND alike.part >= 0 THEN
+        UPDATE tidings.partition p SET next = p.next + alike.rows, bytes = p.bytes + alike.size
+        WHERE p.topic = alike.topic AND p.part = alike.part RETURNING p.next - alike.rows INTO following;
+        SELECT m.late INTO late FROM tidings.move_alike(alike.places, following, at) m;
+        topics := ARRAY[alike.topic];
+    ELSIF alike.one THEN
+        handed := alike.rows;
+        PERFORM tidings.move_alike(alike.places, following, at);
+    ELSIF taken > 0 THEN
+        SELECT m.late, m.topics, m.missed, m.handed INTO late, topics, missed, handed
+        FROM tidings.move_mixed(alike.places, following, at) m;
+    END IF;
     IF handed > 0 THEN
         UPDATE tidings.lane SET outbox_next = following + handed WHERE lane.lane = lane_;
     END IF;
@@ -331,16 +398,19 @@ BEGIN
 END
 $$;
 
--- Forget schedules that finished before a moment, their ids and histories; answers how many. Ids in use are left for later.
-CREATE OR REPLACE FUNCTION tidings.forget(before bigint, rows_max int) RETURNS int LANGUAGE plpgsql VOLATILE
-SET lock_timeout = '2s' SET enable_seqscan = off AS $$
+-- Forget schedules that finished before a moment, their ids and histories, in some pages of the table; answers how many,
+-- and how many pages it has. Ids that somebody is changing are left for later. Pages are looked at one after the other:
+-- an index on the time of the end would cost every release more than this does.
+CREATE OR REPLACE FUNCTION tidings.forget(before bigint, page bigint, pages_max int, OUT forgotten int, OUT pages bigint)
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' SET enable_seqscan = off AS $$
 DECLARE
-    forgotten int;
+    low tid := format('(%s,0)', page)::tid;
+    high tid := format('(%s,0)', page + pages_max)::tid;
 BEGIN
     WITH old AS MATERIALIZED (
         SELECT tidings.key(t.name, f.id) AS key, f.stream, f.due, f.arrival FROM tidings.finished f
         JOIN tidings.tenant t ON t.tenant = f.stream / 3
-        WHERE f.at <= before ORDER BY f.at LIMIT rows_max
+        WHERE f.ctid >= low AND f.ctid < high AND f.at <= before
     ), free AS MATERIALIZED (
         SELECT r.key, r.stream, r.due, r.arrival FROM old o
         JOIN tidings.registry r ON r.key = o.key AND r.stream = o.stream AND r.due = o.due AND r.arrival = o.arrival
@@ -353,6 +423,6 @@ BEGIN
         DELETE FROM tidings.registry r USING free WHERE r.key = free.key RETURNING 1
     )
     SELECT count(*) INTO forgotten FROM gone;
-    RETURN forgotten;
+    pages := pg_relation_size('tidings.finished'::regclass) / current_setting('block_size')::int;
 END
 $$;

@@ -25,6 +25,7 @@ _OPTIONS = (
     f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={LOCK_MS} -c idle_in_transaction_session_timeout={IDLE_MS}"
     " -c jit=off"
 )
+_PATIENT = "-c statement_timeout=0"
 _LIMITS = (
     f"SET LOCAL statement_timeout = {STATEMENT_MS}; SET LOCAL lock_timeout = {LOCK_MS};"
     f" SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; SET LOCAL enable_seqscan = off"
@@ -64,28 +65,28 @@ class Pool:
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(CONNECTIONS_MAX)
         self._closed = False
-        self._options: str | None = _OPTIONS
+        self._takes_options = True
 
-    async def open(self) -> Connection:
-        """A connection of one's own, in which every statement commits by itself."""
+    async def open(self, *, patient: bool = False) -> Connection:
+        """A connection of one's own, in which every statement commits by itself; a patient one waits without end."""
         try:
-            connection = await self._connect()
+            connection = await self._connect(_PATIENT if patient else _OPTIONS)
         except psycopg.Error as error:
             raise StoreError(f"PostgreSQL cannot be reached: {_brief(error)}") from None
         register(connection)
         return connection
 
-    async def _connect(self) -> Connection:
-        more: dict[str, Any] = {} if self._options is None else {"options": self._options}
+    async def _connect(self, options: str) -> Connection:
+        more: dict[str, Any] = {"options": options} if self._takes_options else {}
         try:
             return await AsyncConnection.connect(
                 self._dsn, autocommit=True, prepare_threshold=None, connect_timeout=CONNECT_S_MAX, **_ALIVE, **more
             )
         except psycopg.OperationalError as error:
-            if self._options is None or "unsupported startup parameter" not in str(error):
+            if not self._takes_options or "unsupported startup parameter" not in str(error):
                 raise
-            self._options = None
-            return await self._connect()
+            self._takes_options = False
+            return await self._connect(options)
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:

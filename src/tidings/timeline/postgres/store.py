@@ -23,6 +23,7 @@ from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.reading import Reading
 from tidings.timeline.postgres.retention import Retention
 from tidings.timeline.postgres.shared import Options, Shared
+from tidings.timeline.postgres.vacuum import Vacuum
 from tidings.timeline.postgres.watch import Watch
 
 _META = "SELECT lanes, partitions, created, identity FROM tidings.meta"
@@ -46,6 +47,7 @@ class PostgresStore:
         self._name = shared.options.node or f"{socket.gethostname()}:{os.getpid()}"
         self._free: Callable[[], None] = _nobody
         self._watch = Watch(shared, clock, self._node.hex, self._lanes_are_free)
+        self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
         self._acquiring = asyncio.Lock()
         self.partitions = shared.partitions
 
@@ -66,11 +68,13 @@ class PostgresStore:
             raise
         store = cls(pool, shared, clock or SystemClock())
         store._watch.start()
+        store._vacuum.start()
         return store
 
     async def close(self) -> None:
         """Hand over our lanes and end every connection."""
         await self._watch.stop()
+        await self._vacuum.stop()
         if self._lanes:
             with contextlib.suppress(StoreError):  # then the leases run out by themselves
                 await self.resign()

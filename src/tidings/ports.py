@@ -66,6 +66,11 @@ class ApiKey(msgspec.Struct, frozen=True, gc=False):
 class Timeline(Protocol):
     """The durable, ordered set of what is pending. Each verb says what it makes atomic. Intake may span lanes."""
 
+    @property
+    def intakes_max(self) -> int:
+        """How many transactions of intake it gains from at a time."""
+        ...
+
     def apply(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
     ) -> Awaitable[list[Outcome]]:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -184,7 +185,7 @@ class Postgres:
                 raise failed(f"the server ended before it answered:\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise StartFailed(f"the server did not answer within {START_S_MAX:.0f} s:\n{self.tail()}")
-            time.sleep(LOOK_S)
+            threading.Event().wait(LOOK_S)
 
     def _answers(self) -> bool:
         """Whether it is there, and not somebody else on its port."""

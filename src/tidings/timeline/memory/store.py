@@ -24,6 +24,7 @@ class MemoryStore:
     """Keeps everything in this process and forgets it at its end. Its one lane is the store itself."""
 
     number = 0
+    intakes_max = 1
 
     def __init__(
         self,

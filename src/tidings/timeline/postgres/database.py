@@ -43,6 +43,11 @@ def migrations() -> list[Path]:
     return sorted(Path(str(_SQL)).glob("[0-9][0-9][0-9][0-9]_*.sql"))
 
 
+def functions() -> list[str]:
+    """What is done on the server, as this version of Tidings does it."""
+    return [path.read_text() for path in sorted(Path(str(_SQL)).glob("functions*.sql"))]
+
+
 async def prepare(connection: Connection, schema: str, lanes: int, partitions: int, created: int) -> None:
     """Make what is missing and bring an older layout up to date, in one transaction.
 
@@ -62,7 +67,8 @@ async def prepare(connection: Connection, schema: str, lanes: int, partitions: i
         for step in steps[version:]:
             await _run(connection, schema, step.read_text())
         if version < len(steps):
-            await _run(connection, schema, (_SQL / "functions.sql").read_text())
+            for text in functions():
+                await _run(connection, schema, text)
         if version == 0:
             await _begin(connection, schema, lanes, partitions, created, len(steps))
         elif version < len(steps):

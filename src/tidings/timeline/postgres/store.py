@@ -35,6 +35,8 @@ _REVOKE_KEY = "DELETE FROM tidings.api_key WHERE name = %s RETURNING 1"
 class PostgresStore:
     """One schema of a database. Any node takes changes and answers readers; each lane is released by its owner."""
 
+    intakes_max = 3
+
     def __init__(self, pool: Pool, shared: Shared, clock: Clock) -> None:
         self._pool = pool
         self._shared = shared

@@ -57,6 +57,7 @@ class SqliteStore:
     """One file, and one lane: the store itself. A thread writes, a thread scans; short reads are done where asked."""
 
     number = 0
+    intakes_max = 1
 
     def __init__(self, path: str, options: Options) -> None:
         self.path = path

@@ -110,6 +110,17 @@ async def test_a_lane_that_comes_back_begins_after_its_former_work_has_ended(sce
     await running
 
 
+async def test_a_lane_under_another_lease_is_begun_anew(scene: Scene) -> None:
+    running = asyncio.create_task(scene.lanes.run())
+    scene.own(0)
+    await eventually(lambda: scene.said == ["+0"])
+    scene.store.all[0] = MemoryStore()
+    scene.own(0)
+    await eventually(lambda: scene.said == ["+0", "-0", "+0"])
+    scene.lanes.stop()
+    await running
+
+
 async def test_a_lane_that_fails_ends_the_whole(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(_dispatcher: Dispatcher) -> int:
         raise OSError("broken")

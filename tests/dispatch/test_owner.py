@@ -26,6 +26,7 @@ class Store:
         self.tended = 0
         self.tending: bool | Exception = False
         self.resigned = 0
+        self.lane = MemoryStore()
 
     async def acquire(self, elapsed: int, lease_us: int) -> bool:
         self.asked.append((elapsed, lease_us))
@@ -34,7 +35,7 @@ class Store:
         return self.answer
 
     def lanes(self) -> list[MemoryStore]:
-        return [MemoryStore()] if self.answer is True else []
+        return [self.lane] if self.answer is True else []
 
     def on_free(self, call: Callable[[], None]) -> None:
         self.call = call

@@ -64,8 +64,9 @@ class Lanes:
     def follow(self) -> None:
         """Look which lanes we own now, and wake their dispatchers."""
         owned = {} if self._stopping else {lane.number: lane for lane in self._store.lanes()}
-        for number in self._works.keys() - owned.keys():
-            self._end(number)
+        for number, work in list(self._works.items()):
+            if owned.get(number) is not work.lane:  # also one that was lost and came back: it is another lease
+                self._end(number)
         for number in owned.keys() - self._works.keys():
             self._works[number] = self._begin(owned[number])
         if self._over is not None:
@@ -101,7 +102,7 @@ class Lanes:
         waiter = Waiter()
         lane.watch(waiter.wake)
         companions = [companion for make in self._makers for companion in make(lane)]
-        return _Work(waiter, Dispatcher(lane, self._clock, waiter, self._tell), companions)
+        return _Work(lane, waiter, Dispatcher(lane, self._clock, waiter, self._tell), companions)
 
     def _end(self, number: int) -> None:
         work = self._works.pop(number)
@@ -121,7 +122,8 @@ class Lanes:
 class _Work:
     """What is done on one lane while we own it."""
 
-    def __init__(self, waiter: Waiter, dispatcher: Dispatcher, companions: list[Companion]) -> None:
+    def __init__(self, lane: Lane, waiter: Waiter, dispatcher: Dispatcher, companions: list[Companion]) -> None:
+        self.lane = lane
         self.waiter = waiter
         self.dispatcher = dispatcher
         self.companions = companions

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Standing
-from tidings.ports import Store
+from tidings.ports import Lane, Store
 
 POLL_S = 0.25
 TEND_IDLE_S = 0.25
@@ -26,7 +26,7 @@ class Owner:
         self._called = asyncio.Event()
         store.on_free(self._called.set)
         self._asked = self._owns = False
-        self._lanes: frozenset[int] = frozenset()
+        self._lanes: list[Lane] = []
         self._error: str | None = None
 
     def readiness(self) -> tuple[bool, str]:
@@ -58,7 +58,7 @@ class Owner:
         if owns != self._owns:
             self._owns = owns
             self._tell(Standing(self._clock.now(), owns))
-        lanes = frozenset(lane.number for lane in self._store.lanes())
+        lanes = list(self._store.lanes())
         if lanes != self._lanes:
             self._lanes = lanes
             self._follow()

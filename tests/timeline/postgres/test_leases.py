@@ -85,8 +85,11 @@ async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_s
     assert len(store.lanes()) == 16
     clock.advance(SECOND - 1)
     assert len(store.lanes()) == 16
+    (lane, *_) = store.lanes()
     clock.advance(1)
     assert not store.lanes()
+    with pytest.raises(NotOwner, match="run out"):
+        await lane.release(NOW, 100)
 
 
 async def zombie(open_store: OpenStore) -> tuple[PostgresLane, PostgresStore]:

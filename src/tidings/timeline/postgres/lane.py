@@ -25,20 +25,33 @@ LOCKED_US = 2_000  # how long to leave alone what somebody is changing
 class PostgresLane:
     """One lane, while we own it under a token."""
 
-    def __init__(self, shared: Shared, intake: Intake, number: int, token: UUID, head: Head) -> None:
+    def __init__(
+        self, shared: Shared, intake: Intake, number: int, token: UUID, head: Head, elapsed: Callable[[], int]
+    ) -> None:
         self.number = number
         self.token = token
         self.until = 0
+        self._elapsed = elapsed
         self._shared = shared
         self._intake = intake
         self._head = head
         self._not_before = 0
         self._ahead_us = 0
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether our lease has not run out by our own clock; the store may know better."""
+        return self._elapsed() < self.until
+
+    def _check(self) -> None:
+        if not self.is_ours:
+            raise NotOwner("our lease of this lane has run out")
+
     # Release
 
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
         """Move what is due; with a clock, what is due by both that clock and the store's."""
+        self._check()
         head, news = self._head, self._head.news
         given = now if clock is None else clock.now()
         call = (self.number, self.token, given, clock is not None, rows_max, head.low)
@@ -124,6 +137,7 @@ class PostgresLane:
     async def settle(self, offset: int) -> None:
         """The same, durably, slice by slice."""
         while True:
+            self._check()
             answer = await self._shared.pool.call(self._shared.sql["settle"], (offset, self.number, self.token))
             if not answer:
                 raise NotOwner("another node owns this lane")

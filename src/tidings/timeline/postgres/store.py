@@ -170,7 +170,8 @@ class PostgresStore:
                 self._disown(number)
                 head = self._shared.heads.own(number)
                 head.arrived = first
-                lane = self._lanes[number] = PostgresLane(self._shared, self._intake, number, token, head)
+                lane = PostgresLane(self._shared, self._intake, number, token, head, self._clock.elapsed)
+                self._lanes[number] = lane
                 new.append(number)
             lane.until = until
         return new
@@ -181,8 +182,7 @@ class PostgresStore:
 
     def lanes(self) -> Sequence[PostgresLane]:
         """Those whose lease has not run out by our own clock, counted from before it was asked for."""
-        now = self._clock.elapsed()
-        return [lane for _, lane in sorted(self._lanes.items()) if now < lane.until]
+        return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
 
     def on_free(self, call: Callable[[], None]) -> None:
         """Have this called when another node has handed lanes over."""

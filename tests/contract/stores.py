@@ -81,7 +81,10 @@ def has_lanes(name: str) -> bool:
 def parameters() -> list[object]:
     """The stores for `pytest.fixture(params=...)`; those that are not written yet are skipped and say so."""
     unwritten = pytest.mark.skip(reason="this store is not written yet")
-    return [pytest.param(name, marks=[unwritten] if is_missing(name) else []) for name in NAMES]
+    return [
+        pytest.param(name, marks=[unwritten] if is_missing(name) else [pytest.mark.slow] if has_lanes(name) else [])
+        for name in NAMES
+    ]
 
 
 @contextlib.asynccontextmanager

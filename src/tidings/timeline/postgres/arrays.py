@@ -12,6 +12,7 @@ from psycopg.pq import Format
 _HEADER = Struct(">iiIii")
 _LENGTH = Struct(">i").pack
 _LENGTHS = [_LENGTH(length) for length in range(2_048)]
+_FEW = len(_LENGTHS)
 _NULL = _LENGTH(-1)
 _INT2, _INT4, _INT8, _TEXT, _BYTEA, _UUID = 21, 23, 20, 25, 17, 2950
 
@@ -122,13 +123,15 @@ def _fixed(values: Sequence[int] | Numbers, element: int, form: str, size: int) 
 
 
 def _varied(values: Sequence[bytes | None], element: int) -> bytes:
-    parts = [_header(len(values), element, any(value is None for value in values))]
-    few = len(_LENGTHS)
-    for value in values:
-        if value is None:
-            parts.append(_NULL)
-        else:
-            length = len(value)
-            parts.append(_LENGTHS[length] if length < few else _LENGTH(length))
-            parts.append(value)
+    count = len(values)
+    parts = [b""] * (2 * count + 1)
+    nulls = None in values
+    parts[0] = _header(count, element, nulls)
+    if nulls:
+        parts[1::2] = [_NULL if value is None else _LENGTH(len(value)) for value in values]
+        parts[2::2] = [value or b"" for value in values]
+    else:
+        present: Sequence[bytes] = values  # type: ignore[assignment]
+        parts[1::2] = [_LENGTHS[size] if size < _FEW else _LENGTH(size) for size in map(len, present)]
+        parts[2::2] = present
     return b"".join(parts)

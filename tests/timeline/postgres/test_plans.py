@@ -22,7 +22,7 @@ LANES = 16
 DAY_US = 86_400 * SECOND
 FILL = """
 WITH made AS (
-    SELECT i, tidings.key('acme', 'id-' || i) AS key, %(now)s + (i * 7919 %% 2592000)::bigint * 1000000 AS due
+    SELECT i, tidings.key('acme', 'id-' || i) AS key, %(now)s + (i::bigint * 7919 %% 2592000) * 1000000 AS due
     FROM generate_series(1, %(rows)s) AS i
 ), known AS (INSERT INTO tidings.registry SELECT key, due, i, 1 FROM made)
 INSERT INTO tidings.timeline

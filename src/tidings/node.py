@@ -13,9 +13,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tidings import __version__
+from tidings import __version__, ports
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
+from tidings.dispatch.lanes import Companion
 from tidings.domain.errors import Invalid, NotFound, TidingsError
 from tidings.domain.facts import Listener
 from tidings.domain.names import check_name
@@ -107,8 +108,8 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     """Let the engine read requests from Kafka and release to it."""
     try:
         from tidings.bus.kafka.follow import KafkaFollowing
-        from tidings.bus.kafka.forwarder import Forwarder
-        from tidings.bus.kafka.holding import Holding
+        from tidings.bus.kafka.forwarder import Forwarder, Ways
+        from tidings.bus.kafka.holding import Holding, held_name
         from tidings.bus.kafka.lane import Lane
         from tidings.bus.kafka.plain import PlainLane
         from tidings.edges.kafka.facts import KafkaFacts
@@ -122,25 +123,32 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     from tidings.wires.kaspr import Kaspr
     from tidings.wires.native import Native
 
-    def owns() -> bool:
-        return engine.readiness()[0]
-
     cluster, destinations = _cluster(config), Destinations()
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     identity = engine.store.identity
     kind = Lane if config.kafka.release == "exactly_once" else PlainLane
-    forwarder = Forwarder(engine.store, kind(cluster, identity), engine.clock, engine.tell, owns)
-    forwarder.published = None if facts is None else facts.released
+    ways = Ways()
+
+    def accompany(lane: ports.Lane) -> list[Companion]:
+        def owns() -> bool:
+            return any(owned.number == lane.number for owned in engine.store.lanes())
+
+        way, aside = (kind(cluster, identity, name) for name in (str(lane.number), held_name(lane.number)))
+        forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns)
+        forwarder.published = None if facts is None else facts.released
+        ways.add(forwarder, lane.number)
+        return [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
+
     wires = [Etf1(destinations=destinations), Intervals(destinations), Kaspr(destinations), Native(destinations)]
     engine.admission.forbidden = destinations.forbidden
     intake = KafkaIntake(engine, cluster, wires, [SCHEDULES])
-    aside = kind(cluster, identity, "held")
-    engine.accompany(forwarder, intake, Holding(engine.store, aside, forwarder, engine.clock, engine.tell, owns))
+    engine.lanes.accompany(accompany)
+    engine.accompany(intake)
     if facts is not None:
         engine.listen(facts)
         engine.accompany(facts)
     lost = (lambda: 0) if facts is None else (lambda: facts.dropped)
-    metrics = KafkaMetrics(forwarder, intake, engine.store.next_due, engine.clock, lost)
+    metrics = KafkaMetrics(ways, intake, engine.lanes.next_due, engine.clock, lost)
     engine.listen(metrics)
     if config.kafka.stats == "on":
         engine.accompany(KafkaStats(metrics))
@@ -217,7 +225,7 @@ async def _serve(
             logger.warning("%s; takes over when it is free", reason, extra={"store": config.store.path})
         await _until(stop, engine)
         logger.info("stopping: the batch in hand is finished first")
-        engine.dispatcher.stop()
+        engine.lanes.stop()
 
 
 async def _until(stop: asyncio.Event, engine: Engine) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.servers.downloads import Missing
 from tests.servers.kafka import Broker
+from tests.servers.postgres import Postgres
 
 
 def leave_out(missing: Missing) -> NoReturn:
@@ -35,3 +36,14 @@ def topic(broker: Broker) -> str:
     name = f"topic-{uuid.uuid4()}"
     broker.create_topic(name)
     return name
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One server for all tests that leave it as they found it; each store in a schema of its own."""
+    try:
+        started = Postgres.start()
+    except Missing as missing:
+        leave_out(missing)
+    with started:
+        yield started

@@ -24,8 +24,11 @@ logger = logging.getLogger("tidings.kafka")
 class Way(Protocol):
     """The way to Kafka, as far as it is watched."""
 
-    problem: str | None
-    failures: int
+    @property
+    def problem(self) -> str | None: ...
+
+    @property
+    def failures(self) -> int: ...
 
 
 class Requests(Protocol):

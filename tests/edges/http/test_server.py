@@ -53,6 +53,9 @@ class StandbyStore(MemoryStore):
     async def acquire(self, elapsed: int, lease_us: int) -> bool:
         return False
 
+    def lanes(self) -> tuple[()]:
+        return ()
+
 
 async def test_who_stands_by_is_not_ready() -> None:
     async with serving(StandbyStore()) as site:

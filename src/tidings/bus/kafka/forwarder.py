@@ -1,4 +1,4 @@
-"""The forwarder: what lies in the outbox goes to Kafka, in order and once, while this process owns the store."""
+"""The forwarder: what lies in the outbox goes to Kafka, in order and once, while this process owns its lane."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError, TidingsError
 from tidings.domain.facts import Listener, Released
 from tidings.domain.schedule import Outgoing
-from tidings.ports import Store
+from tidings.ports import Outbox
 
 BATCH_ROWS_MAX = 8_000
 AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
@@ -33,8 +33,8 @@ class Estranged(TidingsError):
 class Forwarder:
     """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
 
-    def __init__(self, store: Store, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
-        self._store = store
+    def __init__(self, outbox: Outbox, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
+        self._outbox = outbox
         self._lane = lane
         self._clock = clock
         self._tell = tell
@@ -48,6 +48,7 @@ class Forwarder:
         self._pause_s = RETRY_S_MIN
         self.problem: str | None = "not connected to Kafka yet"
         self.failures = 0
+        self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
 
     def wake(self) -> None:
@@ -73,6 +74,7 @@ class Forwarder:
                 self._lost(str(error))
                 await self._rest(self._pause_s)
                 self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
+        self.has_ended = True
         await self._on_thread(self._lane.close)
         self._thread.shutdown(wait=False)
 
@@ -90,13 +92,13 @@ class Forwarder:
     async def _take_over(self) -> int:
         """Where to go on. What the marker says is the truth; the store must agree that it can be."""
         marker = await self._on_thread(self._lane.take_over)
-        await self._store.confirm()
-        first, following = await self._store.outbox()
-        self._suspects |= dict.fromkeys(await self._store.held_topics(), "kept back")
+        await self._outbox.confirm()
+        first, following = await self._outbox.outbox()
+        self._suspects |= dict.fromkeys(await self._outbox.held_topics(), "kept back")
         if marker is None:
             self._marked = first
             return first
-        if marker.store != self._store.identity:
+        if marker.store != self._lane.store:
             raise Estranged(
                 f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
                 " one a name of its own (kafka.name)"
@@ -106,7 +108,7 @@ class Forwarder:
                 f"Kafka has records up to {marker.next} of this store, which knows only {first} to {following}: it was"
                 " put back to an older state. Start anew with an empty store and another kafka.name"
             )
-        self._store.arrived(marker.next)
+        self._outbox.arrived(marker.next)
         self._marked = marker.next
         return marker.next
 
@@ -115,17 +117,17 @@ class Forwarder:
         ahead: list[Outgoing] = []
         while self._owns() and not self._stopping:
             self._woken.clear()
-            found = ahead or await self._store.outgoing(offset, BATCH_ROWS_MAX)
+            found = ahead or await self._outbox.outgoing(offset, BATCH_ROWS_MAX)
             records, ahead = await self._without_suspects(found), []
             if found:
                 offset = found[-1].offset + 1
             if records:
                 publishing = self._start(self._lane.publish, records)
                 if len(found) >= AHEAD_ROWS_MIN:
-                    ahead = await self._store.outgoing(offset, BATCH_ROWS_MAX)
+                    ahead = await self._outbox.outgoing(offset, BATCH_ROWS_MAX)
                 await publishing
                 self._marked, self._pause_s = records[-1].offset + 1, RETRY_S_MIN
-                self._store.arrived(self._marked)
+                self._outbox.arrived(self._marked)
                 self._announce(records)
             if self._clock.elapsed() >= settle_at:
                 settle_at = self._clock.elapsed() + int(SETTLE_S * 1_000_000)
@@ -138,13 +140,13 @@ class Forwarder:
         """Topics that do not take their records hold up nobody else: theirs go another way, in order."""
         if self._trusted:
             self._trusted = False
-            still = await self._store.held_topics()
+            still = await self._outbox.held_topics()
             self._suspects = {topic: reason for topic, reason in self._suspects.items() if topic in still}
         if not self._suspects:
             return records
         kept = {record.topic: self._suspects[record.topic] for record in records if record.topic in self._suspects}
         for topic, reason in kept.items():
-            await self._store.hold([record.offset for record in records if record.topic == topic], reason)
+            await self._outbox.hold([record.offset for record in records if record.topic == topic], reason)
         return [record for record in records if record.topic not in kept]
 
     def trust(self) -> None:
@@ -153,7 +155,7 @@ class Forwarder:
 
     async def _settle(self) -> None:
         if self._marked > self._settled:
-            await self._store.settle(self._marked)
+            await self._outbox.settle(self._marked)
             crash.point("kafka.settled")
             self._settled = self._marked
 
@@ -174,3 +176,28 @@ class Forwarder:
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await self._start(work, *arguments)
+
+
+class Ways:
+    """The ways of all lanes as one, for those who watch; those of lanes that were lost still count."""
+
+    def __init__(self) -> None:
+        self._forwarders: dict[int, Forwarder] = {}
+        self._failures = 0
+
+    def add(self, forwarder: Forwarder, number: int) -> None:
+        """The way of a lane that was gained."""
+        former = self._forwarders.get(number)
+        self._failures += former.failures if former is not None else 0
+        self._forwarders[number] = forwarder
+
+    @property
+    def problem(self) -> str | None:
+        """What one of them waits for."""
+        problems = (forwarder.problem for forwarder in self._forwarders.values() if not forwarder.has_ended)
+        return next((problem for problem in problems if problem is not None), None)
+
+    @property
+    def failures(self) -> int:
+        """How many transactions failed and led to a new take-over."""
+        return self._failures + sum(forwarder.failures for forwarder in self._forwarders.values())

@@ -19,7 +19,7 @@ from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Missed, Released
 from tidings.domain.message import Message, pack, unpack
 from tidings.domain.schedule import Outgoing
-from tidings.ports import Store
+from tidings.ports import Outbox
 
 LOOK_S = 0.5
 PAUSE_S_MIN = 1.0
@@ -45,9 +45,9 @@ class Holding:
     problem: str | None = None
 
     def __init__(
-        self, store: Store, lane: Lane, forwarder: Forwarder, clock: Clock, tell: Listener, owns: Callable[[], bool]
+        self, outbox: Outbox, lane: Lane, forwarder: Forwarder, clock: Clock, tell: Listener, owns: Callable[[], bool]
     ) -> None:
-        self._store = store
+        self._outbox = outbox
         self._lane = lane
         self._forwarder = forwarder
         self._clock = clock
@@ -83,7 +83,7 @@ class Holding:
 
     async def _look(self) -> bool:
         """Try what may be tried; True if something left, and more of it may follow at once."""
-        topics = await self._store.held_topics()
+        topics = await self._outbox.held_topics()
         for topic in self._topics.keys() - topics:
             del self._topics[topic]
             self._forwarder.trust()
@@ -116,7 +116,7 @@ class Holding:
     async def _take_over(self) -> None:
         if not self._taken:
             await self._on_thread(self._lane.take_over)
-            await self._store.confirm()
+            await self._outbox.confirm()
             self._taken = True
 
     def _let_go(self) -> None:
@@ -131,7 +131,7 @@ class Holding:
         if kept.next is None:
             marker = await self._on_thread(self._lane.marker, key)
             kept.next = 0 if marker is None else marker.next
-        records = await self._store.held(topic, kept.rows)
+        records = await self._outbox.held(topic, kept.rows)
         rest = [record for record in records if record.offset >= kept.next]
         if rest:
             await self._on_thread(self._lane.publish, rest, key)
@@ -141,22 +141,27 @@ class Holding:
             self._tell(Released(now, late, frozenset({(record.tenant, join("kafka", topic)) for record in rest})))
             if self._forwarder.published is not None:
                 self._forwarder.published(rest)
-        await self._store.free([record.offset for record in records])
+        await self._outbox.free([record.offset for record in records])
 
     async def _narrow(self, topic: str, kept: _Topic, reason: str) -> None:
         """Find the record at fault by trying fewer; alone it is missed, and its tenant is told without its value."""
         if kept.rows > 1:
             kept.rows = max(1, kept.rows // 8)
             return
-        (record,) = await self._store.held(topic, 1)
+        (record,) = await self._outbox.held(topic, 1)
         now = self._clock.now()
         word = OF_THE_RECORD[reason]
         logger.warning("%s is missed: %s does not take it: %s", record.id, topic, reason)
-        await self._store.drop(record.offset, word, [_rejection(record, reason, now)], now)
+        await self._outbox.drop(record.offset, word, [_rejection(record, reason, now)], now)
         self._tell(Missed(now, {word: 1}))
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+
+def held_name(lane: int) -> str:
+    """The name of the way by which what a lane keeps back goes; of lane 0 it has been `held` from the beginning."""
+    return "held" if lane == 0 else f"{lane}-held"
 
 
 def _rejection(record: Outgoing, reason: str, now: int) -> Add:

@@ -40,7 +40,7 @@ class Lane:
 
     def __init__(self, cluster: Cluster, store: str, name: str = "0") -> None:
         self._cluster = cluster
-        self._store = store
+        self.store = store
         self.key = f"{cluster.name}/{name}"
         self._home = 0
         self._refused: dict[str, str] = {}
@@ -149,7 +149,7 @@ class Lane:
             self._refused[message.topic() or ""] = error.str()
 
     def _mark(self, producer: Producer, key: str, following: int) -> None:
-        producer.produce(PROGRESS, encode(Marker(self._store, following)), key, partition=self._home)
+        producer.produce(PROGRESS, encode(Marker(self.store, following)), key, partition=self._home)
 
     def _options(self) -> dict[str, object]:
         return {"error_cb": self._watch.error} | self._cluster.options(

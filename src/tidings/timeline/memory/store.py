@@ -1,7 +1,7 @@
 """The memory store: every verb of the port, each one step that nothing can come between."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -21,7 +21,10 @@ DAY_US = 24 * HOUR_US
 
 
 class MemoryStore:
-    """Keeps everything in this process and forgets it at its end."""
+    """Keeps everything in this process and forgets it at its end. Its one lane is the store itself."""
+
+    number = 0
+    intakes_max = 1
 
     def __init__(
         self,
@@ -80,6 +83,9 @@ class MemoryStore:
     def next_due(self) -> int | None:
         """When the next release has work to do."""
         return self._rows.next_due()
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """No other process can change anything."""
 
     async def tend(self, now: int) -> bool:
         """Forget what is past its retention, all at once."""
@@ -219,8 +225,15 @@ class MemoryStore:
         del elapsed, lease_us
         return True
 
+    def lanes(self) -> "Sequence[MemoryStore]":
+        """The one lane."""
+        return (self,)
+
     async def confirm(self) -> None:
         """Always ours."""
+
+    def on_free(self, call: Callable[[], None]) -> None:
+        """There is no one who could hand over."""
 
     async def resign(self) -> None:
         """There is no one to hand over to."""

@@ -54,7 +54,10 @@ def _known_names() -> Iterator[None]:
 
 
 class SqliteStore:
-    """One file. A thread writes, a thread scans; short reads are done where they are asked for."""
+    """One file, and one lane: the store itself. A thread writes, a thread scans; short reads are done where asked."""
+
+    number = 0
+    intakes_max = 1
 
     def __init__(self, path: str, options: Options) -> None:
         self.path = path
@@ -124,6 +127,9 @@ class SqliteStore:
 
     def next_due(self) -> int | None:
         return self._writer.next_due
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Who does not own the file cannot change what is due."""
 
     async def tend(self, now: int) -> bool:
         return await self._writing.run(self._keeping.tend, now)
@@ -292,12 +298,18 @@ class SqliteStore:
         self._writer.refresh()
         return owns
 
+    def lanes(self) -> "Sequence[SqliteStore]":
+        return (self,) if self._writer.token is not None else ()
+
     async def confirm(self) -> None:
         await self._writing.run(self._confirm)
 
     def _confirm(self) -> None:
         with self._writer.transaction():
             pass
+
+    def on_free(self, call: Callable[[], None]) -> None:
+        """Who stands by asks often enough."""
 
     async def resign(self) -> None:
         await self._writing.run(self._lease.resign)

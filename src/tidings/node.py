@@ -141,7 +141,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
 
     wires = [Etf1(destinations=destinations), Intervals(destinations), Kaspr(destinations), Native(destinations)]
     engine.admission.forbidden = destinations.forbidden
-    intake = KafkaIntake(engine, cluster, wires, [SCHEDULES])
+    intake = KafkaIntake(engine, cluster, wires, [SCHEDULES], lambda: ways.have_begun)
     engine.lanes.accompany(accompany)
     engine.accompany(intake)
     if facts is not None:

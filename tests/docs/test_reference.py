@@ -149,7 +149,7 @@ def test_no_setting_is_described_that_is_not_there() -> None:
 
 class Joined:
     problem: str | None = None
-    failures = lag = 0
+    failures = lag = rejected = waiting = 0
 
 
 async def count() -> Count:

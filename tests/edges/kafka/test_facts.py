@@ -49,29 +49,26 @@ def test_changes() -> None:
         "outcome": "scheduled",
         "due_at": at,
     }
-    assert (second["fact"], second["action"], second["outcome"]) == ("unchanged", "replace", "already_released")
+    assert (second["fact"], second["action"], second["outcome"]) == ("rejected", "replace", "already_released")
     assert (third["fact"], third["in_flight"]) == ("cancelled", 3)
     assert (fourth["fact"], fourth["reason"], fourth["bus"]) == ("rejected", "no", "log")
 
 
 def test_a_refused_record_and_its_rejection_are_one_fact() -> None:
-    headers = (
-        ("tidings-source-topic", b"assignments.t"),
-        ("tidings-source-partition", b"2"),
-        ("tidings-source-offset", b"17"),
-        ("tidings-reject-reason", b"one"),
-        ("tidings-reject-reason", b"two"),
-    )
-    rejection = add("kafka:rejections.t", None, Message(None, None, headers))
-    [(tenant, name, document)] = documents(Changed(AT, [rejection], [Outcome("tid_1", "scheduled")]))
+    refused = Refused(AT, "t", "record", ("one", "two"), ("assignments.t", 2, 17))
+    [(tenant, name, document)] = documents(refused)
     assert (tenant, name, document["fact"]) == ("t", None, "rejected")
-    assert (document["source_topic"], document["source_partition"], document["source_offset"]) == (
-        "assignments.t",
-        2,
-        17,
-    )
-    assert document["reasons"] == ["one", "two"]
+    source = (document["source_topic"], document["source_partition"], document["source_offset"])
+    assert source == ("assignments.t", 2, 17)
+    assert document["reasons"] == ("one", "two")
     assert list(documents([outgoing("rejections.t")])) == []
+
+
+def test_what_was_not_taken_is_rejected_whatever_its_id_holds() -> None:
+    for word in ("cancelled", "already_released", "in_flight"):
+        for command in (add(), Replace(add())):
+            [(_, _, document)] = documents(Changed(AT, [command], [Outcome("a", word, state="cancelled")]))
+            assert (document["fact"], document["outcome"]) == ("rejected", word)
 
 
 def test_releases_and_what_no_id_is_known_of() -> None:

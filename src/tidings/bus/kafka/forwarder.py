@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tidings import crash
 from tidings.bus.kafka.lane import Lane, LaneLost
+from tidings.bus.kafka.markers import PROGRESS
 from tidings.bus.kafka.topics import NoTopic
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError, TidingsError
@@ -21,6 +22,7 @@ AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is rea
 SETTLE_S = 1.0
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
+NOT_YET = "not connected to Kafka yet"
 
 T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
@@ -46,9 +48,9 @@ class Forwarder:
         self._suspects: dict[str, str] = {}
         self._trusted = False
         self._pause_s = RETRY_S_MIN
-        self.problem: str | None = "not connected to Kafka yet"
-        self.failures = 0
-        self.has_ended = False
+        self.problem: str | None = NOT_YET
+        self.failures = self.waiting = 0
+        self.has_begun = self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
 
     def wake(self) -> None:
@@ -63,15 +65,17 @@ class Forwarder:
                 continue
             try:
                 offset = await self._take_over()
-                self.problem = None
+                self._is_well()
                 await self._forward(offset)
             except (NotOwner, StoreError):
                 await self._rest(0.1)
             except (LaneLost, NoTopic) as error:
-                if error.topics:  # nothing of the batch is visible: without these topics it can be
-                    self._suspects |= error.topics
+                if error.topics and PROGRESS not in error.topics:
+                    self._suspects |= error.topics  # nothing of the batch is visible: without these topics it can be
                     continue
                 self._lost(str(error))
+                with contextlib.suppress(NotOwner, StoreError):
+                    await self._count()
                 await self._rest(self._pause_s)
                 self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
         self.has_ended = True
@@ -83,9 +87,14 @@ class Forwarder:
         self._stopping = self._lane.stopping = True
         self.wake()
 
+    def _is_well(self) -> None:
+        if self.problem is not None:
+            logger.info("releases to Kafka")
+        self.problem, self.has_begun = None, True
+
     def _lost(self, reason: str) -> None:
-        if self.problem is None:
-            logger.warning("lost the lane to Kafka, takes it over again: %s", reason)
+        if self.problem in {None, NOT_YET}:
+            logger.warning("does not release to Kafka now, tries again: %s", reason)
         self.problem = reason
         self.failures += 1
 
@@ -154,10 +163,16 @@ class Forwarder:
         self._trusted = True
 
     async def _settle(self) -> None:
+        await self._count()
         if self._marked > self._settled:
             await self._outbox.settle(self._marked)
             crash.point("kafka.settled")
             self._settled = self._marked
+
+    async def _count(self) -> None:
+        """How much waits to be on Kafka."""
+        first, following = await self._outbox.outbox()
+        self.waiting = following - max(first, self._marked)
 
     def _announce(self, records: list[Outgoing]) -> None:
         now = self._clock.now()
@@ -196,6 +211,16 @@ class Ways:
         """What one of them waits for."""
         problems = (forwarder.problem for forwarder in self._forwarders.values() if not forwarder.has_ended)
         return next((problem for problem in problems if problem is not None), None)
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether Kafka's progress was seen to be that of our store, on one lane at least."""
+        return any(forwarder.has_begun for forwarder in self._forwarders.values())
+
+    @property
+    def waiting(self) -> int:
+        """How much waits to be on Kafka."""
+        return sum(forwarder.waiting for forwarder in self._forwarders.values() if not forwarder.has_ended)
 
     @property
     def failures(self) -> int:

@@ -11,9 +11,18 @@ from tidings.engine import Engine
 from tidings.wires.record import Ask, Record, Refusal
 from tidings.wires.wire import Wire
 
+# Of a record that was to schedule something: what came of it instead.
+NOT_TAKEN = {
+    "rejected": "{reason}",
+    "cancelled": "the schedule of this id was cancelled: use another id",
+    "already_released": "the schedule of this id was released already: use another id",
+    "in_flight": "the schedule of this id is on its way already: use another id",
+    "unknown": "there is no schedule of this id, and its form is that of ids which Tidings makes: use another id",
+}
+
 
 class Batch:
-    """Records as commands; what is refused becomes a record on its rejection topic.
+    """Records as commands. What is refused is told on its rejection topic, in the same transaction.
 
     Made on the reader's thread, while the batch before is stored: what it has to tell waits in `refused`.
     """
@@ -23,32 +32,42 @@ class Batch:
         self._now = engine.clock.now()
         self.ends = {(record.topic, record.partition): record.offset + 1 for record in records}
         self.refused: list[Refused] = []
+        self.rejections: list[Command] = []  # all of them, once it is stored
+        self._unread: list[Command] = []
         self._asked: list[tuple[Wire, Record]] = []
         self.commands: list[Command] = []
         for record in records:
             wire = wire_of(record.topic)
-            if wire is not None:
+            command = None if wire is None else self._command(wire, record)
+            if wire is not None and command is not None:
                 self._asked.append((wire, record))
-                self.commands.append(self._command(wire, record))
+                self.commands.append(command)
 
-    def rejected(self, outcomes: Sequence[Outcome]) -> list[Command]:
-        """The rejections that follow from what came of the commands."""
-        more: list[Command] = []
-        for (wire, record), outcome in zip(self._asked, outcomes, strict=True):
-            if outcome.outcome == "rejected":
-                tenant = wire.tenant_of(record.topic) or ""
-                more.append(self._rejection(wire, record, Refusal(tenant, (outcome.reason or "rejected",))))
-        return more
+    def follow(self, outcomes: Sequence[Outcome]) -> list[Command]:
+        """The rejections: of what could not be read, and of what could not be taken."""
+        self.rejections = list(self._unread)
+        for (wire, record), command, outcome in zip(self._asked, self.commands, outcomes, strict=True):
+            if outcome.outcome in NOT_TAKEN and isinstance(command, Add | Replace):
+                reason = NOT_TAKEN[outcome.outcome].format(reason=outcome.reason or "rejected")
+                refusal = Refusal(wire.tenant_of(record.topic) or "", (reason,))
+                self.rejections.append(self._rejection(wire, record, refusal))
+        return self.rejections
 
-    def _command(self, wire: Wire, record: Record) -> Command:
+    def _command(self, wire: Wire, record: Record) -> Command | None:
         answer = wire.read(record)
         if isinstance(answer, Refusal):
-            return self._rejection(wire, record, answer)
+            self._refuse(wire, record, answer, "record")
+            return None
         try:
             return self._of(answer)
         except Invalid as invalid:
-            self.refused.append(Refused(self._now, answer.tenant, invalid.field))
-            return self._rejection(wire, record, wire.refuse(answer.tenant, invalid))
+            self._refuse(wire, record, wire.refuse(answer.tenant, invalid), invalid.field)
+            return None
+
+    def _refuse(self, wire: Wire, record: Record, refusal: Refusal, field: str) -> None:
+        source = record.topic, record.partition, record.offset
+        self.refused.append(Refused(self._now, refusal.tenant, field, refusal.reasons, source))
+        self._unread.append(self._rejection(wire, record, refusal))
 
     def _of(self, ask: Ask) -> Command:
         match ask.verb:

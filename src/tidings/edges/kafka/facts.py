@@ -22,10 +22,8 @@ from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, R
 from tidings.domain.destination import split
 from tidings.domain.facts import Changed, Fact, Missed, Refused
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.message import unpack
 from tidings.domain.schedule import Outgoing
 from tidings.wires.destinations import KASPR_ACTIONS, is_rejections
-from tidings.wires.wire import REJECT_REASON, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
 
 FACTS = "tidings.facts"
 WAITING_FACTS_MAX = 100_000
@@ -42,11 +40,12 @@ ACTIONS: dict[type[Command], str] = {
     Fire: "fire",
 }
 # What came of a command, as a fact; any other outcome left the schedule as it was.
-WORDS = {
-    "scheduled": "accepted",
-    "released": "accepted",
-    **{word: word for word in ("replaced", "cancelled", "paused", "resumed", "fired", "rejected")},
+TAKEN = {
+    **dict.fromkeys(("scheduled", "released"), "accepted"),
+    "replaced": "replaced",
+    **dict.fromkeys(("rejected", "cancelled", "already_released", "in_flight", "unknown"), "rejected"),
 }
+CHANGED = {word: word for word in ("cancelled", "paused", "resumed", "fired", "rejected")}
 
 Told = tuple[str, str | None, dict[str, Any]]  # tenant, id, document
 _encode = msgspec.json.Encoder().encode
@@ -189,8 +188,7 @@ def documents(item: Fact | Sequence[Outgoing]) -> Iterator[Told]:
         case Missed():
             yield "", None, {"fact": "missed", "at": format_instant(item.at), "reasons": item.counts}
         case Refused():
-            at = format_instant(item.at)
-            yield item.tenant, None, {"fact": "rejected", "at": at, "tenant": item.tenant, "field": item.field}
+            yield item.tenant, None, _refused(item)
         case Sequence():
             yield from (_released(record) for record in item if not is_rejections(record.topic))
         case _:
@@ -203,10 +201,9 @@ def _changed(at: int, command: Command, outcome: Outcome) -> Told:
     add = command.add if isinstance(command, Replace) else command
     if isinstance(add, Add):
         bus, topic = split(add.topic)
-        if add.id is None and bus == "kafka" and is_rejections(topic):
-            return tenant, None, document | {"fact": "rejected"} | _refusal(add)
         document |= {"bus": bus, "topic": topic}
-    document["fact"] = WORDS.get(outcome.outcome, "unchanged")
+    words = TAKEN if isinstance(add, Add) else CHANGED
+    document["fact"] = words.get(outcome.outcome, "unchanged")
     document |= {"id": outcome.id, "action": ACTIONS[type(command)], "outcome": outcome.outcome}
     if outcome.due is not None:
         document["due_at"] = format_instant(outcome.due)
@@ -216,17 +213,16 @@ def _changed(at: int, command: Command, outcome: Outcome) -> Told:
     return tenant, outcome.id, document
 
 
-def _refusal(add: Add) -> dict[str, Any]:
-    """Where a refused record came from and why, as the headers of its rejection tell."""
-    headers = unpack(add.message).headers
-    told = {name: (value or b"").decode(errors="replace") for name, value in headers if name.startswith("tidings-")}
-    reasons = [(value or b"").decode(errors="replace") for name, value in headers if name == REJECT_REASON]
-    return {
-        "source_topic": told.get(SOURCE_TOPIC),
-        "source_partition": int(told.get(SOURCE_PARTITION, -1)),
-        "source_offset": int(told.get(SOURCE_OFFSET, -1)),
-        "reasons": reasons,
-    }
+def _refused(refused: Refused) -> dict[str, Any]:
+    """What was refused and why; of a record also where it lies."""
+    document: dict[str, Any] = {"fact": "rejected", "at": format_instant(refused.at), "tenant": refused.tenant}
+    document["field"] = refused.field
+    if refused.reasons:
+        document["reasons"] = refused.reasons
+    if refused.source is not None:
+        names = ("source_topic", "source_partition", "source_offset")
+        document |= dict(zip(names, refused.source, strict=True))
+    return document
 
 
 def _released(record: Outgoing) -> Told:

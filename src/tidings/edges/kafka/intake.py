@@ -20,6 +20,7 @@ from tidings.wires.wire import Wire
 
 BATCH_RECORDS_MAX = 1_000
 RETRY_S = 0.5
+WAIT_S = 0.1
 COMMIT_US = 5_000_000
 PATTERNS = [r"^assignments\..+", r"^.+-schedule-requests$", r"^tidings\.requests\..+"]
 
@@ -30,8 +31,16 @@ logger = logging.getLogger("tidings.kafka")
 class KafkaIntake:
     """Reads while this process owns the store; whatever goes wrong, it goes on from where the store stands."""
 
-    def __init__(self, engine: Engine, cluster: Cluster, wires: Sequence[Wire], topics: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: Cluster,
+        wires: Sequence[Wire],
+        topics: Sequence[str] = (),
+        may_begin: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._engine = engine
+        self._may_begin = may_begin
         self._cluster = cluster
         self._wires = wires
         self._patterns = [*PATTERNS, *topics]
@@ -43,29 +52,40 @@ class KafkaIntake:
         self._committed_at = 0
         self.problem: str | None = None
         self.lag = 0
+        self.rejected = 0
 
     async def run(self) -> None:
         """Read until stopped."""
         self._loop = asyncio.get_running_loop()
         while not self._stopped.is_set():
-            if not self._engine.readiness()[0]:
-                await self._rest(RETRY_S)
+            if not self._engine.readiness()[0] or not self._may_begin():
+                await self._rest(WAIT_S)
                 continue
             try:
                 reader = await self._on_thread(self._open)
             except KafkaException as error:
-                self.problem = str(error.args[0])
+                self._lost(error)
                 await self._rest(RETRY_S)
                 continue
             try:
                 await self._take(reader)
             except (Moved, NotOwner, ReadFailed, StoreError, KafkaException) as error:
-                self.problem = str(error)
-                logger.warning("reads the request topics anew: %s", error)
+                self._lost(error)
                 await self._rest(RETRY_S)
             finally:
                 await self._on_thread(reader.close)
         self._thread.shutdown(wait=False)
+
+    def _lost(self, error: Exception) -> None:
+        """Said once: while Kafka is away it is tried again and again."""
+        if self.problem is None:
+            logger.warning("does not read requests from Kafka now, tries again: %s", error)
+        self.problem = str(error)
+
+    def _is_well(self) -> None:
+        if self.problem is not None:
+            logger.info("reads requests from Kafka again")
+        self.problem = None
 
     def wake(self) -> None:
         """There is nothing to be woken for: records come when they come."""
@@ -86,12 +106,12 @@ class KafkaIntake:
         try:
             while not self._stopped.is_set():
                 batch = await reading
-                self.problem = None  # Kafka answers, whether there was anything to read or not
+                self._is_well()  # Kafka answers, whether there was anything to read or not
                 await self._prepare(reader)
                 reading = self._start(self._read, reader)
                 if batch.ends:
                     await self._commit(batch, reader, positions)
-                    self.problem = None
+                    self._is_well()
                 await self._tell_kafka(reader, positions)
         finally:
             await asyncio.wait({reading})
@@ -108,16 +128,21 @@ class KafkaIntake:
             taken.append(Part(reader.source_of(place[0]), place[1], expected, end))
         while True:
             try:
-                await self._engine.take(batch.commands, taken, batch.rejected)
+                await self._engine.take(batch.commands, taken, batch.follow)
                 break
             except StoreError as error:
-                self.problem = str(error)
+                self._lost(error)
                 await self._rest(RETRY_S)
                 if self._stopped.is_set():
                     return
         positions |= batch.ends
+        self.rejected += len(batch.rejections)
         for fact in batch.refused:
             self._engine.tell(fact)
+        if batch.refused:
+            first = batch.refused[0]
+            text = "refused %d records, told on their rejection topics; the first, of %s: %s"
+            logger.warning(text, len(batch.refused), first.source and first.source[0], "; ".join(first.reasons))
 
     async def _prepare(self, reader: Reader) -> None:
         """What a tenant that has appeared needs: the topics it will be answered on."""

@@ -133,7 +133,8 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
         def owns() -> bool:
             return any(owned.number == lane.number for owned in engine.store.lanes())
 
-        way, aside = (kind(cluster, identity, name) for name in (str(lane.number), held_name(lane.number)))
+        way = kind(cluster, identity, str(lane.number))
+        aside = kind(cluster, identity, held_name(lane.number), singly=True)
         forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns)
         forwarder.published = None if facts is None else facts.released
         ways.add(forwarder, lane.number)

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.faults.lives import Node, start_plain
 from tests.kafka.faults.nodes import OWNER, STANDBY, die, environment
-from tests.kafka.site import read_all
+from tests.kafka.site import expect_progress, read_all
 from tests.servers.kafka import Broker
 from tests.servers.transactions import transactional
 from tidings.bus.kafka.client import Cluster
@@ -159,6 +159,7 @@ def test_the_home_of_a_lane_stays_when_partitions_are_added() -> None:
 async def test_what_was_kept_back_and_is_out_leaves_no_second_time(broker: Broker, tmp_path: Path) -> None:
     """Records of a topic that was not there go another way; the lane itself may not have come past them."""
     topic = f"late-{uuid.uuid4().hex[:8]}"
+    expect_progress(broker)
     settings = environment(tmp_path, broker.bootstrap, topic) | {"TIDINGS_KAFKA_TOPICS": "expect"}
     first = await start_plain(tmp_path, **settings)
     await first.said(OWNER)

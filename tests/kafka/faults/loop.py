@@ -23,6 +23,7 @@ from tests.faults.stopping import stop_between_transactions
 from tests.kafka.faults.judge import Verdict, judge
 from tests.kafka.faults.load import ASSIGNMENTS, EXECUTIONS, OUT, REJECTIONS, REQUESTS, SHUT, Load
 from tests.kafka.faults.nodes import OWNER, STANDBY, environment, nursery
+from tests.kafka.site import expect_progress
 from tests.servers.kafka import Broker
 from tidings.crash import KAFKA_POINTS
 from tidings.testing import eventually
@@ -99,6 +100,7 @@ class Loop:
 
     async def run(self) -> None:
         """Kill as planned, let everything come to its end, and compare."""
+        await asyncio.to_thread(expect_progress, self._broker)
         for topic in (ASSIGNMENTS, REQUESTS, EXECUTIONS, OUT, *REJECTIONS):
             await asyncio.to_thread(self._broker.create_topic, topic, 2)
         names = self._names()

@@ -4,15 +4,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from tidings import crash
-from tidings.bus.kafka.lane import Lane, LaneLost
-from tidings.bus.kafka.markers import PROGRESS
+from tidings.bus.kafka.lane import Estranged, Lane, LaneLost
+from tidings.bus.kafka.markers import Marker
+from tidings.bus.kafka.thread import OwnThread
 from tidings.bus.kafka.topics import NoTopic
 from tidings.clock import Clock
-from tidings.domain.errors import NotOwner, StoreError, TidingsError
+from tidings.domain.destination import join
+from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Released
 from tidings.domain.schedule import Outgoing
 from tidings.ports import Outbox
@@ -24,12 +24,7 @@ RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
 NOT_YET = "not connected to Kafka yet"
 
-T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
-
-
-class Estranged(TidingsError):
-    """The progress on Kafka does not fit this store: going on would lose or double records."""
 
 
 class Forwarder:
@@ -43,8 +38,10 @@ class Forwarder:
         self._owns = owns
         self._woken = asyncio.Event()
         self._stopping = False
-        self._thread = ThreadPoolExecutor(1, "tidings-kafka-lane")
-        self._settled = self._marked = 0
+        self._thread = OwnThread("tidings-kafka-lane")
+        self._published = 0  # the offset after the last that is known to be on Kafka
+        self._passed = 0  # everything before it is on Kafka, or kept back
+        self._settled = 0
         self._suspects: dict[str, str] = {}
         self._trusted = False
         self._pause_s = RETRY_S_MIN
@@ -59,28 +56,32 @@ class Forwarder:
 
     async def run(self) -> None:
         """Forward until stopped."""
-        while not self._stopping:
-            if not self._owns():
-                await self._rest(0.1)
-                continue
-            try:
-                offset = await self._take_over()
-                self._is_well()
-                await self._forward(offset)
-            except (NotOwner, StoreError):
-                await self._rest(0.1)
-            except (LaneLost, NoTopic) as error:
-                if error.topics and PROGRESS not in error.topics:
-                    self._suspects |= error.topics  # nothing of the batch is visible: without these topics it can be
-                    continue
-                self._lost(str(error))
-                with contextlib.suppress(NotOwner, StoreError):
-                    await self._count()
-                await self._rest(self._pause_s)
-                self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
-        self.has_ended = True
-        await self._on_thread(self._lane.close)
-        self._thread.shutdown(wait=False)
+        try:
+            while not self._stopping:
+                await self._live()
+        finally:
+            self.has_ended = True
+            await self._thread.run(self._lane.close)
+            self._thread.close()
+
+    async def _live(self) -> None:
+        """From a take-over to the next thing that goes wrong."""
+        if not self._owns():
+            await self._rest(0.1)
+            return
+        try:
+            offset = await self._take_over()
+            self._is_well()
+            await self._forward(offset)
+        except (NotOwner, StoreError):
+            await self._rest(0.1)
+        except LaneLost as error:
+            if error.refusals.topics:  # nothing of the batch is visible: without these topics it can be
+                self._suspects |= error.refusals.topics
+            else:
+                await self._lost(str(error))
+        except NoTopic as error:
+            await self._lost(str(error))
 
     def stop(self) -> None:
         """End after the batch in hand."""
@@ -92,58 +93,101 @@ class Forwarder:
             logger.info("releases to Kafka")
         self.problem, self.has_begun = None, True
 
-    def _lost(self, reason: str) -> None:
+    async def _lost(self, reason: str) -> None:
         if self.problem in {None, NOT_YET}:
             logger.warning("does not release to Kafka now, tries again: %s", reason)
         self.problem = reason
         self.failures += 1
+        with contextlib.suppress(NotOwner, StoreError):
+            await self._count()
+        await self._rest(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
 
     async def _take_over(self) -> int:
         """Where to go on. What the marker says is the truth; the store must agree that it can be."""
-        marker = await self._on_thread(self._lane.take_over)
+        if not self.has_begun:
+            await self._thread.run(self._lane.peek)
+        marker = await self._thread.run(self._lane.take_over)
         await self._outbox.confirm()
         first, following = await self._outbox.outbox()
-        self._suspects |= dict.fromkeys(await self._outbox.held_topics(), "kept back")
-        if marker is None:
-            self._marked = first
-            return first
-        if marker.store != self._lane.store:
+        self._suspects = dict.fromkeys(await self._outbox.held_topics(), "kept back") | self._suspects
+        start = max(first, self._published)
+        if marker is not None:
+            await self._agree(marker, first, following)
+            if self.has_begun:
+                await self._catch_up(start, marker.next)
+            start = max(start, marker.next)
+        elif first and self._lane.is_marked:
+            logger.warning("there is no progress on Kafka: what left in the last second may leave again")
+        self._pass(start)
+        return start
+
+    async def _agree(self, marker: Marker, first: int, following: int) -> None:
+        """What was published last must be what the outbox has there, or had before it was settled."""
+        if marker.next <= first:
+            return
+        found = [] if marker.next > following else await self._outbox.outgoing(marker.next - 1, 1)
+        if not found or (marker.last and (found[0].offset, found[0].occurrence) != (marker.next - 1, marker.last)):
             raise Estranged(
-                f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
-                " one a name of its own (kafka.name)"
+                f"Kafka has records up to {marker.next} of this store, which has others in their place: it was put back"
+                " to an older state. Start anew with an empty store and another kafka.name"
             )
-        if not first <= marker.next <= following:
-            raise Estranged(
-                f"Kafka has records up to {marker.next} of this store, which knows only {first} to {following}: it was"
-                " put back to an older state. Start anew with an empty store and another kafka.name"
-            )
-        self._outbox.arrived(marker.next)
-        self._marked = marker.next
-        return marker.next
+
+    async def _catch_up(self, start: int, end: int) -> None:
+        """Tell of what was committed although we were told otherwise."""
+        while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
+            self.announce([record for record in found if record.offset < end])
+            start = found[-1].offset + 1
 
     async def _forward(self, offset: int) -> None:
         settle_at = self._clock.elapsed()
-        ahead: list[Outgoing] = []
+        found: list[Outgoing] = []
         while self._owns() and not self._stopping:
             self._woken.clear()
-            found = ahead or await self._outbox.outgoing(offset, BATCH_ROWS_MAX)
-            records, ahead = await self._without_suspects(found), []
+            found = found or await self._next(offset)
+            is_idle = not found
             if found:
-                offset = found[-1].offset + 1
-            if records:
-                publishing = self._start(self._lane.publish, records)
-                if len(found) >= AHEAD_ROWS_MIN:
-                    ahead = await self._outbox.outgoing(offset, BATCH_ROWS_MAX)
-                await publishing
-                self._marked, self._pause_s = records[-1].offset + 1, RETRY_S_MIN
-                self._outbox.arrived(self._marked)
-                self._announce(records)
+                try:
+                    ahead = await self._publish(await self._without_suspects(found), found)
+                except NoTopic as error:
+                    if not error.topics:
+                        raise
+                    self._suspects |= error.topics  # nothing was begun: the same without these topics
+                    continue
+                offset, found = found[-1].offset + 1, ahead
+                self._pass(offset)
             if self._clock.elapsed() >= settle_at:
                 settle_at = self._clock.elapsed() + int(SETTLE_S * 1_000_000)
                 await self._settle()
-            if not found:
-                await self._rest(SETTLE_S if self._settled < self._marked else 60.0)
+            if is_idle and not await self._rest(SETTLE_S):
+                await self._thread.run(self._lane.check)
         await self._settle()
+
+    async def _next(self, offset: int) -> list[Outgoing]:
+        """The next batch; if there is none, all that was handed over is on Kafka or kept back."""
+        if found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX):
+            return found
+        _, following = await self._outbox.outbox()
+        if not (found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX)):
+            self._pass(following)
+        return found
+
+    async def _publish(self, records: list[Outgoing], found: list[Outgoing]) -> list[Outgoing]:
+        """Publish a batch; answers the next one, if it was worth the while to read it meanwhile."""
+        ahead: list[Outgoing] = []
+        if not records:
+            return ahead
+        publishing = self._thread.start(self._lane.publish, records)
+        if len(found) >= AHEAD_ROWS_MIN:
+            ahead = await self._outbox.outgoing(found[-1].offset + 1, BATCH_ROWS_MAX)
+        refusals = await publishing
+        self._suspects |= refusals.topics
+        records = await self._without_suspects(records)
+        self._pause_s = RETRY_S_MIN
+        if records:
+            self._published = records[-1].offset + 1
+            self.announce(records)
+        return ahead
 
     async def _without_suspects(self, records: list[Outgoing]) -> list[Outgoing]:
         """Topics that do not take their records hold up nobody else: theirs go another way, in order."""
@@ -151,46 +195,49 @@ class Forwarder:
             self._trusted = False
             still = await self._outbox.held_topics()
             self._suspects = {topic: reason for topic, reason in self._suspects.items() if topic in still}
-        if not self._suspects:
-            return records
-        kept = {record.topic: self._suspects[record.topic] for record in records if record.topic in self._suspects}
-        for topic, reason in kept.items():
-            await self._outbox.hold([record.offset for record in records if record.topic == topic], reason)
-        return [record for record in records if record.topic not in kept]
+        kept: dict[str, list[int]] = {}
+        for record in records if self._suspects else ():
+            if record.topic in self._suspects:
+                kept.setdefault(self._suspects[record.topic], []).append(record.offset)
+        for reason, offsets in kept.items():
+            await self._outbox.hold(offsets, reason)
+        return [record for record in records if record.topic not in self._suspects] if kept else records
 
     def trust(self) -> None:
         """Of some topic nothing is kept back any more. Which, is looked up between two batches: none is on its way."""
         self._trusted = True
 
+    def _pass(self, offset: int) -> None:
+        """Everything before it is on Kafka, or kept back."""
+        self._passed = max(self._passed, offset)
+        self._outbox.arrived(self._passed)
+
     async def _settle(self) -> None:
         await self._count()
-        if self._marked > self._settled:
-            await self._outbox.settle(self._marked)
+        if self._passed > self._settled:
+            await self._outbox.settle(self._passed)
             crash.point("kafka.settled")
-            self._settled = self._marked
+            self._settled = self._passed
 
     async def _count(self) -> None:
         """How much waits to be on Kafka."""
         first, following = await self._outbox.outbox()
-        self.waiting = following - max(first, self._marked)
+        self.waiting = following - max(first, self._passed)
 
-    def _announce(self, records: list[Outgoing]) -> None:
+    def announce(self, records: Sequence[Outgoing]) -> None:
+        """These are on Kafka."""
         now = self._clock.now()
         lateness_us = [now - record.due for record in records]
-        topics = frozenset({(record.tenant, f"kafka:{record.topic}") for record in records})
+        topics = frozenset({(record.tenant, join("kafka", record.topic)) for record in records})
         self._tell(Released(now, lateness_us, topics))
         if self.published is not None:
             self.published(records)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _rest(self, seconds: float) -> bool:
+        """True if it was woken."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
-
-    def _start(self, work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        return asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-    async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await self._start(work, *arguments)
+            return await asyncio.wait_for(self._woken.wait(), seconds)
+        return False
 
 
 class Ways:

@@ -3,20 +3,19 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from tidings.bus.kafka.forwarder import Forwarder
-from tidings.bus.kafka.lane import Lane, LaneLost
+from tidings.bus.kafka.lane import Lane, LaneLost, Refusals
+from tidings.bus.kafka.thread import OwnThread
 from tidings.bus.kafka.topics import OF_THE_RECORD, NoTopic
 from tidings.clock import Clock
 from tidings.domain.command import Add, due_now
 from tidings.domain.destination import join
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.facts import Listener, Missed, Released
+from tidings.domain.facts import Listener, Missed
 from tidings.domain.message import Message, pack, unpack
 from tidings.domain.schedule import Outgoing
 from tidings.ports import Outbox
@@ -26,16 +25,14 @@ PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 BATCH_ROWS_MAX = 1_000
 
-T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
 
 
 class _Topic(msgspec.Struct):
-    """A topic that does not take its records: when to try again, the pause after that, and how many at once."""
+    """A topic that does not take its records: when to try again, and the pause after that."""
 
     at: int
     pause_s: float = PAUSE_S_MIN
-    rows: int = BATCH_ROWS_MAX
     next: int | None = None  # the first offset that is not there, once it is known
 
 
@@ -54,24 +51,26 @@ class Holding:
         self._tell = tell
         self._owns = owns
         self._stopped = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "tidings-kafka-holding")
+        self._thread = OwnThread("tidings-kafka-holding")
         self._taken = False
         self._topics: dict[str, _Topic] = {}
 
     async def run(self) -> None:
         """Try until stopped."""
-        while not self._stopped.is_set():
-            goes_on = False
-            with contextlib.suppress(NotOwner, StoreError):
-                if self._owns():
-                    goes_on = await self._look()
-                else:
-                    self._let_go()
-            if not goes_on:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopped.wait(), LOOK_S)
-        await self._on_thread(self._lane.close)
-        self._thread.shutdown(wait=False)
+        try:
+            while not self._stopped.is_set():
+                goes_on = False
+                with contextlib.suppress(NotOwner, StoreError):
+                    if self._owns():
+                        goes_on = await self._look()
+                    else:
+                        self._let_go()
+                if not goes_on:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopped.wait(), LOOK_S)
+        finally:
+            await self._thread.run(self._lane.close)
+            self._thread.close()
 
     def wake(self) -> None:
         """What is new goes the usual way first."""
@@ -96,26 +95,33 @@ class Holding:
         return goes_on
 
     async def _try(self, topic: str, kept: _Topic) -> bool:
+        """True if it came further with a topic."""
         try:
             await self._take_over()
-            await self._publish(topic, kept)
-        except (LaneLost, NoTopic) as error:
-            if isinstance(error, LaneLost):
-                self._let_go()
-            reason = error.topics.get(topic, str(error))
-            if reason in OF_THE_RECORD:
-                await self._narrow(topic, kept, reason)
-                return True
-            logger.warning("%s does not take what is for it, tries again in %.0f s: %s", topic, kept.pause_s, reason)
-            kept.at = self._clock.elapsed() + int(kept.pause_s * 1_000_000)
-            kept.pause_s = min(kept.pause_s * 2, PAUSE_S_MAX)
+            refusals = await self._publish(topic, kept)
+        except NoTopic as error:
+            self._put_off(topic, kept, error.topics.get(topic, str(error)))
             return False
-        kept.pause_s, kept.rows = PAUSE_S_MIN, min(kept.rows * 2, BATCH_ROWS_MAX)
-        return True
+        except LaneLost as error:
+            self._let_go()
+            refusals = error.refusals
+            if not refusals.records:
+                self._put_off(topic, kept, refusals.topics.get(topic, str(error)))
+                return False
+        kept.pause_s = PAUSE_S_MIN
+        await self._miss(topic, refusals.records)
+        if topic in refusals.topics:
+            self._put_off(topic, kept, refusals.topics[topic])
+        return topic not in refusals.topics
+
+    def _put_off(self, topic: str, kept: _Topic, reason: str) -> None:
+        logger.warning("%s does not take what is for it, tries again in %.0f s: %s", topic, kept.pause_s, reason)
+        kept.at = self._clock.elapsed() + int(kept.pause_s * 1_000_000)
+        kept.pause_s = min(kept.pause_s * 2, PAUSE_S_MAX)
 
     async def _take_over(self) -> None:
         if not self._taken:
-            await self._on_thread(self._lane.take_over)
+            await self._thread.run(self._lane.take_over)
             await self._outbox.confirm()
             self._taken = True
 
@@ -125,38 +131,37 @@ class Holding:
         for kept in self._topics.values():
             kept.next = None
 
-    async def _publish(self, topic: str, kept: _Topic) -> None:
+    async def _publish(self, topic: str, kept: _Topic) -> Refusals:
         """The next records of a topic; those that a marker shows to be there already are only freed."""
         key = f"{self._lane.key}/{topic}"
         if kept.next is None:
-            marker = await self._on_thread(self._lane.marker, key)
+            marker = await self._thread.run(self._lane.marker, key)
             kept.next = 0 if marker is None else marker.next
-        records = await self._outbox.held(topic, kept.rows)
+        records = await self._outbox.held(topic, BATCH_ROWS_MAX)
         rest = [record for record in records if record.offset >= kept.next]
+        refusals = Refusals()
         if rest:
-            await self._on_thread(self._lane.publish, rest, key)
-            kept.next = rest[-1].offset + 1
-            now = self._clock.now()
-            late = [now - record.due for record in rest]
-            self._tell(Released(now, late, frozenset({(record.tenant, join("kafka", topic)) for record in rest})))
-            if self._forwarder.published is not None:
-                self._forwarder.published(rest)
-        await self._outbox.free([record.offset for record in records])
+            refusals = await self._thread.run(self._lane.publish, rest, key)
+        if topic in refusals.topics:
+            return refusals
+        gone = [record for record in records if record.offset not in refusals.records]
+        kept.next = max([kept.next, *(record.offset + 1 for record in gone)])
+        if told := [record for record in rest if record.offset not in refusals.records]:
+            self._forwarder.announce(told)
+        await self._outbox.free([record.offset for record in gone])
+        return refusals
 
-    async def _narrow(self, topic: str, kept: _Topic, reason: str) -> None:
-        """Find the record at fault by trying fewer; alone it is missed, and its tenant is told without its value."""
-        if kept.rows > 1:
-            kept.rows = max(1, kept.rows // 8)
+    async def _miss(self, topic: str, reasons: Mapping[int, str]) -> None:
+        """These are missed: their topic takes others, but not them. Their tenants are told, without the values."""
+        if not reasons:
             return
-        (record,) = await self._outbox.held(topic, 1)
         now = self._clock.now()
-        word = OF_THE_RECORD[reason]
-        logger.warning("%s is missed: %s does not take it: %s", record.id, topic, reason)
-        await self._outbox.drop(record.offset, word, [_rejection(record, reason, now)], now)
-        self._tell(Missed(now, {word: 1}))
-
-    async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        for record in await self._outbox.held(topic, BATCH_ROWS_MAX):
+            if (reason := reasons.get(record.offset)) is not None:
+                word = OF_THE_RECORD[reason]
+                logger.warning("%s is missed: %s does not take it: %s", record.id, topic, reason)
+                await self._outbox.drop(record.offset, word, [_rejection(record, reason, now)], now)
+                self._tell(Missed(now, {word: 1}))
 
 
 def held_name(lane: int) -> str:

@@ -17,10 +17,11 @@ READ_S = 10.0
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """The store that the lane belongs to, and the next offset of its outbox that is to be published."""
+    """The store that the lane belongs to, the next offset of its outbox, and which occurrence was published last."""
 
     store: str
     next: int
+    last: str = ""
 
 
 encode = msgspec.json.Encoder().encode
@@ -51,8 +52,9 @@ def _last_of(cluster: Cluster, key: str, partition: int) -> Marker | None:
         consumer.close()
     consumer = _consumer(cluster, "read_committed")
     try:
+        step = STEP
         while start > low:
-            end, start = start, max(low, start - STEP)
+            end, start, step = start, max(low, start - step), step * 2
             found = _last_between(consumer, key, TopicPartition(PROGRESS, partition, start), end)
             if found is not None:
                 return found

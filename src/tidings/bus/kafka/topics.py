@@ -60,6 +60,9 @@ class Topics:
     def prepare(self, name: str, partitions: int) -> int:
         """Our own compacted topic, made if it is not there; answers how many partitions it has."""
         if name not in self._seen():
+            if not self._cluster.create_topics:
+                how = f"make it, with {partitions} partitions and cleanup.policy=compact"
+                raise NoTopic(f"there is no topic {name} on Kafka, and kafka.topics is expect: {how}")
             config = {"cleanup.policy": "compact", "segment.ms": "3600000"}
             self._make([NewTopic(name, partitions, self._cluster.replication, config=config)])
             self._seen()

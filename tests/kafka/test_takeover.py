@@ -144,8 +144,9 @@ def test_what_another_lane_left_open_holds_nobody_up(broker: Broker) -> None:
     other.begin_transaction()
     other.produce(PROGRESS, encode(Marker("other", 1)), "another/0", partition=(home + 1) % HOMES)
     assert other.flush(10) == 0
-    lane.publish([Outgoing(0, "acme", f"to-{cluster.name}", "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)])
-    assert lane.take_over() == Marker("store", 1)
+    record = Outgoing(0, "acme", f"to-{cluster.name}", "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
+    lane.publish([record])
+    assert lane.take_over() == Marker("store", 1, record.occurrence)
     other.abort_transaction()
     lane.close()
 

@@ -10,9 +10,10 @@ class Words(NamedTuple):
 
     replace: str
     reuse: str
+    explain: str
 
 
-HTTP = Words("replace it (PUT)", "PUT it with ?reuse=true")
+HTTP = Words("replace it (PUT)", "PUT it with ?reuse=true", "GET it to see")
 
 
 def advice(outcome: str, state: str | None, reason: str | None, words: Words) -> str:
@@ -21,8 +22,10 @@ def advice(outcome: str, state: str | None, reason: str | None, words: Words) ->
     match outcome, state:
         case "unknown", _:
             return "there is no such schedule, or it is no longer remembered: check the id"
+        case "in_flight", _ if reason:
+            return f"it was due and nobody can take it back; it is kept back for now: {reason}"
         case "in_flight", _:
-            return "it is being released at this moment: look at it again in a second"
+            return f"it was due and is on its way to Kafka, nobody can take it back: {words.explain} how it stands"
         case "already_released", _:
             return f"it has left already: {anew}"
         case "cancelled", _:

@@ -127,10 +127,10 @@ def reason_of(document: dict[str, Any]) -> str | None:
     """Why a change did not happen and what to do, in the words of the command line; None if it is no such answer."""
     if "outcome" not in document or "errors" in document:
         return None
-    name = program()
-    words = Words(f"`{name} replace` it", f"`{name} replace --reuse` it")
-    reason = document.get("reason") or document.get("detail")
-    return advice(str(document["outcome"]), document.get("state"), reason, words)
+    name, outcome = program(), str(document["outcome"])
+    words = Words(f"`{name} replace` it", f"`{name} replace --reuse` it", f"`{name} explain` shows")
+    reason = document.get("reason") or (document.get("detail") if outcome != "in_flight" else None)
+    return advice(outcome, document.get("state"), reason, words)
 
 
 def faults(document: dict[str, Any]) -> list[str]:

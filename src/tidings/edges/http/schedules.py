@@ -21,7 +21,7 @@ from tidings.edges.http.inputs import (
 from tidings.edges.http.preconditions import Preconditions, etag_of, is_named
 from tidings.edges.http.problems import Refusal, conflict
 from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
-from tidings.edges.http.submissions import accept, added, object_bytes_max
+from tidings.edges.http.submissions import accept, added, explained, object_bytes_max
 from tidings.intake.admission import check_new_id
 from tidings.wires.answers import (
     Document,
@@ -81,6 +81,8 @@ class Schedules:
         query_of(call.scope)
         document = await self._found(call)
         events = await self._engine.history(call.caller.tenant, call.text("id"))
+        if document["state"] == "in_flight" and events and events[-1].event == "released":
+            events = events[:-1]  # it left the timeline, and is not yet on Kafka
         return json_answer(document | {"history": [event_document(event) for event in events]})
 
     async def replace(self, call: Call) -> Reply:
@@ -97,7 +99,7 @@ class Schedules:
             if MADE_ID.match(schedule_id) and await self._engine.find(tenant, schedule_id) is None:
                 check_new_id(schedule_id)
             [outcome] = await self._engine.submit([Replace(add, reuse)])
-        return added(outcome)
+        return added(await explained(self._edge, tenant, outcome))
 
     async def cancel(self, call: Call) -> Reply:
         """Nothing of it leaves any more."""
@@ -133,10 +135,9 @@ class Schedules:
         receipt = receipt_for(tenant, key, call.scope["path"].encode())
         async with self._preconditions.hold(call, schedule_id):
             [outcome] = await self._engine.submit([command(tenant, schedule_id)], receipt)
-        document = outcome_document(outcome)
         if outcome.outcome not in done:
-            raise conflict(document)
-        return json_answer(document)
+            raise conflict(outcome_document(await explained(self._edge, tenant, outcome)))
+        return json_answer(outcome_document(outcome))
 
     async def _found(self, call: Call) -> Document:
         schedule_id = call.text("id")

@@ -48,7 +48,7 @@ def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True) -> No
 
 
 def add_bus(parser: argparse.ArgumentParser) -> None:
-    """Which bus to look at."""
+    """Which bus is meant."""
     parser.add_argument("--bus", choices=BUSES, help="where the topic lies; left out: where the server releases to")
 
 

@@ -102,7 +102,7 @@ def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 @pytest.mark.parametrize(("name", "parser"), list(parsers()), ids=list(COMMANDS))
 def test_every_command_has_its_section_with_its_flags(name: str, parser: argparse.ArgumentParser) -> None:
     text = section(page("cli"), f"## `tidings {name}`")
-    shared = {"-h", "--help", "--url", "--api-key", "--json"}
+    shared = {"-h", "--help", "--url", "--api-key", "--json"} | ({"--tenant"} if name != "keys" else set())
     as_schedule = set(flags(dict(parsers())["schedule"])) if name == "replace" else set()
     own = [flag for flag in flags(parser) if flag not in shared | as_schedule]
     own = [flag for flag in own if flag != "--key" or name in {"schedule", "publish"}]

@@ -1,8 +1,13 @@
 """What to do about a change that did not happen, in the words of the edge that tells it."""
 
+import re
 from typing import NamedTuple
 
 SEND_KEY = "send 'Authorization: Bearer <key>'; `tidings keys create` makes one"
+
+TENANT_CHARS_MAX = 229  # a tenant of Kafka's requests is what its topic's name leaves room for
+
+_TENANT = re.compile(rf"[A-Za-z0-9._-]{{1,{TENANT_CHARS_MAX}}}")
 
 
 class Words(NamedTuple):
@@ -14,6 +19,13 @@ class Words(NamedTuple):
 
 
 HTTP = Words("replace it (PUT)", "PUT it with ?reuse=true", "GET it to see")
+
+
+def wrong_tenant(name: str) -> str | None:
+    """Why nobody can be called so, None if somebody can."""
+    if _TENANT.fullmatch(name):
+        return None
+    return f"is not a name of a tenant: use 1 to {TENANT_CHARS_MAX} letters, digits, '.', '_' and '-'"
 
 
 def advice(outcome: str, state: str | None, reason: str | None, words: Words) -> str:

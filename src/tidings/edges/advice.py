@@ -9,6 +9,16 @@ TENANT_CHARS_MAX = 229  # a tenant of Kafka's requests is what its topic's name 
 
 _TENANT = re.compile(rf"[A-Za-z0-9._-]{{1,{TENANT_CHARS_MAX}}}")
 
+NO_ANSWER = "Kafka does not answer: "
+
+_KAFKA_ERROR = re.compile(r'KafkaError\{[^{}"]*str="(.*?)"\}')
+_PLAIN = {
+    "Failed to get metadata: ": "",
+    "Local: Broker transport failure": "no broker can be reached",
+    "Local: All broker connections are down": "no broker can be reached",
+    "Local: Timed out": "no broker answers in time",
+}
+
 
 class Words(NamedTuple):
     """How an edge names what can be done."""
@@ -19,6 +29,14 @@ class Words(NamedTuple):
 
 
 HTTP = Words("replace it (PUT)", "PUT it with ?reuse=true", "GET it to see")
+
+
+def plain(text: str) -> str:
+    """What Kafka's client complains of, in words: `KafkaError{code=_TRANSPORT,...}` says nothing to most people."""
+    text = _KAFKA_ERROR.sub(r"\1", text)
+    for theirs, ours in _PLAIN.items():
+        text = text.replace(theirs, ours)
+    return text
 
 
 def wrong_tenant(name: str) -> str | None:

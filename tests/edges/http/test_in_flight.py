@@ -79,3 +79,20 @@ async def test_the_command_line_tells_it_in_its_own_words(flying: Site, capsys: 
     code, text = await command(flying, capsys, "cancel", "one")
     assert code == 4
     assert text.rstrip().endswith(f"kept back for now: {WHY}")
+
+
+async def test_records_that_tell_of_refusals_are_listed_only_by_their_topic(flying: Site) -> None:
+    refusals = "rejections.default"
+    told = (await flying.add(topic=refusals, at="+0.01s", value="why"))["id"]
+    await flying.state_of(told, "in_flight")
+    mine = (await flying.add(topic=refusals, value="mine"))["id"]
+    named = (await flying.add(id="two", topic=refusals, at="+0.01s"))["id"]
+    await flying.state_of(named, "in_flight")
+
+    async def ids(query: str) -> set[str]:
+        listed = (await flying.call("GET", f"/v1/schedules{query}")).document["schedules"]
+        return {row["id"] for row in listed}
+
+    assert await ids("") == {"one", mine, named}
+    assert await ids("?state=in_flight") == {"one", named}
+    assert await ids(f"?topic={refusals}") == {told, mine, named}

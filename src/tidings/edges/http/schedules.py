@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from tidings.domain.command import Cancel, Command, Fire, OutcomeWord, Pause, Replace, Resume, State
+from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.schedule import MADE_ID, Query, Schedule
 from tidings.edges.http.edge import Edge
@@ -30,6 +31,7 @@ from tidings.wires.answers import (
     outcome_document,
     schedule_document,
 )
+from tidings.wires.destinations import is_rejections
 
 PAGE_ROWS_DEFAULT = 100
 STATES: dict[str, State] = {word: word for word in get_args(State)}
@@ -64,7 +66,8 @@ class Schedules:
             whole_number(query, "limit", min(PAGE_ROWS_DEFAULT, rows_max), 1, rows_max),
         )
         page = await self._engine.page(call.caller.tenant, wanted)
-        return json_answer({"schedules": [_summary(row) for row in page.schedules], "cursor": page.cursor})
+        rows = [row for row in page.schedules if wanted.topic is not None or not _tells_of_refusal(row)]
+        return json_answer({"schedules": [_summary(row) for row in rows], "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
         """One as it stands."""
@@ -145,6 +148,13 @@ class Schedules:
         if found is None:
             raise conflict(outcome_document(self._engine.unknown(schedule_id)))
         return schedule_document(found)
+
+
+def _tells_of_refusal(schedule: Schedule) -> bool:
+    """Whether it is the record that tells of a refusal on Kafka, which nobody scheduled."""
+    bus, topic = split(schedule.topic)
+    is_ours = bus == "kafka" and is_rejections(topic) and MADE_ID.match(schedule.id) is not None
+    return is_ours and schedule.state not in {"pending", "paused"}
 
 
 def _summary(schedule: Schedule) -> Document:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import tidings
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, ROOT
 from tidings import __version__
 from tidings.clock import SystemClock
 from tidings.config.options import OPTIONS, Option, written
@@ -102,11 +102,17 @@ def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 @pytest.mark.parametrize(("name", "parser"), list(parsers()), ids=list(COMMANDS))
 def test_every_command_has_its_section_with_its_flags(name: str, parser: argparse.ArgumentParser) -> None:
     text = section(page("cli"), f"## `tidings {name}`")
-    shared = {"-h", "--help", "--url", "--api-key", "--json"}
+    shared = {"-h", "--help", "--url", "--api-key", "--json"} | ({"--tenant"} if name != "keys" else set())
     as_schedule = set(flags(dict(parsers())["schedule"])) if name == "replace" else set()
     own = [flag for flag in flags(parser) if flag not in shared | as_schedule]
     own = [flag for flag in own if flag != "--key" or name in {"schedule", "publish"}]
     assert [flag for flag in own if not re.search(rf"{flag}\b", text)] == []
+
+
+def test_the_changelog_names_every_command() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    listed = section(text, "### Added").split("- The command line: ", 1)[1].split(";", 1)[0]
+    assert re.findall(r"`(\w+)`", listed) == list(COMMANDS)
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -265,6 +265,16 @@ def test_a_start_that_is_refused_leaves_nothing_behind(tmp_path: Path, argv: lis
     assert list(tmp_path.iterdir()) == []
 
 
+def test_kafka_without_its_client(tmp_path: Path) -> None:
+    without = "import sys; sys.modules['confluent_kafka'] = None; from tidings.__main__ import main; sys.exit(main())"
+    command = [sys.executable, "-c", without, "serve", "--port", "0", "--kafka", "127.0.0.1:1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=START_S)
+    assert done.returncode == 1
+    assert "Kafka needs its client: pip install 'tidings[kafka]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_settings_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "tidings.toml").write_text("[server]\nprot = 1\n")
     done = tidings(tmp_path, "serve", "--port", "many")

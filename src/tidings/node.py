@@ -106,16 +106,14 @@ class Joined(NamedTuple):
 
 def join_kafka(engine: Engine, config: Config) -> Joined:
     """Let the engine read requests from Kafka and release to it."""
-    try:
-        from tidings.bus.kafka.follow import KafkaFollowing
-        from tidings.bus.kafka.forwarder import Forwarder, Ways
-        from tidings.bus.kafka.holding import Holding, held_name
-        from tidings.bus.kafka.lane import Lane
-        from tidings.bus.kafka.plain import PlainLane
-        from tidings.edges.kafka.facts import KafkaFacts
-        from tidings.edges.kafka.intake import KafkaIntake
-    except ImportError:
-        raise CannotStart("Kafka needs its client: pip install 'tidings[kafka]'") from None
+    cluster = _cluster(config)
+    from tidings.bus.kafka.follow import KafkaFollowing
+    from tidings.bus.kafka.forwarder import Forwarder, Ways
+    from tidings.bus.kafka.holding import Holding, held_name
+    from tidings.bus.kafka.lane import Lane
+    from tidings.bus.kafka.plain import PlainLane
+    from tidings.edges.kafka.facts import KafkaFacts
+    from tidings.edges.kafka.intake import KafkaIntake
     from tidings.observe.kafka import KafkaMetrics, KafkaStats
     from tidings.wires.destinations import SCHEDULES, Destinations
     from tidings.wires.etf1 import Etf1
@@ -123,7 +121,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     from tidings.wires.kaspr import Kaspr
     from tidings.wires.native import Native
 
-    cluster, destinations = _cluster(config), Destinations()
+    destinations = Destinations()
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     identity = engine.store.identity
     kind = Lane if config.kafka.release == "exactly_once" else PlainLane
@@ -156,7 +154,11 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
 
 
 def _cluster(config: Config) -> "Cluster":
-    from tidings.bus.kafka.client import Cluster
+    """Which Kafka; refuses what can be told before anything is opened."""
+    try:
+        from tidings.bus.kafka.client import Cluster
+    except ImportError:
+        raise CannotStart("Kafka needs its client: pip install 'tidings[kafka]'") from None
 
     kafka = config.kafka
     settings: dict[str, str] = {"security.protocol": kafka.security}

@@ -167,10 +167,23 @@ def _cluster(config: Config) -> "Cluster":
             raise Invalid("kafka.sasl_username", f"kafka.security is {kafka.security}: give it and kafka.sasl_password")
         settings |= {"sasl.mechanism": kafka.sasl_mechanism, "sasl.username": kafka.sasl_username}
         settings["sasl.password"] = kafka.sasl_password
-    files = {"ssl.ca": kafka.ssl_ca, "ssl.certificate": kafka.ssl_certificate, "ssl.key": kafka.ssl_key}
-    settings |= {f"{name}.location": path for name, path in files.items() if path is not None}
+    files = {"ca": kafka.ssl_ca, "certificate": kafka.ssl_certificate, "key": kafka.ssl_key}
+    settings |= {f"ssl.{name}.location": _readable(f"kafka.ssl_{name}", path) for name, path in files.items() if path}
     name = kafka.name if config.store.path != MEMORY else f"{kafka.name}-{secrets.token_hex(4)}"
     return Cluster(kafka.servers or "", name, settings, kafka.topics == "create", kafka.partitions, kafka.replication)
+
+
+def _readable(key: str, path: str) -> str:
+    """The file that a setting names; the client would only say that Kafka is away."""
+    file = file_of(path)
+    try:
+        if key != "kafka.ssl_ca" or not file.is_dir():  # a folder of certificates is as good
+            file.open("rb").close()
+    except OSError as error:
+        raise Invalid(
+            key, f"{path} cannot be read ({error.strerror}): name a PEM file that this user can read"
+        ) from None
+    return str(file)
 
 
 # A node that serves

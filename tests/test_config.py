@@ -124,6 +124,54 @@ def test_a_wrong_setting_names_itself_and_what_is_allowed(text: str, said: list[
     assert [word for word in said if word not in found] == [], found
 
 
+@pytest.mark.parametrize(
+    ("written", "servers"),
+    [
+        ("localhost:9092", "localhost:9092"),
+        ("kafka-1.acme_net:9092, 10.0.0.2:19092", "kafka-1.acme_net:9092,10.0.0.2:19092"),
+        ("[::1]:9092,[2001:db8::2]:65535", "[::1]:9092,[2001:db8::2]:65535"),
+        ("none", None),
+    ],
+)
+def test_addresses_of_brokers(written: str, servers: str | None) -> None:
+    assert load(None, {"TIDINGS_KAFKA_SERVERS": written}, {}).config.kafka.servers == servers
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("http://localhost:19092", "'http://localhost:19092' is a URL"),
+        ("foo:99999", "'foo:99999' has no port from 1 to 65535"),
+        ("foo:0", "'foo:0' has no port from 1 to 65535"),
+        ("foo:port", "'foo:port' has no port from 1 to 65535"),
+        ("foo:", "'foo:' has no port from 1 to 65535"),
+        ("localhost", "'localhost' has no port"),
+        (":9092", "':9092' has no host"),
+        ("a b:9092", "'a b:9092' has no host"),
+        ("::1:9092", "'::1:9092' has no host"),
+        ("[::1]", "'[::1]' has no"),
+        ("[::x]:9092", "'[::x]:9092' has no host"),
+        ("localhost:9092,", "'localhost:9092,' has a comma without a server"),
+        ("a:1,,b:2", "'a:1,,b:2' has a comma without a server"),
+    ],
+)
+def test_what_is_no_address_of_a_broker(written: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, {"kafka.servers": ("--kafka", written)})
+    assert str(caught.value).startswith(f"--kafka: {said}")
+    assert "write host:port, more after commas, such as kafka-1:9092,kafka-2:9092 or [::1]:9092" in str(caught.value)
+
+
+def test_choices_are_understood_as_others_write_them() -> None:
+    write('[kafka]\nsecurity = "SASL_SSL"\nsasl_mechanism = "scram-sha-512"\nfacts = true\nstats = "No"\n')
+    kafka = load(None, {}, {}).config.kafka
+    assert (kafka.security, kafka.sasl_mechanism) == ("sasl_ssl", "SCRAM-SHA-512")
+    assert (kafka.facts, kafka.stats) == ("on", "off")
+    assert load(None, {"TIDINGS_KAFKA_FACTS": "no", "TIDINGS_KAFKA_STATS": "TRUE"}, {}).config.kafka.stats == "on"
+    assert "'maybe' is not one of them: write one of off, on" in problems(TIDINGS_KAFKA_FACTS="maybe")
+    assert "'yes' is not one of them" in problems(TIDINGS_KAFKA_TOPICS="yes")
+
+
 def test_variables_and_flags_are_named_too() -> None:
     assert "TIDINGS_SERVER_PORT: '-1'" in problems(TIDINGS_SERVER_PORT="-1")
     unknown = problems(TIDINGS_SERVER_PROT="1")

@@ -6,6 +6,7 @@ from typing import Literal, Union, assert_never, get_args, get_origin, get_type_
 
 import msgspec
 
+from tidings.config.checks import TEXTS
 from tidings.config.settings import Config
 from tidings.domain.request import LIMITS_MOST
 from tidings.domain.units import SIZE_HINT, SPAN_HINT, format_size, format_span, parse_size, parse_span
@@ -14,6 +15,7 @@ PREFIX = "TIDINGS_"
 SECOND_US = 1_000_000
 UNLIMITED = "none"
 HIDDEN = "***"
+SWITCH = {"true": "on", "yes": "on", "false": "off", "no": "off"}  # as others write what is on or off here
 
 Kind = Literal["text", "number", "size", "duration", "choice"]
 Value = int | str | None
@@ -39,6 +41,10 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def variable(self) -> str:
         return f"{PREFIX}{self.section}_{self.key}".upper()
+
+    @property
+    def is_switch(self) -> bool:
+        return set(self.choices) == {"off", "on"}
 
     @property
     def allowed(self) -> str:
@@ -92,7 +98,8 @@ def parse(option: Option, raw: object) -> Value:
     """The value that was written for an option; raises ValueError with what is allowed."""
     if option.optional and raw == UNLIMITED:
         return None
-    if option.kind == "number" and isinstance(raw, int) and not isinstance(raw, bool):
+    is_whole = isinstance(raw, int) and not isinstance(raw, bool)
+    if (option.kind == "number" and is_whole) or (option.is_switch and isinstance(raw, bool)):
         raw = str(raw)
     if not isinstance(raw, str):
         raise ValueError(f"{raw!r} is not understood: {option.allowed}")
@@ -100,15 +107,22 @@ def parse(option: Option, raw: object) -> Value:
         case "text":
             if not raw.strip():
                 raise ValueError(f"is empty: {option.allowed}")
-            return raw
+            return TEXTS[option.name](raw) if option.name in TEXTS else raw
         case "choice":
-            if raw not in option.choices:
-                raise ValueError(f"{raw!r} is not one of them: {option.allowed}")
-            return raw
+            return _chosen(option, raw)
         case "number" | "size" | "duration":
             return _bounded(option, _amount(option, raw), raw)
         case _:
             assert_never(option.kind)
+
+
+def _chosen(option: Option, text: str) -> str:
+    """The choice that is meant: Kafka itself writes SASL_SSL, others yes and no."""
+    word = SWITCH.get(text.lower(), text) if option.is_switch else text
+    for choice in option.choices:
+        if choice.lower() == word.lower():
+            return choice
+    raise ValueError(f"{text!r} is not one of them: {option.allowed}")
 
 
 def _amount(option: Option, text: str) -> int:

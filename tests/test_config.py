@@ -115,6 +115,23 @@ def test_printed_settings_can_be_loaded_again() -> None:
         ('[limits]\nhorizon = "60y"', ["[limits] horizon: '60y'", "at most 18300d"]),
         ('[limits]\nvalue_size_max = "much"', ["value_size_max", "'much' is not understood", "16 KiB"]),
         ('[logs]\nformat = "xml"', ["[logs] format", "'xml'", "auto, human, json"]),
+        (
+            '[kafka]\nwires = ["intervals", "mqtt"]',
+            ["[kafka] wires: 'mqtt' is not one", "intervals, kaspr, etf1, native"],
+        ),
+        ("[kafka]\nwires = 1", ["[kafka] wires: 1 is not understood", '["a", "b"]']),
+        ("[kafka]\ntenants = [1]", ["[kafka] tenants: [1] is not understood"]),
+        ('[kafka]\ntenants = ["a b"]', ["[kafka] tenants: 'a b' is not a pattern", "'*', '?' or '[abc]'"]),
+        ('[kafka]\ntenants = ["a[b"]', ["[kafka] tenants: 'a[b' is not a pattern"]),
+        ('[kafka]\ntenants = [""]', ["[kafka] tenants: '' has an empty entry"]),
+        ('[kafka]\nschedules = "videos"', ["[kafka] schedules: 'videos' is not name=text", "a=x,b=y"]),
+        ("[kafka]\nschedules = [1]", ["[kafka] schedules: [1] is not understood"]),
+        ('[kafka.schedules]\n"a/b" = "x"', ["[kafka] schedules: 'a/b' is not a topic"]),
+        ('[kafka.schedules]\nvideos = "a b"', ["[kafka] schedules: 'a b' is not a tenant"]),
+        ("[kafka.schedules]\nvideos = 1", ["[kafka] schedules: 'videos' has no text"]),
+        ('[kafka.destinations]\nacme = ["a/b"]', ["[kafka] destinations: 'a/b' is not a pattern"]),
+        ('[kafka.destinations]\n"*" = ["a"]', ["[kafka] destinations: '*' is not a tenant"]),
+        ("[kafka.destinations]\nacme = 1", ["[kafka] destinations: 1 is not understood", "a=x,a=y"]),
         ("[server", ["tidings.toml", "not valid TOML"]),
     ],
 )
@@ -160,6 +177,38 @@ def test_what_is_no_address_of_a_broker(written: str, said: str) -> None:
         load(None, {}, {"kafka.servers": ("--kafka", written)})
     assert str(caught.value).startswith(f"--kafka: {said}")
     assert "write host:port, more after commas, such as kafka-1:9092,kafka-2:9092 or [::1]:9092" in str(caught.value)
+
+
+def test_what_is_read_of_kafka_in_a_file_and_in_a_line() -> None:
+    lines = {
+        "TIDINGS_KAFKA_WIRES": "Intervals, native",
+        "TIDINGS_KAFKA_TENANTS": "acme,shop-*,[a-f]?",
+        "TIDINGS_KAFKA_SCHEDULES": "schedules=default,videos=video",
+        "TIDINGS_KAFKA_DESTINATIONS": "acme=orders.*,acme=audit,mute=",
+    }
+    kafka = load(None, lines, {}).config.kafka
+    assert kafka.wires == ("intervals", "native")
+    assert kafka.tenants == ("acme", "shop-*", "[a-f]?")
+    assert kafka.schedules == {"schedules": "default", "videos": "video"}
+    assert kafka.destinations == {"acme": ("orders.*", "audit"), "mute": ()}
+    write(
+        """
+        [kafka]
+        wires = ["intervals", "native"]
+        tenants = ["acme", "shop-*", "[a-f]?"]
+        schedules = {schedules = "default", videos = "video"}
+        [kafka.destinations]
+        acme = ["orders.*", "audit"]
+        mute = []
+        """
+    )
+    loaded = load(None, {}, {})
+    assert loaded.config.kafka == kafka
+    assert load(write(render(loaded), "again.toml"), {}, {}).config.kafka == kafka
+    write("")
+    nothing = load(None, {}, {f"kafka.{key}": ("--set", "none") for key in ("wires", "tenants", "schedules")})
+    assert (nothing.config.kafka.wires, nothing.config.kafka.tenants, nothing.config.kafka.schedules) == ((), (), {})
+    assert "'schedules' is there twice" in problems(TIDINGS_KAFKA_SCHEDULES="schedules=a,schedules=b")
 
 
 def test_choices_are_understood_as_others_write_them() -> None:

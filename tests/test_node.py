@@ -253,6 +253,11 @@ def test_a_port_in_use(start: Start, tmp_path: Path) -> None:
         (["--host", "192.0.2.1"], 2, "host: '192.0.2.1' is not an address of this machine"),
         (["--store", "."], 2, "store: . is a folder: name a file in it, such as tidings.db"),
         (["--host", "0.0.0.0"], 1, "refusing to listen on 0.0.0.0"),
+        (
+            ["--kafka", "127.0.0.1:1", "--set", "kafka.schedules=tidings.progress=acme"],
+            2,
+            "kafka.schedules: tidings.progress is reserved for Tidings: choose another topic",
+        ),
         (["--set", "limits.id_size_max=2000B"], 2, "limits.id_size_max: '2000B' is out of bounds"),
     ],
 )

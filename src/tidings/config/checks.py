@@ -7,6 +7,13 @@ from ipaddress import IPv6Address
 PORT_MAX = 65_535
 SERVERS_HINT = "write host:port, more after commas, such as kafka-1:9092,kafka-2:9092 or [::1]:9092"
 
+PATTERN_HINT = "use letters, digits, '.', '_' and '-', and '*', '?' or '[abc]' for any of them"
+TENANT_HINT = "a tenant has 1 to 229 letters, digits, '.', '_' and '-'"
+TOPIC_HINT = "a topic has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
+
+_PATTERN = re.compile(r"(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\]){1,249}")
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,229}")
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,253}[A-Za-z0-9_.])?")
 
 
@@ -38,5 +45,24 @@ def _is_host(text: str) -> bool:
     return True
 
 
-# By the name of the setting.
-TEXTS: dict[str, Callable[[str], str]] = {"kafka.servers": check_servers}
+def _fits(form: re.Pattern[str], noun: str, hint: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if not form.fullmatch(text):
+            raise ValueError(f"{text!r} is not a {noun}: {hint}")
+        return text
+
+    return check
+
+
+check_pattern = _fits(_PATTERN, "pattern", PATTERN_HINT)
+check_tenant = _fits(_TENANT, "tenant", TENANT_HINT)
+check_topic = _fits(_TOPIC, "topic", TOPIC_HINT)
+
+# By the name of the setting: for its texts, and for the names in a table.
+TEXTS: dict[str, Callable[[str], str]] = {
+    "kafka.servers": check_servers,
+    "kafka.tenants": check_pattern,
+    "kafka.schedules": check_tenant,
+    "kafka.destinations": check_pattern,
+}
+NAMES: dict[str, Callable[[str], str]] = {"kafka.schedules": check_topic, "kafka.destinations": check_tenant}

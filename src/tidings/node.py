@@ -114,6 +114,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     from tidings.bus.kafka.holding import Holding, held_name
     from tidings.bus.kafka.lane import Lane
     from tidings.bus.kafka.plain import PlainLane
+    from tidings.edges.kafka.beginning import Beginning
     from tidings.edges.kafka.facts import KafkaFacts
     from tidings.edges.kafka.intake import KafkaIntake
     from tidings.observe.kafka import KafkaMetrics, KafkaStats
@@ -136,7 +137,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     engine.admission.forbidden = requests.destinations.forbidden
     intake = KafkaIntake(engine, cluster, requests.wires, [re.escape(topic) for topic in config.kafka.schedules])
     engine.lanes.accompany(accompany)
-    engine.accompany(intake)
+    engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
     if facts is not None:
         engine.listen(facts)
         engine.accompany(facts)

@@ -52,6 +52,7 @@ class Kafka(msgspec.Struct, frozen=True):
     tenants: tuple[str, ...] = ("*",)
     schedules: dict[str, str] = msgspec.field(default_factory=lambda: {"schedules": "default"})
     destinations: dict[str, tuple[str, ...]] = {}
+    start: Literal["earliest", "latest"] = "earliest"
     topics: Literal["create", "expect"] = "create"
     partitions: int = 1
     replication: int = 1

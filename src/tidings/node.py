@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tidings.bus.kafka.follow import KafkaFollowing
     from tidings.edges.http.auth import KeyRing
     from tidings.observe.kafka import KafkaMetrics
+    from tidings.wires.requests import Requests
 
 MEMORY = ":memory:"
 URL_DEFAULT = "http://127.0.0.1:8460"
@@ -106,24 +108,17 @@ class Joined(NamedTuple):
 
 def join_kafka(engine: Engine, config: Config) -> Joined:
     """Let the engine read requests from Kafka and release to it."""
-    try:
-        from tidings.bus.kafka.follow import KafkaFollowing
-        from tidings.bus.kafka.forwarder import Forwarder, Ways
-        from tidings.bus.kafka.holding import Holding, held_name
-        from tidings.bus.kafka.lane import Lane
-        from tidings.bus.kafka.plain import PlainLane
-        from tidings.edges.kafka.facts import KafkaFacts
-        from tidings.edges.kafka.intake import KafkaIntake
-    except ImportError:
-        raise CannotStart("Kafka needs its client: pip install 'tidings[kafka]'") from None
+    cluster, requests = _kafka(config)
+    from tidings.bus.kafka.follow import KafkaFollowing
+    from tidings.bus.kafka.forwarder import Forwarder, Ways
+    from tidings.bus.kafka.holding import Holding, held_name
+    from tidings.bus.kafka.lane import Lane
+    from tidings.bus.kafka.plain import PlainLane
+    from tidings.edges.kafka.beginning import Beginning
+    from tidings.edges.kafka.facts import KafkaFacts
+    from tidings.edges.kafka.intake import KafkaIntake
     from tidings.observe.kafka import KafkaMetrics, KafkaStats
-    from tidings.wires.destinations import SCHEDULES, Destinations
-    from tidings.wires.etf1 import Etf1
-    from tidings.wires.intervals import Intervals
-    from tidings.wires.kaspr import Kaspr
-    from tidings.wires.native import Native
 
-    cluster, destinations = _cluster(config), Destinations()
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     identity = engine.store.identity
     kind = Lane if config.kafka.release == "exactly_once" else PlainLane
@@ -140,11 +135,11 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
         ways.add(forwarder, lane.number)
         return [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
 
-    wires = [Etf1(destinations=destinations), Intervals(destinations), Kaspr(destinations), Native(destinations)]
-    engine.admission.forbidden = destinations.forbidden
-    intake = KafkaIntake(engine, cluster, wires, [SCHEDULES], lambda: ways.have_begun)
+    engine.admission.forbidden = requests.destinations.forbidden
+    topics = [re.escape(topic) for topic in config.kafka.schedules]
+    intake = KafkaIntake(engine, cluster, requests.wires, topics, lambda: ways.have_begun)
     engine.lanes.accompany(accompany)
-    engine.accompany(intake)
+    engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
     if facts is not None:
         engine.listen(facts)
         engine.accompany(facts)
@@ -156,8 +151,13 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     return Joined(KafkaFollowing(cluster, engine.clock), metrics)
 
 
-def _cluster(config: Config) -> "Cluster":
-    from tidings.bus.kafka.client import Cluster
+def _kafka(config: Config) -> "tuple[Cluster, Requests]":
+    """Which Kafka, and what is read of it; refuses what can be told before anything is opened."""
+    try:
+        from tidings.bus.kafka.client import Cluster
+    except ImportError:
+        raise CannotStart("Kafka needs its client: pip install 'tidings[kafka]'") from None
+    from tidings.wires.requests import Requests
 
     kafka = config.kafka
     settings: dict[str, str] = {"security.protocol": kafka.security}
@@ -166,10 +166,25 @@ def _cluster(config: Config) -> "Cluster":
             raise Invalid("kafka.sasl_username", f"kafka.security is {kafka.security}: give it and kafka.sasl_password")
         settings |= {"sasl.mechanism": kafka.sasl_mechanism, "sasl.username": kafka.sasl_username}
         settings["sasl.password"] = kafka.sasl_password
-    files = {"ssl.ca": kafka.ssl_ca, "ssl.certificate": kafka.ssl_certificate, "ssl.key": kafka.ssl_key}
-    settings |= {f"{name}.location": path for name, path in files.items() if path is not None}
+    files = {"ca": kafka.ssl_ca, "certificate": kafka.ssl_certificate, "key": kafka.ssl_key}
+    settings |= {f"ssl.{name}.location": _readable(f"kafka.ssl_{name}", path) for name, path in files.items() if path}
     name = kafka.name if config.store.path != MEMORY else f"{kafka.name}-{secrets.token_hex(4)}"
-    return Cluster(kafka.servers or "", name, settings, kafka.topics == "create", kafka.partitions, kafka.replication)
+    requests = Requests(kafka.wires, kafka.tenants, kafka.schedules, kafka.destinations)
+    topics = kafka.topics == "create", kafka.partitions, kafka.replication
+    return Cluster(kafka.servers or "", name, settings, *topics, requests.takes), requests
+
+
+def _readable(key: str, path: str) -> str:
+    """The file that a setting names; the client would only say that Kafka is away."""
+    file = file_of(path)
+    try:
+        if key != "kafka.ssl_ca" or not file.is_dir():  # a folder of certificates is as good
+            file.open("rb").close()
+    except OSError as error:
+        raise Invalid(
+            key, f"{path} cannot be read ({error.strerror}): name a PEM file that this user can read"
+        ) from None
+    return str(file)
 
 
 # A node that serves
@@ -188,7 +203,7 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
         if not _is_there(config.store.path):
             _check_reach(config, has_keys=False)
         if config.kafka.servers is not None:
-            _cluster(config)
+            _kafka(config)
         store = await open_store(config.store.path, config, clock)
         facts = FactLog()
         engine = build_engine(store, config, clock, [facts])

@@ -3,15 +3,17 @@
 import argparse
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import pytest
 
 import tidings
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
 from tidings import __version__
 from tidings.clock import SystemClock
+from tidings.config import load, render
 from tidings.config.options import OPTIONS, Option, written
 from tidings.domain.command import OutcomeWord, State
 from tidings.domain.facts import Fact
@@ -148,6 +150,16 @@ def test_every_setting_has_its_row(option: Option) -> None:
 def test_no_setting_is_described_that_is_not_there() -> None:
     described = re.findall(r"^\| `(\w+\.\w+)` \|", page("configuration"), re.MULTILINE)
     assert described == list(OPTIONS)
+
+
+SETTINGS = [block for page in PAGES for block in blocks(page) if block.language == "toml"]
+
+
+@pytest.mark.parametrize("block", SETTINGS, ids=lambda block: block.name)
+def test_settings_in_the_pages_can_be_loaded(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "shown.toml"
+    file.write_text(block.text, "utf-8")
+    assert "shown.toml" in render(load(str(file), {}, {}))
 
 
 # Facts and metrics

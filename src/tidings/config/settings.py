@@ -12,6 +12,7 @@ from tidings.domain.request import Limits
 from tidings.domain.units import DAY_US
 
 Guarantee = Literal["exactly_once", "at_least_once"]
+WireName = Literal["intervals", "kaspr", "etf1", "native"]
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -47,6 +48,11 @@ class Kafka(msgspec.Struct, frozen=True):
 
     servers: str | None = None
     name: str = "tidings"
+    wires: tuple[WireName, ...] = ("intervals", "kaspr", "etf1", "native")
+    tenants: tuple[str, ...] = ("*",)
+    schedules: dict[str, str] = msgspec.field(default_factory=lambda: {"schedules": "default"})
+    destinations: dict[str, tuple[str, ...]] = {}
+    start: Literal["earliest", "latest"] = "earliest"
     topics: Literal["create", "expect"] = "create"
     partitions: int = 1
     replication: int = 1

@@ -1,7 +1,7 @@
 """Clients of Kafka, with the settings that every one of them shares."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,8 +11,15 @@ LOG_INFO = 6  # librdkafka tells of a lost connection at this level
 NOT_CONNECTED = "in state CONNECT"  # of a broker that could not be reached to begin with
 
 
+def _every(_: str) -> bool:
+    return True
+
+
 class Cluster(msgspec.Struct, frozen=True):
-    """Which Kafka, under which name we are known there, and what else its clients need (SASL, TLS)."""
+    """Which Kafka, under which name we are known there, and what else its clients need (SASL, TLS).
+
+    `takes` narrows the request topics to those that are ours to read.
+    """
 
     servers: str
     name: str = "tidings"
@@ -20,6 +27,7 @@ class Cluster(msgspec.Struct, frozen=True):
     create_topics: bool = True
     partitions: int = 1
     replication: int = 1
+    takes: Callable[[str], bool] = _every
 
     def options(self, **more: Any) -> dict[str, Any]:
         """Settings for librdkafka; underscores stand for dots."""

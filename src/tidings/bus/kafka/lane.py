@@ -95,7 +95,8 @@ class Lane:
         if marker is not None and marker.store != self.store:
             raise Estranged(
                 f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
-                " one a name of its own (kafka.name)"
+                " one a name of its own (kafka.name). A new store then reads every request that is still on the topics"
+                " and sends what is past at once; set kafka.start to latest to pass over them"
             )
         return marker
 

@@ -42,6 +42,7 @@ class Reader:
 
     def __init__(self, cluster: Cluster, patterns: list[str], positions: Callable[[], Positions], clock: Clock) -> None:
         self._pattern = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+        self._takes = cluster.takes
         self._positions = positions
         self._clock = clock
         self._look_at = 0
@@ -112,7 +113,7 @@ class Reader:
 
     def _look(self) -> None:
         """Read those partitions too that have appeared since."""
-        there = {name: topic for name, topic in self._all().items() if self._pattern.fullmatch(name)}
+        there = {name: topic for name, topic in self._all().items() if self._is_ours(name)}
         self._identify([name for name, topic in there.items() if topic.error is None])
         found = [
             (name, number)
@@ -126,6 +127,9 @@ class Reader:
             places = [TopicPartition(*place, OFFSET_BEGINNING if at is None else at) for place, at in stored.items()]
             self._consumer.incremental_assign(places)
             self._starts |= {place: at or 0 for place, at in stored.items()}
+
+    def _is_ours(self, topic: str) -> bool:
+        return self._pattern.fullmatch(topic) is not None and self._takes(topic)
 
     def _identify(self, topics: list[str]) -> None:
         """Learn which topics these are; one that is no longer the same ends this reader."""

@@ -40,6 +40,11 @@ _SIZE = (
     f" WHERE position >= ? AND position < ? AND {_KEPT}"
 )
 _DROP = f"DELETE FROM log WHERE position >= ? AND position < ? AND {_KEPT}"
+# The second condition is the one of the index `finished_in_outbox`, which is of no use without it.
+_MISS = (
+    "UPDATE finished SET state = 'missed', reason = ?, at = ?, position = NULL"
+    " WHERE position = ? AND position < 1 << 38"
+)
 _LIGHTEN = f"UPDATE partition SET bytes = bytes - ? WHERE partition = {OUTBOX}"
 _MOVE = f"UPDATE partition SET first = ?, bytes = bytes - ? WHERE partition = {OUTBOX}"
 
@@ -107,10 +112,7 @@ def free(writer: Writer, offsets: Sequence[int]) -> None:
 def drop(writer: Writer, offset: int, reason: str, now: int) -> None:
     """A record will never be published: inside the caller's transaction it becomes a missed one."""
     connection = writer.connection
-    connection.execute(
-        "UPDATE finished SET state = 'missed', reason = ?, at = ?, position = NULL WHERE position = ?",
-        (reason, now, OUTBOX << OFFSET_BITS | offset),
-    )
+    connection.execute(_MISS, (reason, now, OUTBOX << OFFSET_BITS | offset))
     _forget(connection, [offset])
 
 

@@ -53,3 +53,8 @@ async def test_what_runs_with_each_transaction_is_a_search(store: SqliteStore, s
 async def test_a_record_of_the_outbox_that_is_missed_is_found_by_its_place(store: SqliteStore) -> None:
     steps = plan(store, outbox._MISS)
     assert any("SEARCH finished USING INDEX finished_in_outbox" in step for step in steps), steps
+
+
+async def test_the_room_is_counted_without_looking_at_the_log(store: SqliteStore) -> None:
+    steps = plan(store, writer._IN_OUTBOX)
+    assert any("SEARCH log USING INTEGER PRIMARY KEY" in step for step in steps), steps

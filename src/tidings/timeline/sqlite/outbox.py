@@ -99,6 +99,7 @@ def hold(writer: Writer, offsets: Sequence[int], reason: str) -> None:
     with writer.transaction() as connection:
         connection.executemany(_HOLD, [(reason, OUTBOX << OFFSET_BITS | offset) for offset in offsets])
     writer.held |= dict.fromkeys(offsets, reason)
+    writer.room.leave(offsets)
 
 
 def free(writer: Writer, offsets: Sequence[int]) -> None:
@@ -142,7 +143,7 @@ def settle(writer: Writer, offset: int) -> bool:
         size = connection.execute(_SIZE, places).get
         connection.execute(_DROP, places)
         connection.execute(_MOVE, (end, size))
-    writer.arrived = max(writer.arrived, end)
+    writer.room.arrive(end)
     return end < min(offset, following)
 
 

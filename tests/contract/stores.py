@@ -40,6 +40,8 @@ class Options(TypedDict, total=False):
     retention_bytes: int | None
     receipt_retention_us: int
     created: int
+    outbox_rows_max: int
+    outbox_bytes_max: int
 
 
 class Served:

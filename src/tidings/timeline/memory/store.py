@@ -15,6 +15,7 @@ from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.reading import forecast, page, view
 from tidings.timeline.memory.release import Releasing
 from tidings.timeline.memory.rows import Row, Rows
+from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, Room
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
@@ -35,9 +36,12 @@ class MemoryStore:
         retention_bytes: int | None = None,
         receipt_retention_us: int = 24 * HOUR_US,
         created: int = 0,
+        outbox_rows_max: int = OUTBOX_ROWS_MAX,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
     ) -> None:
         self.partitions = partitions
-        self._rows = Rows(created, id_retention_us)
+        self._room = Room(outbox_rows_max, outbox_bytes_max)
+        self._rows = Rows(created, id_retention_us, self._room)
         self._changes = Changes(self._rows)
         self._log = MemoryLog(partitions, retention_us, retention_bytes)
         self._rows.held = self._log.held
@@ -46,6 +50,7 @@ class MemoryStore:
         self._keys: dict[str, ApiKey] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self.identity = secrets.token_hex(8)
+        self._wake: Callable[[], None] = _nobody
 
     # Timeline
 
@@ -85,7 +90,8 @@ class MemoryStore:
         return self._rows.next_due()
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """No other process can change anything."""
+        """Have this called when there is room in the outbox again."""
+        self._wake = wake
 
     async def tend(self, now: int) -> bool:
         """Forget what is past its retention, all at once."""
@@ -172,16 +178,19 @@ class MemoryStore:
 
     def arrived(self, offset: int) -> None:
         """Everything before this offset is on Kafka."""
-        self._rows.arrived = max(self._rows.arrived, offset)
+        if self._room.arrive(offset):
+            self._wake()
 
     async def settle(self, offset: int) -> None:
         """The same, and it may be forgotten."""
-        self.arrived(offset)
+        self.arrived(min(offset, self._log.outbox()[1]))
         self._log.settle(offset)
 
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
         """Keep records back."""
         self._log.hold(offsets, reason)
+        self._room.leave(offsets)
+        self._wake()
 
     async def held_topics(self) -> set[str]:
         """The topics of which something is kept back."""
@@ -240,3 +249,7 @@ class MemoryStore:
 
     async def close(self) -> None:
         """There is nothing to close."""
+
+
+def _nobody() -> None:
+    """Nobody waits."""

@@ -105,7 +105,7 @@ class Changes:
             "standing",
             writer.arrival,
             0,
-            writer.stream_of(add.tenant, add.priority),
+            writer.stream_of(add.tenant, add.priority, add.topic),
             add.due,
             writer.topic_of(add.tenant, add.topic) + hashed % writer.partitions,
             generation,

@@ -1,6 +1,7 @@
 """Finding a schedule by its id: through the map, or through the place that our own ids carry."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, Literal
 
 import apsw
@@ -102,8 +103,8 @@ def _rows_at(connection: apsw.Connection, writer: Writer, tenant: str, arrival: 
     for place in far_places(arrival, due):
         for row in row_at(connection, place):
             yield from _resolve(connection, plain("far", arrival, place, row))
-    for priority in Priority:
-        stream = writer.streams.get((tenant, priority))
+    for priority, to_kafka in product(Priority, (False, True)):
+        stream = writer.streams.get((tenant, priority, to_kafka))
         if stream is not None:
             for row in connection.execute(NEAR, (stream, due, arrival)):
                 yield from _resolve(connection, plain("near", arrival, 0, row))

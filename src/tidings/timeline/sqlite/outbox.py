@@ -40,6 +40,11 @@ _SIZE = (
     f" WHERE position >= ? AND position < ? AND {_KEPT}"
 )
 _DROP = f"DELETE FROM log WHERE position >= ? AND position < ? AND {_KEPT}"
+# The second condition is the one of the index `finished_in_outbox`, which is of no use without it.
+_MISS = (
+    "UPDATE finished SET state = 'missed', reason = ?, at = ?, position = NULL"
+    " WHERE position = ? AND position < 1 << 38"
+)
 _LIGHTEN = f"UPDATE partition SET bytes = bytes - ? WHERE partition = {OUTBOX}"
 _MOVE = f"UPDATE partition SET first = ?, bytes = bytes - ? WHERE partition = {OUTBOX}"
 
@@ -94,6 +99,7 @@ def hold(writer: Writer, offsets: Sequence[int], reason: str) -> None:
     with writer.transaction() as connection:
         connection.executemany(_HOLD, [(reason, OUTBOX << OFFSET_BITS | offset) for offset in offsets])
     writer.held |= dict.fromkeys(offsets, reason)
+    writer.room.leave(offsets)
 
 
 def free(writer: Writer, offsets: Sequence[int]) -> None:
@@ -107,10 +113,7 @@ def free(writer: Writer, offsets: Sequence[int]) -> None:
 def drop(writer: Writer, offset: int, reason: str, now: int) -> None:
     """A record will never be published: inside the caller's transaction it becomes a missed one."""
     connection = writer.connection
-    connection.execute(
-        "UPDATE finished SET state = 'missed', reason = ?, at = ?, position = NULL WHERE position = ?",
-        (reason, now, OUTBOX << OFFSET_BITS | offset),
-    )
+    connection.execute(_MISS, (reason, now, OUTBOX << OFFSET_BITS | offset))
     _forget(connection, [offset])
 
 
@@ -140,7 +143,7 @@ def settle(writer: Writer, offset: int) -> bool:
         size = connection.execute(_SIZE, places).get
         connection.execute(_DROP, places)
         connection.execute(_MOVE, (end, size))
-    writer.arrived = max(writer.arrived, end)
+    writer.room.arrive(end)
     return end < min(offset, following)
 
 

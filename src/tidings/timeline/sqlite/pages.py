@@ -86,7 +86,7 @@ class Pages:
         return None if self._reach == _END else _encode_cursor((self._reach - 1, _END))
 
     def _near(self) -> Iterator[_Row]:
-        for (tenant, _), stream in list(self._writer.streams.items()):
+        for (tenant, *_), stream in list(self._writer.streams.items()):
             if tenant == self._tenant:
                 yield from self._pending("near", {"stream": stream})
 
@@ -110,7 +110,7 @@ class Pages:
             yield (found.due, found.arrival), found
 
     def _wanted(self) -> packed.Wanted:
-        streams = [stream for (tenant, _), stream in list(self._writer.streams.items()) if tenant == self._tenant]
+        streams = [stream for (tenant, *_), stream in list(self._writer.streams.items()) if tenant == self._tenant]
         return packed.Wanted(self._query, streams, self._after, self._until, self._topics)
 
     def _pending(self, table: lookup.Table, more: dict[str, object]) -> Iterator[_Row]:

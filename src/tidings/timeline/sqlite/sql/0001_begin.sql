@@ -20,12 +20,14 @@ CREATE TABLE lease (
     until INTEGER
 );
 
--- A stream is a tenant's share of one priority: what fairness is dealt by.
+-- A stream is a tenant's share of one priority and one bus: what fairness is dealt by. Those of Kafka are apart, so that
+-- they can be left out of a release while the outbox is full.
 CREATE TABLE stream (
     stream INTEGER PRIMARY KEY,
     tenant TEXT NOT NULL,
     priority INTEGER NOT NULL,
-    UNIQUE (tenant, priority)
+    to_kafka INTEGER NOT NULL,
+    UNIQUE (tenant, priority, to_kafka)
 );
 
 CREATE TABLE topic (

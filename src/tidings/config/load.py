@@ -15,7 +15,7 @@ from tidings.domain.errors import TidingsError
 
 FILE_NAME = "tidings.toml"
 FILE_VARIABLE = "TIDINGS_CONFIG"
-NO_SETTINGS = (FILE_VARIABLE, "TIDINGS_URL", "TIDINGS_KEY")  # of other parts of Tidings
+NO_SETTINGS = (FILE_VARIABLE, "TIDINGS_URL", "TIDINGS_KEY", "TIDINGS_TENANT")  # of other parts of Tidings
 CRASH_VARIABLE = "TIDINGS_CRASH_AT"
 # What Kubernetes puts into every container for a Service that is called tidings.
 _OF_A_SERVICE = re.compile(r"TIDINGS_(PORT=[a-z]+://.*|PORT_\w+=.*|SERVICE_\w+=.*)", re.DOTALL)

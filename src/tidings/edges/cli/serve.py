@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from tidings.edges.cli.arguments import TENANT_VARIABLE, Arguments, pair
+from tidings.edges.cli.arguments import Arguments, pair
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.screen import Screen
 
@@ -39,9 +39,8 @@ def serve(arguments: Arguments, screen: Screen) -> int:
     """Run a node until it is told to stop."""
     from tidings.config import ConfigError, load, render
 
-    settings = {name: value for name, value in os.environ.items() if name != TENANT_VARIABLE}
     try:
-        loaded = load(arguments.config, settings, flags_of(arguments))
+        loaded = load(arguments.config, os.environ, flags_of(arguments))
     except ConfigError as error:
         raise Failure(Exit.USAGE, "the settings cannot be used\n" + "\n".join(error.problems)) from None
     if arguments.print_config:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import re
 import secrets
 import signal
 import socket
@@ -136,8 +135,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
         return [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
 
     engine.admission.forbidden = requests.destinations.forbidden
-    topics = [re.escape(topic) for topic in config.kafka.schedules]
-    intake = KafkaIntake(engine, cluster, requests.wires, topics, lambda: ways.have_begun)
+    intake = KafkaIntake(engine, cluster, requests.wires, lambda: ways.have_begun)
     engine.lanes.accompany(accompany)
     engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
     if facts is not None:

@@ -22,6 +22,8 @@ from tidings.domain.when import Every, Once, When, advance, last_index_at_or_bef
 
 SECOND_US = 1_000_000
 TOPICS_SEEN_MAX = 10_000
+NAME_SHOWN_CHARS = 48
+HALF = "hold half of a surrogate pair, which is no text: give whole characters"
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+\Z")
 _ID_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -56,7 +58,7 @@ class Admission:
         if (request.bus or self._bus) == "kafka":
             seen = self._destinations_seen.get((tenant, request.topic))
             destination = seen or self._on_kafka(tenant, request.topic)
-        message = pack(Message(request.key, request.value, request.headers))
+        message = _packed(request)
         if len(message) > self._small_bytes or len(request.headers) > self.limits.headers_max:
             self._check_sizes(request)
         plain = (
@@ -79,6 +81,7 @@ class Admission:
             self._check_catch_up(when, lateness, now)
         if not 0 <= asked <= now + self._horizon_us:
             raise self._beyond(when, asked)
+        labels = None if plain else self._labels(request.labels)
         low = request.priority is Priority.LOW
         jitter_us = self._jitter(tenant, request, message) if low or not plain else 0
         return Add(
@@ -91,7 +94,7 @@ class Admission:
             due + jitter_us,
             request.priority,
             lateness,
-            None if plain else self._labels(request.labels),
+            labels,
             jitter_us,
             None if request.key is None else crc32(request.key),
             reuse,
@@ -199,10 +202,30 @@ class Admission:
             return None
         if len(labels) > self.limits.labels_max:
             raise Invalid("labels", f"there are {len(labels)}, at most {self.limits.labels_max} are taken")
-        text = _encode(labels)
+        try:
+            text = _encode(labels)
+        except UnicodeEncodeError:
+            raise Invalid("labels", HALF) from None
         if len(text) > self.limits.labels_bytes_max:
             raise Invalid("labels", f"have {len(text)} bytes, at most {self.limits.labels_bytes_max} are taken")
         return text.decode()
+
+
+def _packed(request: Request) -> bytes:
+    """The message as bytes, if Kafka's client can carry the names of its headers: to it a name ends with its text."""
+    try:
+        message = pack(Message(request.key, request.value, request.headers))
+    except UnicodeEncodeError:
+        raise Invalid("headers", HALF) from None
+    if request.headers and 0 in message:  # most have no NUL anywhere, which is seen at once
+        _check_names(request.headers)
+    return message
+
+
+def _check_names(headers: Headers) -> None:
+    for name, _ in headers:
+        if "\0" in name:
+            raise Invalid("headers", f"the name {name[:NAME_SHOWN_CHARS]!r} holds a NUL, which Kafka's clients cut off")
 
 
 def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:

@@ -55,6 +55,8 @@ class Wire(ABC):
             tenant = self._tenant_of[record.topic] = self.tenant_of(record.topic)
         if tenant is None:
             return Refusal(DEFAULT_TENANT, (f"{record.topic} is not a request topic of {self.name}",))
+        if record.unreadable:
+            return Refusal(tenant, (record.unreadable,))
         try:
             return self.ask(tenant, record)
         except Invalid as invalid:

@@ -1,5 +1,6 @@
 """A batch of records on its way to be one transaction of the store."""
 
+import logging
 from collections.abc import Callable, Sequence
 
 from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
@@ -8,8 +9,8 @@ from tidings.domain.errors import Invalid
 from tidings.domain.facts import Refused
 from tidings.domain.message import Message, pack
 from tidings.engine import Engine
-from tidings.wires.record import Ask, Record, Refusal
-from tidings.wires.wire import Wire
+from tidings.wires.record import Ask, Record, Refusal, Rejection
+from tidings.wires.wire import DEFAULT_TENANT, Wire, told
 
 # Of a record that was to schedule something: what came of it instead.
 NOT_TAKEN = {
@@ -20,9 +21,15 @@ NOT_TAKEN = {
     "unknown": "there is no schedule of this id, and its form is that of ids which Tidings makes: use another id",
 }
 
+CANNOT_BE_READ = "cannot be read: this is a fault of Tidings, whose log tells more"
+
+logger = logging.getLogger("tidings.kafka")
+
 
 class Batch:
     """Records as commands. What is refused is told on its rejection topic, in the same transaction.
+
+    Whatever goes wrong with a record is its own affair: it is refused, and the partition goes on.
 
     Made on the reader's thread, while the batch before is stored: what it has to tell waits in `refused`.
     """
@@ -54,6 +61,15 @@ class Batch:
         return self.rejections
 
     def _command(self, wire: Wire, record: Record) -> Command | None:
+        try:
+            return self._asked_for(wire, record)
+        except Exception:
+            logger.exception("%s/%d/%d cannot be read", record.topic, record.partition, record.offset)
+            tenant = wire.tenant_of(record.topic) or DEFAULT_TENANT
+            self._refuse(wire, record, Refusal(tenant, (CANNOT_BE_READ,)), "record")
+            return None
+
+    def _asked_for(self, wire: Wire, record: Record) -> Command | None:
         answer = wire.read(record)
         if isinstance(answer, Refusal):
             self._refuse(wire, record, answer, "record")
@@ -87,6 +103,14 @@ class Batch:
                 return Fire(ask.tenant, ask.id)
 
     def _rejection(self, wire: Wire, record: Record, refusal: Refusal) -> Add:
-        """A rejection is a schedule like any other, due now."""
-        topic, key, value, headers = wire.rejection(record, refusal)
-        return due_now(refusal.tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)
+        """A rejection is a schedule like any other, due now. If all else fails it has no headers but our own."""
+        try:
+            return self._due(refusal.tenant, wire.rejection(record, refusal))
+        except Exception:
+            logger.exception("%s/%d/%d cannot be told as it came", record.topic, record.partition, record.offset)
+            plain = Rejection(wire.rejections(refusal.tenant), record.key, record.value, told(record, refusal))
+            return self._due(refusal.tenant, plain)
+
+    def _due(self, tenant: str, rejection: Rejection) -> Add:
+        topic, key, value, headers = rejection
+        return due_now(tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)

@@ -10,10 +10,11 @@ from typing import TypeVar
 from confluent_kafka import KafkaException
 
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.topics import NoTopic, Topics
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.edges.kafka.batch import Batch
-from tidings.edges.kafka.reader import Place, Positions, Reader, ReadFailed
+from tidings.edges.kafka.preparation import Preparation
+from tidings.edges.kafka.reader import Reader
+from tidings.edges.kafka.sources import Place, Positions, ReadFailed
 from tidings.engine import Engine
 from tidings.ports import Part
 from tidings.wires.wire import Wire
@@ -22,7 +23,6 @@ BATCH_RECORDS_MAX = 1_000
 RETRY_S = 0.5
 WAIT_S = 0.1
 COMMIT_US = 5_000_000
-PATTERNS = [r"^assignments\..+", r"^.+-schedule-requests$", r"^tidings\.requests\..+"]
 
 T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
@@ -36,17 +36,15 @@ class KafkaIntake:
         engine: Engine,
         cluster: Cluster,
         wires: Sequence[Wire],
-        topics: Sequence[str] = (),
         may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
         self._engine = engine
         self._may_begin = may_begin
         self._cluster = cluster
         self._wires = wires
-        self._patterns = [*PATTERNS, *topics]
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
-        self._topics = Topics(cluster)
+        self._preparation = Preparation(cluster, engine.clock)
         self._thread = ThreadPoolExecutor(1, "tidings-kafka-intake")
         self._stopped = asyncio.Event()
         self._committed_at = 0
@@ -57,6 +55,13 @@ class KafkaIntake:
     async def run(self) -> None:
         """Read until stopped."""
         self._loop = asyncio.get_running_loop()
+        try:
+            await self._keep_reading()
+        finally:
+            self._preparation.close()
+            self._thread.shutdown(wait=False)
+
+    async def _keep_reading(self) -> None:
         while not self._stopped.is_set():
             if not self._engine.readiness()[0] or not self._may_begin():
                 await self._rest(WAIT_S)
@@ -74,13 +79,19 @@ class KafkaIntake:
                 await self._rest(RETRY_S)
             finally:
                 await self._on_thread(reader.close)
-        self._thread.shutdown(wait=False)
 
     def _lost(self, error: Exception) -> None:
         """Said once: while Kafka is away it is tried again and again."""
         if self.problem is None:
             logger.warning("does not read requests from Kafka now, tries again: %s", error)
         self.problem = str(error)
+
+    def _hear(self, reader: Reader) -> None:
+        """Kafka answers, whether there was anything to read or not; but perhaps only that nothing may be read."""
+        if reader.problem is None:
+            self._is_well()
+        else:
+            self._lost(ReadFailed(reader.problem))
 
     def _is_well(self) -> None:
         if self.problem is not None:
@@ -98,7 +109,7 @@ class KafkaIntake:
         def positions() -> Positions:
             return asyncio.run_coroutine_threadsafe(self._engine.store.positions(), self._loop).result()
 
-        return Reader(self._cluster, self._patterns, positions, self._engine.clock)
+        return Reader(self._cluster, positions, self._engine.clock)
 
     async def _take(self, reader: Reader) -> None:
         positions: dict[Place, int] = {}
@@ -106,8 +117,8 @@ class KafkaIntake:
         try:
             while not self._stopped.is_set():
                 batch = await reading
-                self._is_well()  # Kafka answers, whether there was anything to read or not
-                await self._prepare(reader)
+                self._hear(reader)
+                self._prepare(reader)
                 reading = self._start(self._read, reader)
                 if batch.ends:
                     await self._commit(batch, reader, positions)
@@ -144,17 +155,16 @@ class KafkaIntake:
             text = "refused %d records, told on their rejection topics; the first, of %s: %s"
             logger.warning(text, len(batch.refused), first.source and first.source[0], "; ".join(first.reasons))
 
-    async def _prepare(self, reader: Reader) -> None:
-        """What a tenant that has appeared needs: the topics it will be answered on."""
+    def _prepare(self, reader: Reader) -> None:
+        """What tenants that have appeared need: the topics they will be answered on."""
+        names: set[str] = set()
         for topic in reader.topics - self._prepared:
             wire = self._wire_of(topic)
             tenant = wire.tenant_of(topic) if wire else None
             if wire is not None and tenant is not None:
-                try:
-                    await self._on_thread(self._topics.ensure, set(wire.topics(tenant)))
-                except NoTopic as error:
-                    logger.warning("%s", error)
+                names.update(wire.topics(tenant))
             self._prepared.add(topic)
+        self._preparation.want(names)
 
     async def _tell_kafka(self, reader: Reader, positions: dict[Place, int]) -> None:
         now = self._engine.clock.elapsed()

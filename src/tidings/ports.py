@@ -137,6 +137,10 @@ class Outbox(Protocol):
         """The first offset that is not known to be on Kafka, and the next that will be given."""
         ...
 
+    def shut(self, is_shut: bool) -> None:
+        """While Kafka is away nothing goes in: what is due for it waits on the timeline, where it can be changed."""
+        ...
+
     def arrived(self, offset: int) -> None:
         """Everything before this offset is on Kafka; kept in memory only."""
         ...

@@ -217,3 +217,17 @@ def test_room_is_counted_from_what_is_in_it() -> None:
     assert not room.arrive(7)
     room.leave([13, 99])
     assert (room.rows, room.bytes) == (3, 930)
+
+
+async def test_while_it_is_shut_nothing_goes_in_and_nothing_is_lost(store: Store) -> None:
+    woken: list[bool] = []
+    lane_of(store).watch(lambda: woken.append(True))
+    lane_of(store).shut(True)
+    await applied(store, add("one", NOW, topic=ON_KAFKA), add("two", NOW, topic=ON_KAFKA), add("log", NOW))
+    assert (await drain(store)).handed == 0
+    assert await words(store, Cancel(ACME, "one")) == ["cancelled"]
+    assert (await state(store, "two"), await state(store, "log")) == ("pending", "released")
+    woken.clear()
+    lane_of(store).shut(False)
+    assert woken
+    assert (await drain(store)).handed == 1

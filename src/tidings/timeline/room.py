@@ -21,11 +21,12 @@ class Room:
         self._lock = Lock()
         self._sizes: dict[int, int] = {}
         self._bytes = 0
+        self._is_shut = False
         self.arrived = 0
 
     @property
     def rows(self) -> int:
-        """How many more records may go in; 0 while it is full, in rows or in bytes."""
+        """How many more records may go in; 0 while it is shut or full, in rows or in bytes."""
         with self._lock:
             return self._rows()
 
@@ -56,10 +57,18 @@ class Room:
                 self._bytes -= self._sizes.pop(first)
             return was_full and self._rows() > 0
 
+    def shut(self, is_shut: bool) -> bool:
+        """Take nothing more for now, or again; True if there is room again."""
+        with self._lock:
+            was_full, self._is_shut = not self._rows(), is_shut
+            return was_full and self._rows() > 0
+
     def leave(self, offsets: Iterable[int]) -> None:
         """These are kept back, or over: they count no longer."""
         with self._lock:
             self._bytes -= sum(self._sizes.pop(offset, 0) for offset in offsets)
 
     def _rows(self) -> int:
-        return max(0, self._rows_max - len(self._sizes)) if self._bytes < self._bytes_max else 0
+        if self._is_shut or self._bytes >= self._bytes_max:
+            return 0
+        return max(0, self._rows_max - len(self._sizes))

@@ -20,6 +20,7 @@ from tidings.ports import Outbox
 BATCH_ROWS_MAX = 8_000
 AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
 SETTLE_S = 1.0
+SLOW_S = 1.0
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
 NOT_YET = "not connected to Kafka yet"
@@ -49,6 +50,7 @@ class Forwarder:
         self.failures = self.waiting = 0
         self.has_begun = self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
+        outbox.shut(True)
 
     def wake(self) -> None:
         """There is something in the outbox, or something changed."""
@@ -92,12 +94,14 @@ class Forwarder:
         if self.problem is not None:
             logger.info("releases to Kafka")
         self.problem, self.has_begun = None, True
+        self._outbox.shut(False)
 
     async def _lost(self, reason: str) -> None:
         if self.problem in {None, NOT_YET}:
             logger.warning("does not release to Kafka now, tries again: %s", reason)
         self.problem = reason
         self.failures += 1
+        self._outbox.shut(True)
         with contextlib.suppress(NotOwner, StoreError):
             await self._count()
         await self._rest(self._pause_s)
@@ -180,7 +184,10 @@ class Forwarder:
         publishing = self._thread.start(self._lane.publish, records)
         if len(found) >= AHEAD_ROWS_MIN:
             ahead = await self._outbox.outgoing(found[-1].offset + 1, BATCH_ROWS_MAX)
+        if not (await asyncio.wait({publishing}, timeout=SLOW_S))[0]:
+            self._outbox.shut(True)  # what is due may be wanted no more by the time that Kafka answers
         refusals = await publishing
+        self._outbox.shut(False)
         self._suspects |= refusals.topics
         records = await self._without_suspects(records)
         self._pause_s = RETRY_S_MIN

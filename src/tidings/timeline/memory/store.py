@@ -176,6 +176,11 @@ class MemoryStore:
         """The first offset that is kept, and the next that will be given."""
         return self._log.outbox()
 
+    def shut(self, is_shut: bool) -> None:
+        """Take nothing more for Kafka, or again."""
+        if self._room.shut(is_shut):
+            self._wake()
+
     def arrived(self, offset: int) -> None:
         """Everything before this offset is on Kafka."""
         if self._room.arrive(offset):

@@ -245,6 +245,10 @@ class SqliteStore:
     async def outbox(self) -> tuple[int, int]:
         return outbox.span(self._reader)
 
+    def shut(self, is_shut: bool) -> None:
+        if self._writer.room.shut(is_shut):
+            self._wake()
+
     def arrived(self, offset: int) -> None:
         if self._writer.room.arrive(offset):
             self._wake()

@@ -22,6 +22,7 @@ WAIT_S = 0.2
 ASK_S = 3.0
 LOOK_US = 2_000_000
 LEFT_OUT_US = 30_000_000
+SILENCE_US = 100_000  # the client needs longer to find a topic that was made anew
 
 NO_NAME = "has a header whose name is not UTF-8: send names as text"
 
@@ -45,7 +46,7 @@ class Reader:
         self._assigned: frozenset[Place] = frozenset()
         self._given: dict[Place, int] = {}  # behind the last record that was given
         self._reached: dict[Place, int] = {}  # the end, when there was nothing more to read
-        self._active: set[str] = set()  # topics that gave records since they were last asked about
+        self._heard_at: dict[str, int] = {}  # when a topic last gave records
         self._aside: dict[str, int] = {}  # topics that are not read now, and when they are looked at again
         self._left_out: dict[str, str] = {}  # why, of those that could not be read when it was last tried
         self._rewound: set[Place] = set()
@@ -81,11 +82,23 @@ class Reader:
             elif topic not in self._aside:
                 record = _record(message, self._lives[topic])
                 self._given[topic, record.partition] = record.offset + 1
-                self._active.add(topic)
                 records.append(record)
-        for topic in self._left_out.keys() & self._active:
-            self._is_read_again(topic)
+        if records:
+            self._make_sure({record.topic for record in records})
         return records
+
+    def _make_sure(self, topics: set[str]) -> None:
+        """After a silence a topic may be another of its name, which the client does not tell.
+
+        Its records must not be taken for those of the former: they would be read, and scheduled, a second time.
+        """
+        now = self._clock.elapsed()
+        if silent := {topic for topic in topics if now - self._heard_at.get(topic, -SILENCE_US) >= SILENCE_US}:
+            self._sources.confirm(silent)
+            now = self._clock.elapsed()
+        self._heard_at |= dict.fromkeys(topics, now)
+        for topic in self._left_out.keys() & topics:
+            self._is_read_again(topic)
 
     @property
     def problem(self) -> str | None:
@@ -146,8 +159,7 @@ class Reader:
         for topic in {topic for topic, _ in self._assigned} - topics.keys():
             self._set_aside(topic, now)
         back = {topic for topic, at in self._aside.items() if at <= now}
-        known = self._sources.identify(topics, back | self._active)
-        self._active.clear()
+        known = self._sources.identify(topics, back)
         for topic in back & known:
             del self._aside[topic]
         readable = known - self._aside.keys()
@@ -184,7 +196,6 @@ class Reader:
         if topic not in self._left_out:
             logger.warning("does not read %s, tries again every %d s: %s", topic, LEFT_OUT_US // 1_000_000, reason)
         self._left_out[topic] = f"{topic}: {reason}"
-        self._active.discard(topic)
         self._set_aside(topic, self._clock.elapsed() + LEFT_OUT_US)
 
     # What Kafka says

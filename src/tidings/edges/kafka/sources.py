@@ -47,21 +47,18 @@ class Sources:
         return {topic: self._ids[topic][:LIFE_CHARS] if topic in before else "" for topic in topics}
 
     def identify(self, topics: Mapping[str, Any], doubtful: Set[str]) -> set[str]:
-        """Which of these are request topics that are known. Asks about new ones and those in doubt, at times about all.
-
-        A topic that is no longer the same is a `ReadFailed`.
-        """
+        """Which of these are known request topics. Asks about new ones and those in doubt, at times about all."""
         there = {name for name in topics if self._takes(name)}
         well = {name for name in there if topics[name].error is None}
         asked = well & doubtful | well - self._ids.keys()
         if self._clock.elapsed() >= self._ask_all_at:
             self._ask_all_at = self._clock.elapsed() + ASK_ALL_US
             asked = well
-        unsure = (asked - self._ask(asked)) & doubtful
+        unsure = (asked - self.confirm(asked)) & doubtful
         return (there & self._ids.keys()) - unsure - (doubtful - well)
 
-    def _ask(self, topics: Set[str]) -> set[str]:
-        """Those that answered."""
+    def confirm(self, topics: Set[str]) -> set[str]:
+        """Ask about these; answers which of them are there. One that is no longer the same is a `ReadFailed`."""
         answered = set[str]()
         if not topics:
             return answered

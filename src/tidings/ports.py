@@ -127,7 +127,10 @@ class Log(Protocol):
 
 
 class Outbox(Protocol):
-    """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back."""
+    """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back.
+
+    It holds a bounded number of records and bytes that are not known to be on Kafka, without those that are kept back.
+    """
 
     async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
         """Records from an offset on (or from the first that is still kept); fewer of large ones, but at least one."""
@@ -142,7 +145,7 @@ class Outbox(Protocol):
         ...
 
     def arrived(self, offset: int) -> None:
-        """Everything before this offset is on Kafka; kept in memory only."""
+        """Everything before this offset is on Kafka; kept in memory only. Wakes who watches if there is room again."""
         ...
 
     async def settle(self, offset: int) -> None:
@@ -191,15 +194,16 @@ class Lane(Outbox, Protocol):
         Where a clock is given, it is read anew when the transaction begins, which may be later than the call.
 
         At most `rows_max` rows, in fair shares by priority and tenant. Recurring ones get their next occurrence.
+        What goes to Kafka stays pending while its outbox is full; never more is handed over than there is room for.
         """
         ...
 
     def next_due(self) -> int | None:
-        """When the next release has work to do; None if nothing is near. Never later than the truth."""
+        """When the next release has work to do; None if nothing is near that may leave. Never later than the truth."""
         ...
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have this called when `next_due` moves to an earlier moment because of what another process did."""
+        """Have this called when `next_due` moves to an earlier moment: by another process, or by room in the outbox."""
         ...
 
 

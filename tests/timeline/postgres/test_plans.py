@@ -81,12 +81,16 @@ def calls(store: PostgresStore) -> dict[str, tuple[str, Any]]:
         "leave": (sql["leave"], places),
         "forget": (sql["forget"], finished),
         "outgoing": (sql["outgoing"], (0, 0, 1000)),
+        "in_outbox": (sql["in_outbox"], (0, 0)),
         "page_pending": (sql["page_pending"], page),
         "page_finished": (sql["page_finished"], page),
         "read": (sql["read"], (0, 1, 100, 500)),
         "history": (sql["history"], ("0" * 32,)),
         "overdue": (sql["overdue"], (LANES, NOW, 1000)),
-        "choose": (store._shared.inside("SELECT * FROM tidings.choose(%s, %s, %s, %s)"), (0, NOW, 2_000, 0)),
+        "choose": (
+            store._shared.inside("SELECT * FROM tidings.choose(%s, %s, %s, %s, %s, %s, %s)"),
+            (0, NOW, 2_000, 0, 0, 9_000, 1 << 30),
+        ),
     }
 
 
@@ -129,8 +133,9 @@ async def inner(postgres: Postgres, store: PostgresStore) -> list[str]:
         inside = store._shared.inside
         for lane in store.lanes()[:3]:
             for _ in range(3):
-                values = (lane.number, lane.token, NOW + 3_600 * SECOND, False, 500, 0)
-                connection.execute(inside("SELECT * FROM tidings.release(%s::smallint, %s, %s, %s, %s, %s)"), values)
+                values = (lane.number, lane.token, NOW + 3_600 * SECOND, False, 500, 0, 0, 9_000, 1 << 30)
+                marks = ", ".join(["%s"] * 8)
+                connection.execute(inside(f"SELECT * FROM tidings.release(%s::smallint, {marks})"), values)
         connection.execute(inside("SELECT tidings.forget(%s, 0, 64)"), (NOW,))
         connection.rollback()
     return [notice for notice in notices if "Query Text" in notice]

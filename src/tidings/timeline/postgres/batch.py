@@ -33,16 +33,20 @@ class Batch:
         ]
         words = np.frombuffer(b"".join(self._keys), dtype=">u8").reshape(-1, 2)
         self._lanes = (words[:, 0] >> np.uint64(56)).astype(np.int64) & (shared.lanes - 1)
+        outside = {topic for topic in {add.topic for add in adds} if is_kafka(topic)}
+        to_kafka = np.array([add.topic in outside for add in adds]) if outside else False
+        self._ways = np.where(to_kafka, ~self._lanes, self._lanes)
         self._dues = np.array([add.due for add in adds], dtype=np.int64)
         self._arrivals = np.array(numbers, dtype=np.int64)
         self._by_key = np.argsort(words[:, 0])
         self._order = np.lexsort((self._arrivals, self._dues, self._lanes))
 
-    def dues_by_lane(self) -> dict[int, int]:
-        """The first due time on each lane."""
-        firsts = np.full(self._shared.lanes, np.iinfo(np.int64).max)
-        np.minimum.at(firsts, self._lanes, self._dues)
-        return {int(lane): int(firsts[lane]) for lane in np.unique(self._lanes)}
+    def dues_by_way(self) -> dict[int, int]:
+        """The first due time on each lane, for the log and for Kafka."""
+        ways = self._ways
+        firsts = np.full(2 * self._shared.lanes, np.iinfo(np.int64).max)
+        np.minimum.at(firsts, ways, self._dues)  # those of Kafka count from the end
+        return {int(way): int(firsts[way]) for way in np.unique(ways)}
 
     def outcomes(self) -> list[Outcome]:
         return [Outcome(add.id or "", "scheduled", add.due) for add in self._adds]
@@ -76,7 +80,7 @@ class Batch:
         """Streams, topics and partitions."""
         names, each = self._shared.names, self._shared.parts
         known = {place: names.topic(*place) for place in {(add.tenant, add.topic) for add in self._adds}}
-        streams = np.array([names.stream(add.tenant, add.priority) for add in self._adds], dtype=np.int64)
+        streams = np.array([names.stream(add.tenant, add.priority, add.topic) for add in self._adds], dtype=np.int64)
         topics = np.array([known[add.tenant, add.topic] for add in self._adds], dtype=np.int64)
         parts = self._lanes * each
         if each > 1:

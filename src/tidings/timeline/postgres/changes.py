@@ -99,7 +99,7 @@ class Changes:
             arrival,
             add.due,
             lane,
-            self._names.stream(add.tenant, add.priority),
+            self._names.stream(add.tenant, add.priority, add.topic),
             self._names.topic(add.tenant, add.topic),
             part,
             generation,

@@ -14,7 +14,7 @@ from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.pool import Contended, Pool, rows
-from tidings.timeline.postgres.rows import key_of
+from tidings.timeline.postgres.rows import key_of, way_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
 
@@ -73,7 +73,7 @@ class Intake:
         """New one-shots; None if an id is known, and nothing was done."""
         arrivals = await self._shared.arrivals(len(adds))
         batch = Batch(self._shared, [add for add in adds if isinstance(add, Add)], arrivals)
-        told = self._shared.news(batch.dues_by_lane(), now)
+        told = self._shared.news(batch.dues_by_way(), now)
         async with self._pool.connection() as connection:
             try:
                 await rows(connection, self._shared.sql["schedule"], (told, now, *batch.columns()))
@@ -82,7 +82,7 @@ class Intake:
                 self._shared.give_back(arrivals)
                 return None
         crash.point("intake.committed")
-        self._shared.arrived(batch.dues_by_lane())
+        self._shared.arrived(batch.dues_by_way())
         return batch.outcomes()
 
     async def _transact(
@@ -192,18 +192,20 @@ class Run:
         gone: dict[int, int] = {}
         for entry in self._entries.values():
             if entry.before is not None and entry.now is not entry.before and entry.before.table != "finished":
-                gone[entry.lane] = min(gone.get(entry.lane, entry.before.due), entry.before.due)
+                way = way_of(entry.before)
+                gone[way] = min(gone.get(way, entry.before.due), entry.before.due)
         await self._shared.left(gone)
 
     def _dues(self) -> dict[int, int]:
-        """The first due time of what was put onto each lane."""
+        """The first due time of what was put onto each lane, for the log and for Kafka."""
         dues: dict[int, int] = {}
         for entry in self._entries.values():
             waiting = list(entry.fired)
             if entry.now is not None and entry.now is not entry.before and entry.now.state == "pending":
                 waiting.append(entry.now)
             for found in waiting:
-                dues[entry.lane] = min(dues.get(entry.lane, found.due), found.due)
+                way = way_of(found)
+                dues[way] = min(dues.get(way, found.due), found.due)
         return dues
 
 

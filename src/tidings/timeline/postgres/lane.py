@@ -25,16 +25,15 @@ LOCKED_US = 2_000  # how long to leave alone what somebody is changing
 class PostgresLane:
     """One lane, while we own it under a token."""
 
-    def __init__(
-        self, shared: Shared, intake: Intake, number: int, token: UUID, head: Head, elapsed: Callable[[], int]
-    ) -> None:
+    def __init__(self, shared: Shared, intake: Intake, number: int, token: UUID, elapsed: Callable[[], int]) -> None:
         self.number = number
         self.token = token
         self.until = 0
         self._elapsed = elapsed
         self._shared = shared
         self._intake = intake
-        self._head = head
+        self._log, self._kafka, self._room = shared.heads.own(number)
+        self._room_is_known = False
         self._not_before = 0
         self._ahead_us = 0
 
@@ -52,33 +51,38 @@ class PostgresLane:
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
         """Move what is due; with a clock, what is due by both that clock and the store's."""
         self._check()
-        head, news = self._head, self._head.news
+        await self._know_room()
+        log, kafka, room = self._log, self._kafka, self._room
+        news = (log.news, kafka.news)
         given = now if clock is None else clock.now()
-        call = (self.number, self.token, given, clock is not None, rows_max, head.low)
+        bounds = (log.low, kafka.low, room.rows, room.bytes)
+        self._room_is_known = False  # until it is known what became of this
         crash.point("release.begun")
+        call = (self.number, self.token, given, clock is not None, rows_max, *bounds)
         (row,) = await self._shared.pool.call(self._shared.sql["release"], call)
         crash.point("release.committed")
-        at, late, topics, missed, size, handed, standing, due, taken = row
+        at, late, topics, missed, size, handed, offset, outgoing, standing, due, kafka_due, taken = row
         self._ahead_us = given - at
         done = _Done(late or [], set(topics or ()), Counter(REASONS[reason] for reason in missed or ()), size, handed)
-        self._moved(due, at, head.news == news)
+        room.put(offset, [outgoing // handed] * handed if handed else [])
+        _moved(log, due, at, log.news == news[0])
+        _moved(kafka, kafka_due, at, kafka.news == news[1])
         if standing:
             taken += await self._release_standing(standing, at, done)
-            await self._shared.look([self.number])
-        more = head.due is not None and head.due <= at
+            await self._shared.look([self.number, ~self.number])
+        self._room_is_known = True
+        following = self._next()
+        more = following is not None and following <= at
         if more and not taken:
             self._not_before = given + LOCKED_US
         await self._shared.names.know(done.topics)
         return done.release(self._shared, more=more and taken > 0)
 
-    def _moved(self, due: int | None, at: int, undisturbed: bool) -> None:
-        """What is due next; what came while we released may be missing in the answer."""
-        head = self._head
-        if undisturbed:
-            head.due = due
-            head.low = at if due is None else min(due, at)
-        elif due is not None:
-            head.offer(due)
+    async def _know_room(self) -> None:
+        """Count what is in the outbox, when it is not known: at the beginning, and after a release that failed."""
+        if not self._room_is_known:
+            values = (self.number, self._room.arrived)
+            self._room.begin(await self._shared.pool.read(self._shared.sql["in_outbox"], values))
 
     async def _release_standing(self, places: Sequence[Sequence[int]], now: int, done: "_Done") -> int:
         async with self._shared.pool.transaction() as connection:
@@ -91,16 +95,22 @@ class PostgresLane:
         done.missed += recurring.missed
         done.bytes += recurring.bytes
         done.handed += recurring.handed
+        self._room.put(*recurring.outgoing)
         return count
 
     def next_due(self) -> int | None:
         """When the next release has work to do, on the clock of whoever asks."""
-        due = self._head.due
+        due = self._next()
         return None if due is None else max(due + max(0, self._ahead_us), self._not_before)
 
+    def _next(self) -> int | None:
+        """When the first is due of what may leave: what goes to Kafka only while there is room."""
+        dues = (self._log.due, self._kafka.due if self._kafka.due is not None and self._room.rows else None)
+        return min((due for due in dues if due is not None), default=None)
+
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have this called when something falls due earlier than was known."""
-        self._head.wake = wake
+        """Have this called when something falls due earlier than was known, or there is room again."""
+        self._log.wake = self._kafka.wake = wake
 
     # Outbox
 
@@ -134,9 +144,15 @@ class PostgresLane:
         ((first, following),) = await self._shared.pool.read(self._shared.sql["span"], (self.number,))
         return first, following
 
+    def shut(self, is_shut: bool) -> None:
+        """Take nothing more for Kafka, or again."""
+        if self._room.shut(is_shut):
+            self._kafka.wake()
+
     def arrived(self, offset: int) -> None:
         """Everything before this offset is on Kafka."""
-        self._head.arrived = max(self._head.arrived, offset)
+        if self._room.arrive(offset):
+            self._kafka.wake()
 
     async def settle(self, offset: int) -> None:
         """The same, durably, slice by slice."""
@@ -153,6 +169,8 @@ class PostgresLane:
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
         """Keep records back."""
         await self._write("hold", reason, self.number, arrays.int8s(offsets))
+        self._room.leave(offsets)
+        self._kafka.wake()
 
     async def free(self, offsets: Sequence[int]) -> None:
         """They are on Kafka."""
@@ -177,6 +195,15 @@ class PostgresLane:
         async with self._shared.pool.transaction() as connection:
             await rows(connection, self._shared.sql["own"], (self.number, self.token))
             await rows(connection, self._shared.sql[name], values)
+
+
+def _moved(head: Head, due: int | None, at: int, undisturbed: bool) -> None:
+    """What is due next on a way; what came while we released may be missing in the answer."""
+    if undisturbed:
+        head.due = due
+        head.low = at if due is None else min(due, at)
+    elif due is not None:
+        head.offer(due)
 
 
 class _Done:

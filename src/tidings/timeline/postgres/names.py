@@ -9,7 +9,8 @@ from tidings.timeline.postgres.database import inside
 from tidings.timeline.postgres.pool import Pool, rows
 
 PRIORITIES = 3
-SLOTS = 768
+STREAMS = 2 * PRIORITIES  # of a tenant: for the log, then for Kafka
+SLOTS = 1_536
 TO_KAFKA = -1
 TOPICS_PER_TENANT_MAX = 10_000
 
@@ -81,9 +82,9 @@ class Names:
                 await rows(connection, inside(self._schema, _ADD_TOPIC), (number, topic, self._each, parts))
             await self.load()
 
-    def stream(self, tenant: str, priority: int) -> int:
-        """The number of a tenant's stream."""
-        return self.tenants[tenant] * PRIORITIES + priority
+    def stream(self, tenant: str, priority: int, topic: str) -> int:
+        """The number of a tenant's stream for a topic."""
+        return self.tenants[tenant] * STREAMS + is_kafka(topic) * PRIORITIES + priority
 
     def topic(self, tenant: str, name: str) -> int:
         """The number of a topic that is known."""
@@ -91,12 +92,12 @@ class Names:
 
     async def know(self, topics: Set[int] = frozenset(), streams: Set[int] = frozenset()) -> None:
         """Make sure that these numbers have their names here."""
-        highest = max((stream // PRIORITIES for stream in streams), default=-1)
+        highest = max((stream // STREAMS for stream in streams), default=-1)
         if highest >= len(self.tenant_names) or max(topics, default=-1) >= len(self.topic_names):
             await self.load()
 
     def tenant_of(self, stream: int) -> str:
-        return self.tenant_names[stream // PRIORITIES]
+        return self.tenant_names[stream // STREAMS]
 
     def destination(self, topic: int) -> tuple[str, str]:
         """The tenant and the destination of a topic."""

@@ -14,7 +14,7 @@ from tidings.domain.when import Every
 from tidings.ports import Count
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
-from tidings.timeline.postgres.names import PRIORITIES
+from tidings.timeline.postgres.names import STREAMS
 from tidings.timeline.postgres.pool import Row
 from tidings.timeline.postgres.rows import STATES, Found, key_of, present
 from tidings.timeline.postgres.shared import Shared
@@ -165,7 +165,7 @@ class Reading:
 def streams_of(shared: Shared, tenant: str) -> list[int]:
     """The streams of a tenant that is known."""
     number = shared.names.tenants.get(tenant)
-    return [] if number is None else [number * PRIORITIES + priority for priority in range(PRIORITIES)]
+    return [] if number is None else list(range(number * STREAMS, (number + 1) * STREAMS))
 
 
 class _Listing:

@@ -14,8 +14,8 @@ from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.postgres.rows import Found, Terms, key_of, slot_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Saver, timeline_row
+from tidings.timeline.room import RECORD_BYTES
 
-RECORD_BYTES = 64  # what a record takes beside its message and id
 TRIM_EVERY = 50
 
 
@@ -43,6 +43,7 @@ class Recurring:
         self.topics: set[int] = set()
         self.missed: Counter[str] = Counter()
         self.bytes = self.handed = 0
+        self.outgoing: tuple[int, list[int]] = (following, [])
 
     async def release(self, places: Sequence[Sequence[int]]) -> int:
         """Release what is due at some (slot, due time, arrival); answers how many. What is being changed is left."""
@@ -183,6 +184,8 @@ class Recurring:
             return
         for offset, record in enumerate(records, self._following):
             record.offset = offset
+        sizes = [len(record.found.message or b"") + len(record.found.id) + RECORD_BYTES for record in records]
+        self.outgoing = (self._following, sizes)
         await self._run("hand", len(records), self._lane)
         await self._run("out", self._lane, self._now, *_columns(records))
 

@@ -9,7 +9,7 @@ from tidings.domain.command import FINISHED, Priority, State
 from tidings.domain.lateness import Lateness
 from tidings.domain.schedule import Schedule
 from tidings.domain.when import Once, When
-from tidings.timeline.postgres.names import PRIORITIES, SLOTS, Names
+from tidings.timeline.postgres.names import PRIORITIES, SLOTS, TO_KAFKA, Names
 
 Table = Literal["timeline", "standing", "finished"]
 Place = tuple[int, int, int, int]
@@ -75,6 +75,11 @@ def place_of(found: Found | None) -> Place | None:
     if found is None or found.table == "finished" or found.state == "paused":
         return None
     return found.lane, slot_of(found.stream), found.due, found.arrival
+
+
+def way_of(found: Found) -> int:
+    """The lane and the bus of a row as one number: the lane's own for the log, its complement for Kafka."""
+    return ~found.lane if found.part == TO_KAFKA else found.lane
 
 
 def present(names: Names, found: Found) -> Schedule:

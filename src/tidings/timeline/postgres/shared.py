@@ -10,13 +10,14 @@ from tidings.timeline.postgres.heads import Heads
 from tidings.timeline.postgres.names import Names
 from tidings.timeline.postgres.pool import Pool
 from tidings.timeline.postgres.working import Entry
+from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX
 
 BLOCK = 100_000
 NEWS_US = 3_000_000  # what is due within this is told to the owner of its lane at once; its polls find the rest
 
 _CALLS = {
     "schedule": "SELECT tidings.schedule(" + ", ".join(["%s"] * 18) + ")",
-    "release": "SELECT * FROM tidings.release(%s, %s, %s, %s, %s, %s)",
+    "release": "SELECT * FROM tidings.release(" + ", ".join(["%s"] * 9) + ")",
     "heads": "SELECT * FROM tidings.heads(%s, %s)",
     "acquire": "SELECT * FROM tidings.acquire(%s, %s, %s)",
     "resign": "SELECT tidings.resign(%s)",
@@ -33,6 +34,8 @@ class Options(msgspec.Struct, frozen=True):
     retention_bytes: int | None = None
     receipt_retention_us: int = 86_400 * 1_000_000
     created: int = 0
+    outbox_rows_max: int = OUTBOX_ROWS_MAX
+    outbox_bytes_max: int = OUTBOX_BYTES_MAX
     schema: str = "tidings"
     node: str = ""
 
@@ -68,7 +71,7 @@ class Shared:
         self.created = created
         self.identity = identity
         self.names = Names(pool, options.schema, lanes, partitions)
-        self.heads = Heads()
+        self.heads = Heads(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
         for name in ("working", "lane", "pages"):
             self.sql |= queries(name, options.schema)
@@ -101,23 +104,23 @@ class Shared:
 
     def news(self, dues: dict[int, int], now: int) -> str | None:
         """What to tell the owners of other lanes: what is due soon on them."""
-        soon = {lane: due for lane, due in dues.items() if due <= now + NEWS_US and lane not in self.heads.lanes}
-        return "due " + " ".join(f"{lane}:{due}" for lane, due in soon.items()) if soon else None
+        soon = {way: due for way, due in dues.items() if due <= now + NEWS_US and way not in self.heads.ways}
+        return "due " + " ".join(f"{way}:{due}" for way, due in soon.items()) if soon else None
 
     def arrived(self, dues: dict[int, int]) -> None:
         """Something was put onto lanes."""
-        for lane, due in dues.items():
-            self.heads.offer(lane, due)
+        for way, due in dues.items():
+            self.heads.offer(way, due)
 
     async def left(self, gone: dict[int, int]) -> None:
         """Something was taken off lanes: where it may have been the first, look what is first now."""
-        lanes = [lane for lane, due in gone.items() if self.heads.may_be_first(lane, due)]
-        if lanes:
-            await self.look(lanes)
+        ways = [way for way, due in gone.items() if self.heads.may_be_first(way, due)]
+        if ways:
+            await self.look(ways)
 
-    async def look(self, lanes: Iterable[int], *, whole: bool = False) -> None:
-        """Ask when lanes have work to do; from their low-water marks on, or from the very beginning."""
-        await self.heads.look(self.pool, self.sql["heads"], list(lanes), whole=whole)
+    async def look(self, ways: Iterable[int], *, whole: bool = False) -> None:
+        """Ask when ways have work to do; from their low-water marks on, or from the very beginning."""
+        await self.heads.look(self.pool, self.sql["heads"], list(ways), whole=whole)
 
     def land(self, entries: Iterable[Entry]) -> None:
         """What our own lanes know to be on Kafka is in flight no longer, though the store does not know it yet."""

@@ -156,7 +156,7 @@ class PostgresStore:
             owned = await self._pool.call(self._shared.sql["acquire"], values)
             new = self._own(owned, elapsed + lease_us)
             if new:
-                await self._shared.look(new, whole=True)
+                await self._shared.look([way for number in new for way in (number, ~number)], whole=True)
         return bool(self.lanes())
 
     def _own(self, owned: list[tuple[Any, ...]], until: int) -> list[int]:
@@ -168,9 +168,8 @@ class PostgresStore:
             lane = self._lanes.get(number)
             if lane is None or lane.token != token:
                 self._disown(number)
-                head = self._shared.heads.own(number)
-                head.arrived = first
-                lane = PostgresLane(self._shared, self._intake, number, token, head, self._clock.elapsed)
+                lane = PostgresLane(self._shared, self._intake, number, token, self._clock.elapsed)
+                lane.arrived(first)
                 self._lanes[number] = lane
                 new.append(number)
             lane.until = until

@@ -70,8 +70,8 @@ class Watch:
             self._heard = self._clock.elapsed()
         elif kind == "due":
             for each in rest.split():
-                lane, _, due = each.partition(":")
-                self._shared.heads.offer(int(lane), int(due))
+                way, _, due = each.partition(":")
+                self._shared.heads.offer(int(way), int(due))
         elif kind == "free":
             self._free()
 
@@ -82,7 +82,7 @@ class Watch:
             with contextlib.suppress(StoreError):
                 await self._send_beat()
                 polls += 1
-                await self._shared.look(self._shared.heads.lanes, whole=polls % SWEEP_POLLS == 0)
+                await self._shared.look(self._shared.heads.ways, whole=polls % SWEEP_POLLS == 0)
             took_s = (self._clock.elapsed() - begun) / 1_000_000
             await asyncio.sleep(max(POLL_S if self.hears else POLL_OFTEN_S, took_s * DUTY))
 

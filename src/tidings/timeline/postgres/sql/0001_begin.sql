@@ -34,7 +34,8 @@ CREATE TABLE tidings.node (
     until bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- Tenants are numbered from 0 without gaps: stream = tenant * 3 + priority, slot = stream modulo 768.
+-- Tenants are numbered from 0 without gaps: stream = tenant * 6 + priority, + 3 for what goes to Kafka; slot = stream
+-- modulo 1536. What goes to Kafka has slots of its own, so that it can be left out while the outbox is full.
 CREATE TABLE tidings.tenant (
     tenant int PRIMARY KEY,
     name text NOT NULL UNIQUE

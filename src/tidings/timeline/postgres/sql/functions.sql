@@ -13,7 +13,7 @@ $$;
 -- How many slots are in use: they are numbered from 0.
 CREATE OR REPLACE FUNCTION tidings.slots() RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN (SELECT coalesce(least(max(tenant) * 3 + 3, 768), 0) FROM tidings.tenant);
+    RETURN (SELECT coalesce(least(max(tenant) * 6 + 6, 1536), 0) FROM tidings.tenant);
 END
 $$;
 
@@ -23,20 +23,22 @@ CREATE OR REPLACE FUNCTION tidings.key(tenant text, id text) RETURNS uuid LANGUA
         sha256(convert_to(tenant, 'UTF8') || '\x00'::bytea || convert_to(id, 'UTF8')) FROM 1 FOR 16), 'hex')::uuid
 $$;
 
--- When each lane has work to do, looking from a low-water mark on.
-CREATE OR REPLACE FUNCTION tidings.heads(lanes smallint[], lows bigint[])
-RETURNS TABLE (lane smallint, due bigint) LANGUAGE plpgsql VOLATILE
+-- When each way has work to do, looking from a low-water mark on. A lane has two: its number is the way to the log, the
+-- complement of its number the way to Kafka.
+CREATE OR REPLACE FUNCTION tidings.heads(ways smallint[], lows bigint[])
+RETURNS TABLE (way smallint, due bigint) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     slots int := tidings.slots();
 BEGIN
-    RETURN QUERY SELECT l.lane, min(h.due) FROM unnest(lanes, lows) AS l(lane, low)
+    RETURN QUERY SELECT w.way, min(h.due) FROM unnest(ways, lows) AS w(way, low)
     CROSS JOIN generate_series(0, slots - 1) AS s(slot)
     CROSS JOIN LATERAL (
         SELECT t.due FROM tidings.timeline t
-        WHERE t.lane = l.lane AND t.slot = s.slot AND t.due >= l.low ORDER BY t.due LIMIT 1
+        WHERE t.lane = greatest(w.way, -1 - w.way) AND t.slot = s.slot AND t.due >= w.low ORDER BY t.due LIMIT 1
     ) h
+    WHERE (w.way < 0) = (s.slot / 3 % 2 = 1)
     GROUP BY 1;
 END
 $$;
@@ -53,7 +55,7 @@ BEGIN
     SELECT keys[i], key_dues[i], key_arrivals[i], key_streams[i] FROM generate_series(1, cardinality(keys)) AS i;
     INSERT INTO tidings.timeline (due, arrival, accepted, content, stream, topic, generation, n, lane, slot, part,
         reason, id, message, deadline, labels)
-    SELECT dues[i], arrivals[i], now_, contents[i], streams[i], topics[i], 1, 1, lanes[i], streams[i] % 768, parts[i],
+    SELECT dues[i], arrivals[i], now_, contents[i], streams[i], topics[i], 1, 1, lanes[i], streams[i] % 1536, parts[i],
         reasons[i], ids[i], messages[i], deadlines[i], labels_[i]
     FROM generate_series(1, cardinality(dues)) AS i;
     IF told IS NOT NULL THEN

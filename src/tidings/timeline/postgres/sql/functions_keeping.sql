@@ -72,7 +72,7 @@ DECLARE
 BEGIN
     WITH old AS MATERIALIZED (
         SELECT tidings.key(t.name, f.id) AS key, f.stream, f.due, f.arrival FROM tidings.finished f
-        JOIN tidings.tenant t ON t.tenant = f.stream / 3
+        JOIN tidings.tenant t ON t.tenant = f.stream / 6
         WHERE f.ctid >= low AND f.ctid < high AND f.at <= before
     ), free AS MATERIALIZED (
         SELECT r.key, r.stream, r.due, r.arrival FROM old o

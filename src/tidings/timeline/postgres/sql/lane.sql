@@ -41,6 +41,13 @@ SELECT "offset", topic, id, generation, n, due, released, message, final FROM (
     ) o
 ) o WHERE before < 16777216 ORDER BY "offset";
 
+-- name: in_outbox
+-- What is in an outbox from an offset on, without what is kept back: offsets and sizes.
+SELECT o."offset", octet_length(o.message) + octet_length(o.id) + 64 FROM tidings.outbox o
+WHERE o.lane = %s AND o."offset" >= %s
+  AND NOT EXISTS (SELECT 1 FROM tidings.held h WHERE h.lane = o.lane AND h."offset" = o."offset")
+ORDER BY o."offset";
+
 -- name: span
 -- The first offset that is kept, and the next that will be given.
 SELECT outbox_first, outbox_next FROM tidings.lane WHERE lane = %s;

@@ -7,7 +7,7 @@ SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t
 FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN generate_series(0, %(lanes)s::int - 1) AS l(lane)
 CROSS JOIN LATERAL (
     SELECT * FROM tidings.timeline t
-    WHERE t.lane = l.lane AND t.slot = s.stream %% 768 AND (t.due, t.arrival) > (%(due)s, %(arrival)s)
+    WHERE t.lane = l.lane AND t.slot = s.stream %% 1536 AND (t.due, t.arrival) > (%(due)s, %(arrival)s)
       AND t.due < %(until)s AND t.stream = s.stream AND t.n >= 0
       AND (%(topics)s::int[] IS NULL OR t.topic = ANY (%(topics)s::int[]))
       AND (%(prefix)s::text IS NULL OR starts_with(t.id, %(prefix)s::text))
@@ -55,7 +55,7 @@ ORDER BY f.due, f.arrival LIMIT %(limit)s;
 -- Pending by step of time, for some streams.
 SELECT t.due / %(width)s, count(*)
 FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN generate_series(0, %(lanes)s::int - 1) AS l(lane)
-JOIN tidings.timeline t ON t.lane = l.lane AND t.slot = s.stream %% 768 AND t.stream = s.stream
+JOIN tidings.timeline t ON t.lane = l.lane AND t.slot = s.stream %% 1536 AND t.stream = s.stream
 WHERE t.due >= %(start)s AND t.due < %(end)s AND t.n >= 0
 GROUP BY 1 ORDER BY 1 LIMIT %(limit)s;
 

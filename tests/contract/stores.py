@@ -80,11 +80,16 @@ def has_lanes(name: str) -> bool:
     return "-" in name
 
 
+def needs_a_server(name: str) -> bool:
+    """Whether it takes its time to be tested."""
+    return kind(name) == "postgres"
+
+
 def parameters() -> list[object]:
     """The stores for `pytest.fixture(params=...)`; those that are not written yet are skipped and say so."""
     unwritten = pytest.mark.skip(reason="this store is not written yet")
     return [
-        pytest.param(name, marks=[unwritten] if is_missing(name) else [pytest.mark.slow] if has_lanes(name) else [])
+        pytest.param(name, marks=unwritten if is_missing(name) else [pytest.mark.slow] * needs_a_server(name))
         for name in NAMES
     ]
 

@@ -17,6 +17,7 @@ from tidings.domain.errors import TidingsError
 ASK_S = 3.0
 ASK_ALL_US = 10_000_000
 LIFE_CHARS = 8
+_SAFE = str.maketrans("+/", "-_")
 
 Place = tuple[str, int]
 Positions = Mapping[Place, int]
@@ -44,7 +45,7 @@ class Sources:
         """What tells each topic from one of its name that was read before; nothing if there was none."""
         own = {self[topic] for topic in topics}
         before = {source.rpartition("@")[0] for source, _ in positions if source not in own}
-        return {topic: self._ids[topic][:LIFE_CHARS] if topic in before else "" for topic in topics}
+        return {topic: _short(self._ids[topic]) if topic in before else "" for topic in topics}
 
     def identify(self, topics: Mapping[str, Any], doubtful: Set[str]) -> set[str]:
         """Which of these are known request topics. Asks about new ones and those in doubt, at times about all."""
@@ -72,3 +73,8 @@ class Sources:
                 raise ReadFailed(f"{topic} was made anew")
             answered.add(topic)
         return answered
+
+
+def _short(topic_id: str) -> str:
+    """The beginning of an id, in letters that need no escape in an address; in base64 it may hold `/` and `+`."""
+    return topic_id[:LIFE_CHARS].translate(_SAFE)

@@ -225,7 +225,7 @@ def test_variables_and_flags_are_named_too() -> None:
     assert "TIDINGS_SERVER_PORT: '-1'" in problems(TIDINGS_SERVER_PORT="-1")
     unknown = problems(TIDINGS_SERVER_PROT="1")
     assert "TIDINGS_SERVER_PROT is not a variable: did you mean TIDINGS_SERVER_PORT" in unknown
-    assert unknown.endswith("TIDINGS_CONFIG, TIDINGS_URL, TIDINGS_KEY")
+    assert unknown.endswith("TIDINGS_CONFIG, TIDINGS_URL, TIDINGS_KEY, TIDINGS_TENANT")
     with pytest.raises(ConfigError) as caught:
         load(None, {}, {"log.retentoin": ("--set log.retentoin", "1d"), "lgo.x": ("--set lgo.x", "1")})
     first, second = caught.value.problems

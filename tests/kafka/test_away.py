@@ -56,6 +56,6 @@ def test_what_is_told_while_it_is_away(served: Served, tenant: str, capsys: pyte
         assert "KafkaError" not in told["detail"]
         assert len(set(words)) == len(words)
         code, out, _ = served.command(capsys, "explain", tenant)
-        assert out.splitlines()[0] == f"{tenant} in_flight"
+        assert out.splitlines()[0] == f"{tenant} pending"
     code, out, _ = served.command(capsys, "tail", tenant, "--count", "1")
     assert "waits" in out

@@ -25,6 +25,7 @@ from tests.servers.transactions import commit, transactional
 from tidings.domain.iso8601 import format_instant
 from tidings.edges.kafka import intake as intaking
 from tidings.edges.kafka import reader as reading
+from tidings.edges.kafka.beginning import Beginning
 from tidings.edges.kafka.intake import KafkaIntake
 from tidings.testing import eventually
 
@@ -36,7 +37,7 @@ UNNOTICED_S = 2.0
 
 
 def intake_of(site: Site) -> KafkaIntake:
-    return next(companion for companion in site.engine._companions if isinstance(companion, KafkaIntake))
+    return next(companion for companion in site.engine._companions if isinstance(companion, Beginning))._intake
 
 
 class NotText(str):

@@ -50,6 +50,7 @@ class Topics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._admin: AdminClient | None = None
+        self._told = ""
         self._known: dict[str, int] = {}  # how many partitions each has
         self._leaderless: set[str] = set()
 
@@ -90,7 +91,9 @@ class Topics:
         try:
             topics = self._client().list_topics(timeout=ASK_S).topics
         except KafkaException as error:
-            raise NoTopic(f"Kafka does not answer: {error.args[0]}") from None
+            self._client().poll(0)  # it tells now why nobody answers
+            raise NoTopic(f"Kafka does not answer: {self._told or error.args[0]}") from None
+        self._told = ""
         self._leaderless = {name for name, topic in topics.items() if _is_leaderless(topic)}
         self._known = {name: len(topic.partitions) for name, topic in topics.items() if name not in self._leaderless}
         return topics.keys()
@@ -115,8 +118,12 @@ class Topics:
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient(self._cluster.options(), logger=quiet())
+            self._admin = AdminClient(self._cluster.options() | {"error_cb": self._hear}, logger=quiet())
         return self._admin
+
+    def _hear(self, error: KafkaError) -> None:
+        """What the client reports by itself; the first of it, for then it says only that all brokers are down."""
+        self._told = self._told or str(error)
 
 
 def _is_leaderless(topic: TopicMetadata) -> bool:

@@ -68,8 +68,8 @@ class Dispatcher:
         """Batches grow while there is more, up to a bound on rows and on bytes."""
         if len({tenant for tenant, _ in release.topics}) > 1:
             self._shared_until = now + SHARED_US
-        if not release.more:
-            return BATCH_ROWS_MIN
+        if not release.more:  # it may be only that there was no more room for what goes to Kafka
+            return max(BATCH_ROWS_MIN, min(self._rows, len(release.lateness_us) + release.handed))
         most = SHARED_ROWS_MAX if now < self._shared_until else BATCH_ROWS_MAX
         if release.bytes > BATCH_BYTES_MAX:
             most = min(most, max(1, self._rows * BATCH_BYTES_MAX // release.bytes))

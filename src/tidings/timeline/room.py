@@ -5,6 +5,7 @@ on the timeline, where shares are fair and changes are possible.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from threading import Lock
 
 OUTBOX_ROWS_MAX = 16_000
@@ -53,8 +54,8 @@ class Room:
         with self._lock:
             was_full = not self._rows()
             self.arrived = max(self.arrived, offset)
-            while self._sizes and (first := next(iter(self._sizes))) < self.arrived:
-                self._bytes -= self._sizes.pop(first)
+            gone = list(takewhile(lambda first: first < self.arrived, self._sizes))
+            self._bytes -= sum(map(self._sizes.pop, gone))
             return was_full and self._rows() > 0
 
     def shut(self, is_shut: bool) -> bool:

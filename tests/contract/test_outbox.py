@@ -5,6 +5,7 @@ import pytest
 from tests.contract.making import ACME, NOW, SECOND, add, applied, drain, every, lane_of
 from tidings.domain.command import Cancel, Outcome
 from tidings.domain.errors import Moved
+from tidings.domain.lateness import MissedReason
 from tidings.domain.schedule import Query
 from tidings.ports import Part, Store, Taken
 
@@ -149,14 +150,15 @@ async def test_topics_are_kept_back_each_by_itself_whoever_writes_to_them(store:
 
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
-async def test_what_can_never_be_published_is_missed_and_told(store: Store) -> None:
+@pytest.mark.parametrize("reason", ["too_large", "invalid_record"])
+async def test_what_can_never_be_published_is_missed_and_told(store: Store, reason: MissedReason) -> None:
     await applied(store, add("large", NOW, topic=ON_KAFKA))
     await drain(store, NOW)
     await lane_of(store).hold([0], "too large")
-    await lane_of(store).drop(0, "too_large", [add("told", NOW, topic="kafka:rejections")], NOW)
+    await lane_of(store).drop(0, reason, [add("told", NOW, topic="kafka:rejections")], NOW)
     found = await store.find(ACME, "large", NOW)
     assert found is not None
-    assert (found.state, found.reason) == ("missed", "too_large")
+    assert (found.state, found.reason) == ("missed", reason)
     assert await lane_of(store).held_topics() == set()
     assert await store.find(ACME, "told", NOW) is not None
 

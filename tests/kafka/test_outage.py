@@ -1,7 +1,7 @@
 """While Kafka is away: what is due for it waits where it can be changed, and its bounds on lateness hold."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,6 @@ from tidings.testing import eventually
 pytestmark = pytest.mark.slow
 
 KNOWN_S_MAX = 40.0
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.start() as started:
-        yield started
 
 
 @pytest.fixture

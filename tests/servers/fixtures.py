@@ -19,15 +19,20 @@ def leave_out(missing: Missing) -> NoReturn:
     pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
-    """One broker for all tests that leave it as they found it; name topics, groups and transactions apart."""
+def started_broker() -> Iterator[Broker]:
+    """A broker for as long as a fixture lives."""
     try:
         started = Broker.start()
     except Missing as missing:
         leave_out(missing)
     with started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One broker for all tests that leave it as they found it; name topics, groups and transactions apart."""
+    yield from started_broker()
 
 
 @pytest.fixture

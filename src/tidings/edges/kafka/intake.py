@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from confluent_kafka import KafkaException
 
 from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.thread import OwnThread
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.edges.kafka.batch import Batch
 from tidings.edges.kafka.preparation import Preparation
@@ -24,7 +23,6 @@ RETRY_S = 0.5
 WAIT_S = 0.1
 COMMIT_US = 5_000_000
 
-T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
 
 
@@ -45,7 +43,7 @@ class KafkaIntake:
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
         self._preparation = Preparation(cluster, engine.clock)
-        self._thread = ThreadPoolExecutor(1, "tidings-kafka-intake")
+        self._thread = OwnThread("tidings-kafka-intake")
         self._stopped = asyncio.Event()
         self._committed_at = 0
         self.problem: str | None = None
@@ -59,7 +57,7 @@ class KafkaIntake:
             await self._keep_reading()
         finally:
             self._preparation.close()
-            self._thread.shutdown(wait=False)
+            self._thread.close()
 
     async def _keep_reading(self) -> None:
         while not self._stopped.is_set():
@@ -67,7 +65,7 @@ class KafkaIntake:
                 await self._rest(WAIT_S)
                 continue
             try:
-                reader = await self._on_thread(self._open)
+                reader = await self._thread.run(self._open)
             except KafkaException as error:
                 self._lost(error)
                 await self._rest(RETRY_S)
@@ -78,7 +76,7 @@ class KafkaIntake:
                 self._lost(error)
                 await self._rest(RETRY_S)
             finally:
-                await self._on_thread(reader.close)
+                await self._thread.run(reader.close)
 
     def _lost(self, error: Exception) -> None:
         """Said once: while Kafka is away it is tried again and again."""
@@ -113,13 +111,13 @@ class KafkaIntake:
 
     async def _take(self, reader: Reader) -> None:
         positions: dict[Place, int] = {}
-        reading = self._start(self._read, reader)
+        reading = self._thread.start(self._read, reader)
         try:
             while not self._stopped.is_set():
                 batch = await reading
                 self._hear(reader)
                 self._prepare(reader)
-                reading = self._start(self._read, reader)
+                reading = self._thread.start(self._read, reader)
                 if batch.ends:
                     await self._commit(batch, reader, positions)
                     self._is_well()
@@ -186,9 +184,3 @@ class KafkaIntake:
     async def _rest(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), seconds)
-
-    def _start(self, work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        return asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-    async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await self._start(work, *arguments)

@@ -12,8 +12,9 @@ from tidings.domain.lateness import Lateness, deadline
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Every, Once
 from tidings.timeline.postgres.names import TO_KAFKA, TOPICS_PER_TENANT_MAX, Names
-from tidings.timeline.postgres.rows import Found, Terms, lateness_of
+from tidings.timeline.postgres.rows import Found, lateness_of
 from tidings.timeline.postgres.working import Entry
+from tidings.timeline.terms import Terms
 
 
 class Changes:

@@ -1,17 +1,14 @@
 """What readers see: one schedule, its history, lists and figures."""
 
-import base64
-import binascii
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidings.domain.command import FINISHED
 from tidings.domain.destination import BUSES, is_kafka, join
-from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
 from tidings.domain.when import Every
 from tidings.ports import Count
+from tidings.timeline.paging import Key, decode_cursor, encode_cursor
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.names import STREAMS
@@ -23,8 +20,6 @@ from tidings.timeline.postgres.working import Entry, Loader, finished_row, stand
 STEPS_MAX = 10_000
 COUNTED_MAX = 100_000
 _END = 1 << 61
-
-_Key = tuple[int, int]
 
 
 class Reading:
@@ -94,7 +89,7 @@ class Reading:
         await names.know({row.topic for row in found}, {row.stream for row in found})
         found.sort(key=_key)
         shown = found[: query.limit]
-        cursor = _encode_cursor(_key(shown[-1])) if len(found) > len(shown) else None
+        cursor = encode_cursor(_key(shown[-1])) if len(found) > len(shown) else None
         return Page(tuple(present(names, row) for row in shown), cursor)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
@@ -174,7 +169,7 @@ class _Listing:
     def __init__(self, shared: Shared, tenant: str, query: Query, now: int) -> None:
         self._shared = shared
         self._query = query
-        after = _decode_cursor(query.after) if query.after is not None else (-1, 0)
+        after = decode_cursor(query.after) if query.after is not None else (-1, 0)
         if query.due_from is not None:
             after = max(after, (query.due_from - 1, _END))
         state = "released" if query.state == "in_flight" else query.state
@@ -243,20 +238,8 @@ def _label(labels: str, wanted: tuple[str, str]) -> bool:
     return msgspec.json.decode(labels, type=dict[str, str]).get(wanted[0]) == wanted[1]
 
 
-def _key(found: Found) -> _Key:
+def _key(found: Found) -> Key:
     return found.due, found.arrival
-
-
-def _encode_cursor(key: _Key) -> str:
-    return base64.urlsafe_b64encode(struct.pack(">qq", *key)).decode().rstrip("=")
-
-
-def _decode_cursor(text: str) -> _Key:
-    try:
-        due, arrival = struct.unpack(">qq", base64.urlsafe_b64decode(text + "=="))
-    except (binascii.Error, struct.error, ValueError):
-        raise Invalid("cursor", "is not one that Tidings gave out: leave it out to begin anew") from None
-    return due, arrival
 
 
 def on_log(topics: list[Topic]) -> list[Topic]:

@@ -11,10 +11,11 @@ from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.names import TO_KAFKA
 from tidings.timeline.postgres.pool import Row, rows
-from tidings.timeline.postgres.rows import Found, Terms, key_of, slot_of
+from tidings.timeline.postgres.rows import Found, key_of, slot_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Saver, timeline_row
 from tidings.timeline.room import RECORD_BYTES
+from tidings.timeline.terms import Terms
 
 TRIM_EVERY = 50
 

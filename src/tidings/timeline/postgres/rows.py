@@ -1,30 +1,23 @@
 """A schedule's row, wherever it lies, and where that is."""
 
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from tidings.domain.command import FINISHED, Priority, State
-from tidings.domain.lateness import Lateness
+from tidings.domain.lateness import Lateness, MissedReason
 from tidings.domain.schedule import Schedule
-from tidings.domain.when import Once, When
+from tidings.domain.when import Once
 from tidings.timeline.postgres.names import PRIORITIES, SLOTS, TO_KAFKA, Names
+from tidings.timeline.terms import Terms
 
 Table = Literal["timeline", "standing", "finished"]
 Place = tuple[int, int, int, int]
 
 STATES: tuple[State, ...] = ("released", "missed", "cancelled", "ended")
-REASONS = ("", "expired", "late_skipped", "late_max", "superseded", "damaged", "too_large")
+REASONS = ("", *get_args(MissedReason))  # by the number that rows have; it stays when others are added
 KEY_BYTES = 16
-
-
-class Terms(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """When a standing schedule falls due, and how late it may be."""
-
-    when: When
-    lateness: Lateness
-    jitter_us: int
 
 
 class Found(msgspec.Struct, gc=False):
@@ -54,10 +47,6 @@ class Found(msgspec.Struct, gc=False):
     position: int | None = None
     flying: bool = False
     held: str | None = None
-
-
-encode_terms = msgspec.msgpack.Encoder().encode
-decode_terms = msgspec.msgpack.Decoder(Terms).decode
 
 
 def key_of(tenant: str, schedule_id: str) -> bytes:

@@ -12,7 +12,8 @@ import msgspec
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.pool import Row, rows
-from tidings.timeline.postgres.rows import REASONS, STATES, Found, Terms, decode_terms, encode_terms, place_of, slot_of
+from tidings.timeline.postgres.rows import REASONS, STATES, Found, place_of, slot_of
+from tidings.timeline.terms import Terms, decode_terms, encode_terms
 
 POINTER_CONTENT = bytes(16)
 LOOKS_MAX = 20

@@ -5,9 +5,10 @@ import numpy as np
 from tidings.domain.command import NO_CONTENT, State
 from tidings.timeline.room import RECORD_BYTES
 from tidings.timeline.sqlite.database import queries
-from tidings.timeline.sqlite.lookup import Found, Terms, encode_terms, far_places
+from tidings.timeline.sqlite.lookup import Found, far_places
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
+from tidings.timeline.terms import Terms, encode_terms
 
 HISTORY_LINES_MAX = 100
 

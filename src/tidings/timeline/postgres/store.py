@@ -198,8 +198,3 @@ class PostgresStore:
 
 def _nobody() -> None:
     """Nobody waits for lanes."""
-
-
-def is_address(text: str) -> bool:
-    """Whether a text names a database rather than a file."""
-    return text.startswith(("postgres://", "postgresql://"))

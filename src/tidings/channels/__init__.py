@@ -1,0 +1,1 @@
+"""The ways out to people: one file for each provider, behind one seam."""

@@ -1,0 +1,106 @@
+"""Opening a channel by its provider's name: entry points of the group `tidings.channels`, settings, secrets.
+
+A secret is written as where it is kept, `{env = "NAME"}` or `{file = "/run/secrets/name"}`, never as itself.
+"""
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+from tidings.domain.secret import Secret
+from tidings.ports import Channel, Plugin, Surroundings
+
+GROUP = "tidings.channels"
+SECRET_BYTES_MAX = 64 * 1024
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+_HOW = 'write {env = "NAME"} or {file = "/path"}: a secret is kept in the environment or in a file, not here'
+
+
+def providers() -> dict[str, EntryPoint]:
+    """What is installed, by name. Two packages that claim one name are a mistake that nobody should have to guess."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise Invalid("provider", f"{point.name!r} is claimed by {other.value} and by {point.value}: remove one")
+    return found
+
+
+def open_channel(provider: str, settings: Mapping[str, Any], surroundings: Surroundings) -> Channel:
+    """A channel that is ready to send; what is wrong with its settings is refused by name."""
+    plugin = _plugin(provider)
+    return plugin.open(read_settings(plugin.settings, settings), surroundings)
+
+
+def read_settings(kind: type[Settings], settings: Mapping[str, Any]) -> Settings:
+    """Settings of one provider, checked, their secrets read."""
+    unknown = sorted(settings.keys() - set(kind.__struct_fields__))
+    if unknown:
+        known = ", ".join(kind.__struct_fields__)
+        raise Invalid(unknown[0], f"is not a setting of this provider: it knows {known}")
+    try:
+        return msgspec.convert(dict(settings), kind, dec_hook=_read)
+    except msgspec.ValidationError as error:
+        field, detail = _where(str(error))
+        raise Invalid(field, detail) from None
+
+
+def read_secret(kept: object) -> Secret:
+    """The secret that is kept where this says."""
+    match kept:
+        case {"env": str(name), **rest} if not rest:
+            text = os.environ.get(name, "")
+            if not text:
+                raise ValueError(f"the environment variable {name} is not set, or empty")
+        case {"file": str(path), **rest} if not rest:
+            text = _file(path)
+        case _:
+            raise ValueError(_HOW)
+    return Secret(text)
+
+
+def _plugin(provider: str) -> Plugin:
+    point = providers().get(provider)
+    if point is None:
+        raise Invalid(
+            "provider", f"{provider!r} is not installed: there are {', '.join(sorted(providers())) or 'none'}"
+        )
+    try:
+        plugin = point.load()
+    except ModuleNotFoundError as error:
+        raise Invalid("provider", f"{provider} needs {error.name}: pip install 'tidings[notify]'") from error
+    if not isinstance(plugin, Plugin):
+        raise Invalid("provider", f"{point.value} is not a tidings.ports.Plugin")
+    return plugin
+
+
+def _read(kind: type, value: object) -> object:
+    if kind is Secret:
+        return read_secret(value)
+    raise NotImplementedError
+
+
+def _file(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(SECRET_BYTES_MAX + 1)
+    except OSError as error:
+        raise ValueError(f"the file {path} cannot be read: {error.strerror}") from None
+    if not raw.strip() or len(raw) > SECRET_BYTES_MAX:
+        raise ValueError(f"the file {path} is empty, or larger than {SECRET_BYTES_MAX} bytes")
+    try:
+        return raw.decode().strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"the file {path} is not text in UTF-8") from None
+
+
+def _where(error: str) -> tuple[str, str]:
+    """The field and the detail of `Expected ... - at `$.field``."""
+    detail, _, path = error.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".") or "settings"
+    return field, detail.replace("Object missing required field", "misses the setting")

@@ -1,0 +1,118 @@
+"""Messages as readable files beside the database, and on the terminal: a whole notification without any account.
+
+One message is one file, named by its channel and its id, so that a second attempt finds the first.
+"""
+
+import asyncio
+import hashlib
+import re
+import sys
+from pathlib import Path
+from typing import TextIO, assert_never
+
+import msgspec
+
+from tidings.channels.details import shortened
+from tidings.channels.mime import Sender, compose
+from tidings.clock import Clock
+from tidings.domain.rendered import Email, InApp, Push, Rendered, Sms, Webhook, channel_of
+from tidings.domain.sms import segments
+from tidings.domain.verdict import Accepted, Temporary, Verdict
+from tidings.ports import Plugin, Surroundings
+
+FOLDER = "outbox"
+NAME_CHARACTERS_MAX = 60
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Where the files go, if not beside the database; whether each is shown on the terminal as well."""
+
+    folder: str | None = None
+    sender: str = "tidings@localhost"
+    terminal: bool = True
+
+
+class Outbox:
+    """A channel for everything that no provider takes."""
+
+    deduplicates = True
+
+    def __init__(self, settings: Settings, clock: Clock, folder: Path, screen: TextIO | None = None) -> None:
+        self._clock = clock
+        self._folder = Path(settings.folder) if settings.folder else folder / FOLDER
+        self._sender = Sender(settings.sender)
+        self._screen = (screen or sys.stderr) if settings.terminal else None
+
+    def takes(self, message: Rendered) -> bool:
+        return not isinstance(message, InApp)
+
+    async def send(self, message: Rendered) -> Verdict:
+        name = file_name(message)
+        try:
+            is_new = await asyncio.to_thread(self._write, name, self._content(message))
+        except OSError as error:
+            return Temporary("provider_error", shortened(f"{self._folder} cannot be written: {error.strerror}"))
+        if is_new and self._screen is not None:
+            self._screen.write(f"{self._folder / name}\n{shown(message)}\n")
+            self._screen.flush()
+        return Accepted(name)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _content(self, message: Rendered) -> bytes:
+        if isinstance(message, Email):
+            return compose(message, self._sender, self._clock.now())
+        return shown(message).encode("utf-8", "replace")
+
+    def _write(self, name: str, content: bytes) -> bool:
+        """Put the whole file in its place at once; False if it is there already."""
+        path = self._folder / name
+        if path.exists():
+            return False
+        self._folder.mkdir(parents=True, exist_ok=True)
+        draft = self._folder / f".{name}.new"
+        draft.write_bytes(content)
+        draft.replace(path)
+        return True
+
+
+def file_name(message: Rendered) -> str:
+    """Readable, of safe characters, and its own for each id."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", message.id).strip("-")[:NAME_CHARACTERS_MAX]
+    digest = hashlib.sha256(message.id.encode()).hexdigest()[:8]
+    return f"{channel_of(message)}-{readable}-{digest}.{'eml' if isinstance(message, Email) else 'txt'}"
+
+
+def shown(message: Rendered) -> str:
+    """A message for a person's eyes. What could move a terminal's cursor is left out."""
+    match message:
+        case Email():
+            lines = [f"To: {message.to}", f"Subject: {message.subject}", "", message.text]
+        case Sms():
+            counted = segments(message.text)
+            lines = [f"To: {message.to}", f"Segments: {counted.count} ({counted.encoding})", "", message.text]
+        case Push():
+            data = [f"{name}: {text}" for name, text in message.data.items()]
+            lines = [
+                f"To: {message.to.platform} {message.to.token}",
+                f"Title: {message.title}",
+                *data,
+                "",
+                message.body,
+            ]
+        case Webhook():
+            lines = [f"POST {message.to}", f"webhook-id: {message.id}", "", message.body.decode("utf-8", "replace")]
+        case InApp():
+            lines = [f"To: {message.to}", f"Title: {message.title}", "", message.body]
+        case _:
+            assert_never(message)
+    text = "\n".join(lines).replace("\r\n", "\n").rstrip("\n") + "\n"
+    return "".join(c for c in text if c in "\n\t" or c.isprintable())
+
+
+def _open(settings: Settings, surroundings: Surroundings) -> Outbox:
+    return Outbox(settings, surroundings.clock, surroundings.folder)
+
+
+PLUGIN = Plugin(Settings, _open)

@@ -1,0 +1,126 @@
+"""Signed calls of somebody's URL (Standard Webhooks), guarded: only public addresses are ever connected to.
+
+Each receiver has a key of its own, made from the master secret, its tenant and the origin that is called, so nothing
+secret is stored for it. A receiver that remembers `webhook-id` gets every message once.
+"""
+
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp.abc import AbstractResolver
+
+from tidings.channels.details import shortened
+from tidings.channels.guard import DEFAULT_PORTS, Guard, GuardedResolver
+from tidings.channels.http import Caller, Reply, retry_after, trusted
+from tidings.clock import Clock
+from tidings.domain.errors import Invalid
+from tidings.domain.rendered import Rendered, Webhook
+from tidings.domain.secret import Secret
+from tidings.domain.signature import derive, read_key, sign, written
+from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.ports import Plugin, Surroundings
+
+GONE = 410
+_LATER = frozenset({408, 409, 423, 425})
+_NEVER = frozenset({501, 505})
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The master secret (an older one beside it while receivers change over), and what may be called."""
+
+    secret: Secret
+    older_secret: Secret | None = None
+    ports: tuple[int, ...] = (443, 8443)
+    plain_http: bool = False
+    allowed_networks: tuple[str, ...] = ()
+    refused_networks: tuple[str, ...] = ()
+    ca_file: str | None = None
+    connections_max: int = 100
+    connections_per_host_max: int = 10
+    timeout_s: float = 15.0
+
+
+class WebhookChannel:
+    """A channel for webhooks."""
+
+    deduplicates = True
+
+    def __init__(self, settings: Settings, clock: Clock, resolver: AbstractResolver | None = None) -> None:
+        self._clock = clock
+        secrets = [settings.secret, *([settings.older_secret] if settings.older_secret else [])]
+        self._masters = [read_key(secret, "secret") for secret in secrets]
+        self._guard = Guard(
+            settings.ports,
+            plain_http=settings.plain_http,
+            allowed=settings.allowed_networks,
+            refused=settings.refused_networks,
+        )
+        self._caller = Caller(
+            timeout_s=settings.timeout_s,
+            connections_max=settings.connections_max,
+            tls=trusted(settings.ca_file),
+            connector={
+                "resolver": GuardedResolver(self._guard, resolver),
+                "socket_factory": self._guard.make_socket,
+                "limit_per_host": settings.connections_per_host_max,
+            },
+        )
+
+    def takes(self, message: Rendered) -> bool:
+        return isinstance(message, Webhook)
+
+    def signing_secret(self, tenant: str, url: str) -> str:
+        """What a receiver configures to check our signatures."""
+        return written(derive(self._masters[0], tenant, origin(url)))
+
+    async def send(self, message: Rendered) -> Verdict:
+        assert isinstance(message, Webhook)
+        try:
+            self._guard.check_target(message.to)
+        except Invalid as refusal:
+            return Permanent("address_refused", shortened(str(refusal)))
+        keys = [derive(master, message.tenant, origin(message.to)) for master in self._masters]
+        headers = sign(keys, message.id, self._clock.now() // 1_000_000, message.body)
+        reply = await self._caller.post(message.to, {"Content-Type": "application/json", **headers}, message.body)
+        match reply:
+            case Reply():
+                return self._judge(reply, message.id)
+            case Broken():  # their certificate, not ours
+                return Temporary("unreachable", reply.detail)
+            case Temporary():
+                return reply
+
+    async def close(self) -> None:
+        await self._caller.close()
+
+    def _judge(self, reply: Reply, message_id: str) -> Verdict:
+        detail = f"the receiver answered {reply.status}"
+        wait = retry_after(reply.headers, self._clock.now())
+        match reply.status:
+            case status if 200 <= status < 300:
+                return Accepted(message_id)
+            case status if status == GONE:
+                return Permanent("address_gone", detail, address_is_dead=True)
+            case 413:
+                return Permanent("too_large", detail)
+            case 429:
+                return Temporary("rate_limited", detail, wait)
+            case status if status in _LATER or (status >= 500 and status not in _NEVER):
+                return Temporary("provider_error", detail, wait)
+            case status if 300 <= status < 400:
+                return Permanent("address_refused", f"{detail}: redirects are not followed, register the last address")
+            case _:
+                return Permanent("content_refused", detail)
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of a URL, in one form."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{(parts.hostname or '').lower()}:{parts.port or DEFAULT_PORTS.get(parts.scheme, 0)}"
+
+
+def _open(settings: Settings, surroundings: Surroundings) -> WebhookChannel:
+    return WebhookChannel(settings, surroundings.clock)
+
+
+PLUGIN = Plugin(Settings, _open)

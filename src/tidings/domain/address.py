@@ -1,0 +1,113 @@
+"""Where a message can go, by channel; and what cannot be an address, refused with the reason.
+
+Line breaks and NUL are refused everywhere: in a header they would begin another one.
+"""
+
+import re
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+
+Platform = Literal["apns", "fcm"]
+
+EMAIL_BYTES_MAX = 254  # RFC 5321, a path without its angle brackets
+LOCAL_BYTES_MAX = 64
+DOMAIN_BYTES_MAX = 253
+URL_BYTES_MAX = 2_048
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
+_LOCAL = re.compile(
+    r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u00a1-\U0010ffff-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u00a1-\U0010ffff-]+)*"
+)
+_LABEL = re.compile(
+    r"[A-Za-z0-9_\u00a1-\U0010ffff](?:[A-Za-z0-9_\u00a1-\U0010ffff-]{0,61}[A-Za-z0-9_\u00a1-\U0010ffff])?"
+)
+_PHONE = re.compile(r"\+[1-9][0-9]{6,14}")
+_TOKENS: dict[Platform, re.Pattern[str]] = {
+    "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
+    "fcm": re.compile(r"[A-Za-z0-9_:.-]{16,4096}"),
+}
+_NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]*|[0-9]+)")  # what old resolvers read as a number: 0x7f, 0177, 2130706433
+
+
+class Device(msgspec.Struct, frozen=True, gc=False):
+    """One installation of an app, by the token that its push service gave it."""
+
+    platform: Platform
+    token: str
+
+    def __post_init__(self) -> None:
+        if not _TOKENS[self.platform].fullmatch(self.token):
+            raise Invalid("token", f"is not a device token of {self.platform}: send it exactly as the app received it")
+
+
+def check_line(text: str, field: str) -> str:
+    """A text that may stand in a header or in one line of a screen."""
+    if _CONTROL.search(text):
+        raise Invalid(field, "has a line break or a control character: write it in one line")
+    return text
+
+
+def check_email(text: str, field: str = "email") -> str:
+    """A bare e-mail address, such as `ada@example.com`; without a name, comments or quotes."""
+    check_line(text, field)
+    local, at, domain = text.rpartition("@")
+    if not at or not _LOCAL.fullmatch(local) or not _is_domain(domain):
+        raise Invalid(field, f"{text[:80]!r} is not an e-mail address: write one such as ada@example.com")
+    if len(text.encode()) > EMAIL_BYTES_MAX or len(local.encode()) > LOCAL_BYTES_MAX:
+        raise Invalid(field, f"is longer than {EMAIL_BYTES_MAX} bytes, or {LOCAL_BYTES_MAX} before the @")
+    return text
+
+
+def check_phone(text: str, field: str = "phone") -> str:
+    """A telephone number in the form of E.164."""
+    if not _PHONE.fullmatch(text):
+        raise Invalid(field, f"{text[:40]!r} is not a telephone number: write + and 7 to 15 digits, such as +15550100")
+    return text
+
+
+def check_url(text: str, field: str = "url") -> SplitResult:
+    """A webhook's address: http or https, a host, no user, no fragment. Whether it may be called is asked later."""
+    check_line(text, field)
+    if len(text.encode()) > URL_BYTES_MAX:
+        raise Invalid(field, f"is longer than {URL_BYTES_MAX} bytes")
+    if re.search(r"[\s\\]", text):
+        raise Invalid(field, "has a space or a backslash: write it percent-encoded")
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        raise Invalid(field, f"{text[:80]!r} is not a URL: write one such as https://example.com/hook") from None
+    if parts.scheme not in {"http", "https"}:
+        raise Invalid(field, "has another scheme than http and https: write one such as https://example.com/hook")
+    if "@" in parts.netloc:
+        raise Invalid(field, "carries a user name or a password: leave them out, each call is signed")
+    if parts.fragment or "#" in text:
+        raise Invalid(field, "has a fragment (#...): leave it out")
+    if not _is_host(host):
+        raise Invalid(field, f"has no host that can be called: {host[:80]!r}")
+    return parts
+
+
+def literal_ip(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that a host of a URL is by itself, in its one plain form; None if it is a name."""
+    try:
+        return IPv6Address(host) if ":" in host else IPv4Address(host)
+    except AddressValueError:
+        return None
+
+
+def _is_host(host: str) -> bool:
+    if literal_ip(host) is not None:
+        return True
+    last = host.rstrip(".").rpartition(".")[2]
+    return not _NUMBER.fullmatch(last) and _is_domain(host.removesuffix("."))
+
+
+def _is_domain(domain: str) -> bool:
+    labels = domain.split(".")
+    return len(domain.encode()) <= DOMAIN_BYTES_MAX and all(_LABEL.fullmatch(label) for label in labels)

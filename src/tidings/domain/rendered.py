@@ -1,0 +1,147 @@
+"""A message as it leaves: rendered for one channel, addressed to one place. Built only if it is safe to send.
+
+`id` is the same in every attempt; a provider that honours such ids delivers it once.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from tidings.domain.address import Device, check_email, check_line, check_phone, check_url
+from tidings.domain.errors import Invalid
+
+ChannelName = Literal["email", "sms", "push", "webhook", "in_app"]
+Urgency = Literal["high", "normal"]
+
+CHANNEL_NAMES: tuple[ChannelName, ...] = ("email", "sms", "push", "webhook", "in_app")
+
+ID_BYTES_MAX = 256
+SUBJECT_CHARACTERS_MAX = 500
+BODY_BYTES_MAX = 1 << 20
+SMS_CHARACTERS_MAX = 1_600  # ten segments; Twilio refuses more
+
+
+class Email(msgspec.Struct, frozen=True, gc=False):
+    """An e-mail; `unsubscribe_url` becomes the one-click header of RFC 8058."""
+
+    id: str
+    to: str
+    subject: str
+    text: str
+    html: str | None = None
+    to_name: str | None = None
+    unsubscribe_url: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        check_email(self.to, "to")
+        _check_title(self.subject, "subject")
+        _check_body(self.text, "text")
+        _check_body(self.html or "", "html")
+        if self.to_name is not None:
+            _check_title(self.to_name, "to_name")
+        if self.unsubscribe_url is not None and not check_url(self.unsubscribe_url, "unsubscribe_url").path.isascii():
+            raise Invalid("unsubscribe_url", "is not ASCII: write it percent-encoded")
+
+
+class Sms(msgspec.Struct, frozen=True, gc=False):
+    """A text message."""
+
+    id: str
+    to: str
+    text: str
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        check_phone(self.to, "to")
+        if "\x00" in self.text or not self.text.strip():
+            raise Invalid("text", "is empty or has a NUL: a text message needs some words")
+        if len(self.text) > SMS_CHARACTERS_MAX:
+            raise Invalid("text", f"has {len(self.text)} characters, more than {SMS_CHARACTERS_MAX}")
+
+
+class Push(msgspec.Struct, frozen=True, gc=False):
+    """A push notification for one device. Of those with one `collapse` key a device shows the latest."""
+
+    id: str
+    to: Device
+    title: str
+    body: str
+    data: dict[str, str] = {}
+    collapse: str | None = None
+    urgency: Urgency = "high"
+    expires: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        _check_title(self.title, "title")
+        _check_body(self.body, "body")
+        if self.collapse is not None:
+            check_line(self.collapse, "collapse")
+
+
+class Webhook(msgspec.Struct, frozen=True, gc=False):
+    """A call of somebody's URL; `body` is JSON, as bytes, because that is what is signed."""
+
+    id: str
+    to: str
+    tenant: str
+    body: bytes
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        check_url(self.to, "to")
+        if len(self.body) > BODY_BYTES_MAX:
+            raise Invalid("body", f"has {len(self.body)} bytes, more than {BODY_BYTES_MAX}")
+
+
+class InApp(msgspec.Struct, frozen=True, gc=False):
+    """A line in a user's inbox."""
+
+    id: str
+    to: str
+    title: str
+    body: str
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        _check_title(self.title, "title")
+        _check_body(self.body, "body")
+
+
+Rendered = Email | Sms | Push | Webhook | InApp
+
+
+def channel_of(message: Rendered) -> ChannelName:
+    """The channel that a message is rendered for."""
+    match message:
+        case Email():
+            return "email"
+        case Sms():
+            return "sms"
+        case Push():
+            return "push"
+        case Webhook():
+            return "webhook"
+        case InApp():
+            return "in_app"
+
+
+def _check_id(text: str) -> None:
+    if not text or not text.isascii() or len(text) > ID_BYTES_MAX:
+        raise Invalid("id", f"is empty, not ASCII, or longer than {ID_BYTES_MAX} bytes")
+    check_line(text, "id")
+
+
+def _check_title(text: str, field: str) -> None:
+    check_line(text, field)
+    if len(text) > SUBJECT_CHARACTERS_MAX:
+        raise Invalid(field, f"has {len(text)} characters, more than {SUBJECT_CHARACTERS_MAX}")
+
+
+def _check_body(text: str, field: str) -> None:
+    if "\x00" in text:
+        raise Invalid(field, "has a NUL: leave it out")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > BODY_BYTES_MAX:
+        raise Invalid(field, f"has {size} bytes, more than {BODY_BYTES_MAX}")

@@ -55,8 +55,8 @@ class Caller:
         """Send and read the answer; a failure of the way there is a verdict."""
         try:
             async with self._open().post(url, headers=headers, data=body, allow_redirects=False) as answer:
-                content = await answer.content.read(REPLY_BYTES_MAX)
-                return Reply(answer.status, {name.lower(): text for name, text in answer.headers.items()}, content)
+                headers = {name.lower(): text for name, text in answer.headers.items()}
+                return Reply(answer.status, headers, await _bounded(answer.content))
         except aiohttp.ClientConnectorCertificateError as error:
             return Broken("misconfigured", shortened(f"the certificate is not trusted: {error.certificate_error}"))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -83,6 +83,14 @@ class Caller:
                 trust_env=False,
             )
         return self._session
+
+
+async def _bounded(content: aiohttp.StreamReader) -> bytes:
+    """All of a body, or its beginning if it is larger than anything that a provider says."""
+    body = b""
+    while len(body) < REPLY_BYTES_MAX and (part := await content.read(REPLY_BYTES_MAX - len(body))):
+        body += part
+    return body
 
 
 def trusted(ca_file: str | None) -> ssl.SSLContext:

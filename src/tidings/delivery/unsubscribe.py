@@ -41,7 +41,7 @@ def read(keys: list[bytes], token: str) -> Unsubscription:
             raise ValueError
         raw = urlsafe_b64decode(token + "=" * (-len(token) % 4))
         tag, content = raw[:TAG_BYTES], raw[TAG_BYTES:]
-        if not any([hmac.compare_digest(tag, _tag(key, content)) for key in keys]):
+        if not any(hmac.compare_digest(tag, _tag(key, content)) for key in keys):
             raise ValueError
         return msgspec.json.decode(content, type=Unsubscription)
     except (ValueError, binascii.Error):

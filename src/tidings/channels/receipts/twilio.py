@@ -39,7 +39,7 @@ def verify(token: Secret, url: str, form: Sequence[tuple[str, str]], headers: Ma
     """Refuse what was not signed with the account's token. `url` is the one that Twilio called, query included."""
     given = headers.get(SIGNATURE, "").encode()
     expected = [_signature(token, one, form) for one in _spellings(url)]
-    if not any([hmac.compare_digest(given, signature) for signature in expected]):
+    if not any(hmac.compare_digest(given, signature) for signature in expected):
         raise Invalid(SIGNATURE, "is not Twilio's: check the token, and the public URL of this server")
 
 

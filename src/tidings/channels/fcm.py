@@ -176,7 +176,7 @@ class Access:
         reply = await self._caller.post(self._url, headers, form)
         if not isinstance(reply, Reply):
             # what was lost on this way is only the token: the message itself was not sent
-            return reply if isinstance(reply, Broken) else Temporary(reply.reason, reply.detail)
+            return Temporary(reply.reason, reply.detail) if isinstance(reply, Temporary) else reply
         match reply.status, reply.json():
             case 200, {"access_token": str(text), "expires_in": int(life_s)}:
                 self._token = Secret(text)

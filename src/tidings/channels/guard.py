@@ -7,11 +7,13 @@ IPv6 has one range that is (2000::/3) and holes in it; everything that carries a
 
 import socket
 from collections.abc import Iterable, Sequence
+from errno import EACCES
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from aiohttp import ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from tidings.channels.http import Refused
 from tidings.domain.address import check_url, literal_ip
 from tidings.domain.errors import Invalid
 
@@ -59,10 +61,6 @@ _INSIDE_6 = [
 _ISATAP = frozenset({0x00005EFE, 0x02005EFE})  # in the middle of an address that carries an IPv4 one
 
 
-class Refused(OSError):
-    """An address that may not be called."""
-
-
 class Guard:
     """What may be called: public addresses at these ports, and the networks that the settings add or take away."""
 
@@ -97,14 +95,14 @@ class Guard:
         family, kind, protocol, _, where = info
         host, port = str(where[0]), where[1]
         if family not in {socket.AF_INET, socket.AF_INET6} or not self._is_permitted(host) or port not in self._ports:
-            raise Refused(f"{host} port {port} may not be called")
+            raise Refused(EACCES, f"{host} port {port} may not be called")
         return socket.socket(family, kind, protocol)
 
     def check_answer(self, host: str, answers: Sequence[ResolveResult]) -> None:
         """Refuse a name if any of its addresses may not be called: a name that points inside once will do so again."""
         for answer in answers:
             if not self._is_permitted(answer["host"]):
-                raise Refused(f"{host} resolves to {answer['host']}, which is not a public address")
+                raise Refused(EACCES, f"{host} resolves to {answer['host']}, which is not a public address")
 
     def _is_permitted(self, host: str) -> bool:
         try:

@@ -13,12 +13,19 @@ import aiohttp
 import msgspec
 
 from tidings.channels.details import shortened
-from tidings.domain.verdict import Broken, Temporary
+from tidings.domain.verdict import Broken, Permanent, Temporary
 
 REPLY_BYTES_MAX = 64 * 1024
 RETRY_AFTER_US_MAX = 86_400_000_000
+CONNECT_SHARE = 0.5  # of the time: for a name, a connection and TLS, before which nothing was sent
 AGENT = "Tidings"
 SECOND_US = 1_000_000
+
+Refusal = Temporary | Permanent | Broken
+
+
+class Refused(OSError):
+    """An address that a guard does not let us call."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -47,11 +54,11 @@ class Caller:
         tls: ssl.SSLContext | None = None,
         connector: Mapping[str, Any] | None = None,
     ) -> None:
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=timeout_s * CONNECT_SHARE)
         self._connector = {"limit": connections_max, "ssl": tls or True, **(connector or {})}
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply | Temporary | Broken:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply | Refusal:
         """Send and read the answer; a failure of the way there is a verdict."""
         try:
             async with self._open().post(url, headers=headers, data=body, allow_redirects=False) as answer:
@@ -60,6 +67,8 @@ class Caller:
         except aiohttp.ClientConnectorCertificateError as error:
             return Broken("misconfigured", shortened(f"the certificate is not trusted: {error.certificate_error}"))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, Refused):
+                return Permanent("address_refused", shortened(str(error.os_error.strerror)))
             return Temporary("unreachable", shortened(str(error)))
         except TimeoutError:
             return Temporary("timeout", "no answer in time", may_have_arrived=True)

@@ -53,8 +53,8 @@ def compose(message: Email, sender: Sender, now: int) -> bytes:
         return head + text
     html = _part("html", message.html)
     boundary = _boundary(message.id, text + html)
-    line = b"--" + boundary
-    kind = b'Content-Type: multipart/alternative; boundary="' + boundary + b'"\r\n\r\n'
+    line = b"\r\n--" + boundary  # its line break is not part of the body before it
+    kind = b'Content-Type: multipart/alternative; boundary="' + boundary + b'"\r\n'
     return b"".join((head, kind, line, b"\r\n", text, line, b"\r\n", html, line, b"--\r\n"))
 
 

@@ -87,7 +87,7 @@ class WebhookChannel:
                 return self._judge(reply, message.id)
             case Broken():  # their certificate, not ours
                 return Temporary("unreachable", reply.detail)
-            case Temporary():
+            case Temporary() | Permanent():
                 return reply
 
     async def close(self) -> None:

@@ -1,0 +1,281 @@
+"""Webhooks: signed as Standard Webhooks says, and never sent inside."""
+
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import pytest
+
+from tests.channels.hostile import LITERAL_4, LITERAL_6, NAMES, SPELLINGS, URLS
+from tests.channels.making import accepted, webhook
+from tests.providers import dns
+from tests.providers.authority import Authority
+from tests.providers.dns import DnsResolver, DnsServer
+from tests.providers.http import Answer, Fault, HttpServer, Request, serving
+from tests.providers.script import Script
+from tidings.channels.guard import Guard
+from tidings.channels.http import Caller, trusted
+from tidings.channels.webhook import Settings, WebhookChannel
+from tidings.domain.errors import Invalid
+from tidings.domain.rendered import Webhook
+from tidings.domain.secret import Secret
+from tidings.domain.signature import read_key, verify
+from tidings.domain.verdict import Permanent, Temporary
+from tidings.testing import SimulatedClock
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OLDER = "whsec_" + "b2xk" * 8
+WATCHED: list[tuple[str, int]] = []  # what this process connected to, as the interpreter itself saw it
+_watching = False
+
+
+def redirect(status: int) -> Answer:
+    return Answer(status, {"Location": "https://127.0.0.1/"})
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if _watching and event == "socket.connect":
+        sock, address = arguments
+        if isinstance(sock, socket.socket) and sock.type & socket.SOCK_STREAM and isinstance(address, tuple):
+            WATCHED.append((str(address[0]), int(address[1])))
+
+
+@pytest.fixture(scope="session")
+def hook() -> None:
+    sys.addaudithook(_audit)
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, int]]]:
+    """Every TCP connection that is begun meanwhile."""
+    global _watching  # noqa: PLW0603 - an audit hook stays for ever; it looks only when told to
+    WATCHED.clear()
+    _watching = True
+    try:
+        yield WATCHED
+    finally:
+        _watching = False
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    server: HttpServer
+    names: DnsServer
+    script: Script[Answer | Fault]
+    make: Callable[..., WebhookChannel]
+
+    @property
+    def url(self) -> str:
+        return f"https://hooks.example:{self.server.port}/in"
+
+
+@pytest.fixture
+async def site(authority: Authority, clock: SimulatedClock) -> AsyncIterator[Site]:
+    """A receiver at 127.0.0.1, known as hooks.example, which these tests allow and the hostile ones do not."""
+    script: Script[Answer | Fault] = Script()
+    made: list[WebhookChannel] = []
+
+    def answer(_: Request) -> Answer | Fault:
+        return script.next() or Answer(204)
+
+    async with serving(answer, authority.context()) as server, dns.serving() as names:
+        names.zone["hooks.example"] = [["127.0.0.1"]]
+
+        def make(*allowed: str, ports: tuple[int, ...] = (), older: str | None = None) -> WebhookChannel:
+            settings = Settings(
+                Secret(SECRET),
+                Secret(older) if older else None,
+                ports=(443, server.port, *ports),
+                allowed_networks=allowed,
+                ca_file=str(authority.ca),
+                timeout_s=0.5,
+            )
+            made.append(WebhookChannel(settings, clock, DnsResolver(names)))
+            return made[-1]
+
+        yield Site(server, names, script, make)
+        for channel in made:
+            await channel.close()
+
+
+async def test_a_call_is_signed_and_the_receiver_can_check_it(site: Site, clock: SimulatedClock) -> None:
+    channel = site.make("127.0.0.1/32")
+    assert accepted(await channel.send(webhook(site.url))) == "n-1/1/1"
+    (request,) = site.server.requests
+    key = read_key(Secret(channel.signing_secret("acme", site.url)), "secret")
+    assert verify([key], request.headers, request.body, clock.now() // 1_000_000) == "n-1/1/1"
+    assert request.body == b'{"tea": 9}'
+    assert (request.method, request.path) == ("POST", "/in")
+    assert request.headers["host"] == f"hooks.example:{site.server.port}"
+    with pytest.raises(Invalid):
+        verify([key], request.headers, request.body + b" ", clock.now() // 1_000_000)
+
+
+async def test_each_receiver_has_a_key_of_its_own(site: Site) -> None:
+    channel = site.make()
+    keys = {channel.signing_secret(tenant, url) for tenant in ("a", "b") for url in (site.url, "https://x.example/")}
+    assert len(keys) == 4
+    assert channel.signing_secret("a", site.url) == channel.signing_secret("a", site.url + "?other=path")
+
+
+async def test_while_a_secret_is_replaced_both_sign(site: Site, clock: SimulatedClock) -> None:
+    changing = site.make("127.0.0.1/32", older=OLDER)
+    accepted(await changing.send(webhook(site.url)))
+    (request,) = site.server.requests
+    assert len(request.headers["webhook-signature"].split()) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "wait_us"),
+    [
+        (Answer(429, {"Retry-After": "3"}), "rate_limited", 3_000_000),
+        (Answer(500), "provider_error", None),
+        (Answer(502), "provider_error", None),
+        (Answer(503, {"Retry-After": "99999999"}), "provider_error", 86_400_000_000),
+        (Answer(408), "provider_error", None),
+        ("reset", "connection_lost", None),
+        ("half", "connection_lost", None),
+        ("garbage", "connection_lost", None),
+        ("silence", "timeout", None),
+    ],
+)
+async def test_what_passes(site: Site, answer: Answer | Fault, reason: str, wait_us: int | None) -> None:
+    channel = site.make("127.0.0.1/32")
+    site.script.then(answer)
+    told = await channel.send(webhook(site.url))
+    assert isinstance(told, Temporary)
+    assert (told.reason, told.retry_after_us) == (reason, wait_us)
+    accepted(await channel.send(webhook(site.url)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (Answer(410), Permanent("address_gone", "", True)),
+        (Answer(400), Permanent("content_refused")),
+        (Answer(401), Permanent("content_refused")),
+        (Answer(404), Permanent("content_refused")),
+        (Answer(413), Permanent("too_large")),
+        (Answer(501), Permanent("content_refused")),
+        *[
+            (Answer(code, {"Location": "https://127.0.0.1/"}), Permanent("address_refused"))
+            for code in (301, 302, 307, 308)
+        ],
+    ],
+)
+async def test_what_stays(site: Site, answer: Answer, verdict: Permanent) -> None:
+    site.script.then(answer)
+    told = await site.make("127.0.0.1/32").send(webhook(site.url))
+    assert isinstance(told, Permanent)
+    assert (told.reason, told.address_is_dead) == (verdict.reason, verdict.address_is_dead)
+    assert len(site.server.requests) == 1
+
+
+@pytest.mark.usefixtures("hook")
+async def test_the_watch_sees_what_is_allowed(site: Site) -> None:
+    channel = site.make("127.0.0.1/32")
+    with watched() as connections:
+        accepted(await channel.send(webhook(site.url)))
+    assert connections == [("127.0.0.1", site.server.port)]
+
+
+def _hosts() -> list[str]:
+    return [*LITERAL_4, *(f"[{text}]" for text in LITERAL_6), *SPELLINGS]
+
+
+@pytest.mark.usefixtures("hook")
+async def test_no_spelling_of_an_inside_address_is_connected_to(site: Site) -> None:
+    channel, port = site.make(), site.server.port
+    targets = [f"https://{host}{at}/" for host in _hosts() for at in ("", f":{port}")] + URLS
+    targets += [f"https://{name}:{port}/" for name in NAMES]
+    site.names.zone.update({name: [list(one) for one in answers] for name, answers in NAMES.items()})
+    assert len({*_hosts(), *URLS, *NAMES}) >= 150
+    refused = 0
+    with watched() as connections:
+        for url in targets:
+            try:
+                message = webhook(url)
+            except Invalid:
+                refused += 1
+                continue
+            told = await channel.send(message)
+            assert isinstance(told, Permanent), url
+            assert told.reason == "address_refused"
+            refused += 1
+    assert refused == len(targets)
+    assert connections == []
+    assert site.server.connections == 0
+
+
+@pytest.mark.usefixtures("hook")
+async def test_a_name_that_turns_inside_between_two_questions_is_not_connected_to(site: Site) -> None:
+    """Whatever is asked first, the address that is connected to is the one that was judged."""
+    site.names.zone["turning.example"] = [["93.184.216.34"], ["127.0.0.1"]]
+    channel = site.make()
+    await DnsResolver(site.names).resolve("turning.example")  # somebody's check, which finds it public
+    with watched() as connections:
+        told = await channel.send(webhook(f"https://turning.example:{site.server.port}/"))
+    assert isinstance(told, Permanent)
+    assert told.detail == "turning.example resolves to 127.0.0.1, which is not a public address"
+    assert site.names.questions == ["turning.example", "turning.example"]
+    assert connections == []
+    assert site.server.connections == 0
+
+
+@pytest.mark.usefixtures("hook")
+async def test_without_a_judge_of_names_no_socket_is_made_either(site: Site, authority: Authority) -> None:
+    """The last guard alone: the answers of this resolver are believed, and still nothing is connected to."""
+    guard = Guard((site.server.port,), plain_http=False)
+    connector = {"resolver": DnsResolver(site.names), "socket_factory": guard.make_socket}
+    caller = Caller(timeout_s=0.5, connections_max=1, tls=trusted(str(authority.ca)), connector=connector)
+    with watched() as connections:
+        told = await caller.post(site.url, {}, b"{}")
+    await caller.close()
+    assert isinstance(told, Permanent)
+    assert "may not be called" in told.detail
+    assert connections == []
+
+
+@pytest.mark.parametrize("address", [*LITERAL_4, *LITERAL_6])
+def test_an_inside_address_gets_no_socket(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with pytest.raises(OSError, match="may not be called"):
+        Guard((443,), plain_http=False).make_socket((family, socket.SOCK_STREAM, 6, "", (address, 443)))
+
+
+def test_another_port_or_family_gets_no_socket() -> None:
+    guard = Guard((443,), plain_http=False)
+    with pytest.raises(OSError, match="may not be called"):
+        guard.make_socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 22)))
+    with pytest.raises(OSError, match="may not be called"):
+        guard.make_socket((socket.AF_UNIX, socket.SOCK_STREAM, 0, "", ("93.184.216.34", 443)))
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "1.1.1.1", "2606:2800:220:1:248:1893:25c8:1946", "2a00:1450::1"])
+def test_public_addresses_may_be_called_unless_the_settings_say_no(address: str) -> None:
+    assert Guard((443,), plain_http=False).permits(ip_address(address))
+    refusing = Guard((443,), plain_http=False, refused=("93.184.216.0/24", "1.0.0.0/8", "2000::/3"))
+    assert not refusing.permits(ip_address(address))
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(Invalid, match="base64 of 24 to 64"):
+        WebhookChannel(Settings(Secret("whsec_c2hvcnQ=")), SimulatedClock())
+    with pytest.raises(Invalid, match="is not a network"):
+        WebhookChannel(Settings(Secret(SECRET), allowed_networks=("here",)), SimulatedClock())
+
+
+async def test_a_receiver_with_a_bad_certificate_may_get_a_better_one(site: Site, clock: SimulatedClock) -> None:
+    settings = Settings(Secret(SECRET), ports=(site.server.port,), allowed_networks=("127.0.0.1/32",))
+    channel = WebhookChannel(settings, clock, DnsResolver(site.names))
+    told = await channel.send(webhook(site.url))
+    await channel.close()
+    assert isinstance(told, Temporary)
+    assert told.reason == "unreachable"
+
+
+def test_what_is_not_a_message_for_it_is_not_taken(site: Site) -> None:
+    assert site.make().takes(Webhook("i", "https://x.example/", "t", b"{}"))

@@ -1,0 +1,83 @@
+"""E-mails as bytes: what the standard library's parser reads is what was meant, whatever was meant."""
+
+from email import message_from_bytes, policy
+from email.header import decode_header, make_header
+from email.message import EmailMessage
+from email.utils import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.channels.making import email
+from tidings.channels.mime import Sender, ascii_domain, compose
+from tidings.domain.errors import Invalid
+from tidings.testing import START
+
+SENDER = Sender("news@example.com", "News")
+LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=200)
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")
+)
+
+
+def parsed(raw: bytes) -> EmailMessage:
+    assert all(len(line) <= 998 for line in raw.split(b"\r\n"))
+    assert raw.replace(b"\r\n", b"").count(b"\n") == 0
+    assert raw.count(b"\r") == raw.count(b"\r\n")
+    message = message_from_bytes(raw, policy=policy.default)
+    assert isinstance(message, EmailMessage)
+    assert message.defects == []
+    return message
+
+
+def shown_name(header: str) -> str:
+    """By RFC 2047: the standard library's newer parser puts a space between two encoded words of a name."""
+    name = header.rpartition("<")[0].strip()
+    if name.startswith("=?"):
+        return " ".join(str(make_header(decode_header(name))).split())
+    return unquote(name) if name.startswith('"') else name
+
+
+@given(text=TEXT, html=TEXT)
+def test_bodies_come_back(text: str, html: str) -> None:
+    message = parsed(compose(email(text=text, html=html), SENDER, START))
+    for kind, body in (("plain", text), ("html", html)):
+        part = message.get_body((kind,))
+        assert part is not None
+        read = part.get_content().replace("\r\n", "\n")
+        assert read == (body if body.endswith("\n") else body + "\n")
+
+
+@given(subject=LINE.map(str.strip), name=LINE.map(str.strip))
+def test_subjects_and_names_come_back(subject: str, name: str) -> None:
+    subject, name = " ".join(subject.split()), " ".join(name.split())  # a parser may fold white space
+    message = parsed(compose(email(subject=subject, to_name=name), SENDER, START))
+    assert " ".join(str(message["subject"]).split()) == subject
+    assert [address.addr_spec for address in message["to"].addresses] == ["ada@example.org"]
+    assert shown_name(message_from_bytes(compose(email(to_name=name), SENDER, START))["to"]) == name
+
+
+@pytest.mark.parametrize("field", ["subject", "to", "to_name", "id", "unsubscribe_url"])
+@pytest.mark.parametrize(
+    "evil", ["\r\nBcc: eve@example.net", "\nBcc: eve@example.net", "\rX: y", "\x00", "\u2028X: y", "\x85"]
+)
+def test_no_header_can_be_smuggled_in(field: str, evil: str) -> None:
+    good = {"to": "ada@example.org", "unsubscribe_url": "https://t.example/u"}.get(field, "text")
+    with pytest.raises(Invalid):
+        email(**{field: good + evil})
+    with pytest.raises(Invalid):
+        Sender("news@example.com", "News" + evil)
+
+
+@pytest.mark.parametrize("subject", ["=?utf-8?q?=0D=0ABcc:_eve@example.net?=", "=?utf-8?b?DQpCY2M6IGV2ZQ==?="])
+def test_encoded_words_in_a_subject_stay_text(subject: str) -> None:
+    message = parsed(compose(email(subject=subject), SENDER, START))
+    assert message["bcc"] is None
+    assert str(message["subject"]) == subject
+
+
+def test_an_address_keeps_its_local_part() -> None:
+    assert ascii_domain("dà@bücher.example") == "dà@xn--bcher-kva.example"
+    with pytest.raises(Invalid, match="is not a domain name"):
+        ascii_domain("a@\u2e80.example\u0300..")

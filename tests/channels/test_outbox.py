@@ -1,0 +1,72 @@
+"""The outbox: files that a person can read, each once."""
+
+import io
+from email import message_from_bytes, policy
+from pathlib import Path
+
+import pytest
+
+from tests.channels.making import accepted, email, push, sms, webhook
+from tidings.channels.outbox import Outbox, Settings
+from tidings.domain.rendered import InApp
+from tidings.domain.verdict import Temporary
+from tidings.testing import SimulatedClock
+
+
+@pytest.fixture
+def screen() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def outbox(tmp_path: Path, clock: SimulatedClock, screen: io.StringIO) -> Outbox:
+    return Outbox(Settings(), clock, tmp_path, screen)
+
+
+async def test_an_email_is_a_file_that_mail_programs_open(outbox: Outbox, tmp_path: Path, screen: io.StringIO) -> None:
+    name = accepted(await outbox.send(email(html="<b>Tea</b>")))
+    path = tmp_path / "outbox" / name
+    assert path.suffix == ".eml"
+    assert message_from_bytes(path.read_bytes(), policy=policy.default)["subject"] == "Hi Ada"
+    assert screen.getvalue().startswith(f"{path}\nTo: ada@example.org\nSubject: Hi Ada\n\nTea at nine.\n")
+
+
+async def test_the_other_channels_are_text(outbox: Outbox, tmp_path: Path) -> None:
+    shown = {}
+    for message in (sms(text="Tea ☕"), push(data={"order": "42"}), webhook("https://x.example/in")):
+        name = accepted(await outbox.send(message))
+        shown[name.partition("-")[0]] = (tmp_path / "outbox" / name).read_text("utf-8")
+    assert shown["sms"] == "To: +15550100\nSegments: 1 (UCS-2)\n\nTea ☕\n"
+    assert "Title: Tea\norder: 42\n\nAt nine.\n" in shown["push"]
+    assert shown["webhook"] == 'POST https://x.example/in\nwebhook-id: n-1/1/1\n\n{"tea": 9}\n'
+
+
+async def test_a_second_attempt_finds_the_first(outbox: Outbox, tmp_path: Path, screen: io.StringIO) -> None:
+    first = accepted(await outbox.send(sms()))
+    seen = screen.getvalue()
+    assert accepted(await outbox.send(sms(text="other"))) == first
+    assert [path.name for path in (tmp_path / "outbox").iterdir()] == [first]
+    assert screen.getvalue() == seen
+
+
+async def test_ids_cannot_leave_the_folder(outbox: Outbox, tmp_path: Path) -> None:
+    names = {accepted(await outbox.send(sms(id=text))) for text in ("../../x", "/etc/passwd", "..", "a/b", "a-b", ".")}
+    assert {path.name for path in (tmp_path / "outbox").iterdir()} == names
+    assert len(names) == 6
+
+
+async def test_nothing_moves_the_cursor_of_the_terminal(outbox: Outbox, screen: io.StringIO) -> None:
+    accepted(await outbox.send(sms(text="a\x1b[2J\x07\x9bb\nc")))
+    assert screen.getvalue().endswith("\n\na[2Jb\nc\n\n")
+
+
+async def test_a_folder_that_cannot_be_written_is_temporary(tmp_path: Path, clock: SimulatedClock) -> None:
+    (tmp_path / "outbox").write_text("a file")
+    told = await Outbox(Settings(terminal=False), clock, tmp_path).send(sms())
+    assert isinstance(told, Temporary)
+    assert "cannot be written" in told.detail
+
+
+def test_an_inbox_is_not_its_business(outbox: Outbox) -> None:
+    assert not outbox.takes(InApp("i", "ada", "t", "b"))
+    assert outbox.takes(sms())

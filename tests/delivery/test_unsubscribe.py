@@ -1,0 +1,49 @@
+"""Links that unsubscribe with one click, and cannot be forged."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidings.delivery.unsubscribe import Unsubscription, is_one_click, link, read
+from tidings.domain.errors import Invalid
+from tidings.domain.rendered import Email
+
+KEY, OLDER = b"k" * 32, b"o" * 32
+WISH = Unsubscription("acme", "email", "ada@example.org", "news")
+
+
+def token(key: bytes = KEY, wish: Unsubscription = WISH) -> str:
+    return link("https://t.example/u", key, wish).rpartition("/")[2]
+
+
+def test_a_link_says_what_it_ends_and_fits_a_header() -> None:
+    assert read([KEY], token()) == WISH
+    Email("i", "ada@example.org", "s", "t", unsubscribe_url=link("https://t.example/u", KEY, WISH))
+
+
+def test_a_link_of_years_ago_still_works_while_its_key_is_kept() -> None:
+    assert read([KEY, OLDER], token(OLDER)) == WISH
+    with pytest.raises(Invalid, match="not one of ours"):
+        read([KEY], token(OLDER))
+
+
+@given(st.integers(0, 10_000), st.sampled_from("ABCxyz019_-"))
+def test_no_changed_link_works(place: int, letter: str) -> None:
+    good = token()
+    place %= len(good) - 1  # the last letter may hold bits that do not count
+    changed = good[:place] + letter + good[place + 1 :]
+    if changed != good:
+        with pytest.raises(Invalid):
+            read([KEY], changed)
+
+
+@given(st.text(max_size=100))
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        read([KEY], text)
+
+
+def test_only_what_the_rfc_prescribes_is_one_click() -> None:
+    assert is_one_click(b"List-Unsubscribe=One-Click")
+    assert not is_one_click(b"")
+    assert not is_one_click(b"List-Unsubscribe=No")

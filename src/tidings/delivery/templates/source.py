@@ -1,0 +1,188 @@
+"""One text of Liquid: checked once, when it is stored, and then rendered many times.
+
+Most of a template is words and plain variables. Those are put together here; python-liquid renders the rest, and
+whatever a plain look-up does not find.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import liquid.builtin.expressions
+from liquid import escape
+from liquid.ast import Node
+from liquid.builtin.content import ContentNode
+from liquid.builtin.expressions import FilteredExpression
+from liquid.builtin.expressions.primitive import RangeLiteral
+from liquid.builtin.output import OutputNode
+from liquid.context import RenderContext
+from liquid.exceptions import LiquidError, LiquidInterrupt
+from liquid.expression import Expression
+from liquid.output import LimitedStringIO
+from liquid.stringify import to_liquid_string
+
+from tidings.delivery.templates.language import (
+    FILTERS,
+    OUTPUT_BYTES_MAX,
+    RANGE_MAX,
+    SOURCE_BYTES_MAX,
+    Bound,
+    BoundedRange,
+    Language,
+    Work,
+)
+from tidings.domain.errors import Invalid
+
+STEPS_MAX = 500_000  # nodes that one rendering may visit in loops: a large template may repeat itself less often
+DETAIL_CHARACTERS_MAX = 200
+NEWLINE = "\n"
+
+# What python-liquid, or the interpreter under it, may raise for a template or a value that is not right.
+_FAULTS = (LiquidError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+_LANGUAGES = {html: Language(html=html) for html in (False, True)}
+_PROPERTIES = frozenset({"size", "first", "last"})  # of every list and text
+
+Path = tuple[str | int, ...]
+Step = str | tuple[Path, Node]
+
+
+class Source:
+    """A text that was checked. `needs` are the variables that it cannot do without, as paths."""
+
+    __slots__ = ("_bound", "_field", "_html", "_steps", "_steps_max", "needs")
+
+    def __init__(self, text: str, field: str, *, html: bool = False) -> None:
+        self._field = field
+        self._html = html
+        self._bound = _parse(text, field, html)
+        nodes = list(_nodes(self._bound.nodes, RenderContext(self._bound)))
+        expressions = [expression for node in nodes for expression in _expressions(node.expressions())]
+        _bound_ranges(expressions)
+        self._steps_max = min(RANGE_MAX, STEPS_MAX // max(1, len(nodes) + len(expressions)))
+        self.needs = _needs(self._bound, expressions)
+        names = {str(name) for node in nodes for name in (*node.template_scope(), *node.block_scope())}
+        self._steps = [_step(node, names) for node in self._bound.nodes]
+
+    def render(self, variables: Mapping[str, Any]) -> str:
+        """The text with its variables; `Invalid` says what is missing or too much."""
+        html, size, context = self._html, 0, None
+        parts: list[str] = []
+        for step in self._steps:
+            if type(step) is str:
+                parts.append(step)
+                continue
+            assert type(step) is tuple
+            path, node = step
+            value: Any = variables if path else None
+            try:
+                for key in path:
+                    value = value[key]
+            except (LookupError, TypeError):
+                path = ()
+            if not path:
+                context = context or self._context(variables)
+                text = self._by_liquid(node, context)
+            elif type(value) is str:
+                text = escape(value) if html else value
+            else:
+                text = to_liquid_string(value, html)
+            size += len(text)
+            if size > OUTPUT_BYTES_MAX:
+                raise Invalid(self._field, f"becomes longer than {OUTPUT_BYTES_MAX} characters")
+            parts.append(text)
+        return "".join(parts)
+
+    def _context(self, variables: Mapping[str, Any]) -> Work:
+        context = Work(self._bound, globals=variables)
+        context.steps_max = self._steps_max
+        return context
+
+    def _by_liquid(self, node: Node, context: Work) -> str:
+        """One node by python-liquid: a tag, a filter, or what a plain look-up did not find."""
+        buffer = LimitedStringIO(OUTPUT_BYTES_MAX)
+        try:
+            node.render(context, buffer)
+        except LiquidInterrupt as error:
+            raise Invalid(self._field, f"has a {error} outside of a loop") from None
+        except _FAULTS as error:
+            raise Invalid(self._field, _reason(error, node)) from None
+        return buffer.getvalue()
+
+
+def _parse(text: str, field: str, html: bool) -> Bound:
+    size = len(text.encode("utf-8", "replace"))
+    if size > SOURCE_BYTES_MAX:
+        raise Invalid(field, f"has {size} bytes, more than {SOURCE_BYTES_MAX}")
+    try:
+        bound = _LANGUAGES[html].from_string(text)
+        unknown = bound.analyze().filters.keys() - FILTERS
+    except _FAULTS as error:
+        raise Invalid(field, _reason(error)) from None
+    if unknown:
+        raise Invalid(field, f"uses the unknown filter {min(unknown)!r}: there are {', '.join(sorted(FILTERS))}")
+    assert isinstance(bound, Bound)
+    return bound
+
+
+def _nodes(nodes: Iterable[Node], context: RenderContext) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        yield from _nodes(node.children(context), context)
+
+
+def _expressions(expressions: Iterable[Expression]) -> Iterator[Expression]:
+    for expression in expressions:
+        yield expression
+        yield from _expressions(expression.children())
+
+
+def _bound_ranges(expressions: Iterable[Expression]) -> None:
+    """Have every range look at its length first; the parser makes them of a class that does not."""
+    for expression in expressions:
+        if type(expression) is RangeLiteral:
+            expression.__class__ = BoundedRange
+
+
+def _needs(bound: Bound, expressions: Iterable[Expression]) -> frozenset[Path]:
+    """The variables that come from outside, without those that have a `default` wherever they are used."""
+    spared = {
+        expression.left.token.start_index
+        for expression in expressions
+        if isinstance(expression, FilteredExpression) and expression.filters and expression.filters[0].name == "default"
+    }
+    uses = [use for found in bound.analyze().globals.values() for use in found if use.span.index not in spared]
+    return frozenset(_path(use.segments) for use in uses)
+
+
+def _path(segments: Sequence[object]) -> Path:
+    """As far as it is fixed: `items[i].name` needs `items`; what Liquid itself adds is not needed either."""
+    fixed: list[str | int] = []
+    for segment in segments:
+        if not isinstance(segment, str | int) or (fixed and segment in _PROPERTIES):
+            break
+        fixed.append(segment)
+    return tuple(fixed)
+
+
+def _step(node: Node, names: set[str]) -> Step:
+    """Words as they are; a plain variable as its path, if no tag can change it; everything else as it is."""
+    if type(node) is ContentNode:
+        return node.text
+    if type(node) is OutputNode and type(node.expression) is FilteredExpression and not node.expression.filters:
+        left = node.expression.left
+        path = tuple(left.path) if type(left) is liquid.builtin.expressions.Path else ()
+        keys = tuple(key for key in path if isinstance(key, str))
+        if keys and keys == path and keys[0] not in names and _PROPERTIES.isdisjoint(keys):
+            return keys, node
+    return (), node
+
+
+def _reason(error: Exception, node: Node | None = None) -> str:
+    """What is wrong, and where, in one line."""
+    if not isinstance(error, LiquidError):
+        told = "is nested too deeply" if isinstance(error, RecursionError) else f"cannot be rendered: {error}"
+        return told[:DETAIL_CHARACTERS_MAX]
+    token = error.token or (node.token if node is not None else None)
+    told = " ".join(str(error.message).split())
+    if token is not None and token.start_index >= 0:
+        told = f"line {token.source.count(NEWLINE, 0, token.start_index) + 1}: {told}"
+    return told[:DETAIL_CHARACTERS_MAX]

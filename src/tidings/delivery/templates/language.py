@@ -13,7 +13,7 @@ from liquid import BoundTemplate, Environment, RenderContext
 from liquid.builtin.expressions.primitive import RangeLiteral
 from liquid.exceptions import FilterArgumentError, LocalNamespaceLimitError, LoopIterationLimitError, ResourceLimitError
 from liquid.token import Token
-from liquid.undefined import StrictDefaultUndefined
+from liquid.undefined import StrictDefaultUndefined, Undefined
 
 from tidings.delivery.templates.values import INTEGER_BITS_MAX
 
@@ -135,6 +135,8 @@ class BoundedRange(RangeLiteral):
 
 def weigh(value: object) -> int:
     """Characters of a value with everything in it; refused as soon as it is too much."""
+    if issubclass(type(value), Undefined):  # which answers no other question, not even of what class it is
+        return 1
     if isinstance(value, str):
         size = len(value)
     elif isinstance(value, list | tuple):

@@ -178,9 +178,10 @@ def _step(node: Node, names: set[str]) -> Step:
 
 def _reason(error: Exception, node: Node | None = None) -> str:
     """What is wrong, and where, in one line."""
+    if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+        return "is nested too deeply"
     if not isinstance(error, LiquidError):
-        told = "is nested too deeply" if isinstance(error, RecursionError) else f"cannot be rendered: {error}"
-        return told[:DETAIL_CHARACTERS_MAX]
+        return f"cannot be rendered: {error}"[:DETAIL_CHARACTERS_MAX]
     token = error.token or (node.token if node is not None else None)
     told = " ".join(str(error.message).split())
     if token is not None and token.start_index >= 0:

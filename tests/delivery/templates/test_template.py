@@ -1,0 +1,227 @@
+"""Templates: a part for each channel, languages, what they need, what is wrong with them."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidings.delivery.templates import (
+    Compiled,
+    EmailPart,
+    InAppPart,
+    Parts,
+    PushPart,
+    SmsPart,
+    Template,
+    WebhookPart,
+    compile_template,
+)
+from tidings.delivery.templates.template import plain_text
+from tidings.domain.errors import Invalid
+
+
+def made(**parts: Any) -> Compiled:
+    """A template with these parts, in English unless they are by language."""
+    by_language = {name: part if isinstance(part, dict) else {"en": part} for name, part in parts.items()}
+    return compile_template(Template("reminder", Parts(**by_language)))
+
+
+def test_an_email_has_a_subject_a_page_and_words() -> None:
+    template = made(email=EmailPart("Hi {{ name }}\n", "<p>Dear {{ name }}</p>", "Dear {{ name }}"))
+    content = template.render("email", {"name": "Ada & <Co>"})
+    assert content.title == "Hi Ada & <Co>"
+    assert content.html == "<p>Dear Ada &amp; &lt;Co&gt;</p>"
+    assert content.text == "Dear Ada & <Co>"
+
+
+def test_a_page_alone_gives_its_words() -> None:
+    page = "<title>x</title><style>p {}</style><h1>Hi&nbsp;{{ name }}</h1><p>Tea<br/>at   nine &amp; ten</p>"
+    assert made(email=EmailPart("s", page)).render("email", {"name": "<b>"}).text == "Hi <b>\nTea\nat nine & ten\n"
+    assert plain_text("a < b > c <p" + "<" * 50_000) == "a c <p" + "<" * 50_000 + "\n"
+
+
+def test_what_is_not_marked_as_safe_is_escaped() -> None:
+    page = "{{ a }}{{ a | upcase }}{% assign b = a %}{{ b }}{% for x in c %}{{ x }}{% endfor %}{{ a | safe }}"
+    content = made(email=EmailPart("s", page)).render("email", {"a": "<i>", "c": ["<i>"]})
+    assert content.html == "&lt;i&gt;&lt;I&gt;&lt;i&gt;&lt;i&gt;<i>"
+
+
+def test_a_text_message_says_how_many_segments_it_takes() -> None:
+    content = made(sms=SmsPart("Hi {{ name }}, {{ text }}")).render("sms", {"name": "Ada", "text": "x" * 160})
+    assert content.segments is not None
+    assert (content.segments.count, content.segments.encoding) == (2, "GSM-7")
+    for text in ("", "x" * 1_600):
+        with pytest.raises(Invalid, match="becomes empty, or longer than 1600"):
+            made(sms=SmsPart("{{ text }}{{ text }}")).render("sms", {"text": text})
+
+
+def test_push_and_inbox() -> None:
+    push = made(push=PushPart("Hi {{ name }}", "{{ order.id }} is here", {"order": "{{ order.id }}"}))
+    content = push.render("push", {"name": "Ada", "order": {"id": 42}})
+    assert (content.title, content.text, content.data) == ("Hi Ada", "42 is here", {"order": "42"})
+    inbox = made(in_app=InAppPart("Hi {{ name }}", "Tea")).render("in_app", {"name": "Ada"})
+    assert (inbox.title, inbox.text) == ("Hi Ada", "Tea")
+
+
+def test_no_value_breaks_out_of_a_webhooks_document() -> None:
+    body = {"text": "Hi {{ name }}", "list": ["{{ name }}", 1, None, True], "deep": {"x": "{{ n }}"}}
+    content = made(webhook=WebhookPart(body)).render("webhook", {"name": '", "admin": "true', "n": 3})
+    name = '", "admin": "true'
+    assert json.loads(content.json) == {"text": f"Hi {name}", "list": [name, 1, None, True], "deep": {"x": "3"}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ("de", "Hallo"),
+        ("de-AT", "Servus"),
+        ("de_at", "Servus"),
+        ("de-CH-1996", "Hallo"),
+        ("zh-Hant-TW", "nihao"),
+        ("zh-x-private", "nihao"),
+        ("fr", "Hello"),
+        (None, "Hello"),
+        ("", "Hello"),
+        ("x", "Hello"),
+    ],
+)
+def test_the_nearest_language_is_taken(wanted: str | None, text: str) -> None:
+    words = {"en": "Hello", "de": "Hallo", "de-AT": "Servus", "zh": "nihao"}
+    template = made(sms={tag: SmsPart(said) for tag, said in words.items()})
+    assert template.render("sms", {}, wanted).text == text
+
+
+def test_without_its_own_language_any_is_better_than_none() -> None:
+    assert made(sms={"fr": SmsPart("Salut"), "da": SmsPart("Hej")}).render("sms", {}, "en").text == "Hej"
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("{{ name }}", ["name"]),
+        ("{{ order.id }} {{ order.items[0].name }}", ["order.id", "order.items.0.name"]),
+        ("{{ name | default: 'you' }}", []),
+        ("{{ name | default: other }}", ["other"]),
+        ("{{ name | default: 'you' }} {{ name }}", ["name"]),
+        ("{{ name | upcase | default: 'x' }}", ["name"]),
+        ("{% if vip %}{{ code }}{% else %}{{ price }}{% endif %}", ["code", "price", "vip"]),
+        ("{% unless a == b %}{% endunless %}{% case c %}{% when d %}{% endcase %}", ["a", "b", "c", "d"]),
+        ("{% for item in items %}{{ item.name }}{{ forloop.index }}{% endfor %}", ["items"]),
+        ("{% for i in (1..n) %}{{ i }}{% endfor %}", ["n"]),
+        ("{% assign x = name | append: last %}{{ x }}", ["last", "name"]),
+        ("{% capture y %}{{ z }}{% endcapture %}{{ y }}", ["z"]),
+        ("{{ items.size }} {{ items.first.name }} {{ items | size }}", ["items"]),
+        ("{{ a[b.c] }} {{ a['some key'] }}", ["a", "a.some key", "b.c"]),
+        ("{% comment %}{{ nothing }}{% endcomment %}{% raw %}{{ raw }}{% endraw %}{% # {{ x }} %}", []),
+        ("{{ 'text' }} {{ 5 }} {{ true }} {{ nil }}", []),
+        (
+            "{% if name contains part %}{% endif %}{{ x | replace: y, z | join: w }}",
+            ["name", "part", "w", "x", "y", "z"],
+        ),
+    ],
+)
+def test_what_a_template_needs(text: str, needs: list[str]) -> None:
+    assert list(made(in_app=InAppPart("t", text)).needs()) == needs
+
+
+def test_a_missing_variable_is_named_before_anything_is_accepted() -> None:
+    template = made(
+        email={"en": EmailPart("{{ name }}", text="{{ order.id }}"), "de": EmailPart("{{ anrede }}", text="x")},
+        sms=SmsPart("{{ code }}"),
+    )
+    assert template.channels == ("email", "sms")
+    assert template.needs(["sms"]) == ("code",)
+    full = {"name": "Ada", "order": {"id": 1}, "anrede": "Frau", "code": "1"}
+    template.check(full)
+    template.check({"code": None}, ["sms"])
+    template.check({"order": {"id": 1}, "anrede": ""}, ["email"], given=["name"])
+    for name in full:
+        with pytest.raises(Invalid, match=f"variables: miss {name}.*the template reminder needs them"):
+            template.check({key: value for key, value in full.items() if key != name})
+    with pytest.raises(Invalid, match=r"miss order\.id"):
+        template.check({**full, "order": {}})
+    with pytest.raises(Invalid, match=r"miss anrede, name, order\.id:"):
+        template.check({}, ["email"])
+
+
+def test_what_the_analysis_cannot_see_is_an_error_too() -> None:
+    template = made(in_app=InAppPart("t", "{% for item in items %}{{ item.name }}{% endfor %}"))
+    with pytest.raises(Invalid, match=r"line 1: item\.name is undefined"):
+        template.render("in_app", {"items": [{"id": 1}]})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("line one\n{{ name", "line 2"),
+        ("{% if x %}", "expected tag endif"),
+        ("a\nb\n{{ x | shout }}", "unknown filter 'shout': there are abs"),
+        ("{{ x | strip_html }}", "unknown filter"),
+        ("{% include 'other' %}", "unexpected tag 'include'"),
+        ("{% render 'other' %}", "unexpected tag 'render'"),
+        ("{% tablerow x in y %}{% endtablerow %}", "unexpected tag 'tablerow'"),
+        ("{% endfor %}", "endfor"),
+        ("{{ a..b }}", "line 1"),
+        ("{{ x | date: }", "line 1"),
+        ("x" * 65_537, "has 65537 bytes, more than 65536"),
+        ("{{ a" + "[a" * 5_000 + "]" * 5_000 + " }}", "nested too deeply"),
+        ("{% if a %}" * 50 + "{% endif %}" * 50, "nesting"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_stored(text: str, says: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        made(sms=SmsPart(text))
+    assert refused.value.field == "parts.sms.en.text"
+    assert says in refused.value.detail
+
+
+def test_a_break_outside_of_a_loop() -> None:
+    with pytest.raises(Invalid, match="outside of a loop"):
+        made(sms=SmsPart("{% break %}")).render("sms", {})
+
+
+@pytest.mark.parametrize("value", ["a\nBcc: eve@example.com", "a\rb", "a\x00b", "a\u2028b"])
+def test_a_variable_cannot_break_a_subject(value: str) -> None:
+    template = made(email=EmailPart("Hi {{ name }}!", text="x"), push=PushPart("{{ name }}!", "x"))
+    for channel, field in (("email", "parts.email.en.subject"), ("push", "parts.push.en.title")):
+        with pytest.raises(Invalid, match="line break") as refused:
+            template.render(channel, {"name": value})  # type: ignore[arg-type]
+        assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        (Template("a b", Parts(sms={"en": SmsPart("x")})), "name"),
+        (Template("a", Parts()), "parts"),
+        (Template("a", Parts(sms={"english!": SmsPart("x")})), "parts.sms"),
+        (Template("a", Parts(sms={"de-at": SmsPart("x"), "de_AT": SmsPart("x")})), "parts.sms"),
+        (Template("a", Parts(sms={f"a{n:05d}": SmsPart("x") for n in range(101)})), "parts.sms"),
+        (Template("a", Parts(sms={"en": SmsPart("x")}), locale="??"), "locale"),
+        (Template("a", Parts(email={"en": EmailPart("x")})), "parts.email.en"),
+    ],
+)
+def test_templates_that_are_refused(template: Template, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        compile_template(template)
+    assert refused.value.field == field
+
+
+def test_a_channel_without_a_part_is_named() -> None:
+    with pytest.raises(Invalid, match="reminder has nothing for push"):
+        made(sms=SmsPart("x")).render("push", {})
+
+
+def test_staleness_by_time_or_by_class() -> None:
+    parts = Parts(sms={"en": SmsPart("x")})
+    assert Template("a", parts).stale_after_us is None
+    assert Template("a", parts, urgency="asap").stale_after_us is None
+    assert Template("a", parts, urgency="time_sensitive").stale_after_us == 30 * 60_000_000
+    assert Template("a", parts, urgency="digest").stale_after_us == 24 * 3_600_000_000
+    assert Template("a", parts, urgency="digest", expires_after_us=5).stale_after_us == 5
+
+
+def test_a_template_travels_as_json() -> None:
+    template = Template("a", Parts(email={"en": EmailPart("s", "<p>")}, webhook={"en": WebhookPart({"x": ["y"]})}))
+    assert msgspec.json.decode(msgspec.json.encode(template), type=Template) == template

@@ -25,6 +25,7 @@ NAMES = (
     "kafka_lateness",
     "kafka_backlog",
     "kafka_outage",
+    "render",
     "peers",
 )
 LEFT_OUT = 3  # the exit code of a benchmark that needs what is not installed here

@@ -32,6 +32,7 @@ TIMEOUT_S = 240
         pytest.param("kafka_lateness", "late_2000_p99_ms", marks=pytest.mark.slow),
         pytest.param("kafka_backlog", "late_p99_ms", marks=pytest.mark.slow),
         pytest.param("kafka_outage", "normal_s", marks=pytest.mark.slow),
+        ("render", "render_with_filters"),
         pytest.param("peers", "tidings_burst", marks=pytest.mark.slow),
     ],
 )

@@ -1,5 +1,6 @@
 """APNs, against an HTTP/2 server that asks what Apple's documentation asks."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -135,6 +136,16 @@ async def test_faults_of_the_network(site: Site, fault: Fault, reason: str) -> N
     assert isinstance(told, Temporary)
     assert (told.reason, told.may_have_arrived) == (reason, True)
     accepted(await site.channel.send(push()))
+
+
+async def test_a_connection_that_does_not_answer_is_left(site: Site) -> None:
+    accepted(await site.channel.send(push()))
+    site.server.script.then("silence", "silence")
+    told = await asyncio.gather(*(site.channel.send(push(id=f"n-{number}")) for number in range(2)))
+    assert all(isinstance(verdict, Temporary) for verdict in told)
+    assert site.server.connections == 1
+    accepted(await site.channel.send(push()))
+    assert site.server.connections == 2
 
 
 async def test_another_key_breaks_the_channel(site: Site, authority: Authority, clock: SimulatedClock) -> None:

@@ -1,5 +1,6 @@
 """FCM, against a server that asks what Google's documentation asks."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -65,8 +66,10 @@ async def test_one_access_token_serves_until_near_its_end(site: Site, clock: Sim
 async def test_a_token_that_is_refused_is_asked_for_anew_once(site: Site) -> None:
     accepted(await site.channel.send(push("fcm")))
     site.provider.tokens.append("revoked meanwhile")
-    accepted(await site.channel.send(push("fcm")))
-    assert len(site.provider.accepted) == 2
+    for verdict in await asyncio.gather(*(site.channel.send(push("fcm", id=f"n-{number}")) for number in range(5))):
+        accepted(verdict)
+    assert len(site.provider.accepted) == 6
+    assert len(site.provider.tokens) == 3
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,11 @@ async def test_what_passes(site: Site, answer: Answer | Fault, reason: str, wait
     accepted(await channel.send(webhook(site.url)))
 
 
+async def test_a_slow_answer_is_waited_for(site: Site) -> None:
+    site.script.then("slow")
+    accepted(await site.make("127.0.0.1/32").send(webhook(site.url)))
+
+
 @pytest.mark.parametrize(
     ("answer", "verdict"),
     [

@@ -4,12 +4,14 @@ import asyncio
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Literal
 
-Fault = Literal["reset", "silence", "half", "garbage"]
+Fault = Literal["reset", "silence", "half", "garbage", "slow"]
+
+PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,12 @@ class HttpServer:
                 await self.over.wait()
             case "half":
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
+                await writer.drain()
+            case "slow":
+                for letter in b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}":
+                    writer.write(bytes([letter]))
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self.over.wait(), PAUSE_S if letter == ord("\r") else 0.0001)
                 await writer.drain()
             case "garbage":
                 writer.write(b"\x00\x01 this is no HTTP\r\n\r\n")

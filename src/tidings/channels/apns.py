@@ -81,7 +81,7 @@ class Apns:
         self._clock = clock
         self._url = settings.url or URLS[settings.environment]
         self._token = ProviderToken(settings, clock)
-        self._client: httpx.AsyncClient | None = None
+        self._session: _Session | None = None
 
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Push) and message.to.platform == "apns"
@@ -97,13 +97,17 @@ class Apns:
         return verdict
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        if self._session is not None:
+            await self._session.client.aclose()
 
     async def _call(self, message: Push, body: bytes) -> Verdict:
         url = f"{self._url}/3/device/{message.to.token}"
+        if self._session is None or self._session.is_left:
+            self._session = _Session(self._settings)
+        session = self._session
         try:
-            answer = await self._open().post(url, content=body, headers=self._headers(message))
+            async with session:
+                answer = await session.client.post(url, content=body, headers=self._headers(message))
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             detail = shortened(str(error))
             distrust = "certificate verify failed" in detail.lower()
@@ -144,19 +148,33 @@ class Apns:
             return Broken("credentials_refused", detail)
         return Permanent(_CONTENT.get(reason, "content_refused"), detail)
 
-    def _open(self) -> httpx.AsyncClient:
-        if self._client is None:
-            settings = self._settings
-            self._client = httpx.AsyncClient(
-                http1=False,
-                http2=True,
-                verify=trusted(settings.ca_file),
-                timeout=settings.timeout_s,
-                limits=httpx.Limits(max_connections=settings.connections_max, keepalive_expiry=None),
-                trust_env=False,
-                follow_redirects=False,
-            )
-        return self._client
+
+class _Session:
+    """Connections to APNs. One that does not answer may be dead without a word: it is left for new ones, and closed
+    by the last who waits for it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.is_left = False
+        self._users = 0
+        self.client = httpx.AsyncClient(
+            http1=False,
+            http2=True,
+            verify=trusted(settings.ca_file),
+            timeout=settings.timeout_s,
+            limits=httpx.Limits(max_connections=settings.connections_max, keepalive_expiry=None),
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def __aenter__(self) -> None:
+        self._users += 1
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._users -= 1
+        self.is_left |= kind is not None and issubclass(kind, httpx.ReadTimeout | httpx.WriteTimeout)
+        if self.is_left and not self._users:
+            await self.client.aclose()
 
 
 class ProviderToken:

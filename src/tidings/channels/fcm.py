@@ -79,21 +79,23 @@ class Fcm:
         reserved = [name for name in message.data if name == "from" or name.startswith(_NOT_DATA)]
         if reserved:
             return Permanent("content_refused", shortened(f"FCM keeps the data key {reserved[0]!r} to itself"))
-        verdict = await self._call(message)
-        if isinstance(verdict, Broken) and verdict.reason == "credentials_refused" and self._access.forget():
-            verdict = await self._call(message)
+        verdict, token = await self._call(message)
+        if token is not None and isinstance(verdict, Broken) and verdict.reason == "credentials_refused":
+            self._access.forget(token)
+            verdict, _ = await self._call(message)
         return verdict
 
     async def close(self) -> None:
         await self._caller.close()
 
-    async def _call(self, message: Push) -> Verdict:
+    async def _call(self, message: Push) -> tuple[Verdict, Secret | None]:
+        """The verdict, and the access token that it was called with."""
         token = await self._access.token()
         if not isinstance(token, Secret):
-            return token
+            return token, None
         headers = {"Authorization": f"Bearer {token.reveal()}", "Content-Type": "application/json"}
         reply = await self._caller.post(self._url, headers, msgspec.json.encode(self._body(message)))
-        return self._judge(reply, token) if isinstance(reply, Reply) else reply
+        return (self._judge(reply, token) if isinstance(reply, Reply) else reply), token
 
     def _body(self, message: Push) -> dict[str, Any]:
         collapse = message.collapse or hashlib.sha256(message.id.encode()).hexdigest()[:32]
@@ -156,10 +158,10 @@ class Access:
                 return await self._ask()
             return self._token
 
-    def forget(self) -> bool:
-        """Have a new one asked for; False if there was none to forget."""
-        had, self._token = self._token, None
-        return had is not None
+    def forget(self, token: Secret) -> None:
+        """Have a new one asked for, unless somebody did so already."""
+        if self._token is token:
+            self._token = None
 
     async def _ask(self) -> Secret | Verdict:
         now_s = self._clock.now() // SECOND_US

@@ -111,6 +111,8 @@ class Smtp:
         except (aiosmtplib.SMTPException, OSError) as error:
             return None if transaction.is_untouched(lease) else self._failure(transaction.step, error)
         finally:
+            if not usable:
+                lease.connection.close()
             await self._pool.give(lease, usable=usable)
 
     async def _connect(self) -> aiosmtplib.SMTP:

@@ -9,31 +9,13 @@ import msgspec
 
 from tidings.channels.details import shortened
 from tidings.channels.http import Caller, Reply, retry_after, trusted
+from tidings.channels.twilio_codes import judge_code
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import Rendered, Sms
 from tidings.domain.secret import Secret
 from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
 from tidings.ports import Plugin, Surroundings
-
-# Twilio's error dictionary, as far as creating a message can meet it (https://www.twilio.com/docs/api/errors).
-_LATER = {
-    20429: "rate_limited",  # too many requests
-    21611: "rate_limited",  # the queue of this sender is full
-    30001: "rate_limited",  # queue overflow
-    30022: "rate_limited",  # US A2P throughput
-    63038: "rate_limited",  # the account's messages of this day
-    20500: "provider_error",
-    20503: "provider_error",
-    21730: "provider_error",  # maintenance
-}
-_DEAD = frozenset({21211, 21217, 21614, 30005, 30006})  # no such number, or one that takes no text messages
-_REFUSED = frozenset({21265, 21408, 21604, 21612, 21635, 30003, 30004})  # not this number, from here, now
-_UNSUBSCRIBED = frozenset({21610})  # they answered STOP
-_CONTENT = frozenset({21602, 21617, 21619, 21620, 21623, 30007, 30034})
-_TOO_LARGE = 21617
-_SENDER = frozenset({21212, 21603, 21606, 21607, 21659, 21660, 21661, 21701, 21703, 21705, 21712})
-_ACCOUNT = frozenset({20005, 20006, 21608, 30002, 90010})  # suspended, or a trial that may not
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -78,7 +60,8 @@ class Twilio:
         if settings.service is not None:
             form["MessagingServiceSid"] = settings.service
         if settings.callback_url is not None:
-            form["StatusCallback"] = f"{settings.callback_url}?{urlencode({'id': message.id})}"
+            mark = "&" if "?" in settings.callback_url else "?"
+            form["StatusCallback"] = f"{settings.callback_url}{mark}{urlencode({'id': message.id})}"
         login = b64encode(f"{settings.key or settings.account}:{settings.token.reveal()}".encode()).decode()
         headers = {"Authorization": f"Basic {login}", "Content-Type": "application/x-www-form-urlencoded"}
         reply = await self._caller.post(self._url, headers, urlencode(form).encode())
@@ -104,25 +87,6 @@ class Twilio:
         if reply.status in {401, 403}:
             return Broken("credentials_refused", text)
         return Permanent("content_refused", text) if reply.status == 400 else Broken("misconfigured", text)
-
-
-def judge_code(code: int, detail: str) -> Temporary | Permanent | Broken | None:
-    """What a code of the dictionary means, in an answer as in a status callback; None if it is not in our table."""
-    if code in _LATER:
-        return Temporary("rate_limited" if _LATER[code] == "rate_limited" else "provider_error", detail)
-    if code in _DEAD:
-        return Permanent("address_gone", detail, address_is_dead=True)
-    if code in _UNSUBSCRIBED:
-        return Permanent("unsubscribed", detail, address_is_dead=True)
-    if code in _REFUSED:
-        return Permanent("address_refused", detail)
-    if code in _CONTENT:
-        return Permanent("too_large" if code == _TOO_LARGE else "content_refused", detail)
-    if code == 20003:
-        return Broken("credentials_refused", detail)
-    if code in _SENDER:
-        return Broken("sender_refused", detail)
-    return Broken("account_refused", detail) if code in _ACCOUNT else None
 
 
 def _open(settings: Settings, surroundings: Surroundings) -> Twilio:

@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
-from tidings.channels.twilio import judge_code
+from tidings.channels.twilio_codes import judge_code
 from tidings.domain.delivered import DeliveryReceipt, ReceiptState
 from tidings.domain.errors import Invalid
 from tidings.domain.secret import Secret

@@ -112,6 +112,8 @@ def trusted(ca_file: str | None) -> ssl.SSLContext:
 def retry_after(headers: Mapping[str, str], now: int) -> int | None:
     """What `Retry-After` asks for (seconds, or a date), in microseconds from now, bounded by a day."""
     text = headers.get("retry-after", "").strip()
+    if not text:
+        return None
     if text.isascii() and text.isdigit():
         return min(int(text[:12]) * SECOND_US, RETRY_AFTER_US_MAX)
     try:

@@ -4,6 +4,7 @@ Each receiver has a key of its own, made from the master secret, its tenant and 
 secret is stored for it. A receiver that remembers `webhook-id` gets every message once.
 """
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,6 +22,7 @@ from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdi
 from tidings.ports import Plugin, Surroundings
 
 GONE = 410
+RECEIVERS_KEPT = 1_024
 _LATER = frozenset({408, 409, 423, 425})
 _NEVER = frozenset({501, 505})
 
@@ -55,6 +57,7 @@ class WebhookChannel:
             allowed=settings.allowed_networks,
             refused=settings.refused_networks,
         )
+        self._known = lru_cache(RECEIVERS_KEPT)(self._receiver)
         self._caller = Caller(
             timeout_s=settings.timeout_s,
             connections_max=settings.connections_max,
@@ -76,10 +79,9 @@ class WebhookChannel:
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Webhook)
         try:
-            self._guard.check_target(message.to)
+            keys = self._known(message.tenant, message.to)
         except Invalid as refusal:
             return Permanent("address_refused", shortened(str(refusal)))
-        keys = [derive(master, message.tenant, origin(message.to)) for master in self._masters]
         headers = sign(keys, message.id, self._clock.now() // 1_000_000, message.body)
         reply = await self._caller.post(message.to, {"Content-Type": "application/json", **headers}, message.body)
         match reply:
@@ -92,6 +94,11 @@ class WebhookChannel:
 
     async def close(self) -> None:
         await self._caller.close()
+
+    def _receiver(self, tenant: str, url: str) -> tuple[bytes, ...]:
+        """The keys for a receiver who may be called; kept, because most messages go where others went."""
+        self._guard.check_target(url)
+        return tuple(derive(master, tenant, origin(url)) for master in self._masters)
 
     def _judge(self, reply: Reply, message_id: str) -> Verdict:
         detail = f"the receiver answered {reply.status}"

@@ -4,6 +4,7 @@ Line breaks and NUL are refused everywhere: in a header they would begin another
 """
 
 import re
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
@@ -70,6 +71,7 @@ def check_phone(text: str, field: str = "phone") -> str:
     return text
 
 
+@lru_cache(1_024)
 def check_url(text: str, field: str = "url") -> SplitResult:
     """A webhook's address: http or https, a host, no user, no fragment. Whether it may be called is asked later."""
     check_line(text, field)

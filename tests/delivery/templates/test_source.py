@@ -36,7 +36,7 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 VALUES = st.recursive(SCALARS, nested, max_leaves=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     pieces=st.lists(PIECES, max_size=6),
     variables=st.dictionaries(st.sampled_from("abc"), VALUES),

@@ -5,6 +5,7 @@ of its own a message collapses with its own second attempt.
 """
 
 import hashlib
+import logging
 import uuid
 from typing import Literal
 
@@ -55,6 +56,11 @@ _OURS: dict[str, BrokenReason] = {
     "BadPath": "misconfigured",
     "MethodNotAllowed": "misconfigured",
 }
+
+
+# These tell every header, our token among them, and every URL with its device: none of that belongs in a log.
+for _name in ("hpack", "httpcore2", "httpx2"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 class Settings(msgspec.Struct, frozen=True):

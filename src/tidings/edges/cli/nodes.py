@@ -52,7 +52,7 @@ def _lanes(document: dict[str, Any], screen: Screen) -> list[tuple[object, ...]]
     """Lanes that one node has owned for the same time are one row."""
     owned = [(lane["lane"], node["name"], lane) for node in document["nodes"] for lane in node["owns"]]
     free = [(lane["lane"], NOBODY, lane) for lane in document["free_lanes"]]
-    rows = []
+    rows: list[tuple[object, ...]] = []
     by_owner = sorted(owned + free, key=lambda each: (each[1] == NOBODY, each[1], each[2]["since"] or "", each[0]))
     for (owner, since), group in groupby(by_owner, lambda each: (each[1], each[2]["since"])):
         lanes = list(group)

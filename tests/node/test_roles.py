@@ -47,7 +47,12 @@ def test_three_nodes_share_and_lanes_move(start: Start, shared: list[str]) -> No
 
     def is_even() -> bool:
         lanes = owned(client)
-        return sorted(map(len, lanes.values())) == [1, 1, 2] and sorted(itertools.chain(*lanes.values())) == [0, 1, 2, 3]
+        return sorted(map(len, lanes.values())) == [1, 1, 2] and sorted(itertools.chain(*lanes.values())) == [
+            0,
+            1,
+            2,
+            3,
+        ]
 
     assert eventually(is_even), owned(client)
     for number, node in enumerate((first, second, third)):

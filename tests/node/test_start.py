@@ -9,8 +9,10 @@ import pytest
 
 from tests.node.conftest import SECRET, WRITTEN, Guarded, Start
 from tests.servers.ports import HOST, free_ports
+from tests.servers.postgres import Postgres
 from tests.test_node import is_ready, tidings
 from tidings.config.addresses import without_password
+from tidings.config.settings import Node, Store
 from tidings.domain.errors import Invalid, StoreError
 from tidings.timeline.postgres.errors import check_url, check_version
 
@@ -169,3 +171,15 @@ async def test_wrong_urls_in_a_program() -> None:
     with pytest.raises(Invalid, match="is no such URL"):
         async with library.open("postgres://app:s3cr3t@x@db.invalid/shop"):
             pass
+
+
+async def test_a_program_is_a_node_too(postgres: Postgres) -> None:
+    import tidings as library
+
+    config = library.Config(store=Store(schema="program", lanes=2), node=Node("program"))
+    async with library.open(postgres.dsn, config=config) as one, library.open(postgres.dsn, config=config) as two:
+        await one.schedule("greetings", "hello", at="+100ms")
+        async for record in two.follow("greetings"):
+            assert record.text == "hello"
+            break
+        assert [node.report.name for node in (await two.engine.nodes()).nodes] == ["program", "program"]

@@ -13,7 +13,7 @@ from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3 * SECOND
-SHORT_US = SECOND // 2
+SHORT_US = 1_500_000
 
 
 def numbers(store: PostgresStore) -> list[int]:

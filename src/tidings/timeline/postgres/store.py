@@ -46,7 +46,7 @@ class PostgresStore:
         self._lanes: dict[int, PostgresLane] = {}
         self._node = uuid4()
         self._free: Callable[[], None] = _nobody
-        self._watch = Watch(shared, self.clock, self._node.hex, self._lanes_are_free)
+        self._watch = Watch(shared, self.clock, self._node, self._lanes_are_free)
         self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
         self._acquiring = asyncio.Lock()
         self._has_joined = False
@@ -78,6 +78,7 @@ class PostgresStore:
         """Hand over our lanes and end every connection."""
         await self._watch.stop()
         await self._vacuum.stop()
+        await self._watch.followed.close()
         if self._has_joined:
             with contextlib.suppress(StoreError):  # then the leases run out by themselves
                 await self.resign()
@@ -135,6 +136,15 @@ class PostgresStore:
 
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
         await self._reading.commit(tenant, topic, group, offsets)
+
+    async def follow(self, tenant: str, topic: str) -> None:
+        await self._watch.followed.follow((tenant, topic))
+
+    def unfollow(self, tenant: str, topic: str) -> None:
+        self._watch.followed.unfollow((tenant, topic))
+
+    def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        self._watch.followed.news = call
 
     # Keys
 

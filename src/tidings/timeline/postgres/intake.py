@@ -13,7 +13,8 @@ from tidings.ports import Part, Receipt, Taken
 from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
-from tidings.timeline.postgres.pool import Contended, Pool, rows
+from tidings.timeline.postgres.errors import Contended
+from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.rows import key_of, way_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver

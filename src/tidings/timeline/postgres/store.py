@@ -16,6 +16,7 @@ from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Receipt, Taken
 from tidings.timeline.postgres import reading
 from tidings.timeline.postgres.database import check_schema, inside, prepare
+from tidings.timeline.postgres.errors import check_version
 from tidings.timeline.postgres.intake import Intake
 from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.pool import Pool, rows
@@ -61,6 +62,7 @@ class PostgresStore:
         pool = Pool(dsn)
         try:
             async with pool.connection() as connection:
+                check_version(connection.info.server_version)
                 await prepare(connection, schema, chosen.lanes, chosen.partitions, chosen.created)
                 ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
             shared = Shared(pool, chosen, lanes, partitions, created, identity)

@@ -8,6 +8,7 @@ import msgspec
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, KeyReused, Moved
+from tidings.domain.fleet import Fleet, Node, Report, one_fleet, one_node
 from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Part, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
@@ -27,6 +28,7 @@ class MemoryStore(Alone):
 
     number = 0
     intakes_max = 1
+    clock = None
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class MemoryStore(Alone):
         self._positions: dict[tuple[str, int], int] = {}
         self.identity = secrets.token_hex(8)
         self._wake: Callable[[], None] = _nobody
+        self._node: Node | None = None
 
     # Timeline
 
@@ -235,10 +238,15 @@ class MemoryStore(Alone):
 
     # Ownership: no other process can reach this memory
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
         """Always ours."""
-        del elapsed, lease_us
+        del elapsed
+        self._node = one_node(self._node, report, lease_us)
         return True
+
+    async def nodes(self, now: int) -> Fleet:
+        """The one node, with the one lane."""
+        return one_fleet(self._node, now, self.next_due())
 
     def lanes(self) -> "Sequence[MemoryStore]":
         """The one lane."""

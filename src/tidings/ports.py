@@ -252,6 +252,13 @@ class Ownership(Protocol):
         """The lanes that this process owns now, as far as it can know by itself."""
         ...
 
+    def reads(self, source: str, partition: int) -> bool:
+        """Whether a partition of a source is for this process to take in now. May be asked on any thread.
+
+        For a moment two processes may think so of the same one: `Moved` tells the second.
+        """
+        ...
+
     def on_free(self, call: Callable[[], None]) -> None:
         """Have this called when another process has handed lanes over: it is time to acquire."""
         ...

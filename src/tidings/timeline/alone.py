@@ -14,3 +14,8 @@ class Alone:
 
     def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
         """There is nobody to tell; who stands by looks again from time to time."""
+
+    def reads(self, source: str, partition: int) -> bool:
+        """Who works reads all of it."""
+        del source, partition
+        return True

@@ -15,7 +15,7 @@ from tests.fleet.model import Kind, Step
 from tidings.domain.iso8601 import parse_instant
 
 TIMEOUT = aiohttp.ClientTimeout(total=4)
-PAUSE_S = 0.05
+PAUSE_S = 0.15
 FAILURES = (aiohttp.ClientError, TimeoutError, ConnectionError, asyncio.IncompleteReadError, ValueError)
 TENANT = "Tidings-Tenant"
 
@@ -65,20 +65,20 @@ class Clients:
     # Calls that change something
 
     async def call(
-        self, name: Name, kind: Kind, body: Document | None = None, *, count: int = 0, patient: bool = True
+        self, name: Name, kind: Kind, body: Document | None = None, *, often: int = 0, patient: bool = True
     ) -> Step:
         """Make a call until it is answered, or once; every try is a step of its own."""
         while True:
-            step = await self._try(name, kind, body, count)
+            step = await self._try(name, kind, body, often)
             if step.word is not None or not patient:
                 return step
             await asyncio.sleep(PAUSE_S)
 
-    async def _try(self, name: Name, kind: Kind, body: Document | None, count: int) -> Step:
+    async def _try(self, name: Name, kind: Kind, body: Document | None, often: int) -> Step:
         method, path = _address(name, kind)
         node, called = await self._choose(), wall_us()
         steps, place = self.steps[name], len(self.steps[name])
-        step = Step(kind, called, token=body["value"] if body else "", count=count, where=node)
+        step = Step(kind, called, token=body["value"] if body else "", often=often, where=node)
         steps.append(step)
         answer = await self._ask(node, method, path, name.tenant, body)
         if answer is not None:
@@ -142,9 +142,7 @@ class Clients:
             if self._urls:
                 return self._random.choice(list(self._urls))
 
-    async def _ask(
-        self, node: str, method: str, path: str, tenant: str, body: Document | None = None
-    ) -> Answer | None:
+    async def _ask(self, node: str, method: str, path: str, tenant: str, body: Document | None = None) -> Answer | None:
         try:
             async with self._session.request(
                 method, self._urls[node] + path, json=body, headers={TENANT: tenant}, timeout=TIMEOUT
@@ -175,4 +173,3 @@ def _address(name: Name, kind: Kind) -> tuple[str, str]:
             return "DELETE", one
         case _:
             return "POST", f"{one}/{kind}"
-

@@ -1,4 +1,4 @@
-"""What befalls a fleet: each fault is done, proven to have happened, survived and healed, and its take-over is timed."""
+"""What befalls a fleet: each fault is done, proven to have happened, and healed; each take-over is timed."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tests.fleet.fleet import Fleet, Seat
@@ -22,21 +23,29 @@ CUT = "network cut"
 SILENCE = "network silent, then late"
 STOP = "clean stop"
 FAULTS = (KILL, ZOMBIE, TERMINATE, RESTART, CUT, SILENCE)
+AMONG_OTHERS = ", among others"
 CRASHES = (KILL, ZOMBIE, CUT, SILENCE)
 
 TAKE_OVER_S_MAX = 20.0  # fails then; what is asserted in the end is less
+OWN_S_MAX = 20.0
 PAUSE_S = (0.1, 0.6)
 AWAKE_S = (0.3, 1.0)
 SHORT_S = (0.1, 1.0)
 
 
+def nobody(text: str) -> None:
+    """Nobody listens."""
+
+
 class Faults:
     """Befalls nodes one by one, some at the same time; a fault of the server comes alone."""
 
-    def __init__(self, fleet: Fleet, seed: int) -> None:
+    def __init__(self, fleet: Fleet, seed: int, tell: Callable[[str], None] = nobody) -> None:
         self.done: Counter[str] = Counter()
         self.times: list[Taken] = []
         self.refusals: Counter[str] = Counter()
+        self._tell = tell
+        self._begun = 0
         self._fleet = fleet
         self._witness = fleet.witness
         self._random = random.Random(seed)
@@ -65,20 +74,33 @@ class Faults:
                     self.done[kind] += 1
                 else:
                     await self._free.acquire()
-                    tasks.create_task(self._befall(kind))
+                    tasks.create_task(self._befall(kind)).add_done_callback(lambda _: self._free.release())
+
+    async def one(self, kind: str) -> None:
+        """One fault of a node, while nothing else is wrong; afterwards lanes are shared evenly again."""
+        async with self._alone():
+            await self._befall(kind)
+        await self._witness.shared_evenly(lambda: len(self._fleet.seats))
 
     async def _befall(self, kind: str) -> None:
         healthy = [seat for seat in self._fleet.living if seat.number not in self._hurt]
         seat = self._random.choice(healthy)
         self._hurt.add(seat.number)
-        before = self._witness.refusals()
+        await self._owns_something(seat)
+        before, begun = self._witness.refusals(), time.monotonic()
         try:
             await self._acts[kind](seat)
         finally:
             self._hurt.discard(seat.number)
-            self._free.release()
         self.refusals[kind] += self._witness.refusals() - before
         self.done[kind] += 1
+        self._tell(f"{kind} of {seat.life}: {time.monotonic() - begun:.1f} s")
+
+    async def _owns_something(self, seat: Seat) -> None:
+        async def owns() -> bool:
+            return any(owned.node == seat.id for owned in (await self._witness.lanes()).values())
+
+        await eventually(owns, OWN_S_MAX)
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -162,7 +184,12 @@ class Faults:
         assert await self._witness.started() != started
 
     async def _time(self, kind: str, seat: Seat, before: dict[int, Owned], begun: float) -> None:
-        self.times.append(await self._witness.taken_over(kind, seat.id, before, begun, TAKE_OVER_S_MAX))
+        """Take the time until others have taken over. While more goes wrong, they too may fail: that is told apart."""
+        self._begun += 1
+        turn, alone = self._begun, len(self._hurt) == 1
+        taken = await self._witness.taken_over(kind, seat.id, before, begun, TAKE_OVER_S_MAX)
+        self.times.append(taken if alone and turn == self._begun else replace(taken, kind=f"{kind}{AMONG_OTHERS}"))
+        self._tell(str(self.times[-1]))
 
     # What came of it
 
@@ -172,18 +199,18 @@ class Faults:
 
     def table(self) -> str:
         """Faults by kind, and how long lanes were without an owner and without a release."""
-        lines = [f"{'fault':<28}{'times':>6}{'owned again s':>18}{'released again s':>20}{'refused':>9}"]
-        for kind in sorted(self.done):
+        lines = [f"{'fault':<42}{'times':>6}{'refused':>9}"]
+        lines += [f"{kind:<42}{self.done[kind]:>6}{self.refusals[kind]:>9}" for kind in sorted(self.done)]
+        lines += [f"{'in all':<42}{self.done.total():>6}", f"{'take-over, s: median / worst':<42}{'times':>6}"]
+        lines[-1] += f"{'owned again':>16}{'released again':>18}"
+        for kind in sorted({taken.kind for taken in self.times if taken.lanes}):
             timed = [taken for taken in self.times if taken.kind == kind and taken.lanes]
-            spans = ["".rjust(18), "".rjust(20)]
-            if timed:
-                owned, working = [taken.owned_s for taken in timed], [taken.working_s for taken in timed]
-                spans = [f"{_median_and_worst(owned):>18}", f"{_median_and_worst(working):>20}"]
-            lines.append(f"{kind:<28}{self.done[kind]:>6}{''.join(spans)}{self.refusals[kind]:>9}")
-        return "\n".join([*lines, f"{'in all':<28}{self.done.total():>6}   (take-over: median / worst)"])
+            owned, working = [taken.owned_s for taken in timed], [taken.working_s for taken in timed]
+            lines.append(f"{kind:<42}{len(timed):>6}{_spread(owned):>16}{_spread(working):>18}")
+        return "\n".join(lines)
 
 
-def _median_and_worst(spans: list[float]) -> str:
+def _spread(spans: list[float]) -> str:
     return f"{statistics.median(spans):.2f} / {max(spans):.2f}"
 
 

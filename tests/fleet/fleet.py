@@ -103,4 +103,3 @@ async def fleet(
                 assert seat.node is not None
                 seat.node.send(signal.SIGKILL)
                 await seat.node.ended(STOP_S)
-

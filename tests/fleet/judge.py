@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -54,10 +55,13 @@ class Verdict:
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1000 if ordered else 0.0
 
     def __str__(self) -> str:
-        lines = [
+        first = (
             f"{self.schedules} schedules, {self.calls} calls, {self.open_calls} without an answer;"
             f" {self.records} records read: {self.due} due = {self.due - self.missed} released + {self.missed} missed,"
-            f" {self.cancelled} cancelled; {self.contended} ids with calls at the same time",
+            f" {self.cancelled} cancelled; {self.contended} ids with calls at the same time"
+        )
+        lines = [
+            first,
             ", ".join(f"{len(self.faults[name])} {name}" for name in FAULTS),
             f"lateness p50 {self.late_ms(0.5):.1f} ms, p99 {self.late_ms(0.99):.1f} ms, worst {self.late_ms(1):.1f} ms",
         ]
@@ -66,9 +70,7 @@ class Verdict:
         return "\n".join(lines)
 
 
-def judge(
-    steps: Mapping[Name, Sequence[Step]], records: Sequence[Seen], ends: Mapping[Name, End], now: int
-) -> Verdict:
+def judge(steps: Mapping[Name, Sequence[Step]], records: Sequence[Seen], ends: Mapping[Name, End], now: int) -> Verdict:
     """Compare what can be read with what was answered, id by id."""
     verdict = Verdict(len(steps), records=len(records))
     seen: dict[Name, list[Seen]] = defaultdict(list)
@@ -97,9 +99,9 @@ class _Case:
         calls, answered = self._calls, [step for step in self._calls if step.word is not None]
         verdict.calls += len(calls)
         verdict.open_calls += len(calls) - len(answered)
-        verdict.contended += any(one.returned > other.called for one, other in zip(calls, calls[1:], strict=False))
+        verdict.contended += any(one.returned > other.called for one, other in pairwise(calls))
         regular = sum(record.n > 0 for record in self._seen)
-        missed = sum(max(1, step.count) for step in self._missed)
+        missed = sum(max(1, step.often) for step in self._missed)
         verdict.due += regular + missed
         verdict.missed += missed
         verdict.cancelled += self._end.state == "cancelled"
@@ -127,23 +129,23 @@ class _Case:
         for (generation, n), count in counts.items():
             if count > 1:
                 self._tell(verdict, "twice", f"generation {generation} n {n} left {count} times")
-        finals = {record.token for record in self._seen}
-        changes = [step for step in self._calls if step.kind not in {"add", "fire"}]
+        kinds = {step.kind for step in self._calls}
         added = [step for step in self._calls if step.kind == "add" and step.word in {"scheduled", "unchanged"}]
-        if added and not changes and self._end.state != "missed":
-            often = max(1, added[0].count)
-            have = sum(record.n > 0 for record in self._seen) + sum(step.count for step in self._missed)
+        if added and kinds <= {"add", "fire"} and self._end.state != "missed":
+            often = max(1, added[0].often)
+            have = sum(record.n > 0 for record in self._seen) + sum(step.often for step in self._missed)
             if have < often:
                 self._tell(verdict, "lost", f"{often - have} of {often} did not leave")
-        only_cancelled = [step for step in self._calls if step.kind == "cancel" and step.word == "cancelled"]
-        if only_cancelled and self._end.state == "cancelled" and not any(step.count for step in self._calls):
-            if not any(step.kind == "reuse" for step in self._calls) and finals:
-                self._tell(verdict, "unwanted", f"{finals} left, and the cancellation was confirmed")
+        is_cancelled = any(step.kind == "cancel" and step.word == "cancelled" for step in self._calls)
+        has_one_life = "reuse" not in kinds and not any(step.often for step in self._calls)
+        if is_cancelled and has_one_life and self._end.state == "cancelled" and self._seen:
+            self._tell(verdict, "unwanted", "left, although it was answered to be cancelled")
 
     def _look_at_moments(self, verdict: Verdict) -> None:
         """Nothing leaves or is seen before it is due, and it is due when it was answered to be."""
         fired = any(step.kind == "fire" for step in self._calls)
-        dues = {step.token: step.due for step in self._calls if step.word in {"scheduled", "replaced"} and not step.count}
+        sent = Counter(step.token for step in self._calls)  # sent again when its time is past, it is due then
+        dues = {step.token: step.due for step in self._calls if sent[step.token] == 1 and not step.often}
         for record in self._seen:
             if record.released < record.due or record.seen < record.due:
                 self._tell(verdict, "early", f"{record}")
@@ -165,13 +167,12 @@ class _Case:
 
 def _missed(end: End, calls: Sequence[Step]) -> list[Step]:
     """What the store says was missed, as steps that took effect at some time."""
-    recurs = any(step.count for step in calls)
+    recurs = any(step.often for step in calls)
     if not recurs:
         return [Step("miss", 0)] if end.state == "missed" else []
     events = [event for event in end.history or () if event["event"] == "missed"]
     return [
-        Step("miss", parse_instant(event["at"]), n=event["occurrence"], count=event.get("count", 1))
-        for event in events
+        Step("miss", parse_instant(event["at"]), n=event["occurrence"], often=event.get("count", 1)) for event in events
     ]
 
 
@@ -189,7 +190,7 @@ async def ask_ends(clients: Clients) -> dict[Name, End]:
                 break
             cursor = f"&cursor={answer.document['cursor']}"
     for name, calls in clients.steps.items():
-        if len(calls) > 1 or calls[0].count:
+        if len(calls) > 1 or calls[0].often:
             answer = await clients.get(f"/v1/schedules/{quote(name.id, safe='')}/explain", name.tenant)
             document = answer.document
             known = answer.status == 200

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 
 from tests.faults.lives import wall_us
@@ -22,14 +22,14 @@ CONTENDED_S = (0.3, 0.9)
 class Load:
     """Programs run until `stop`; each returns when all of its calls are answered."""
 
-    def __init__(self, clients: Clients, seed: int, rate: int) -> None:
+    def __init__(self, clients: Clients, seed: int, rate: int, programs: Sequence[str] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self._clients = clients
         self._random = random.Random(seed)
         self._rate = rate
         self._numbers = count(1)
         self._stopping = False
-        self._programs: list[tuple[Callable[[], Awaitable[None]], int]] = [
+        all_programs: list[tuple[Callable[[], Awaitable[None]], int]] = [
             (self._once, 2),
             (self._changed, 5),
             (self._contended, 4),
@@ -37,6 +37,7 @@ class Load:
             (self._recurring, 3),
             (self._reused, 1),
         ]
+        self._programs = [each for each in all_programs if not programs or _name_of(each[0]) in programs]
 
     @property
     def schedules(self) -> int:
@@ -51,7 +52,7 @@ class Load:
         programs, weights = zip(*self._programs, strict=True)
         while not self._stopping:
             program = self._random.choices(programs, weights)[0]
-            self.counts[program.__name__.strip("_")] += 1
+            self.counts[_name_of(program)] += 1
             await program()
 
     async def pour(self) -> None:
@@ -78,10 +79,10 @@ class Load:
 
     async def _call(self, name: Name, kind: Kind, document: Document | None = None, *, often: int = 0) -> Step:
         patient = self._random.random() < 0.85
-        return await self._clients.call(name, kind, document, count=often, patient=patient)
+        return await self._clients.call(name, kind, document, often=often, patient=patient)
 
     async def _add(self, name: Name, document: Document, *, often: int = 0) -> None:
-        await self._clients.call(name, "add", document, count=often)
+        await self._clients.call(name, "add", document, often=often)
 
     async def _rest(self, seconds: float) -> None:
         await asyncio.sleep(self._random.uniform(0, seconds))
@@ -149,3 +150,7 @@ class Load:
         await self._add(name, self._document(name.id, 0.1))
         await self._rest(0.5)
         await self._call(name, "reuse", self._document(name.id, 0.3))
+
+
+def _name_of(program: Callable[[], Awaitable[None]]) -> str:
+    return getattr(program, "__name__", "").strip("_")

@@ -10,7 +10,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ import aiohttp
 
 from tests.faults.lives import wall_us
 from tests.fleet.clients import Clients
-from tests.fleet.faults import Faults
+from tests.fleet.faults import Faults, nobody
 from tests.fleet.fleet import Fleet, fleet
 from tests.fleet.judge import WAITING, Verdict, ask_ends, judge
 from tests.fleet.load import TOPICS, Load
@@ -27,11 +27,13 @@ from tests.fleet.readers import KafkaReader, LogReader, Reader
 from tests.kafka.site import expect_progress
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
+from tidings.testing import eventually
 
 TELLERS = 10
 POURERS = 2
-DRAIN_S = 20.0
-LOOK_S = 0.3
+DRAIN_S = 60.0
+SEND_S_MAX = 3_600.0
+QUIET_S = 1.0
 STOP_S = 60.0
 PARTITIONS = 3
 
@@ -79,31 +81,27 @@ class Trial:
 
     async def sent(self, messages: int) -> None:
         """Until so many schedules were sent."""
-        while self.load.schedules < messages:
-            await asyncio.sleep(LOOK_S)
+        await eventually(lambda: self.load.schedules >= messages, SEND_S_MAX)
 
     async def _finish(self) -> None:
         """Let everything come to its end; then nothing may follow."""
         self.load.stop()
         _, late = await asyncio.wait(self._tellers, timeout=STOP_S)
         assert not late, "calls are not answered"
-        deadline = time.monotonic() + DRAIN_S
-        while time.monotonic() < deadline:
-            if not await self._waits():
-                break
-            await asyncio.sleep(LOOK_S)
-        await asyncio.sleep(1.0)
+        with contextlib.suppress(AssertionError, TimeoutError):  # then the verdict tells what waits
+            await eventually(self._is_over, DRAIN_S)
+        await asyncio.sleep(QUIET_S)
         ends = await ask_ends(self.clients)
         await self._reader.finish()
         self.verdict = judge(self.clients.steps, self._reader.records, ends, wall_us())
 
-    async def _waits(self) -> bool:
+    async def _is_over(self) -> bool:
         for tenant in {name.tenant for name in self.clients.steps}:
             for state in WAITING:
                 answer = await self.clients.get(f"/v1/schedules?state={state}&limit=1", tenant)
                 if answer.document["schedules"]:
-                    return True
-        return False
+                    return False
+        return True
 
     def report(self) -> str:
         calls = ", ".join(f"{number} {word}" for word, number in sorted(self.clients.counts.items()))
@@ -112,8 +110,10 @@ class Trial:
 
 
 @contextlib.asynccontextmanager
-async def trial(plan: Plan, folder: Path, postgres: Postgres, broker: Broker | None) -> AsyncIterator[Trial]:
-    """A fleet on new servers, with clients of its own."""
+async def trial(
+    plan: Plan, folder: Path, postgres: Postgres, broker: Broker | None = None, programs: Sequence[str] = ()
+) -> AsyncIterator[Trial]:
+    """A fleet on new servers, with clients of its own, and its lanes shared evenly."""
     environment = {}
     if broker is not None:
         await asyncio.to_thread(expect_progress, broker)
@@ -124,7 +124,8 @@ async def trial(plan: Plan, folder: Path, postgres: Postgres, broker: Broker | N
         clients = Clients(session, plan.seed)
         reader = LogReader(clients) if broker is None else KafkaReader(broker)
         async with fleet(postgres, plan.nodes, folder, clients, environment) as started:
-            yield Trial(started, clients, Load(clients, plan.seed, plan.rate), reader)
+            await started.witness.shared_evenly(lambda: plan.nodes)
+            yield Trial(started, clients, Load(clients, plan.seed, plan.rate, programs), reader)
 
 
 @dataclass
@@ -147,23 +148,20 @@ class Outcome:
         )
 
 
-async def run(plan: Plan, folder: Path | None = None) -> Outcome:
+async def run(plan: Plan, folder: Path | None = None, tell: Callable[[str], None] = nobody) -> Outcome:
     """Run a loop to its end, with servers of its own, in a folder of its own if none is given."""
     with contextlib.ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         postgres = stack.enter_context(await asyncio.to_thread(Postgres.start))
         broker = stack.enter_context(await asyncio.to_thread(Broker.start)) if plan.bus == "kafka" else None
         async with trial(plan, place, postgres, broker) as begun:
-            witness, faults = begun.fleet.witness, Faults(begun.fleet, plan.seed)
-            await witness.shared_evenly(lambda: plan.nodes)
+            witness, faults = begun.fleet.witness, Faults(begun.fleet, plan.seed, tell)
             async with begun.running():
                 await faults.befall(plan.faults, plan.stops)
                 await begun.sent(plan.messages)
                 shares = await witness.shared_evenly(lambda: plan.nodes)
             zombies = await witness.zombie_writes()
-            return Outcome(
-                plan, begun, faults, shares, len(zombies), await witness.writes(), witness.refusals()
-            )
+            return Outcome(plan, begun, faults, shares, len(zombies), await witness.writes(), witness.refusals())
 
 
 def main() -> int:
@@ -180,7 +178,7 @@ def main() -> int:
     plan = Plan(told.faults, stops, told.messages, told.bus, told.nodes, told.rate, told.seed)
     print(f"seed {plan.seed}", flush=True)
     begun = time.monotonic()
-    outcome = asyncio.run(run(plan))
+    outcome = asyncio.run(run(plan, None, lambda text: print(f"{time.monotonic() - begun:6.1f}  {text}", flush=True)))
     print(f"{outcome}\n{time.monotonic() - begun:.0f} s")
     return 0 if outcome.trial.verdict.is_clean and not outcome.zombie_writes else 1
 

@@ -18,7 +18,7 @@ LEAVING = frozenset({"already_released", "in_flight"})  # which of the two is a 
 class Step(NamedTuple):
     """Something that took effect at some moment between two. A call that was not answered has no word.
 
-    `token` is the value of a schedule's messages, `count` says how often it recurs (0: once). A release and a miss say
+    `token` is the value of a schedule's messages, `often` says how often it recurs (0: once). A release and a miss say
     which occurrence (`n`, and for a miss how many from there) of which generation.
     """
 
@@ -27,7 +27,7 @@ class Step(NamedTuple):
     returned: int = FOREVER
     word: str | None = None
     token: str = ""
-    count: int = 0
+    often: int = 0
     generation: int = 0
     n: int = 0
     due: int | None = None
@@ -53,14 +53,14 @@ class State(NamedTuple):
     phase: Phase = "none"
     token: str = ""
     generation: int = 0
-    count: int = 0
+    often: int = 0
     next: int = 1
     fires: int = 0
     left: frozenset[int] = frozenset()  # of those fired by hand
 
     @property
     def recurs(self) -> bool:
-        return self.count > 0
+        return self.often > 0
 
 
 NONE = State()
@@ -84,7 +84,7 @@ def after(state: State, step: Step) -> State | None:
 
 def _put(state: State, step: Step) -> tuple[frozenset[str], State]:
     """The true answers to a schedule, and the state after it."""
-    begun = State("pending", step.token, state.generation + 1, step.count)
+    begun = State("pending", step.token, state.generation + 1, step.often)
     if state.phase == "none":
         return frozenset({"scheduled"}), begun
     same = state.token == step.token
@@ -141,11 +141,11 @@ def _miss(state: State, step: Step) -> State | None:
         return None
     if not state.recurs:
         return state._replace(phase="missed")
-    return _go_on(state, step.n, step.n + step.count - 1)
+    return _go_on(state, step.n, step.n + step.often - 1)
 
 
 def _go_on(state: State, first: int, last: int) -> State | None:
     """The occurrences from the first to the last are over: they were next, and none comes after the last of all."""
-    if first != state.next or last > state.count:
+    if first != state.next or last > state.often:
         return None
-    return state._replace(next=last + 1, phase="ended" if last == state.count else "pending")
+    return state._replace(next=last + 1, phase="ended" if last == state.often else "pending")

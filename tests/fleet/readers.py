@@ -1,4 +1,4 @@
-"""Who reads what leaves: every record of the log by cursor, or every committed record of Kafka, and when it was seen."""
+"""Who reads what leaves: all records of the log by cursor, or all committed ones of Kafka, and when each was seen."""
 
 import asyncio
 import uuid
@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.faults.lives import wall_us
 from tests.fleet.clients import Clients, Document, Name
 from tests.fleet.load import TENANTS, TOPICS
+from tests.kafka.site import headers_of
 from tests.servers.kafka import Broker
 from tidings.domain.iso8601 import parse_instant
 
@@ -22,8 +23,8 @@ READ_S = 0.2
 class Seen(NamedTuple):
     """A record: whose it is, which occurrence, its token, when it was due, when it left, and by when it was seen.
 
-    `since`: it can have left the timeline at this moment at the earliest. Kafka tells when it was produced, which may be
-    long after that.
+    `since`: it can have left the timeline at this moment at the earliest. Kafka tells when it was produced, which may
+    be long after that.
     """
 
     name: Name
@@ -93,7 +94,9 @@ class LogReader:
         self._next[part] += 1
         due, released = parse_instant(document["due_at"]), parse_instant(document["released_at"])
         number, name = int(n), Name(tenant, schedule_id)
-        self.records.append(Seen(name, int(generation), number, document["value"], due, released, released, seen, place))
+        self.records.append(
+            Seen(name, int(generation), number, document["value"], due, released, released, seen, place)
+        )
 
 
 class KafkaReader:
@@ -117,9 +120,9 @@ class KafkaReader:
     def _read(self) -> None:
         for message in self._consumer.consume(PAGE, READ_S):
             assert message.error() is None, message.error()
-            headers = dict(message.headers() or [])
-            schedule_id, generation, n = headers["tidings-occurrence"].decode().rsplit("/", 2)
-            due, produced = parse_instant(headers["tidings-due-at"].decode()), message.timestamp()[1] * 1_000 + 999
+            headers = dict(headers_of(message))
+            schedule_id, generation, n = _text(headers["tidings-occurrence"]).rsplit("/", 2)
+            due, produced = parse_instant(_text(headers["tidings-due-at"])), message.timestamp()[1] * 1_000 + 999
             name = Name.of(schedule_id)
             place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
             token = (message.value() or b"").decode()
@@ -131,3 +134,7 @@ class KafkaReader:
         while count != len(self.records):
             count = len(self.records)
             await asyncio.sleep(QUIET_S)
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -19,7 +19,7 @@ def left(called: int, token: str = T, generation: int = 1, n: int = 1, returned:
 
 
 ADDED = step("add", 0, 1, "scheduled", token=T)
-EVERY = step("add", 0, 1, "scheduled", token=T, count=3)
+EVERY = step("add", 0, 1, "scheduled", token=T, often=3)
 
 TRUE = {
     "released": [ADDED, left(5), step("stand", 99, word="released")],
@@ -29,8 +29,16 @@ TRUE = {
         *(ADDED, step("replace", 4, 9, "replaced", token="second"), left(5, "second", 2)),
         step("stand", 99, word="released", generation=2),
     ],
-    "an add without an answer that was done": [step("add", 0, token=T), step("add", 8, 9, "unchanged", token=T), left(5)],
-    "an add without an answer that was not": [step("add", 0, token=T), step("add", 8, 9, "scheduled", token=T), left(9)],
+    "an add without an answer that was done": [
+        step("add", 0, token=T),
+        step("add", 8, 9, "unchanged", token=T),
+        left(5),
+    ],
+    "an add without an answer that was not": [
+        step("add", 0, token=T),
+        step("add", 8, 9, "scheduled", token=T),
+        left(9),
+    ],
     "a cancel without an answer that came late": [
         *(ADDED, step("cancel", 2), step("pause", 3, 4, "paused"), step("stand", 99, word="cancelled"))
     ],
@@ -39,13 +47,25 @@ TRUE = {
     "fired while held": [ADDED, step("pause", 2, 3, "paused"), step("fire", 4, 6, "fired"), left(5)],
     "on its way": [ADDED, left(5), step("replace", 4, 9, "in_flight", token="second")],
     "recurring": [EVERY, left(2), left(3, n=2), left(4, n=3), step("stand", 99, word="ended")],
-    "recurring with one missed": [EVERY, left(2), step("miss", 3, n=2, count=1), left(4, n=3), step("stand", 99, word="ended")],
-    "recurring and fired": [EVERY, step("fire", 2, 3, "fired"), left(3, n=-1), left(4), step("stand", 99, word="pending")],
+    "recurring with one missed": [
+        EVERY,
+        left(2),
+        step("miss", 3, n=2, often=1),
+        left(4, n=3),
+        step("stand", 99, word="ended"),
+    ],
+    "recurring and fired": [
+        EVERY,
+        step("fire", 2, 3, "fired"),
+        left(3, n=-1),
+        left(4),
+        step("stand", 99, word="pending"),
+    ],
     "reused": [
         *(ADDED, left(2), step("reuse", 3, 4, "scheduled", token="second"), left(5, "second", 2)),
         step("stand", 99, word="released", generation=2),
     ],
-}  # fmt: skip
+}
 
 FALSE = {
     "twice": [ADDED, left(5), left(6)],
@@ -57,7 +77,12 @@ FALSE = {
     "both the old one and the new one": [ADDED, left(3), step("replace", 2, 4, "replaced", token="b"), left(5, "b", 2)],
     "the old one instead of the new one": [ADDED, step("replace", 2, 4, "replaced", token="b"), left(5)],
     "while it was held": [ADDED, step("pause", 2, 3, "paused"), left(5, returned=6), step("resume", 8, 9, "resumed")],
-    "seen before it was held": [ADDED, left(2, returned=3), step("pause", 4, 5, "paused"), step("resume", 6, 7, "resumed")],
+    "seen before it was held": [
+        ADDED,
+        left(2, returned=3),
+        step("pause", 4, 5, "paused"),
+        step("resume", 6, 7, "resumed"),
+    ],
     "lost": [ADDED, step("stand", 99, word="released")],
     "forgotten": [ADDED, step("stand", 99, word="none")],
     "never asked for": [left(5)],
@@ -69,7 +94,7 @@ FALSE = {
     "fired once, left twice": [EVERY, step("fire", 2, 3, "fired"), left(3, n=-1), left(4, n=-2)],
     "ended too early": [EVERY, left(2), step("stand", 99, word="ended")],
     "a generation too many": [ADDED, left(2, generation=2)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("steps", TRUE.values(), ids=TRUE)

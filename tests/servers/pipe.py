@@ -109,8 +109,8 @@ class Pipe:
         try:
             chunk = source.recv(CHUNK_BYTES)
             if chunk:
-                self._others[source].sendall(chunk)
                 self.passed += len(chunk)
+                self._others[source].sendall(chunk)
                 return
         except OSError:
             pass

@@ -40,7 +40,8 @@ CREATE FUNCTION audit.logged() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO audit.written
     SELECT DISTINCT current_setting('application_name'), l.lane, l.node, tidings.now(), 'log'
-    FROM fresh JOIN tidings.partition p ON p.topic = fresh.topic AND p.part = fresh.part JOIN tidings.lane l ON l.lane = p.lane;
+    FROM fresh JOIN tidings.partition p ON p.topic = fresh.topic AND p.part = fresh.part
+    JOIN tidings.lane l ON l.lane = p.lane;
     RETURN NULL;
 END
 $$;
@@ -49,7 +50,8 @@ FOR EACH STATEMENT EXECUTE FUNCTION audit.logged();
 
 CREATE FUNCTION audit.handed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO audit.written SELECT DISTINCT current_setting('application_name'), l.lane, l.node, tidings.now(), 'outbox'
+    INSERT INTO audit.written
+    SELECT DISTINCT current_setting('application_name'), l.lane, l.node, tidings.now(), 'outbox'
     FROM fresh JOIN tidings.lane l ON l.lane = fresh.lane;
     RETURN NULL;
 END

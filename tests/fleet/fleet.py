@@ -6,8 +6,9 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.faults.lives import Node, start_plain
+from tests.faults.lives import Node, Nursery
 from tests.fleet.clients import Clients
+from tests.fleet.nursery import nurseries
 from tests.fleet.witness import Witness
 from tests.servers.pipe import Pipe
 from tests.servers.postgres import Postgres
@@ -18,9 +19,10 @@ STOP_S = 15.0
 class Seat:
     """A place in the fleet: its way to the database, and whoever lives there now."""
 
-    def __init__(self, number: int, pipe: Pipe) -> None:
+    def __init__(self, number: int, pipe: Pipe, nursery: Nursery) -> None:
         self.number = number
         self.pipe = pipe
+        self.nursery = nursery
         self.node: Node | None = None
         self.id = ""
         self.life = ""
@@ -35,11 +37,10 @@ class Seat:
 class Fleet:
     """Starts and ends nodes, and tells clients where they are."""
 
-    def __init__(self, postgres: Postgres, folder: Path, clients: Clients, environment: dict[str, str]) -> None:
+    def __init__(self, postgres: Postgres, clients: Clients, environment: dict[str, str]) -> None:
         self.witness = Witness(postgres)
         self.postgres = postgres
         self.seats: list[Seat] = []
-        self._folder = folder
         self._clients = clients
         self._environment = environment
 
@@ -52,9 +53,10 @@ class Fleet:
         seat.lives += 1
         seat.life = f"{seat.name}.{seat.lives}"
         store = f"{self.postgres.dsn_at(seat.pipe.port)}?application_name={seat.life}"
-        seat.node = await start_plain(self._folder, "--store", store, **self._environment)
+        environment = self._environment | {"TIDINGS_NODE_NAME": seat.life}
+        seat.node = await seat.nursery.start("--store", store, environment=environment)
         seat.url = await seat.node.url()
-        seat.id = await self.witness.node_of(seat.node.pid)
+        seat.id = await self.witness.node_of(seat.life)
         await self.witness.know(seat.life, seat.id)
         self._clients.open(seat.name, seat.url)
 
@@ -86,9 +88,11 @@ async def fleet(
     postgres: Postgres, nodes: int, folder: Path, clients: Clients, environment: dict[str, str] | None = None
 ) -> AsyncIterator[Fleet]:
     """So many nodes; whoever lives at the end is stopped, and killed if need be."""
-    made = Fleet(postgres, folder, clients, environment or {})
-    with contextlib.ExitStack() as pipes:
-        made.seats = [Seat(number, pipes.enter_context(Pipe(postgres.port))) for number in range(nodes)]
+    made = Fleet(postgres, clients, environment or {})
+    async with contextlib.AsyncExitStack() as stack:
+        born = await stack.enter_async_context(nurseries(nodes, folder))
+        for number, nursery in enumerate(born):
+            made.seats.append(Seat(number, stack.enter_context(Pipe(postgres.port)), nursery))
         try:
             first, *others = made.seats
             await made.witness.prepare()

@@ -1,5 +1,6 @@
 """Everything that was answered beside everything that left: what is lost, twice, early, unwanted, or simply untrue."""
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from tidings.domain.iso8601 import parse_instant
 
 EXAMPLES = 8
 PAGE = 500
+AT_A_TIME = 8
 WAITING = frozenset({"pending", "in_flight"})
 FAULTS = ("lost", "twice", "early", "unwanted", "untrue", "waiting")
 
@@ -43,7 +45,8 @@ class Verdict:
     cancelled: int = 0
     contended: int = 0
     faults: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in FAULTS})
-    lateness_us: list[int] = field(default_factory=list)
+    lateness_us: list[int] = field(default_factory=list)  # in order, of those that were never held
+    latest: Seen | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -51,8 +54,8 @@ class Verdict:
 
     def late_ms(self, share: float) -> float:
         """So many of the records were not later than this."""
-        ordered = sorted(self.lateness_us)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1000 if ordered else 0.0
+        late = self.lateness_us
+        return late[min(len(late) - 1, int(len(late) * share))] / 1000 if late else 0.0
 
     def __str__(self) -> str:
         first = (
@@ -64,6 +67,7 @@ class Verdict:
             first,
             ", ".join(f"{len(self.faults[name])} {name}" for name in FAULTS),
             f"lateness p50 {self.late_ms(0.5):.1f} ms, p99 {self.late_ms(0.99):.1f} ms, worst {self.late_ms(1):.1f} ms",
+            f"the latest: {self.latest}",
         ]
         for name in FAULTS:
             lines += [f"  {name}: {text}" for text in self.faults[name][:EXAMPLES]]
@@ -76,7 +80,10 @@ def judge(steps: Mapping[Name, Sequence[Step]], records: Sequence[Seen], ends: M
     seen: dict[Name, list[Seen]] = defaultdict(list)
     for record in records:
         seen[record.name].append(record)
-        verdict.lateness_us.append(record.released - record.due)
+    held = {name for name, calls in steps.items() if any(step.kind == "pause" for step in calls)}
+    prompt = sorted((record.released - record.due, record) for record in records if record.name not in held)
+    verdict.lateness_us = [late for late, _ in prompt]
+    verdict.latest = prompt[-1][1] if prompt else None
     for name in seen.keys() - steps.keys():
         verdict.faults["unwanted"].append(f"nobody sent {name}: {seen[name]}")
     for name, calls in steps.items():
@@ -177,7 +184,7 @@ def _missed(end: End, calls: Sequence[Step]) -> list[Step]:
 
 
 async def ask_ends(clients: Clients) -> dict[Name, End]:
-    """How every id stands: all of them by their pages, those with more than one call with their history too."""
+    """How every id stands: all of them by their pages, those that recur or were changed with their history too."""
     ends: dict[Name, End] = {}
     for tenant in sorted({name.tenant for name in clients.steps}):
         cursor = ""
@@ -189,10 +196,16 @@ async def ask_ends(clients: Clients) -> dict[Name, End]:
             if answer.document["cursor"] is None:
                 break
             cursor = f"&cursor={answer.document['cursor']}"
-    for name, calls in clients.steps.items():
-        if len(calls) > 1 or calls[0].often:
+    asked = [
+        name for name, calls in clients.steps.items() if calls[0].often or {step.kind for step in calls} != {"add"}
+    ]
+    room = asyncio.Semaphore(AT_A_TIME)
+
+    async def explain(name: Name) -> None:
+        async with room:
             answer = await clients.get(f"/v1/schedules/{quote(name.id, safe='')}/explain", name.tenant)
-            document = answer.document
-            known = answer.status == 200
-            ends[name] = End(document["state"], document["generation"], document["history"]) if known else UNKNOWN
+        told = answer.document
+        ends[name] = End(told["state"], told["generation"], told["history"]) if answer.status == 200 else UNKNOWN
+
+    await asyncio.gather(*map(explain, asked))
     return ends

@@ -157,9 +157,13 @@ async def run(plan: Plan, folder: Path | None = None, tell: Callable[[str], None
         async with trial(plan, place, postgres, broker) as begun:
             witness, faults = begun.fleet.witness, Faults(begun.fleet, plan.seed, tell)
             async with begun.running():
+                tell("the load begins")
                 await faults.befall(plan.faults, plan.stops)
+                tell("the last fault is over")
                 await begun.sent(plan.messages)
                 shares = await witness.shared_evenly(lambda: plan.nodes)
+                tell("everything was sent")
+            tell("everything was judged")
             zombies = await witness.zombie_writes()
             return Outcome(plan, begun, faults, shares, len(zombies), await witness.writes(), witness.refusals())
 
@@ -178,7 +182,7 @@ def main() -> int:
     plan = Plan(told.faults, stops, told.messages, told.bus, told.nodes, told.rate, told.seed)
     print(f"seed {plan.seed}", flush=True)
     begun = time.monotonic()
-    outcome = asyncio.run(run(plan, None, lambda text: print(f"{time.monotonic() - begun:6.1f}  {text}", flush=True)))
+    outcome = asyncio.run(run(plan, None, lambda text: print(f"{wall_us()}  {text}", flush=True)))
     print(f"{outcome}\n{time.monotonic() - begun:.0f} s")
     return 0 if outcome.trial.verdict.is_clean and not outcome.zombie_writes else 1
 

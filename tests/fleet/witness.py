@@ -66,6 +66,9 @@ WHERE l.node IS DISTINCT FROM w.node ORDER BY w.at
 """
 
 
+_NODE = "SELECT node::text FROM tidings.node WHERE report::json ->> 'name' = %s"
+
+
 @dataclass(frozen=True)
 class Owned:
     """A lane as it stands."""
@@ -117,13 +120,13 @@ class Witness:
 
     # What there is to see
 
-    async def node_of(self, pid: int) -> str:
-        """The id of the node that a process is."""
+    async def node_of(self, life: str) -> str:
+        """The id of the node that a life calls itself."""
         found: list[tuple[Any, ...]] = []
 
         async def is_there() -> bool:
             nonlocal found
-            found = await self._run("SELECT node::text FROM tidings.node WHERE name LIKE %s", (f"%:{pid}",))
+            found = await self._run(_NODE, (life,))
             return bool(found)
 
         await eventually(is_there, 20)

@@ -126,6 +126,16 @@ class Log(Protocol):
         """Keep where a group stands, durably."""
         ...
 
+    async def follow(self, tenant: str, topic: str) -> None:
+        """Be told of what other processes put onto a topic, from now on until as many calls of `unfollow`."""
+        ...
+
+    def unfollow(self, tenant: str, topic: str) -> None: ...
+
+    def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        """Have this called, as soon as can be, with the topics on which others put something. It is a hint."""
+        ...
+
 
 class Outbox(Protocol):
     """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back.
@@ -240,6 +250,13 @@ class Ownership(Protocol):
 
     def lanes(self) -> Sequence[Lane]:
         """The lanes that this process owns now, as far as it can know by itself."""
+        ...
+
+    def reads(self, source: str, partition: int) -> bool:
+        """Whether a partition of a source is for this process to take in now. May be asked on any thread.
+
+        For a moment two processes may think so of the same one: `Moved` tells the second.
+        """
         ...
 
     def on_free(self, call: Callable[[], None]) -> None:

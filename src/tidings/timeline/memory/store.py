@@ -11,6 +11,7 @@ from tidings.domain.errors import Invalid, KeyReused, Moved
 from tidings.domain.fleet import Fleet, Node, Report, one_fleet, one_node
 from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Part, Receipt, Release, Taken
+from tidings.timeline.alone import Alone
 from tidings.timeline.memory.changes import Changes
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.reading import forecast, page, view
@@ -22,7 +23,7 @@ HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
 
-class MemoryStore:
+class MemoryStore(Alone):
     """Keeps everything in this process and forgets it at its end. Its one lane is the store itself."""
 
     number = 0

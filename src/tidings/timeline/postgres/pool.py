@@ -18,7 +18,7 @@ CONNECTIONS_MAX = 24
 CONNECT_S_MAX = 5
 STATEMENT_MS = 10_000
 LOCK_MS = 2_000
-IDLE_MS = 5_000
+IDLE_MS = 2_000  # less than a lease: a node that is gone must not hold a lane for longer than that
 
 # Where the server is reached directly, these hold for every call. PgBouncer refuses them: there a call's own settings
 # and those of the role (ALTER ROLE ... SET statement_timeout) count.

@@ -23,6 +23,7 @@ from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.reading import Reading
 from tidings.timeline.postgres.retention import Retention
 from tidings.timeline.postgres.shared import Options, Shared
+from tidings.timeline.postgres.sharing import Sharing
 from tidings.timeline.postgres.vacuum import Vacuum
 from tidings.timeline.postgres.watch import Watch
 
@@ -47,8 +48,9 @@ class PostgresStore:
         self._lanes: dict[int, PostgresLane] = {}
         self._node = uuid4()
         self._free: Callable[[], None] = _nobody
-        self._watch = Watch(shared, self.clock, self._node.hex, self._lanes_are_free)
+        self._watch = Watch(shared, self.clock, self._node, self._lanes_are_free)
         self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
+        self._sharing = Sharing(self._node, self.clock.elapsed)
         self._acquiring = asyncio.Lock()
         self._has_joined = False
         self.partitions = shared.partitions
@@ -80,6 +82,7 @@ class PostgresStore:
         """Hand over our lanes and end every connection."""
         await self._watch.stop()
         await self._vacuum.stop()
+        await self._watch.followed.close()
         if self._has_joined:
             with contextlib.suppress(StoreError):  # then the leases run out by themselves
                 await self.resign()
@@ -138,6 +141,15 @@ class PostgresStore:
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
         await self._reading.commit(tenant, topic, group, offsets)
 
+    async def follow(self, tenant: str, topic: str) -> None:
+        await self._watch.followed.follow((tenant, topic))
+
+    def unfollow(self, tenant: str, topic: str) -> None:
+        self._watch.followed.unfollow((tenant, topic))
+
+    def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        self._watch.followed.news = call
+
     # Keys
 
     async def keys(self) -> list[ApiKey]:
@@ -161,6 +173,8 @@ class PostgresStore:
             values = (self._node, lease_us, list(report.roles), msgspec.json.encode(told).decode())
             owned = await self._pool.call(self._shared.sql["acquire"], values)
             self._has_joined = True
+            readers = await self._pool.read(self._shared.sql["readers"])
+            self._sharing.learn([node for (node,) in readers], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
             if new:
                 await self._shared.look([way for number in new for way in (number, ~number)], whole=True)
@@ -211,6 +225,9 @@ class PostgresStore:
         """Those whose lease has not run out by our own clock, counted from before it was asked for."""
         return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
 
+    def reads(self, source: str, partition: int) -> bool:
+        return self._sharing.reads(source, partition)
+
     def on_free(self, call: Callable[[], None]) -> None:
         """Have this called when another node has handed lanes over."""
         self._free = call
@@ -219,6 +236,7 @@ class PostgresStore:
         self._free()
 
     async def resign(self) -> None:
+        self._sharing.learn((), 0)
         for number in list(self._lanes):
             self._disown(number)
         await self._pool.call(self._shared.sql["resign"], (self._node,))

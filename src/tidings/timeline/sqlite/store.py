@@ -15,6 +15,7 @@ from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.fleet import Fleet, Report, one_fleet
 from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Receipt, Release, Taken
+from tidings.timeline.alone import Alone
 from tidings.timeline.sqlite import log, lookup, outbox, pages
 from tidings.timeline.sqlite.checkpoint import Checkpointer
 from tidings.timeline.sqlite.database import connect, explain, file_bytes, prepare
@@ -58,7 +59,7 @@ def _nobody() -> None:
     """Nobody waits."""
 
 
-class SqliteStore:
+class SqliteStore(Alone):
     """One file, and one lane: the store itself. Short reads are done where asked; a thread writes, one scans, and
     one reads what goes to Kafka."""
 

@@ -72,7 +72,7 @@ class Shared:
         self.names = Names(pool, options.schema, lanes, partitions)
         self.heads = Heads(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
-        for name in ("working", "lane", "pages", "fleet", "following"):
+        for name in ("working", "lane", "pages", "fleet", "following", "groups"):
             self.sql |= queries(name, options.schema)
         self._next = self._end = 0
         self._reserving = asyncio.Lock()

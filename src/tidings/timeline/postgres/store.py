@@ -55,6 +55,7 @@ class PostgresStore:
         self._has_joined = False
         self.partitions = shared.partitions
         self.lanes_total = shared.lanes
+        self.rosters = self._watch.rosters
 
     @classmethod
     async def open(cls, dsn: str, clock: Clock | None = None, **options: Any) -> "PostgresStore":

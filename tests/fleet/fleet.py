@@ -78,6 +78,12 @@ class Fleet:
         assert seat.node.status == 0, f"stopped with {seat.node.status}\n{seat.node.log}"
         self._check_log(seat)
 
+    def complaints(self) -> str:
+        """What nodes said that they should not have to say."""
+        logs = [(seat.life, seat.node.log) for seat in self.seats if seat.node is not None]
+        found = [f"{life}: {log[log.index('Traceback') - 300 :][:5000]}" for life, log in logs if "Traceback" in log]
+        return "\n".join(found)
+
     def _check_log(self, seat: Seat) -> None:
         assert seat.node is not None
         assert "Traceback" not in seat.node.log, seat.node.log
@@ -102,6 +108,9 @@ async def fleet(
             yield made
             for seat in made.living:
                 await made.stop(seat)
+        except BaseException as error:
+            error.add_note(made.complaints())
+            raise
         finally:
             for seat in made.living:
                 assert seat.node is not None

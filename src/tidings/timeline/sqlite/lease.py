@@ -5,6 +5,7 @@ from pathlib import Path
 
 import apsw
 
+from tidings.timeline.carrying import HasMoved, Move, decode_move
 from tidings.timeline.sqlite.writer import Writer
 
 TOKEN_BYTES = 16
@@ -18,11 +19,16 @@ class Lease:
         self._writer = writer
         self._boot = _boot()
 
-    def acquire(self, elapsed: int, lease_us: int) -> tuple[bool, bool]:
-        """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale."""
+    def acquire(self, elapsed: int, lease_us: int, *, moved_too: bool = False) -> tuple[bool, bool]:
+        """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale.
+
+        `HasMoved` if the store lives elsewhere now; only who carries it there takes it all the same.
+        """
         connection = self._writer.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
+            if not moved_too:
+                check_here(connection)
             answer = self._take(connection, elapsed, lease_us)
             self._writer.stale = self._writer.stale or answer == (True, True)
             connection.execute("COMMIT")
@@ -56,3 +62,15 @@ def _boot() -> str:
     """What tells this boot of the machine from another."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else ""
+
+
+def moved(connection: apsw.Connection) -> Move | None:
+    """Where the store has moved to."""
+    row = connection.execute("SELECT move FROM moved").fetchone()
+    return None if row is None else decode_move(row[0])
+
+
+def check_here(connection: apsw.Connection) -> None:
+    """Raise `HasMoved` if the store lives elsewhere now."""
+    if (move := moved(connection)) is not None:
+        raise HasMoved(move)

@@ -184,12 +184,8 @@ class Carrier(Protocol):
         """Give back what was seized."""
         ...
 
-    async def nodes(self, since: int) -> list[str]:
-        """The names of nodes that have lived on this store since a moment, on the clock of the store."""
-        ...
-
-    async def clock(self) -> int:
-        """The present moment on the clock of the store."""
+    async def nodes(self) -> list[str]:
+        """The names of nodes that live on this store."""
         ...
 
     async def moved(self) -> Move | None:
@@ -197,7 +193,7 @@ class Carrier(Protocol):
         ...
 
     async def move(self, move: Move | None) -> None:
-        """Mark it as moved, or take that back; durably, and only while it is ours."""
+        """Mark it as moved, or take that back; from then on nobody changes it, or everybody may again."""
         ...
 
     async def rest(self) -> Rest:

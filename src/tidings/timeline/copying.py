@@ -1,6 +1,7 @@
 """A passage: everything of one store is carried into another, and nobody uses the first one any more."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
 
@@ -44,20 +45,27 @@ class Passage:
         """Carry everything; may be called again after it was cut off, and goes on where it was."""
         if self._source.identity == self._target.identity:
             raise Refused("this is the same store: name another one to copy to")
+        try:
+            return await self._run(leave_log=leave_log)
+        except Moved:
+            raise Refused("another copy of this store is under way: wait for it") from None
+        finally:
+            with contextlib.suppress(StoreError):  # then the lease runs out by itself
+                await self._source.let_go()
+
+    async def _run(self, *, leave_log: bool) -> Copied:
+        if living := await self._source.nodes():
+            raise Refused(f"nodes run on the store to copy from: {', '.join(living)}. Stop them first")
         await self._own(LEASE_US)  # whoever was killed a moment ago owns it for so long
         move = await self._source.moved()
         if move is not None and move.identity != self._target.identity:
             raise Refused(f"this store is on its way to {move.to} already: copy it there, or take it back first")
         rest = await self._source.rest()
-        cargo = await self._source.cargo()
         if move is None:
             move = await self._begin(rest, leave_log=leave_log)
-        try:
-            progress = await self._carry(move, cargo)
-        except Moved:
-            raise Refused("another copy of this store is under way: wait for it") from None
+        cargo = await self._source.cargo()
+        progress = await self._carry(move, cargo)
         _verify(progress, cargo)
-        await self._alone(move)
         if not move.done:
             await self._source.move(msgspec.structs.replace(move, done=True))
         return Copied(progress, cargo, rest)
@@ -66,10 +74,7 @@ class Passage:
         """From here on the source is nobody's: marked before anything leaves it."""
         _check(rest, leave_log=leave_log)
         await self._check_requests()
-        started = await self._source.clock()
-        if living := await self._source.nodes(started):
-            raise Refused(f"nodes run on this store: {', '.join(living)}. Stop them first")
-        move = Move(secrets.token_hex(8), self._to, self._target.identity, started)
+        move = Move(secrets.token_hex(8), self._to, self._target.identity, self._clock.now())
         await self._source.move(move)
         return move
 
@@ -77,7 +82,7 @@ class Passage:
         """Where requests come from Kafka, nodes that read them before their place is known would read them again."""
         wanted, known = await self._source.positions(), await self._target.positions()
         behind = [place for place, following in wanted.items() if known.get(place, 0) < following]
-        living = await self._target.nodes(await self._target.clock())
+        living = await self._target.nodes()
         if behind and living:
             raise Refused(
                 "this store has read requests from Kafka, and where it stands is not known in the target yet,"
@@ -112,23 +117,19 @@ class Passage:
                 await asyncio.sleep(POLL_S)
         self._renew_at = elapsed + RENEW_US
 
-    async def _alone(self, move: Move) -> None:
-        """Nobody has used the source meanwhile; else it is looked at from the beginning, under another passage."""
-        if living := await self._source.nodes(move.at):
-            anew = msgspec.structs.replace(move, passage=secrets.token_hex(8), at=await self._source.clock())
-            await self._source.move(anew)
-            raise Refused(f"nodes ran on this store while it was copied: {', '.join(living)}. Stop them and copy again")
-
 
 async def take_back(source: Carrier, clock: Clock) -> Move:
     """Let a store that has moved be used again."""
     if not await source.seize(clock.elapsed(), LEASE_US):
         raise Refused("a server or a copy runs on this store: end that first, or wait some seconds")
-    move = await source.moved()
-    if move is None:
-        raise Refused("this store has not moved: there is nothing to take back")
-    await source.move(None)
-    return move
+    try:
+        move = await source.moved()
+        if move is None:
+            raise Refused("this store has not moved: there is nothing to take back")
+        await source.move(None)
+        return move
+    finally:
+        await source.let_go()
 
 
 def _check(rest: Rest, *, leave_log: bool) -> None:

@@ -65,22 +65,21 @@ class PostgresCarrier:
         """Give the lanes back."""
         await self._call("let_go", self._us)
 
-    async def nodes(self, since: int) -> list[str]:
-        return [name for (name,) in await self._call("lived", since)]
-
-    async def clock(self) -> int:
-        ((now,),) = await self._shared.pool.read(self._shared.inside("SELECT tidings.now()"))
-        return int(now)
+    async def nodes(self) -> list[str]:
+        return [name for (name,) in await self._call("living")]
 
     async def moved(self) -> Move | None:
         found = await self._call("moved")
         return decode_move(found[0][0]) if found else None
 
     async def move(self, move: Move | None) -> None:
-        if move is None:
-            await self._call("stay")
-        else:
-            await self._call("mark", encode_move(move))
+        """Any node takes changes, whoever owns the lanes: so the tables themselves are closed."""
+        async with self._shared.pool.transaction() as connection:
+            await rows(connection, self._sql["fence"], (move is not None,))
+            if move is None:
+                await rows(connection, self._sql["stay"])
+            else:
+                await rows(connection, self._sql["mark"], (encode_move(move),))
         crash.point("carry.marked")
 
     async def rest(self) -> Rest:

@@ -43,6 +43,7 @@ LOST = (
 )
 
 NOT_OWNER = "TD002"
+HAS_MOVED = "TD003"
 _ENDS = {"08", "080", "57P", "25P"}  # of states of SQL: those in which a connection has ended
 
 Row = tuple[Any, ...]
@@ -159,6 +160,8 @@ def explained(error: psycopg.Error) -> TidingsError:
     """What went wrong, and what to do."""
     if error.sqlstate == NOT_OWNER:
         return NotOwner("another node owns this lane")
+    if error.sqlstate == HAS_MOVED:
+        return StoreError("this store has moved to another place, and takes no more changes: start this node again")
     if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
         return Contended("PostgreSQL found this call in the way of another: try again")
     if isinstance(error, psycopg.errors.DiskFull):

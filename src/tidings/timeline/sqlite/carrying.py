@@ -74,11 +74,9 @@ class SqliteCarrier:
     async def let_go(self) -> None:
         await self._writing.run(self._lease.resign)
 
-    async def nodes(self, since: int) -> list[str]:  # noqa: ARG002 - whoever lives here would own the lease
+    async def nodes(self) -> list[str]:
+        """Whoever lived here would own the lease."""
         return []
-
-    async def clock(self) -> int:
-        return 0
 
     async def moved(self) -> Move | None:
         return await self._scanning.run(lease.moved, self._scanner)

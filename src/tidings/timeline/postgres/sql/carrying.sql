@@ -88,9 +88,13 @@ WHERE l.node = %(us)s OR l.token IS NULL OR l.until <= tidings.now() RETURNING 1
 -- Give them back.
 UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = %s;
 
--- name: lived
--- The nodes that have lived since a moment.
-SELECT name FROM tidings.node WHERE until > %s ORDER BY name;
+-- name: living
+-- The nodes that live.
+SELECT name FROM tidings.node WHERE until > tidings.now() ORDER BY name;
+
+-- name: fence
+-- Refuse every write, or none.
+SELECT tidings.fence(%s);
 
 -- name: moved
 -- Where this store has moved to.

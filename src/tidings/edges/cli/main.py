@@ -34,6 +34,8 @@ COMMANDS = {
     "forecast": ("forecast", "what is pending, by time"),
     "preview": ("preview", "the next moments of a recurrence; nothing is stored"),
     "keys": ("keys", "create, list and revoke API keys"),
+    "migrate": ("migrate", "bring a store up to the layout of this version"),
+    "copy": ("copy", "move everything from one store to another"),
     "bench": ("bench", "run the benchmarks"),
     "version": ("version", "print the version"),
 }

@@ -44,13 +44,21 @@ class Migration:
     """One schema, and the layouts that it is brought up to."""
 
     def __init__(
-        self, dsn: str, clock: Clock, *, schema: str = "tidings", layouts: Path = LAYOUTS, program: str = __version__
+        self,
+        dsn: str,
+        clock: Clock,
+        *,
+        schema: str = "tidings",
+        layouts: Path = LAYOUTS,
+        program: str = __version__,
+        patience_us: int = PATIENCE_US,
     ) -> None:
         self._pool = Pool(dsn)
         self._clock = clock
         self._schema = check_schema(schema)
         self._layouts = Layouts(layouts)
         self._program = program
+        self._patience_us = patience_us
 
     async def plan(self) -> Plan:
         """What would be done."""
@@ -123,7 +131,7 @@ class Migration:
 
     async def _patiently(self, connection: Connection, name: str, act: Callable[[], Awaitable[None]]) -> None:
         """Try a short transaction until it gets its locks; between two tries everybody else goes on."""
-        until, pause_s = self._clock.elapsed() + PATIENCE_US, PAUSE_S_MIN
+        until, pause_s = self._clock.elapsed() + self._patience_us, PAUSE_S_MIN
         while True:
             try:
                 async with connection.transaction():
@@ -133,8 +141,8 @@ class Migration:
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 if self._clock.elapsed() >= until:
                     raise StoreError(
-                        f"step {name} did not get its locks within {PATIENCE_US // 1_000_000} s: something holds them"
-                        " (see pg_stat_activity). Nothing of it was done; run this again when that has ended"
+                        f"step {name} did not get its locks within {self._patience_us // 1_000_000} s: something"
+                        " holds them (see pg_stat_activity). Nothing of it was done; run this again when that has ended"
                     ) from None
             except psycopg.errors.QueryCanceled:
                 raise StoreError(

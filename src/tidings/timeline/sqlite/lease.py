@@ -22,14 +22,16 @@ class Lease:
     def acquire(self, elapsed: int, lease_us: int, *, moved_too: bool = False) -> tuple[bool, bool]:
         """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale.
 
-        `HasMoved` if the store lives elsewhere now; only who carries it there takes it all the same.
+        `HasMoved` if the store lives elsewhere now. Who carries it there takes it all the same, and at once: whoever
+        else has it then carries it too, and the target lets only one of them go on.
         """
         connection = self._writer.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if not moved_too:
-                check_here(connection)
-            answer = self._take(connection, elapsed, lease_us)
+            move = moved(connection)
+            if move is not None and not moved_too:
+                raise HasMoved(move)
+            answer = self._take(connection, elapsed, lease_us, at_once=move is not None)
             self._writer.stale = self._writer.stale or answer == (True, True)
             connection.execute("COMMIT")
         except BaseException:
@@ -38,10 +40,10 @@ class Lease:
             raise
         return answer
 
-    def _take(self, connection: apsw.Connection, elapsed: int, lease_us: int) -> tuple[bool, bool]:
+    def _take(self, connection: apsw.Connection, elapsed: int, lease_us: int, *, at_once: bool) -> tuple[bool, bool]:
         row = connection.execute("SELECT token, boot, until FROM lease").fetchone()
         mine = row is not None and row[0] is not None and row[0] == self._writer.token
-        free = row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
+        free = at_once or row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
         if not mine and not free:
             self._writer.token = None
             return False, False
@@ -68,9 +70,3 @@ def moved(connection: apsw.Connection) -> Move | None:
     """Where the store has moved to."""
     row = connection.execute("SELECT move FROM moved").fetchone()
     return None if row is None else decode_move(row[0])
-
-
-def check_here(connection: apsw.Connection) -> None:
-    """Raise `HasMoved` if the store lives elsewhere now."""
-    if (move := moved(connection)) is not None:
-        raise HasMoved(move)

@@ -79,10 +79,12 @@ GROUP BY 1, 2, 3 HAVING sum(p.next - greatest(p.first, coalesce(c.next, p.first)
 
 -- name: seize
 -- Take every lane that nobody owns, and renew those that are ours. We are no node, so no share of them is given back.
+-- Of a store that has moved all are taken at once: whoever else has them carries it too, and the target lets one go on.
 UPDATE tidings.lane l SET
     token = CASE WHEN l.node = %(us)s AND l.until > tidings.now() THEN l.token ELSE gen_random_uuid() END,
     node = %(us)s, since = tidings.now(), until = tidings.now() + %(lease)s
-WHERE l.node = %(us)s OR l.token IS NULL OR l.until <= tidings.now() RETURNING 1;
+WHERE l.node = %(us)s OR l.token IS NULL OR l.until <= tidings.now()
+    OR EXISTS (SELECT 1 FROM tidings.moved) RETURNING 1;
 
 -- name: let_go
 -- Give them back.

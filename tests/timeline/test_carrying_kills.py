@@ -73,7 +73,7 @@ async def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     await make_source(path, clock.now())
     command = [sys.executable, "-c", RUN, str(path), Served.dsn(), schema]
     crashes = [f"{point}:{rng.randint(1, 3 if point != 'carry.marked' else 1)}" for point in CARRY_POINTS]
-    code, cancelled = -signal.SIGKILL, set[str]()
+    code, told, cancelled = -signal.SIGKILL, "", set[str]()
     for number in range(KILLS_MAX):
         crash = crashes[number] if number < len(crashes) else None
         code, told = await asyncio.to_thread(copy, command, crash, None if crash else rng.uniform(0.8, 2.5))

@@ -39,20 +39,20 @@ class NodeHooks:
 
         return revoke_key(store, name)
 
-    def migrate_store(self, store: str, check: bool, tell: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, store: str, schema: str, check: bool, tell: "Callable[[Done], None]") -> "Plan":
         from tidings.node import migrate_store
 
-        return migrate_store(store, check, tell)
+        return migrate_store(store, schema, check, tell)
 
-    def copy_store(self, source: str, target: str, leave_log: bool, tell: "CopyTell") -> "Copied":
+    def copy_store(self, source: str, target: str, schema: str, leave_log: bool, tell: "CopyTell") -> "Copied":
         from tidings.node import copy_store
 
-        return copy_store(source, target, leave_log, tell)
+        return copy_store(source, target, schema, leave_log, tell)
 
-    def take_back(self, source: str) -> "Move":
+    def take_back(self, source: str, schema: str) -> "Move":
         from tidings.node import take_back
 
-        return take_back(source)
+        return take_back(source, schema)
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 
 from tidings.domain.schedule import Record, Topic
 from tidings.testing import SimulatedClock
+from tidings.timeline.alone import Alone
 
 TENANT, TOPIC, GROUP = "default", "greetings", "workers"
 SECOND_US = 1_000_000
@@ -77,7 +78,7 @@ class Turn:
         yield
 
 
-class FakeLog:
+class FakeLog(Alone):
     """The least that is a log. Given a source of chance, answers take some turns, before and after."""
 
     def __init__(self, chance: random.Random | None = None, partitions: int = 4) -> None:

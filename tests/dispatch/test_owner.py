@@ -11,6 +11,7 @@ from tidings.dispatch import owner as module
 from tidings.dispatch.owner import Owner
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Fact, Standing
+from tidings.domain.fleet import Report
 from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.memory import MemoryStore
 
@@ -23,12 +24,14 @@ class Store:
     def __init__(self) -> None:
         self.answer: bool | StoreError = True
         self.asked: list[tuple[int, int]] = []
+        self.reports: list[Report] = []
         self.tended = 0
         self.tending: bool | Exception = False
         self.resigned = 0
         self.lane = MemoryStore()
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+    async def acquire(self, elapsed: int, lease_us: int, report: Report) -> bool:
+        self.reports.append(report)
         self.asked.append((elapsed, lease_us))
         if isinstance(self.answer, StoreError):
             raise self.answer
@@ -93,7 +96,7 @@ async def test_changes_are_told_once_and_wake_the_dispatcher(scene: Scene) -> No
     for answer in (True, True, False, False, True):
         scene.store.answer = answer
         await scene.owner.try_once()
-    assert scene.facts == [Standing(NOW, True), Standing(NOW, False), Standing(NOW, True)]
+    assert scene.facts == [Standing(NOW, True, (0,)), Standing(NOW, False), Standing(NOW, True, (0,))]
     assert scene.wakes == 3
 
 

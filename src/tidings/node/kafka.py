@@ -56,7 +56,8 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     engine.admission.forbidden = requests.destinations.forbidden
     intake = KafkaIntake(engine, cluster, requests.wires, lambda: ways.have_begun)
     engine.lanes.accompany(accompany)
-    engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
+    if "intake" in config.node.roles:
+        engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
     if facts is not None:
         engine.listen(facts)
         engine.accompany(facts)

@@ -10,11 +10,13 @@ import msgspec
 
 from tidings.clock import SystemClock
 from tidings.config import Config
+from tidings.config.addresses import is_postgres
+from tidings.config.settings import Store
 from tidings.domain.errors import Invalid, NotFound
 from tidings.edges.cli.program import program
-from tidings.node.stores import MEMORY, CannotStart, file_of, is_postgres, open_store, shown
+from tidings.node.stores import MEMORY, CannotStart, check_address, file_of, open_store, shown
 from tidings.timeline.carrying import Carrier, Kind, Move, Progress
-from tidings.timeline.copying import Passage
+from tidings.timeline.copying import Passage, Tell
 from tidings.timeline.copying import take_back as take_back_from
 from tidings.timeline.layouts import Done, Plan
 
@@ -35,23 +37,25 @@ class Copied(msgspec.Struct, frozen=True):
     groups: tuple[str, ...]
 
 
-def migrate_store(store: str, check: bool, tell: Callable[[Done], None]) -> Plan:
+def migrate_store(store: str, schema: str, check: bool, tell: Callable[[Done], None]) -> Plan:
     """Bring a store up to the layout that is known here, or only say what would be done."""
     path = _address(store)
-    return asyncio.run(_migrate_postgres(path, check, tell)) if is_postgres(path) else _migrate(path, check, tell)
+    if not is_postgres(path):
+        return _migrate(path, check, tell)
+    return asyncio.run(_migrate_postgres(path, schema, check, tell))
 
 
-async def _migrate_postgres(path: str, check: bool, tell: Callable[[Done], None]) -> Plan:
-    migration = _migration(path)
+async def _migrate_postgres(path: str, schema: str, check: bool, tell: Callable[[Done], None]) -> Plan:
+    migration = _migration(path, schema)
     return await migration.plan() if check else await migration.run(tell)
 
 
-def _migration(path: str) -> "Migration":
+def _migration(path: str, schema: str) -> "Migration":
     try:
         from tidings.timeline.postgres.migration import Migration
     except ImportError:
         raise CannotStart("PostgreSQL needs its client: pip install 'tidings[postgres]'") from None
-    return Migration(path, SystemClock())
+    return Migration(path, SystemClock(), schema=schema)
 
 
 def _migrate(path: str, check: bool, tell: Callable[[Done], None]) -> Plan:
@@ -64,14 +68,14 @@ def _migrate(path: str, check: bool, tell: Callable[[Done], None]) -> Plan:
     return found
 
 
-def copy_store(source: str, target: str, leave_log: bool, tell: Callable[[Progress, dict[Kind, int]], None]) -> Copied:
+def copy_store(source: str, target: str, schema: str, leave_log: bool, tell: Tell) -> Copied:
     """Move everything from one store to another; may be run again after it was cut off."""
-    return asyncio.run(_copy(_address(source), _address(target), leave_log, tell))
+    return asyncio.run(_copy(_address(source), _address(target), schema, leave_log, tell))
 
 
-async def _copy(source: str, target: str, leave_log: bool, tell: Callable[[Progress, dict[Kind, int]], None]) -> Copied:
-    await _check_source(source)
-    clock, config = SystemClock(), Config()
+async def _copy(source: str, target: str, schema: str, leave_log: bool, tell: Tell) -> Copied:
+    await _check_source(source, schema)
+    clock, config = SystemClock(), _config(schema)
     begin: Any = await open_store(source, config, clock, moved_too=True)
     try:
         end: Any = await open_store(target, config, clock)
@@ -86,12 +90,12 @@ async def _copy(source: str, target: str, leave_log: bool, tell: Callable[[Progr
     return Copied(shown(source), shown(target), done.progress, done.cargo, done.rest.records, groups)
 
 
-def take_back(source: str) -> Move:
+def take_back(source: str, schema: str) -> Move:
     """Let a store that has moved be served again."""
 
     async def run(path: str) -> Move:
-        await _check_source(path)
-        store: Any = await open_store(path, Config(), SystemClock(), moved_too=True)
+        await _check_source(path, schema)
+        store: Any = await open_store(path, _config(schema), SystemClock(), moved_too=True)
         try:
             carrier: Carrier = store.carrier()
             return await take_back_from(carrier, SystemClock())
@@ -106,18 +110,20 @@ def _address(store: str) -> str:
     path = store.removeprefix(SQLITE)
     if path == MEMORY:
         raise Invalid("store", "what is in memory ends with its server: name a file, or the URL of a database")
-    scheme = path.partition("://")[0]
-    if "://" in path and not is_postgres(path):
-        raise Invalid("store", f"{scheme} is not a store of Tidings: name a file, or a URL of postgres://")
+    check_address(path, Config())
     return path
 
 
-async def _check_source(path: str) -> None:
+def _config(schema: str) -> Config:
+    return Config(store=Store(schema=schema))
+
+
+async def _check_source(path: str, schema: str) -> None:
     """What is to be copied must be there: nothing is made just to find it empty."""
     if not is_postgres(path):
         _existing(path)
-    elif (await _migration(path).plan()).version == 0:
-        raise NotFound(f"there is no store in {shown(path)}")
+    elif (await _migration(path, schema).plan()).version == 0:
+        raise NotFound(f"there is no store in the schema {schema} of {shown(path)}")
 
 
 def _existing(path: str) -> Path:

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tidings.clock import SystemClock
-from tidings.edges.cli.arguments import Arguments
+from tidings.edges.cli.arguments import Arguments, add_schema
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.program import program
 from tidings.edges.cli.progress import Counted
@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where = "sqlite:FILE, a file, or postgres://user@host/database"
     parser.add_argument("--from", dest="source", required=True, metavar="STORE", help=f"what to move: {where}")
     parser.add_argument("--to", dest="target", metavar="STORE", help="where to; made if it is not there")
+    add_schema(parser)
     parser.add_argument(
         "--leave-log", action="store_true", help="go on though consumer groups have not read all of the log"
     )
@@ -53,7 +54,9 @@ def copy(arguments: Arguments, screen: Screen) -> int:
         counted.tell(sum(progress.seen(kind) for kind in cargo), sum(cargo.values()))
 
     try:
-        done = arguments.hooks.copy_store(arguments.source, arguments.target, arguments.leave_log, tell)
+        done = arguments.hooks.copy_store(
+            arguments.source, arguments.target, arguments.schema, arguments.leave_log, tell
+        )
     finally:
         counted.end()
     if arguments.json:
@@ -66,7 +69,7 @@ def copy(arguments: Arguments, screen: Screen) -> int:
 def _take_back(arguments: Arguments, screen: Screen) -> int:
     if arguments.target is not None:
         raise Failure(Exit.USAGE, "--take-back needs no --to: the store knows where it went")
-    move = arguments.hooks.take_back(arguments.source)
+    move = arguments.hooks.take_back(arguments.source, arguments.schema)
     if arguments.json:
         screen.json({"from": arguments.source, "taken_back_from": move.to})
     else:

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from tidings.edges.cli.arguments import Arguments
+from tidings.edges.cli.arguments import Arguments, add_schema
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.screen import Screen
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
     parser.add_argument("--store", required=True, metavar="STORE", help="a file, or postgres://user@host/database")
+    add_schema(parser)
     parser.add_argument("--check", action="store_true", help="only say what would be done; ends with 4 if anything")
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
     parser.set_defaults(run=migrate)
@@ -28,7 +29,7 @@ def migrate(arguments: Arguments, screen: Screen) -> int:
         if not arguments.json:
             screen.say(f"{done.name}  {done.elapsed_us / 1_000:,.1f} ms")
 
-    plan = arguments.hooks.migrate_store(arguments.store, arguments.check, tell)
+    plan = arguments.hooks.migrate_store(arguments.store, arguments.schema, arguments.check, tell)
     if arguments.json:
         steps = [{"name": done.name, "elapsed_ms": done.elapsed_us / 1_000} for done in taken]
         to_do = list(plan.steps) if arguments.check else []

@@ -8,6 +8,7 @@ import msgspec
 from tidings import crash
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import Moved, StoreError
+from tidings.domain.fleet import Report
 from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
     Carried,
@@ -66,7 +67,10 @@ class PostgresCarrier:
         await self._call("let_go", self._us)
 
     async def nodes(self) -> list[str]:
-        return [name for (name,) in await self._call("living")]
+        found = await self._shared.pool.read(self._shared.sql["nodes"])
+        return [
+            msgspec.json.decode(report, type=Report).name or node.hex for node, _, _, lives, report in found if lives
+        ]
 
     async def moved(self) -> Move | None:
         found = await self._call("moved")

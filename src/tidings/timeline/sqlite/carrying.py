@@ -4,6 +4,7 @@ import apsw
 
 from tidings import crash
 from tidings.domain.errors import Moved, StoreError
+from tidings.domain.fleet import Report
 from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
     Carried,
@@ -30,6 +31,7 @@ from tidings.timeline.sqlite.rows import NO_DEADLINE
 from tidings.timeline.sqlite.worker import Worker
 from tidings.timeline.sqlite.writer import Writer
 
+COPY = "tidings copy"
 FOR_EVER = 0  # a moment at which nothing is old enough to be forgotten
 
 
@@ -62,7 +64,7 @@ class SqliteCarrier:
         return await self._writing.run(self._seize, elapsed, lease_us)
 
     def _seize(self, elapsed: int, lease_us: int) -> bool:
-        owns, new = self._lease.acquire(elapsed, lease_us, moved_too=True)
+        owns, new = self._lease.acquire(elapsed, lease_us, Report(name=COPY), moved_too=True)
         if new:
             self._keeping.begin()
         self._writer.refresh()

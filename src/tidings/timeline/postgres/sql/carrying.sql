@@ -90,10 +90,6 @@ WHERE l.node = %(us)s OR l.token IS NULL OR l.until <= tidings.now()
 -- Give them back.
 UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = %s;
 
--- name: living
--- The nodes that live.
-SELECT name FROM tidings.node WHERE until > tidings.now() ORDER BY name;
-
 -- name: fence
 -- Refuse every write, or none.
 SELECT tidings.fence(%s);

@@ -74,9 +74,7 @@ def _take_back(arguments: Arguments, screen: Screen) -> int:
         screen.json({"from": arguments.source, "taken_back_from": move.to})
     else:
         screen.say(f"{shown(arguments.source)} can be served again")
-        screen.note(
-            f"warning: what was copied is in {shown(move.to)} as well, and leaves there too while that is served"
-        )
+        screen.note(f"warning: what was copied is in {shown(move.to)} as well, and leaves there too if that is served")
     return Exit.DONE
 
 
@@ -107,6 +105,4 @@ def _show(done: Any, elapsed_us: int, screen: Screen) -> None:
     screen.say(f"{total:,} in {elapsed_us / 1_000_000:,.1f} s, from {shown(done.source)} to {shown(done.target)}")
     if done.records:
         screen.note(f"left behind: {done.records:,} records that had been released to the log, and where groups stood")
-    screen.note(
-        "the store copied from is closed: `tidings serve` refuses it, `tidings copy --take-back` opens it again"
-    )
+    screen.note(f"the old store is closed: no server starts on it, `{program()} copy --take-back` opens it again")

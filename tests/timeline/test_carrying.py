@@ -119,6 +119,7 @@ async def test_every_kind_arrives(places: Places, origin: str, goal: str) -> Non
         every("still", NOW - 2 * SECOND, count=5),
         Pause(ACME, "still"),
         every("rung", NOW + DAY),
+        every("spent", NOW - 2 * SECOND, count=5, lateness=Lateness("fire_all", expires_after_us=SECOND // 2)),
         add("late", NOW - MINUTE, lateness=Lateness(expires_after_us=SECOND)),
         add("left", NOW),
     )
@@ -129,7 +130,7 @@ async def test_every_kind_arrives(places: Places, origin: str, goal: str) -> Non
     told = await source.apply([add("once", later)], NOW, receipt)
     await source.apply([], NOW, None, Taken([Part("requests", 3, 0, 17)], lambda _: []))
     await source.add_key(KEY)
-    names = ["far", "soon", "held", "gone", "twice", "again", "still", "rung", "late", "left", made.id, "once"]
+    names = ["far", "soon", "held", "gone", "twice", "again", "still", "rung", "spent", "late", "left", made.id, "once"]
     before = {name: await found(source, name) for name in names}
     histories = {name: await source.history(ACME, name, NOW + 2) for name in names}
     await source.close()
@@ -141,7 +142,7 @@ async def test_every_kind_arrives(places: Places, origin: str, goal: str) -> Non
         "keys": 1,
         "receipts": 1,
         "one_shots": 6,
-        "recurring": 2,
+        "recurring": 3,
         "paused": 2,
         "finished": 3,
     }
@@ -178,6 +179,7 @@ async def check_life(target: AnyStore, made: str) -> None:
     await drain(target, NOW + 20 * SECOND)
     assert await numbers(target, "again") == [3, 4, 5, 6, 7, 8, 9], "two had left"
     assert "soon" not in await left(target), "it expired"
+    assert (await found(target, "spent", NOW + 20 * SECOND)).state == "ended", "one had left, the last were missed"
     assert (await found(target, "soon", NOW + 20 * SECOND)).reason == "expired"
     await applied(target, Resume(ACME, "held"), Resume(ACME, "still"), now=NOW + 20 * SECOND)
     await drain(target, later + MINUTE)
@@ -287,3 +289,33 @@ async def check_refused(source: Carrier, places: Places, end: tuple[str, str], t
         await passage._begin(await source.rest(), leave_log=False)
     assert await source.moved() is None
     await target.close()
+
+
+async def test_nodes_that_would_read_requests_again_must_not_run(places: Places) -> None:
+    """Where the source stands in Kafka is known to the target before any node reads there."""
+    begin, end = places.new("sqlite"), places.new("postgres")
+    source = await live(await places.open(begin))
+    await source.apply([], NOW, None, Taken([Part("requests", 0, 0, 17)], lambda _: []))
+    await source.close()
+    source, node = await places.open(begin), await live(await places.open(end))
+    with pytest.raises(Refused, match="has read requests from Kafka"):
+        await copied(source, node)
+    assert await node.positions() == {}
+    await node.close()
+    done = await copied(source, await places.open(end))
+    assert done.progress.moved == {"positions": 1}
+    node = await live(await places.open(end))
+    assert await node.positions() == {("requests", 0): 17}
+    again = await copied(await places.open(begin, moved_too=True), node)
+    assert again.progress == done.progress, "nodes may run once it is known"
+
+
+async def test_a_node_that_reads_on_is_never_set_back(places: Places) -> None:
+    begin, end = places.new("sqlite"), places.new("postgres")
+    source, target = await live(await places.open(begin)), await live(await places.open(end))
+    for store, following in ((source, 17), (target, 40)):
+        await store.apply([], NOW, None, Taken([Part("requests", 0, 0, following)], lambda _: []))
+    await source.close()
+    done = await copied(await places.open(begin), target)
+    assert done.progress.conflicts == {"positions": 1}
+    assert await target.positions() == {("requests", 0): 40}

@@ -137,7 +137,7 @@ def _check(rest: Rest, *, leave_log: bool) -> None:
     if rest.outgoing:
         raise Refused(
             f"{rest.outgoing:,} released records are not known to be on Kafka: let the server run until they are"
-            " (`tidings_kafka_outbox_records` is 0), stop it, and copy then"
+            " (`tidings_kafka_waiting` is 0), stop it, and copy then"
         )
     if rest.held:
         raise Refused(

@@ -1,6 +1,6 @@
 """Applying commands: new one-shots in one statement, everything else through the working set, in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 import psycopg
@@ -169,12 +169,7 @@ class Run:
         """Carry them out, in order."""
         shared = self._shared
         keys = [_key(command) for command in commands]
-        new = {key for key in keys if key is not None} - self._entries.keys()
-        if new:
-            loader = Loader(self._connection, shared.sql, shared.lanes, "lock")
-            entries = await loader.entries(new)
-            shared.land(entries.values())
-            self._entries |= entries
+        await self.load({key for key in keys if key is not None})
         arrivals = await shared.arrivals(len(commands))
         remembered = self._now - shared.options.id_retention_us
         changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created)
@@ -186,6 +181,16 @@ class Run:
                 outcomes.append(changes.make(command, self._enter))
         shared.give_back(arrivals)
         return outcomes
+
+    async def load(self, keys: Set[bytes]) -> dict[bytes, Entry]:
+        """The ids of some keys, locked; answers all that are loaded."""
+        new = keys - self._entries.keys()
+        if new:
+            loader = Loader(self._connection, self._shared.sql, self._shared.lanes, "lock")
+            entries = await loader.entries(new)
+            self._shared.land(entries.values())
+            self._entries |= entries
+        return self._entries
 
     def _enter(self, add: Add) -> Entry:
         """The entry of an id that is new."""

@@ -8,6 +8,7 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
+from tidings.domain.fleet import Fleet, Report
 from tidings.domain.rendered import Rendered
 from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
 from tidings.domain.verdict import Verdict
@@ -66,6 +67,30 @@ class ApiKey(msgspec.Struct, frozen=True, gc=False):
     created: int
 
 
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a consumer group: who is in it (None: nobody), and how far it has come by partition.
+
+    `now` is on the clock that its deadlines are counted on; `groups` says how many others its tenant has, if it is new.
+    """
+
+    roster: bytes | None
+    committed: dict[int, int]
+    now: int
+    groups: int = 0
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """What becomes of a consumer group: who is in it, until when if nobody calls, and what is committed.
+
+    `moved` says that partitions changed hands, so that those who wait have to look.
+    """
+
+    roster: bytes
+    until: int
+    offsets: dict[int, int] = {}
+    moved: bool = False
+
+
 class Timeline(Protocol):
     """The durable, ordered set of what is pending. Each verb says what it makes atomic. Intake may span lanes."""
 
@@ -109,10 +134,38 @@ class Reading(Protocol):
     async def count(self, now: int) -> Count: ...
 
 
+Group = tuple[str, str, str]  # tenant, topic, name
+
+
+class Rosters(Protocol):
+    """Who is in each consumer group, kept for all processes alike: a member may call any of them."""
+
+    @property
+    def look_us(self) -> int:
+        """How long those who wait may go without looking: hints that partitions moved may not reach us."""
+        ...
+
+    async def change(self, group: Group, decide: Callable[[Kept], Step | None]) -> None:
+        """Take one step with a group, in one transaction with what it commits, unless there is nothing to change.
+
+        The decision is made again if another process was faster. Only what is committed has to outlive the store.
+        """
+        ...
+
+    def on_moved(self, call: Callable[[Group], None]) -> None:
+        """Have this called when partitions changed hands elsewhere. It is a hint."""
+        ...
+
+
 class Log(Protocol):
     """The built-in bus: topics, partitions, offsets, and where consumer groups stand."""
 
     partitions: int
+
+    @property
+    def rosters(self) -> Rosters | None:
+        """None where only one process at a time leads the groups, and keeps in memory who is in them."""
+        ...
 
     async def topics(self, tenant: str) -> list[Topic]: ...
 
@@ -126,6 +179,16 @@ class Log(Protocol):
 
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
         """Keep where a group stands, durably."""
+        ...
+
+    async def follow(self, tenant: str, topic: str) -> None:
+        """Be told of what other processes put onto a topic, from now on until as many calls of `unfollow`."""
+        ...
+
+    def unfollow(self, tenant: str, topic: str) -> None: ...
+
+    def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        """Have this called, as soon as can be, with the topics on which others put something. It is a hint."""
         ...
 
 
@@ -223,15 +286,32 @@ class Keys(Protocol):
 class Ownership(Protocol):
     """Each lane is owned by one process, by a lease that it renews; every write of a lane checks the owner's token."""
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
-        """Renew the leases of our lanes and take our share of those that are free; False if we own none.
+    @property
+    def clock(self) -> Clock | None:
+        """The clock that counts, where it is not each process's own: the store's, as this process measures it."""
+        ...
 
-        `elapsed` was read before the call: the leases run from then on.
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
+        """Renew the leases of our lanes and take our share of those that are free; False if we may take no changes.
+
+        `elapsed` was read before the call: the leases run from then on. The report is what others see of us; whose
+        roles have no dispatch owns no lane.
         """
+        ...
+
+    async def nodes(self, now: int) -> Fleet:
+        """Who lives, and who owns which lane."""
         ...
 
     def lanes(self) -> Sequence[Lane]:
         """The lanes that this process owns now, as far as it can know by itself."""
+        ...
+
+    def reads(self, source: str, partition: int) -> bool:
+        """Whether a partition of a source is for this process to take in now. May be asked on any thread.
+
+        For a moment two processes may think so of the same one: `Moved` tells the second.
+        """
         ...
 
     def on_free(self, call: Callable[[], None]) -> None:

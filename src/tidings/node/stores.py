@@ -1,24 +1,41 @@
 """Which store an address names: PostgreSQL by its URL, SQLite by its file, or memory."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 from tidings.clock import Clock
 from tidings.config import Config
+from tidings.config.addresses import is_postgres, scheme_of, without_password
 from tidings.domain.errors import Invalid, TidingsError
+from tidings.domain.iso8601 import format_instant
+from tidings.edges.cli.program import program
 from tidings.ports import Store
+from tidings.timeline.carrying import HasMoved
+from tidings.timeline.layouts import OldLayout
+
+if TYPE_CHECKING:
+    from tidings.timeline.postgres.store import PostgresStore
 
 MEMORY = ":memory:"
-POSTGRES = ("postgres://", "postgresql://")
+SCHEMA = Config().store.schema
+
+logger = logging.getLogger("tidings")
 
 
 class CannotStart(TidingsError):
     """A node that must not run like this; the text says how to go on."""
 
 
-async def open_store(path: str, config: Config, clock: Clock) -> Store:
-    """The store that a path names; `:memory:` forgets everything at its end."""
+async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool = False) -> Store:
+    """The store that a path names; `:memory:` forgets everything at its end.
+
+    One that has moved to another place is opened only for who moves it.
+    """
+    check_address(path, config)
     options: dict[str, Any] = {
         "partitions": config.log.partitions,
         "id_retention_us": config.ids.retention_us,
@@ -32,21 +49,65 @@ async def open_store(path: str, config: Config, clock: Clock) -> Store:
 
         return MemoryStore(**options)
     if is_postgres(path):
-        try:
-            from tidings.timeline.postgres.store import PostgresStore
-        except ImportError:
-            raise CannotStart("PostgreSQL needs its client: pip install 'tidings[postgres]'") from None
-        return await PostgresStore.open(path, clock, **options)
+        options["moved_too"] = moved_too
+        with _advised(path, config.store.schema):
+            return await _open_postgres(path, config, clock, options)
     from tidings.timeline.sqlite.store import SqliteStore
 
     if file_of(path).is_dir():
         raise Invalid("store", f"{path} is a folder: name a file in it, such as {Path(path) / 'tidings.db'}")
-    return await SqliteStore.open(file_of(path), **options)
+    with _advised(path, SCHEMA):
+        return await SqliteStore.open(file_of(path), moved_too=moved_too, **options)
 
 
-def is_postgres(path: str) -> bool:
-    """Whether a path is the URL of a database rather than a file."""
-    return path.startswith(POSTGRES)
+@contextlib.contextmanager
+def _advised(path: str, schema: str) -> Iterator[None]:
+    """Say how to go on with a store that cannot be used as it is."""
+    named = quote(shown(path)) + ("" if schema == SCHEMA else f" --schema {schema}")
+    try:
+        yield
+    except OldLayout as old:
+        raise CannotStart(
+            f"{old}\nbring it up to date, while nodes of the older version run:  {program()} migrate --store {named}"
+        ) from None
+    except HasMoved as gone:
+        move = gone.move
+        to = quote(move.to)
+        if not move.done:
+            raise CannotStart(
+                f"{gone} since {format_instant(move.at)}, and not all of it is there yet\n"
+                f"go on:         {program()} copy --from {named} --to {to}\n"
+                f"or take back:  {program()} copy --from {named} --take-back"
+            ) from None
+        raise CannotStart(
+            f"{gone} at {format_instant(move.at)}: served here too, everything would leave twice\n"
+            f"serve the new one:            {program()} serve --store {to}\n"
+            f"or, once that one is emptied: {program()} copy --from {named} --take-back"
+        ) from None
+
+
+def check_address(path: str, config: Config) -> None:
+    """Refuse what can be told before anything is opened."""
+    scheme = scheme_of(path)
+    if scheme is not None and not is_postgres(path):
+        raise Invalid("store", f"{scheme}:// is no store: name a file, or postgres://user:password@host:5432/database")
+    if not is_postgres(path) and "dispatch" not in config.node.roles:
+        text = "without dispatch nothing would be released: of a file, or in memory, one process does everything"
+        raise Invalid("node.roles", f"{text}. Add dispatch, or share a PostgreSQL between several nodes")
+
+
+async def _open_postgres(path: str, config: Config, clock: Clock, options: dict[str, Any]) -> "PostgresStore":
+    try:
+        from tidings.timeline.postgres.store import PostgresStore
+    except ImportError:
+        raise CannotStart("PostgreSQL needs its client: pip install 'tidings[postgres]'") from None
+    lanes, schema = config.store.lanes, config.store.schema
+    store = await PostgresStore.open(path, clock, schema=schema, lanes=lanes, **options)
+    wanted = lanes * -(-config.log.partitions // lanes)
+    if (store.lanes_total, store.partitions) != (lanes, wanted):
+        told = "this store was made with %d lanes and %d partitions, which hold: store.lanes and log.partitions do not"
+        logger.info(told, store.lanes_total, store.partitions)
+    return store
 
 
 def file_of(path: str) -> Path:
@@ -63,10 +124,4 @@ def shown(path: str) -> str:
     """A store's address for people to read: without its password."""
     if not is_postgres(path):
         return path if path == MEMORY else str(file_of(path).resolve())
-    parts = urlsplit(path)
-    return urlunsplit(parts._replace(netloc=_without_password(parts.netloc), query="", fragment=""))
-
-
-def _without_password(netloc: str) -> str:
-    user, at, host = netloc.rpartition("@")
-    return user.partition(":")[0] + at + host
+    return without_password(path)

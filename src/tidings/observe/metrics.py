@@ -77,6 +77,7 @@ class Metrics:
         self._commands: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._owner = False
+        self._lanes = 0
 
     def __call__(self, fact: Fact) -> None:
         match fact:
@@ -90,14 +91,15 @@ class Metrics:
                 known = fact.field in self._refused or len(self._refused) < LABELS_MAX
                 self._refused[fact.field if known else OTHER] += 1
             case Standing():
-                self._owner = fact.owner
+                self._owner, self._lanes = fact.owner, len(fact.lanes)
             case Handed():
                 pass  # it is released once it is on Kafka
 
     async def render(self) -> bytes:
         """Everything in Prometheus' text format. While the store is away its gauges are left out."""
         lines = list(self._counters())
-        lines += family("tidings_owner", "gauge", "1 while this process owns the timeline.", int(self._owner))
+        lines += family("tidings_owner", "gauge", "1 while this process takes changes.", int(self._owner))
+        lines += family("tidings_lanes", "gauge", "The lanes that this process releases.", self._lanes)
         count = await self._size()
         if count is not None:
             lines += _gauges(count)

@@ -12,14 +12,18 @@ import msgspec
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
+from tidings.domain.fleet import Fleet, Report, one_fleet
 from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Receipt, Release, Taken
-from tidings.timeline.sqlite import log, lookup, outbox, pages
+from tidings.timeline.alone import Alone
+from tidings.timeline.carrying import HasMoved
+from tidings.timeline.sqlite import lease, log, lookup, outbox, pages
+from tidings.timeline.sqlite.carrying import SqliteCarrier
 from tidings.timeline.sqlite.checkpoint import Checkpointer
-from tidings.timeline.sqlite.database import connect, explain, file_bytes, prepare
+from tidings.timeline.sqlite.database import LAYOUTS, connect, explain, file_bytes, prepare
 from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.keeping import Keeping
-from tidings.timeline.sqlite.lease import Lease
+from tidings.timeline.sqlite.lease import Lease, owner
 from tidings.timeline.sqlite.release import Releasing
 from tidings.timeline.sqlite.wheel import Wheel
 from tidings.timeline.sqlite.worker import Worker
@@ -57,12 +61,13 @@ def _nobody() -> None:
     """Nobody waits."""
 
 
-class SqliteStore:
+class SqliteStore(Alone):
     """One file, and one lane: the store itself. Short reads are done where asked; a thread writes, one scans, and
     one reads what goes to Kafka."""
 
     number = 0
     intakes_max = 1
+    clock = None
 
     def __init__(self, path: str, options: Options) -> None:
         self.path = path
@@ -86,16 +91,26 @@ class SqliteStore:
         self._connection.set_wal_hook(self._committed)
 
     @classmethod
-    async def open(cls, path: str | Path, **options: Any) -> "SqliteStore":
-        """Open or make the file. Options are those of `Options`."""
+    async def open(
+        cls, path: str | Path, *, layouts: Path = LAYOUTS, moved_too: bool = False, **options: Any
+    ) -> "SqliteStore":
+        """Open or make the file. Options are those of `Options`; `HasMoved` if the store lives elsewhere now."""
         chosen = msgspec.convert(options, Options)
         if not 1 <= chosen.partitions <= PARTITIONS_MAX:
             raise Invalid("partitions", f"must lie between 1 and {PARTITIONS_MAX}")
-        prepare(str(path))
+        prepare(str(path), layouts)
         try:
-            return cls(str(path), chosen)
+            store = cls(str(path), chosen)
         except apsw.Error as error:
             raise StoreError(f"{path}: {explain(error)}") from error
+        if not moved_too and (move := lease.moved(store._reader)) is not None:
+            await store.close()
+            raise HasMoved(move)
+        return store
+
+    def carrier(self) -> SqliteCarrier:
+        """The way in and out for everything at once."""
+        return SqliteCarrier(self._writer, self._lease, self._keeping, self._writing, self._scanner, self._scanning)
 
     async def close(self) -> None:
         """Finish what was handed over, hand over the lease, leave a file without a write-ahead log."""
@@ -303,15 +318,22 @@ class SqliteStore:
 
     # Ownership
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
-        return await self._writing.run(self._acquire, elapsed, lease_us)
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
+        return await self._writing.run(self._acquire, elapsed, lease_us, report)
 
-    def _acquire(self, elapsed: int, lease_us: int) -> bool:
-        owns, new = self._lease.acquire(elapsed, lease_us)
+    def _acquire(self, elapsed: int, lease_us: int, report: Report) -> bool:
+        owns, new = self._lease.acquire(elapsed, lease_us, report)
         if new:
             self._keeping.begin()
         self._writer.refresh()
         return owns
+
+    @_translated
+    async def nodes(self, now: int) -> Fleet:
+        """The owner of the file, whoever is asked."""
+        await self._refresh()
+        due = await self._scanning.run(pages.first_overdue, self._scanner, self._writer, now)
+        return one_fleet(owner(self._reader), now, due)
 
     def lanes(self) -> "Sequence[SqliteStore]":
         return (self,) if self._writer.token is not None else ()

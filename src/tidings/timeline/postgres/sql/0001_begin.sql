@@ -8,7 +8,9 @@ CREATE TABLE tidings.meta (
     identity text NOT NULL,
     created bigint NOT NULL,
     lanes int NOT NULL,
-    partitions int NOT NULL           -- of every topic; a lane has partitions / lanes of them
+    partitions int NOT NULL,          -- of every topic; a lane has partitions / lanes of them
+    functions text NOT NULL DEFAULT '',  -- a digest of the functions,
+    program text NOT NULL DEFAULT ''  -- and the version of the program that wrote them
 );
 
 -- Arrival numbers are given out in blocks.
@@ -26,13 +28,21 @@ CREATE TABLE tidings.lane (
     outbox_next bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- The nodes that share the lanes, for as long as they say that they live.
+-- The nodes that share the work, for as long as they say that they live, and a minute longer.
 CREATE TABLE tidings.node (
     node uuid PRIMARY KEY,
-    name text NOT NULL,
     since bigint NOT NULL,
+    until bigint NOT NULL,            -- on the clock of this database
+    roles text[] NOT NULL,
+    report text NOT NULL              -- what it says of itself: JSON
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- The topics that readers of a node wait for, so that whoever releases something onto them tells it.
+CREATE TABLE tidings.follower (
+    node uuid PRIMARY KEY,
+    topics int[] NOT NULL,
     until bigint NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 20);
 
 -- Tenants are numbered from 0 without gaps: stream = tenant * 6 + priority, + 3 for what goes to Kafka; slot = stream
 -- modulo 1536. What goes to Kafka has slots of its own, so that it can be left out while the outbox is full.
@@ -231,10 +241,33 @@ CREATE TABLE tidings.committed (
     PRIMARY KEY (topic, name, part)
 ) WITH (fillfactor = 50);
 
+-- Who is in each consumer group, as the bus writes it down; its version is compared whenever it changes.
+CREATE TABLE tidings.roster (
+    tenant text NOT NULL,
+    topic text NOT NULL,
+    name text NOT NULL,
+    version bigint NOT NULL,
+    until bigint NOT NULL,            -- when the last session ends, on the clock of this database
+    state bytea NOT NULL,
+    PRIMARY KEY (tenant, topic, name)
+) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
 CREATE TABLE tidings.api_key (
     name text PRIMARY KEY,
     tenant text NOT NULL,
     digest bytea NOT NULL UNIQUE,
     admin boolean NOT NULL,
     created bigint NOT NULL
+);
+
+-- Where this store has moved to: one row, once it is being carried into another.
+CREATE TABLE tidings.moved (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    move bytea NOT NULL
+);
+
+-- What came from other stores: how far each passage has come.
+CREATE TABLE tidings.carried (
+    passage text PRIMARY KEY,
+    progress bytea NOT NULL
 );

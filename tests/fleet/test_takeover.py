@@ -10,8 +10,8 @@ from tests.servers.postgres import Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
 
-# Until others own its lanes. By its lease of 3 s, and with a look every 0.75 s, that is after 3.75 s at the latest; on a
-# machine that is busy with other things it takes longer.
+# Until others own its lanes. By its lease of 3 s, and with a look every 0.75 s, that is after 3.75 s at the latest; a
+# machine that is busy with other things adds to it.
 CRASH_S_MAX = 10.0
 STOP_S_MAX = 3.0
 

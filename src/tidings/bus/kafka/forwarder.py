@@ -172,7 +172,7 @@ class Forwarder:
         if found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX):
             return found
         _, following = await self._outbox.outbox()
-        if not (found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX)):
+        if following > self._passed and not (found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX)):
             self._pass(following)
         return found
 

@@ -1,6 +1,6 @@
 """Applying commands: new one-shots in one statement, everything else through the working set, in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 import psycopg
@@ -14,7 +14,8 @@ from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
-from tidings.timeline.postgres.pool import Contended, Pool, rows
+from tidings.timeline.postgres.errors import Contended
+from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.rows import key_of, way_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
@@ -168,12 +169,7 @@ class Run:
         """Carry them out, in order."""
         shared = self._shared
         keys = [_key(command) for command in commands]
-        new = {key for key in keys if key is not None} - self._entries.keys()
-        if new:
-            loader = Loader(self._connection, shared.sql, shared.lanes, "lock")
-            entries = await loader.entries(new)
-            shared.land(entries.values())
-            self._entries |= entries
+        await self.load({key for key in keys if key is not None})
         arrivals = await shared.arrivals(len(commands))
         remembered = self._now - shared.options.id_retention_us
         changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created)
@@ -185,6 +181,16 @@ class Run:
                 outcomes.append(changes.make(command, self._enter))
         shared.give_back(arrivals)
         return outcomes
+
+    async def load(self, keys: Set[bytes]) -> dict[bytes, Entry]:
+        """The ids of some keys, locked; answers all that are loaded."""
+        new = keys - self._entries.keys()
+        if new:
+            loader = Loader(self._connection, self._shared.sql, self._shared.lanes, "lock")
+            entries = await loader.entries(new)
+            self._shared.land(entries.values())
+            self._entries |= entries
+        return self._entries
 
     def _enter(self, add: Add) -> Entry:
         """The entry of an id that is new."""

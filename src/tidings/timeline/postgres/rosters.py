@@ -9,7 +9,7 @@ import msgspec
 from tidings.domain.errors import Invalid
 from tidings.ports import Group, Kept, Step
 from tidings.timeline.postgres import arrays
-from tidings.timeline.postgres.pool import Contended
+from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.shared import Shared
 
 TRIES_MAX = 50

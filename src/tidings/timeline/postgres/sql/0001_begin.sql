@@ -8,7 +8,9 @@ CREATE TABLE tidings.meta (
     identity text NOT NULL,
     created bigint NOT NULL,
     lanes int NOT NULL,
-    partitions int NOT NULL           -- of every topic; a lane has partitions / lanes of them
+    partitions int NOT NULL,          -- of every topic; a lane has partitions / lanes of them
+    functions text NOT NULL DEFAULT '',  -- a digest of the functions,
+    program text NOT NULL DEFAULT ''  -- and the version of the program that wrote them
 );
 
 -- Arrival numbers are given out in blocks.
@@ -256,4 +258,16 @@ CREATE TABLE tidings.api_key (
     digest bytea NOT NULL UNIQUE,
     admin boolean NOT NULL,
     created bigint NOT NULL
+);
+
+-- Where this store has moved to: one row, once it is being carried into another.
+CREATE TABLE tidings.moved (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    move bytea NOT NULL
+);
+
+-- What came from other stores: how far each passage has come.
+CREATE TABLE tidings.carried (
+    passage text PRIMARY KEY,
+    progress bytea NOT NULL
 );

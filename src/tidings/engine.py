@@ -102,8 +102,7 @@ class Engine:
                 self._pacing.add(fact.lateness_us, self.clock.elapsed())
                 self.following.notify(fact.topics)
             case Handed():
-                for companion in self._all_companions():
-                    companion.wake()
+                self.lanes.handed(fact.lane)
             case Standing(owner=False):
                 self._groups.disband()
             case _:

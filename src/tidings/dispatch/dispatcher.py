@@ -75,7 +75,7 @@ class Dispatcher:
         if release.lateness_us or release.topics:
             self._tell(Released(now, release.lateness_us, release.topics))
         if release.handed:
-            self._tell(Handed(now, release.handed))
+            self._tell(Handed(now, release.handed, self._lane.number))
         if release.missed:
             self._tell(Missed(now, release.missed))
 

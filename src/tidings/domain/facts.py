@@ -24,10 +24,11 @@ class Released(msgspec.Struct, frozen=True, gc=False):
 
 
 class Handed(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences were put into the outbox, durably and for good; they are on their way to Kafka."""
+    """Occurrences were put into the outbox of a lane, durably and for good; they are on their way to Kafka."""
 
     at: int
     count: int
+    lane: int = 0
 
 
 class Missed(msgspec.Struct, frozen=True, gc=False):

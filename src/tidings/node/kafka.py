@@ -33,6 +33,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     from tidings.bus.kafka.holding import Holding, held_name
     from tidings.bus.kafka.lane import Lane
     from tidings.bus.kafka.plain import PlainLane
+    from tidings.bus.kafka.turns import Turns
     from tidings.edges.kafka.beginning import Beginning
     from tidings.edges.kafka.facts import KafkaFacts
     from tidings.edges.kafka.intake import KafkaIntake
@@ -41,7 +42,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     identity = engine.store.identity
     kind = Lane if config.kafka.release == "exactly_once" else PlainLane
-    ways = Ways()
+    ways, turns = Ways(), Turns()
 
     def accompany(lane: ports.Lane) -> list[Companion]:
         def owns() -> bool:
@@ -49,7 +50,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
 
         way = kind(cluster, identity, str(lane.number))
         aside = kind(cluster, identity, held_name(lane.number), singly=True)
-        forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns)
+        forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns, turns)
         forwarder.published = None if facts is None else facts.released
         ways.add(forwarder, lane.number)
         return [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]

@@ -10,6 +10,7 @@ from tidings.bus.kafka.lane import Estranged, Lane, LaneLost
 from tidings.bus.kafka.markers import Marker
 from tidings.bus.kafka.thread import OwnThread
 from tidings.bus.kafka.topics import NoTopic
+from tidings.bus.kafka.turns import Turn, Turns
 from tidings.clock import Clock
 from tidings.domain.destination import join
 from tidings.domain.errors import NotOwner, StoreError
@@ -31,8 +32,11 @@ logger = logging.getLogger("tidings.kafka")
 class Forwarder:
     """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
 
-    def __init__(self, outbox: Outbox, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
+    def __init__(
+        self, outbox: Outbox, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool], turns: Turns
+    ) -> None:
         self._outbox = outbox
+        self._turns = turns
         self._lane = lane
         self._clock = clock
         self._tell = tell
@@ -50,6 +54,7 @@ class Forwarder:
         self.failures = self.waiting = 0
         self.has_begun = self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
+        self.kept: Callable[[], None] = _nobody
         outbox.shut(True)
 
     def wake(self) -> None:
@@ -147,21 +152,24 @@ class Forwarder:
         settle_at = self._clock.elapsed()
         found: list[Outgoing] = []
         while self._owns() and not self._stopping:
-            self._woken.clear()
-            found = found or await self._next(offset)
-            is_idle = not found
-            if found:
-                try:
-                    ahead = await self._publish(await self._without_suspects(found), found)
-                except NoTopic as error:
-                    if not error.topics:
-                        raise
-                    self._suspects |= error.topics  # nothing was begun: the same without these topics
-                    continue
-                offset, found = found[-1].offset + 1, ahead
-                self._pass(offset)
+            async with self._turns.turn() as turn:
+                self._woken.clear()
+                found = found or await self._next(offset)
+                is_idle = not found
+                if found:
+                    try:
+                        ahead = await self._publish(await self._without_suspects(found), found, turn)
+                    except NoTopic as error:
+                        if not error.topics:
+                            raise
+                        self._suspects |= error.topics  # nothing was begun: the same without these topics
+                        continue
+                    offset, found = found[-1].offset + 1, ahead
+                    self._pass(offset)
             if self._clock.elapsed() >= settle_at:
                 settle_at = self._clock.elapsed() + int(SETTLE_S * 1_000_000)
+                if not is_idle:
+                    await self._count()
                 await self._settle()
             if is_idle and not await self._rest(SETTLE_S):
                 await self._thread.run(self._lane.check)
@@ -171,12 +179,12 @@ class Forwarder:
         """The next batch; if there is none, all that was handed over is on Kafka or kept back."""
         if found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX):
             return found
-        _, following = await self._outbox.outbox()
-        if not (found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX)):
+        following = await self._count()
+        if following > self._passed and not (found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX)):
             self._pass(following)
         return found
 
-    async def _publish(self, records: list[Outgoing], found: list[Outgoing]) -> list[Outgoing]:
+    async def _publish(self, records: list[Outgoing], found: list[Outgoing], turn: Turn) -> list[Outgoing]:
         """Publish a batch; answers the next one, if it was worth the while to read it meanwhile."""
         ahead: list[Outgoing] = []
         if not records:
@@ -186,6 +194,7 @@ class Forwarder:
             ahead = await self._outbox.outgoing(found[-1].offset + 1, BATCH_ROWS_MAX)
         if not (await asyncio.wait({publishing}, timeout=SLOW_S))[0]:
             self._outbox.shut(True)  # what is due may be wanted no more by the time that Kafka answers
+            turn.pass_on()
         refusals = await publishing
         self._outbox.shut(False)
         self._suspects |= refusals.topics
@@ -208,6 +217,7 @@ class Forwarder:
                 kept.setdefault(self._suspects[record.topic], []).append(record.offset)
         for reason, offsets in kept.items():
             await self._outbox.hold(offsets, reason)
+            self.kept()
         return [record for record in records if record.topic not in self._suspects] if kept else records
 
     def trust(self) -> None:
@@ -220,16 +230,16 @@ class Forwarder:
         self._outbox.arrived(self._passed)
 
     async def _settle(self) -> None:
-        await self._count()
         if self._passed > self._settled:
             await self._outbox.settle(self._passed)
             crash.point("kafka.settled")
             self._settled = self._passed
 
-    async def _count(self) -> None:
-        """How much waits to be on Kafka."""
+    async def _count(self) -> int:
+        """How much waits to be on Kafka; answers the next offset that will be given."""
         first, following = await self._outbox.outbox()
         self.waiting = following - max(first, self._passed)
+        return following
 
     def announce(self, records: Sequence[Outgoing]) -> None:
         """These are on Kafka."""
@@ -245,6 +255,10 @@ class Forwarder:
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self._woken.wait(), seconds)
         return False
+
+
+def _nobody() -> None:
+    """Nobody waits for what is kept back."""
 
 
 class Ways:

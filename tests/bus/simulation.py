@@ -88,7 +88,7 @@ class FakeLog(Alone):
         self.first: dict[tuple[str, str], list[int]] = {}
         self.offsets: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
         self.commits: list[dict[int, int]] = []
-        self.looks = self.reads = 0
+        self.looks = self.pages = 0
         self.readable = asyncio.Event()  # while clear, reads take their time
         self.readable.set()
         self.writable = asyncio.Event()  # while clear, commits do
@@ -121,7 +121,7 @@ class FakeLog(Alone):
         return found
 
     async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
-        self.reads += 1
+        self.pages += 1
         await self.pause()
         start = max(offset, self.first[tenant, topic][partition])
         found = self.records[tenant, topic][partition][start : start + limit]

@@ -165,3 +165,26 @@ async def test_trouble_does_not_end_the_tending(scene: Scene, trouble: Exception
     await eventually(lambda: scene.store.tended > 3)
     scene.owner.stop()
     await tending
+
+
+async def test_a_store_that_has_not_answered_for_a_lease_is_not_trusted(scene: Scene) -> None:
+    await scene.owner.try_once()
+    scene.clock.advance(LEASE_US - 1)
+    assert scene.owner.readiness() == (True, "ready")
+    scene.clock.advance(1)
+    assert scene.owner.readiness() == (False, "the store has not answered for 3 s")
+
+
+async def test_who_owns_no_lane_may_be_ready(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.store, "lanes", list)
+    await scene.owner.try_once()
+    assert scene.owner.readiness() == (True, "ready")
+    assert scene.facts == [Standing(NOW, True, ())]
+
+
+async def test_lanes_that_come_and_go_are_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    await scene.owner.try_once()
+    monkeypatch.setattr(scene.store, "lanes", list)
+    await scene.owner.try_once()
+    assert scene.facts == [Standing(NOW, True, (0,)), Standing(NOW, True, ())]
+    assert scene.wakes == 2

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 
+from tidings.ports import Rosters
+
 
 class Alone:
     """The verbs that concern other processes, where at most one works and any other stands by."""
+
+    rosters: Rosters | None = None
 
     async def follow(self, tenant: str, topic: str) -> None:
         """What this process releases it knows by itself."""
@@ -14,3 +18,8 @@ class Alone:
 
     def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
         """There is nobody to tell; who stands by looks again from time to time."""
+
+    def reads(self, source: str, partition: int) -> bool:
+        """Who works reads all of it."""
+        del source, partition
+        return True

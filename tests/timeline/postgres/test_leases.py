@@ -7,9 +7,10 @@ import pytest
 from tests.contract.making import ACME, NOW, SECOND, add, records
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.clock import SystemClock
-from tidings.domain.errors import NotOwner
+from tidings.domain.errors import NotOwner, StoreError
 from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.postgres.lane import PostgresLane
+from tidings.timeline.postgres.pool import rows
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3 * SECOND
@@ -90,6 +91,28 @@ async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_s
     assert not store.lanes()
     with pytest.raises(NotOwner, match="run out"):
         await lane.release(NOW, 100)
+
+
+@pytest.mark.slow
+async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_lease(open_store: OpenStore) -> None:
+    """As of a machine that loses its power, or its network, in the midst of a release of recurring schedules."""
+    gone, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
+    await acquire(gone, rounds=1)
+    (lane,) = gone.lanes()
+    begun = SystemClock().elapsed()
+
+    async def owns() -> bool:
+        await acquire(other, rounds=1)
+        return bool(other.lanes())
+
+    async def stand_still() -> None:
+        async with gone._shared.pool.transaction() as connection:
+            await rows(connection, gone._shared.sql["own"], (lane.number, lane.token))
+            await eventually(owns, 10)
+
+    with pytest.raises(StoreError):
+        await stand_still()
+    assert SystemClock().elapsed() - begun < LEASE_US + SECOND
 
 
 async def zombie(open_store: OpenStore) -> tuple[PostgresLane, PostgresStore]:

@@ -34,6 +34,7 @@ COMMANDS = {
     "forecast": ("forecast", "what is pending, by time"),
     "preview": ("preview", "the next moments of a recurrence; nothing is stored"),
     "keys": ("keys", "create, list and revoke API keys"),
+    "nodes": ("nodes", "who shares the store, who owns which lanes, how late each runs"),
     "migrate": ("migrate", "bring a store up to the layout of this version"),
     "copy": ("copy", "move everything from one store to another"),
     "bench": ("bench", "run the benchmarks"),

@@ -30,9 +30,10 @@ from tidings.timeline.carrying import (
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.cargo import Cargo
 from tidings.timeline.postgres.database import Connection, queries
+from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.intake import TRIES_MAX, Run
 from tidings.timeline.postgres.names import TO_KAFKA
-from tidings.timeline.postgres.pool import Contended, Row, rows
+from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.postgres.rows import Found, key_of
 from tidings.timeline.postgres.shared import Arrivals, Shared
 from tidings.timeline.postgres.working import Entry, Quicker

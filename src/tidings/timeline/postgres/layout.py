@@ -130,7 +130,7 @@ async def _make(
     total = lanes * -(-partitions // lanes)
     if not 1 <= total <= PARTITIONS_MAX:
         raise Invalid("partitions", f"must lie between 1 and {PARTITIONS_MAX}")
-    await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+    await _make_schema(connection, schema)
     for step in layouts.steps:
         await run(connection, schema, step.at_once())
     values = (layouts.known, secrets.token_hex(8), created, lanes, total)
@@ -138,3 +138,10 @@ async def _make(
     await connection.execute(inside(schema, statement).encode(), values)
     statement = "INSERT INTO tidings.lane (lane) SELECT generate_series(0, %s - 1)"
     await connection.execute(inside(schema, statement).encode(), (lanes,))
+
+
+async def _make_schema(connection: Connection, schema: str) -> None:
+    """Unless it is there: whoever was given one need not be allowed to make one."""
+    found = await connection.execute("SELECT to_regnamespace(%s)", (schema,))
+    if await found.fetchone() == (None,):
+        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))

@@ -12,6 +12,7 @@ from tidings.clock import Clock
 from tidings.domain.errors import StoreError
 from tidings.timeline.layouts import FUNCTIONS, Done, Layouts, Plan, Step, Tell
 from tidings.timeline.postgres.database import Connection, check_schema, inside
+from tidings.timeline.postgres.errors import explained
 from tidings.timeline.postgres.layout import (
     LAYOUTS,
     TURN_S,
@@ -22,7 +23,7 @@ from tidings.timeline.postgres.layout import (
     turn_name,
     write_functions,
 )
-from tidings.timeline.postgres.pool import Pool, explained
+from tidings.timeline.postgres.pool import Pool
 from tidings.timeline.postgres.shared import Options
 
 # Whoever asks for a lock that conflicts with ours stands behind us while we wait: so we do not wait for long.

@@ -20,6 +20,7 @@ from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading
 from tidings.timeline.postgres.carrying import PostgresCarrier
 from tidings.timeline.postgres.database import check_schema, inside
+from tidings.timeline.postgres.errors import check_version
 from tidings.timeline.postgres.intake import Intake
 from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.layout import LAYOUTS, prepare
@@ -27,6 +28,7 @@ from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.reading import Reading
 from tidings.timeline.postgres.retention import Retention
 from tidings.timeline.postgres.shared import Options, Shared
+from tidings.timeline.postgres.sharing import Sharing
 from tidings.timeline.postgres.vacuum import Vacuum
 from tidings.timeline.postgres.watch import Watch
 
@@ -53,10 +55,12 @@ class PostgresStore:
         self._free: Callable[[], None] = _nobody
         self._watch = Watch(shared, self.clock, self._node, self._lanes_are_free)
         self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
+        self._sharing = Sharing(self._node, self.clock.elapsed)
         self._acquiring = asyncio.Lock()
         self._has_joined = False
         self.partitions = shared.partitions
         self.lanes_total = shared.lanes
+        self.rosters = self._watch.rosters
 
     @classmethod
     async def open(
@@ -77,6 +81,7 @@ class PostgresStore:
         pool = Pool(dsn)
         try:
             async with pool.connection() as connection:
+                check_version(connection.info.server_version)
                 await prepare(connection, schema, Layouts(layouts), chosen.lanes, chosen.partitions, chosen.created)
                 moved = await rows(connection, inside(schema, "SELECT move FROM tidings.moved"))
                 if moved and not moved_too:
@@ -192,6 +197,8 @@ class PostgresStore:
             values = (self._node, lease_us, list(report.roles), msgspec.json.encode(told).decode())
             owned = await self._pool.call(self._shared.sql["acquire"], values)
             self._has_joined = True
+            readers = await self._pool.read(self._shared.sql["readers"])
+            self._sharing.learn([node for (node,) in readers], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
             if new:
                 await self._shared.look([way for number in new for way in (number, ~number)], whole=True)
@@ -242,6 +249,9 @@ class PostgresStore:
         """Those whose lease has not run out by our own clock, counted from before it was asked for."""
         return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
 
+    def reads(self, source: str, partition: int) -> bool:
+        return self._sharing.reads(source, partition)
+
     def on_free(self, call: Callable[[], None]) -> None:
         """Have this called when another node has handed lanes over."""
         self._free = call
@@ -250,6 +260,7 @@ class PostgresStore:
         self._free()
 
     async def resign(self) -> None:
+        self._sharing.learn((), 0)
         for number in list(self._lanes):
             self._disown(number)
         await self._pool.call(self._shared.sql["resign"], (self._node,))

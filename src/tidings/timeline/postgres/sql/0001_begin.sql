@@ -241,6 +241,17 @@ CREATE TABLE tidings.committed (
     PRIMARY KEY (topic, name, part)
 ) WITH (fillfactor = 50);
 
+-- Who is in each consumer group, as the bus writes it down; its version is compared whenever it changes.
+CREATE TABLE tidings.roster (
+    tenant text NOT NULL,
+    topic text NOT NULL,
+    name text NOT NULL,
+    version bigint NOT NULL,
+    until bigint NOT NULL,            -- when the last session ends, on the clock of this database
+    state bytea NOT NULL,
+    PRIMARY KEY (tenant, topic, name)
+) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
 CREATE TABLE tidings.api_key (
     name text PRIMARY KEY,
     tenant text NOT NULL,

@@ -14,3 +14,7 @@ SELECT l.lane, l.node, l.since, (
     SELECT min(h.due) FROM tidings.heads(ARRAY[l.lane, -1 - l.lane]::smallint[], ARRAY[0, 0]::bigint[]) h
 )
 FROM (SELECT lane, CASE WHEN until > tidings.now() THEN node END AS node, since FROM tidings.lane) l ORDER BY l.lane;
+
+-- name: readers
+-- Who lives and takes in from Kafka.
+SELECT node FROM tidings.node WHERE until > tidings.now() AND 'intake' = ANY (roles) ORDER BY node;

@@ -103,4 +103,4 @@ class Watch:
         now = self._clock.elapsed()
         if now - self._sent >= BEAT_US:
             self._sent = now
-            await self._shared.pool.call("SELECT pg_notify(%s, %s)", (self._shared.options.schema, self._beat))
+            await self._shared.pools.first.call("SELECT pg_notify(%s, %s)", (self._shared.options.schema, self._beat))

@@ -168,7 +168,7 @@ class PostgresLane:
         """The same, durably, slice by slice."""
         while True:
             self._check()
-            answer = await self._shared.pool.call(self._shared.sql["settle"], (offset, self.number, self.token))
+            answer = await self._shared.pool.write(self._shared.sql["settle"], (offset, self.number, self.token))
             if not answer:
                 raise NotOwner("another node owns this lane")
             first, following = answer[0]

@@ -56,11 +56,12 @@ class Pool:
         self._users: set[asyncio.Task[Any] | None] = set()
         self._closed = False
         self._takes_options = True
+        self._is_direct: bool | None = None
 
     @property
     def is_direct(self) -> bool:
-        """Whether PostgreSQL itself answers, as far as is known: PgBouncer takes no options."""
-        return self._takes_options
+        """Whether PostgreSQL itself answers, as far as is known. Behind a pooler there is no session to rely on."""
+        return self._is_direct is not False
 
     async def open(self, *, patient: bool = False) -> Connection:
         """A connection of one's own, in which every statement commits by itself; a patient one waits without end."""
@@ -68,6 +69,8 @@ class Pool:
             connection = await self._connect(_PATIENT if patient else _OPTIONS)
         except psycopg.Error as error:
             raise unreachable(error) from None
+        if self._is_direct is None:
+            await self._meet(connection)
         register(connection)
         return connection
 
@@ -82,6 +85,17 @@ class Pool:
                 raise
             self._takes_options = False
             return await self._connect(options)
+
+    async def _meet(self, connection: Connection) -> None:
+        """See who answers: a pooler refuses options or ignores them, and its numbers are not those of the server."""
+        try:
+            ((number,),) = await rows(connection, "SELECT pg_backend_pid()")
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, psycopg.Error):
+                raise unreachable(error) from None
+            raise
+        self._is_direct = self._takes_options and number == connection.info.backend_pid
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -118,6 +132,13 @@ class Pool:
     async def call(self, statement: str, values: Values = ()) -> list[Row]:
         """One statement in one round trip, its COMMIT included."""
         async with self.connection() as connection:
+            return await rows(connection, statement, values)
+
+    async def write(self, statement: str, values: Values = ()) -> list[Row]:
+        """The same for what waits for locks by itself: where no options are taken, its limits go with it."""
+        if self.is_direct:
+            return await self.call(statement, values)
+        async with self.transaction() as connection:
             return await rows(connection, statement, values)
 
     async def read(self, statement: str, values: Values = ()) -> list[Row]:

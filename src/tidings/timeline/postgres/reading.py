@@ -150,7 +150,7 @@ class Reading:
             await self._shared.names.make(tenant, topic)
         number = self._shared.names.topic(tenant, topic)
         parts, following = arrays.int2s(list(offsets)), arrays.int8s(list(offsets.values()))
-        await self._shared.pools.reads.call(self._shared.sql["commit"], (number, group, parts, following))
+        await self._shared.pools.reads.write(self._shared.sql["commit"], (number, group, parts, following))
 
     async def _topic(self, tenant: str, topic: str) -> int | None:
         names = self._shared.names

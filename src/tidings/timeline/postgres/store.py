@@ -192,12 +192,13 @@ class PostgresStore:
 
     async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
         """Renew, and take our share. Whoever reaches the database takes changes, with or without a lane."""
+        self._watch.check()
         async with self._acquiring:
             await self._measure()
             told = msgspec.structs.replace(report, ahead_us=self.clock.ahead_us())
             values = (self._node, lease_us, list(report.roles), msgspec.json.encode(told).decode())
+            self._has_joined = True  # from now on: it may be done though its answer is lost
             owned = await self._pools.first.call(self._shared.sql["acquire"], values)
-            self._has_joined = True
             readers = await self._pools.first.read(self._shared.sql["readers"])
             self._sharing.learn([node for (node,) in readers], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
@@ -261,11 +262,12 @@ class PostgresStore:
         self._free()
 
     async def resign(self) -> None:
-        self._sharing.learn((), 0)
-        for number in list(self._lanes):
-            self._disown(number)
-        await self._pools.first.call(self._shared.sql["resign"], (self._node,))
-        self._has_joined = False
+        async with self._acquiring:  # an acquire that is under way would take them again
+            self._sharing.learn((), 0)
+            for number in list(self._lanes):
+                self._disown(number)
+            await self._pools.first.call(self._shared.sql["resign"], (self._node,))
+            self._has_joined = False
 
 
 def _nobody() -> None:

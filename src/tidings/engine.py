@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
+from tidings import tasks
 from tidings.bus.follow import Following
 from tidings.bus.groups import Groups
 from tidings.clock import Clock
@@ -87,8 +88,7 @@ class Engine:
         self.owner.stop()
         self.following.close()
         _, late = await asyncio.wait(self._tasks, timeout=STOP_S) if self._tasks else (set(), set())
-        for task in late:
-            task.cancel()
+        await tasks.end(late)  # else one of them might take the lease again after it was handed over
         await self.store.close()
 
     def listen(self, listener: Listener) -> None:

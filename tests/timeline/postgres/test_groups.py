@@ -57,7 +57,7 @@ class Nodes:
         assert isinstance(store, PostgresStore)
         await store._watch.stop()
         await store._vacuum.stop()
-        await store._pool.close()
+        await store._pools.close()
         for task in engine._tasks:
             task.cancel()
 

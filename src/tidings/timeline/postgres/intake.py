@@ -1,5 +1,6 @@
 """Applying commands: new one-shots in one statement, everything else through the working set, in one transaction."""
 
+import asyncio
 from collections.abc import Sequence, Set
 
 import msgspec
@@ -15,12 +16,13 @@ from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.errors import Contended
-from tidings.timeline.postgres.pool import Pool, rows
+from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
 from tidings.timeline.postgres.rows import key_of, way_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
 
 TRIES_MAX = 10
+RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each has a transaction of its own, and the rest needs some too
 
 _encode_outcomes = msgspec.msgpack.Encoder().encode
 _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
@@ -51,6 +53,7 @@ class Intake:
     def __init__(self, pool: Pool, shared: Shared) -> None:
         self._pool = pool
         self._shared = shared
+        self._receipts = asyncio.Semaphore(RECEIPTS_MAX)
 
     async def apply(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
@@ -62,12 +65,27 @@ class Intake:
             outcomes = await self._schedule(commands, now)
             if outcomes is not None:
                 return outcomes
+        if receipt is None:
+            return await self._insist(commands, now, receipt, taken)
+        async with turn(self._receipts):
+            return await self._insist(commands, now, receipt, taken)
+
+    async def _insist(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
+    ) -> list[Outcome]:
+        """One transaction, made again if another was in its way; what follows its commit is done once."""
         for _ in range(TRIES_MAX):
             try:
-                return await self._transact(commands, now, receipt, taken)
+                run, outcomes = await self._transact(commands, now, receipt, taken)
+                break
             except (Quicker, Contended):
                 continue
-        return await self._transact(commands, now, receipt, taken)
+        else:
+            run, outcomes = await self._transact(commands, now, receipt, taken)
+        if run is not None:
+            crash.point("intake.committed")
+            await run.announce()
+        return outcomes
 
     async def _make_names(self, commands: Sequence[Command]) -> None:
         """New tenants and topics are made before, in a transaction of their own."""
@@ -98,12 +116,13 @@ class Intake:
 
     async def _transact(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
-    ) -> list[Outcome]:
+    ) -> tuple["Run | None", list[Outcome]]:
+        """What was done, and what to answer; nothing is done for a receipt that came before."""
         async with self._pool.transaction() as connection:
             if taken is not None:
                 await self._take(connection, taken.parts)
             if receipt is not None and not await self._claim(connection, receipt, now):
-                return await self._kept(connection, receipt, now)
+                return None, await self._kept(connection, receipt, now)
             run = Run(self._shared, connection, now)
             outcomes = await run.commands(commands)
             if taken is not None:
@@ -115,9 +134,7 @@ class Intake:
                 kept = (_encode_outcomes(outcomes), receipt.tenant, receipt.key)
                 await rows(connection, self._shared.inside(_KEEP), kept)
             crash.point("intake.written")
-        crash.point("intake.committed")
-        await run.announce()
-        return outcomes
+        return run, outcomes
 
     async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
         """Apply commands inside a transaction of the caller's, who announces them after its commit."""

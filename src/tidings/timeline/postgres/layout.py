@@ -80,7 +80,7 @@ def plan_of(laid: Laid, schema: str, layouts: Layouts, program: str) -> Plan:
 
 async def look(connection: Connection, schema: str) -> Laid:
     """What is there."""
-    found = await connection.execute("SELECT to_regclass(%s)", (f"{schema}.meta",))
+    found = await connection.execute("SELECT to_regclass(%s)", (f'"{schema}".meta',))
     if await found.fetchone() == (None,):
         return Laid(0)
     answer = await connection.execute(inside(schema, _VERSION).encode())
@@ -142,6 +142,6 @@ async def _make(
 
 async def _make_schema(connection: Connection, schema: str) -> None:
     """Unless it is there: whoever was given one need not be allowed to make one."""
-    found = await connection.execute("SELECT to_regnamespace(%s)", (schema,))
+    found = await connection.execute("SELECT to_regnamespace(quote_ident(%s))", (schema,))
     if await found.fetchone() == (None,):
         await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))

@@ -54,7 +54,7 @@ class Migration:
         program: str = __version__,
         patience_us: int = PATIENCE_US,
     ) -> None:
-        self._pool = Pool(dsn)
+        self._pool = Pool(dsn, 1)
         self._clock = clock
         self._schema = check_schema(schema)
         self._layouts = Layouts(layouts)

@@ -40,6 +40,8 @@ class Names:
         self._partitions = partitions
         self._each = partitions // lanes
         self._making = asyncio.Lock()
+        self._loading = asyncio.Lock()
+        self._begun = self._loaded = 0
         self.tenants: dict[str, int] = {}
         self.tenant_names: list[str] = []
         self.topics: dict[tuple[int, str], int] = {}
@@ -47,7 +49,16 @@ class Names:
         self._counts: Counter[int] = Counter()
 
     async def load(self) -> None:
-        """Read what is new: topics first, so that no topic is known here before its tenant."""
+        """Read what is new. Many who ask at a time are answered by one look that began after they did."""
+        asked = self._begun
+        async with self._loading:
+            if self._loaded <= asked:
+                self._begun += 1
+                await self._load()
+                self._loaded = self._begun
+
+    async def _load(self) -> None:
+        """Topics first, so that no topic is known here before its tenant."""
         topics = await self._pool.read(inside(self._schema, _TOPICS), (len(self.topic_names),))
         tenants = await self._pool.read(inside(self._schema, _TENANTS), (len(self.tenant_names),))
         for number, name in tenants:
@@ -99,6 +110,10 @@ class Names:
         highest = max((stream // STREAMS for stream in streams), default=-1)
         if highest >= len(self.tenant_names) or max(topics, default=-1) >= len(self.topic_names):
             await self.load()
+
+    def knows(self, topic: int) -> bool:
+        """Whether the topic of a number is known here."""
+        return topic < len(self.topic_names)
 
     def tenant_of(self, stream: int) -> str:
         return self.tenant_names[stream // STREAMS]

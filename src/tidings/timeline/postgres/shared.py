@@ -1,14 +1,16 @@
 """What the parts of a store share: its options and names, arrival numbers, and the lanes that this process owns."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 
 import msgspec
 
+from tidings.domain.errors import StoreError
 from tidings.timeline.postgres.database import inside, queries
 from tidings.timeline.postgres.heads import Heads
 from tidings.timeline.postgres.names import Names
-from tidings.timeline.postgres.pool import Pool
+from tidings.timeline.postgres.pool import Pools
 from tidings.timeline.postgres.releases import Releases
 from tidings.timeline.postgres.working import Entry
 from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX
@@ -66,20 +68,23 @@ class Arrivals:
 class Shared:
     """Made once the database is prepared."""
 
-    def __init__(self, pool: Pool, options: Options, lanes: int, partitions: int, created: int, identity: str) -> None:
-        self.pool = pool
+    def __init__(
+        self, pools: Pools, options: Options, lanes: int, partitions: int, created: int, identity: str
+    ) -> None:
+        self.pools = pools
+        self.pool = pools.work
         self.options = options
         self.lanes = lanes
         self.partitions = partitions
         self.parts = partitions // lanes
         self.created = created
         self.identity = identity
-        self.names = Names(pool, options.schema, lanes, partitions)
+        self.names = Names(pools.first, options.schema, lanes, partitions)
         self.heads = Heads(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
         for name in ("working", "lane", "pages", "fleet", "following", "groups"):
             self.sql |= queries(name, options.schema)
-        self.releases = Releases(pool, self.sql["release"], self.sql["release_several"])
+        self.releases = Releases(pools.work, self.sql["release"], self.sql["release_several"])
         self._next = self._end = 0
         self._reserving = asyncio.Lock()
 
@@ -93,7 +98,7 @@ class Shared:
         """That many arrival numbers, which nobody else has."""
         async with self._reserving:
             while self._end - self._next < count:
-                ((block,),) = await self.pool.call(self.inside("SELECT nextval('tidings.arrival_block')"))
+                ((block,),) = await self.pools.first.call(self.inside("SELECT nextval('tidings.arrival_block')"))
                 if block * BLOCK + 1 != self._end:  # another node took the one between: the rest of ours is given up
                     self._next = block * BLOCK + 1
                 self._end = (block + 1) * BLOCK + 1
@@ -121,11 +126,18 @@ class Shared:
         """Something was taken off lanes: where it may have been the first, look what is first now."""
         ways = [way for way, due in gone.items() if self.heads.may_be_first(way, due)]
         if ways:
-            await self.look(ways)
+            await self.look_again(ways)
 
     async def look(self, ways: Iterable[int], *, whole: bool = False) -> None:
         """Ask when ways have work to do; from their low-water marks on, or from the very beginning."""
-        await self.heads.look(self.pool, self.sql["heads"], list(ways), whole=whole)
+        await self.heads.look(self.pools.first, self.sql["heads"], list(ways), whole=whole)
+
+    async def look_again(self, ways: Iterable[int]) -> None:
+        """The same after a commit, whose answer it must not spoil: a look that fails leaves a head that is too early,
+        and a poll or a release that finds nothing puts it right.
+        """
+        with contextlib.suppress(StoreError):
+            await self.look(ways)
 
     def land(self, entries: Iterable[Entry]) -> None:
         """What our own lanes know to be on Kafka is in flight no longer, though the store does not know it yet."""

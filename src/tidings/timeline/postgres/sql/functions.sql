@@ -107,9 +107,9 @@ $$;
 -- Hand over everything that a node owns.
 CREATE OR REPLACE FUNCTION tidings.resign(node_ uuid) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
 BEGIN
+    DELETE FROM tidings.node WHERE node = node_; -- first, as in acquire
     PERFORM 1 FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane FOR UPDATE;
     UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = node_;
-    DELETE FROM tidings.node WHERE node = node_;
     PERFORM pg_notify('tidings', 'free');
 END
 $$;

@@ -16,24 +16,25 @@ CREATE TABLE tidings.meta (
 -- Arrival numbers are given out in blocks.
 CREATE SEQUENCE tidings.arrival_block MINVALUE 0 START 0;
 
--- Who releases a lane. Every write of its owner begins by updating this row under its token.
+-- Who releases a lane, for as long as its node lives. Every write of its owner begins by updating this row under its token.
 CREATE TABLE tidings.lane (
     lane smallint PRIMARY KEY,
     token uuid,                       -- NULL: free
     node uuid,
     since bigint,
-    until bigint NOT NULL DEFAULT 0,  -- on the clock of this database
     turns bigint NOT NULL DEFAULT 0,
     outbox_first bigint NOT NULL DEFAULT 0,
     outbox_next bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- The nodes that share the work, for as long as they say that they live, and a minute longer.
+-- The nodes that share the work, for as long as they say that they live, and a minute longer. Their leases of lanes are
+-- renewed here: in a row of its own, which no release holds.
 CREATE TABLE tidings.node (
     node uuid PRIMARY KEY,
     since bigint NOT NULL,
     until bigint NOT NULL,            -- on the clock of this database
-    roles text[] NOT NULL,
+    lease bigint NOT NULL,
+    roles text[] NOT NULL,            -- none: a copy, which is no node and owns all lanes
     report text NOT NULL              -- what it says of itself: JSON
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.making import NOW, SECOND, add, left
+from tests.contract.making import NOW, SECOND, add, every, left
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.errors import NotOwner
@@ -97,3 +97,18 @@ async def test_what_a_sweep_finds_while_a_release_is_under_way_is_not_forgotten(
     assert lane.next_due() is not None
     await lane.release(NOW, 100)
     assert await left(owner) == ["below", "first"]
+
+
+async def test_a_batch_of_recurring_ones_is_bounded_by_their_size(open_store: OpenStore) -> None:
+    """Their messages lie beside the timeline, and each may be 1 MB."""
+    store = await open_store(SimulatedClock(), lanes=1)
+    await store.acquire(0, 60 * SECOND)
+    ids = [f"e{number:02}" for number in range(20)]
+    await store.apply([every(name, NOW, value=bytes(1 << 20)) for name in ids], NOW)
+    (lane,) = store.lanes()
+    counts = []
+    while (done := await lane.release(NOW, 128)).lateness_us:
+        counts.append(len(done.lateness_us))
+        assert done.more == (sum(counts) < len(ids))
+    assert counts == [8, 8, 4]
+    assert await left(store) == ids

@@ -186,6 +186,25 @@ BEGIN
 END
 $$;
 
+-- The first of some rows of standing schedules (slot, due, arrival), until their messages are 8 MB; at least one. Those
+-- are not in the timeline but with the schedules.
+CREATE OR REPLACE FUNCTION tidings.bounded(lane_ smallint, places bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (
+        SELECT array_agg(ARRAY[b.slot, b.due, b.arrival] ORDER BY b.i) FROM (
+            SELECT p.*, sum(p.size) OVER (ORDER BY p.i) - p.size AS before FROM (
+                SELECT i, places[i][1] AS slot, places[i][2] AS due, places[i][3] AS arrival, coalesce(
+                    (SELECT octet_length(s.message) FROM tidings.standing s WHERE s.arrival = places[i][3]),
+                    (SELECT octet_length(t.message) FROM tidings.timeline t WHERE t.lane = lane_
+                        AND t.slot = places[i][1] AND t.due = places[i][2] AND t.arrival = places[i][3]),
+                    0)::bigint AS size
+                FROM generate_subscripts(places, 1) AS i
+            ) p
+        ) b WHERE b.before < 8388608
+    );
+END
+$$;
+
 -- Move one-shots that are due from the timeline to the log or into the outbox, and remember how they ended.
 -- Answers the moment, how late each was, the topics, what was missed by reason, the bytes, how many went into the
 -- outbox, from which offset on and their bytes, the rows of standing schedules that were chosen too and are left to the
@@ -246,6 +265,9 @@ BEGIN
             lane_, at, rows_max, low, kafka_low, room, room_bytes, seen.slots, seen.lows, narrow) c;
         standing := batch.standing;
         SELECT * INTO batch FROM tidings.lock_chosen(lane_, at, batch.places);
+    END IF;
+    IF standing IS NOT NULL THEN
+        standing := tidings.bounded(lane_, standing);
     END IF;
     IF batch.size > 8388608 THEN
         SELECT * INTO batch FROM tidings.lock_chosen(

@@ -222,6 +222,18 @@ async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore
     assert lane.next_due() == now + SECOND
 
 
+async def test_more_lanes_than_a_hint_can_name_are_all_woken(open_store: OpenStore) -> None:
+    owner, other = [await open_store(SystemClock(), lanes=256, partitions=256) for _ in range(2)]
+    await acquire(owner, rounds=1)
+    await eventually(lambda: owner._watch.hears)
+    owner._watch._tasks[1].cancel()
+    now = SystemClock().now()
+    topics = ("greetings", "kafka:orders")
+    await other.apply([add(f"s{number}", now, topic=topics[number % 2]) for number in range(4_000)], now)
+    ways = owner._shared.heads.ways.values()
+    await eventually(lambda: all(head.due == now for head in ways))
+
+
 async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:
     """Behind PgBouncer nothing is heard: then it looks often."""
     owner, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]

@@ -14,6 +14,8 @@ from tidings.timeline.postgres.working import Entry
 from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX
 
 BLOCK = 100_000
+NEWS_BYTES_MAX = 7_000  # NOTIFY takes less than 8,000
+EVERYWHERE = "all"
 NEWS_US = 3_000_000  # what is due within this is told to the owner of its lane at once; its polls find the rest
 
 _CALLS = {
@@ -110,7 +112,15 @@ class Shared:
     def news(self, dues: dict[int, int], now: int) -> str | None:
         """What to tell the owners of other lanes: what is due soon on them."""
         soon = {way: due for way, due in dues.items() if due <= now + NEWS_US and way not in self.heads.ways}
-        return "due " + " ".join(f"{way}:{due}" for way, due in soon.items()) if soon else None
+        if not soon:
+            return None
+        told = "due " + " ".join(f"{way}:{due}" for way, due in soon.items())
+        return told if len(told) <= NEWS_BYTES_MAX else f"due {EVERYWHERE}:{min(soon.values())}"
+
+    def told(self, way: str, due: int) -> None:
+        """Another node says that something is due on a way, or it does not say on which."""
+        for each in list(self.heads.ways) if way == EVERYWHERE else [int(way)]:
+            self.heads.offer(each, due)
 
     def arrived(self, dues: dict[int, int]) -> None:
         """Something was put onto lanes."""

@@ -210,12 +210,14 @@ class Saver:
     async def wait(self, found: Sequence[Found]) -> None:
         """Put rows onto the timeline."""
         if found:
+            slots = [slot_of(each.stream) for each in found]
             await self._run(
                 "wait",
+                arrays.int2s(list(set(slots))),
                 *_head(found),
                 arrays.int4s([each.n for each in found]),
                 arrays.int2s([each.lane for each in found]),
-                arrays.int2s([slot_of(each.stream) for each in found]),
+                arrays.int2s(slots),
                 arrays.int2s([each.part for each in found]),
                 arrays.int2s([_reason(each) for each in found]),
                 arrays.texts([each.id.encode() for each in found]),

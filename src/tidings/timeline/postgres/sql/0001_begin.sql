@@ -106,6 +106,12 @@ CREATE TABLE tidings.timeline (
 ALTER TABLE tidings.timeline ALTER COLUMN message SET STORAGE EXTERNAL;
 CREATE INDEX timeline_order ON tidings.timeline (lane, slot, due, arrival);
 
+-- The slots that ever had a row, which are those that have to be looked at: most tenants use one or two of their six.
+-- To find them in the index itself would lead over all that has left and is not yet vacuumed.
+CREATE TABLE tidings.slot (
+    slot smallint PRIMARY KEY
+);
+
 -- Schedules that outlive one release or wait outside of the timeline: recurring and paused ones.
 CREATE TABLE tidings.standing (
     arrival bigint PRIMARY KEY,

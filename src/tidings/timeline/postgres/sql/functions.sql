@@ -10,13 +10,6 @@ BEGIN
 END
 $$;
 
--- How many slots are in use: they are numbered from 0.
-CREATE OR REPLACE FUNCTION tidings.slots() RETURNS int LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    RETURN (SELECT coalesce(least(max(tenant) * 6 + 6, 1536), 0) FROM tidings.tenant);
-END
-$$;
-
 -- Under which key an id is known.
 CREATE OR REPLACE FUNCTION tidings.key(tenant text, id text) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
     SELECT encode(substring(
@@ -29,11 +22,8 @@ CREATE OR REPLACE FUNCTION tidings.heads(ways smallint[], lows bigint[])
 RETURNS TABLE (way smallint, due bigint) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
-DECLARE
-    slots int := tidings.slots();
 BEGIN
-    RETURN QUERY SELECT w.way, min(h.due) FROM unnest(ways, lows) AS w(way, low)
-    CROSS JOIN generate_series(0, slots - 1) AS s(slot)
+    RETURN QUERY SELECT w.way, min(h.due) FROM unnest(ways, lows) AS w(way, low) CROSS JOIN tidings.slot s
     CROSS JOIN LATERAL (
         SELECT t.due FROM tidings.timeline t
         WHERE t.lane = greatest(w.way, -1 - w.way) AND t.slot = s.slot AND t.due >= w.low ORDER BY t.due LIMIT 1
@@ -58,6 +48,8 @@ BEGIN
     SELECT dues[i], arrivals[i], now_, contents[i], streams[i], topics[i], 1, 1, lanes[i], streams[i] % 1536, parts[i],
         reasons[i], ids[i], messages[i], deadlines[i], labels_[i]
     FROM generate_series(1, cardinality(dues)) AS i;
+    INSERT INTO tidings.slot SELECT DISTINCT stream % 1536 AS slot FROM unnest(streams) AS stream ORDER BY slot
+    ON CONFLICT DO NOTHING;
     IF told IS NOT NULL THEN
         PERFORM pg_notify('tidings', told);
     END IF;

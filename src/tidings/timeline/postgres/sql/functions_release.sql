@@ -4,8 +4,8 @@
 CREATE OR REPLACE FUNCTION tidings.open_slots(low_ bigint, kafka_low bigint, room int)
 RETURNS TABLE (slot int, low bigint) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN QUERY SELECT s.slot, CASE WHEN s.slot / 3 % 2 = 1 THEN kafka_low ELSE low_ END
-    FROM generate_series(0, tidings.slots() - 1) AS s(slot) WHERE room > 0 OR s.slot / 3 % 2 = 0;
+    RETURN QUERY SELECT s.slot::int, CASE WHEN s.slot / 3 % 2 = 1 THEN kafka_low ELSE low_ END
+    FROM tidings.slot s WHERE room > 0 OR s.slot / 3 % 2 = 0;
 END
 $$;
 
@@ -239,8 +239,9 @@ BEGIN
         min(h.due) FILTER (WHERE h.kafka AND NOT h.leaves) AS kafka_later
     INTO seen FROM (
         SELECT s.slot, s.kafka, s.low, h.due, h.arrival, h.due <= at AND (room > 0 OR NOT s.kafka) AS leaves FROM (
-            SELECT slot, slot / 3 % 2 = 1 AS kafka, CASE WHEN slot / 3 % 2 = 1 THEN kafka_low ELSE release.low END AS low
-            FROM generate_series(0, tidings.slots() - 1) AS slot
+            SELECT u.slot::int AS slot, u.slot / 3 % 2 = 1 AS kafka,
+                CASE WHEN u.slot / 3 % 2 = 1 THEN kafka_low ELSE release.low END AS low
+            FROM tidings.slot u
         ) s CROSS JOIN LATERAL (
             SELECT t.due, t.arrival FROM tidings.timeline t
             WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= s.low ORDER BY t.due, t.arrival LIMIT 1

@@ -60,7 +60,8 @@ DELETE FROM tidings.timeline t USING unnest(%s, %s, %s, %s) AS p(lane, slot, due
 WHERE t.lane = p.lane AND t.slot = p.slot AND t.due = p.due AND t.arrival = p.arrival;
 
 -- name: wait
--- Put rows onto the timeline.
+-- Put rows onto the timeline; their slots are in use from now on.
+WITH used AS (INSERT INTO tidings.slot SELECT * FROM unnest(%s) AS slot ORDER BY slot ON CONFLICT DO NOTHING)
 INSERT INTO tidings.timeline (due, arrival, accepted, content, stream, topic, generation, n, lane, slot, part, reason, id,
     message, deadline, labels)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);

@@ -180,7 +180,9 @@ async def test_tenants_that_have_nothing_to_send_cost_nothing(postgres: Postgres
             await store._shared.names.make(f"tenant-{number}", TOPIC)
         await store.apply([add("one", NOW, tenant="tenant-7")], NOW)
         with postgres.connect() as connection:
-            found = connection.execute(store._shared.inside("SELECT slot FROM tidings.slot ORDER BY 1").encode()).fetchall()
+            found = connection.execute(
+                store._shared.inside("SELECT slot FROM tidings.slot ORDER BY 1").encode()
+            ).fetchall()
         assert found == [(1,), (8 * 6 + 1,)]
         plans = [each for each in await inner(postgres, store) if "AS first_arrival" in each]
         assert plans

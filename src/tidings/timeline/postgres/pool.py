@@ -51,6 +51,7 @@ class Pool:
         self._free = asyncio.Semaphore(CONNECTIONS_MAX)
         self._closed = False
         self._takes_options = True
+        self.losses = 0  # connections that ended by themselves: another server may answer since
 
     @property
     def is_direct(self) -> bool:
@@ -88,6 +89,7 @@ class Pool:
             except psycopg.Error as error:
                 if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
                     await connection.close()  # it was the primary once; the next one is looked for anew
+                self.losses += connection.closed
                 raise explained(error) from error
             finally:
                 await self._give_back(connection)
@@ -118,6 +120,7 @@ class Pool:
             connection = self._idle.pop()
             if _is_sound(connection):
                 return connection
+            self.losses += 1
             await connection.close()
         return await self.open()
 

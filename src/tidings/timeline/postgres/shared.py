@@ -49,10 +49,11 @@ class Options(msgspec.Struct, frozen=True):
 class Arrivals:
     """Some arrival numbers, in order."""
 
-    def __init__(self, first: int, end: int) -> None:
+    def __init__(self, first: int, end: int, losses: int = 0) -> None:
         self._first = first
         self.next = first
         self.end = end
+        self.losses = losses
 
     def undo(self) -> None:
         """None of them was used after all."""
@@ -82,7 +83,7 @@ class Shared:
         for name in ("working", "lane", "pages", "fleet", "following", "groups"):
             self.sql |= queries(name, options.schema)
         self.releases = Releases(pool, self.sql["release"], self.sql["release_several"])
-        self._next = self._end = 0
+        self._next = self._end = self._losses = 0
         self._reserving = asyncio.Lock()
 
     def inside(self, statement: str) -> str:
@@ -92,15 +93,29 @@ class Shared:
     # Arrival numbers
 
     async def arrivals(self, count: int) -> "Arrivals":
-        """That many arrival numbers, which nobody else has."""
+        """That many arrival numbers, which nobody else has.
+
+        A block is given up once a connection was lost: a server that took over may not know that it was given out.
+        """
         async with self._reserving:
+            if self._losses != self.pool.losses:
+                self.give_up()
+                self._losses = self.pool.losses
             while self._end - self._next < count:
                 ((block,),) = await self.pool.call(self.inside("SELECT nextval('tidings.arrival_block')"))
                 if block * BLOCK + 1 != self._end:  # another node took the one between: the rest of ours is given up
                     self._next = block * BLOCK + 1
                 self._end = (block + 1) * BLOCK + 1
             first, self._next = self._next, self._next + count
-            return Arrivals(first, self._next)
+            return Arrivals(first, self._next, self._losses)
+
+    def give_up(self) -> None:
+        """Take the next numbers from a new block."""
+        self._next = self._end = 0
+
+    def are_ours(self, arrivals: "Arrivals") -> bool:
+        """Whether no connection was lost since they were given out."""
+        return arrivals.losses == self.pool.losses
 
     def give_back(self, arrivals: "Arrivals") -> None:
         """Numbers that were not needed, unless others were given out since."""

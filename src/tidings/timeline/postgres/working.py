@@ -11,6 +11,7 @@ import msgspec
 
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
+from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.postgres.rows import REASONS, STATES, Found, place_of, slot_of
 from tidings.timeline.terms import Terms, decode_terms, encode_terms
@@ -24,6 +25,10 @@ Note = tuple[int, str, int | None, int | None, str | None, int | None]
 
 class Quicker(Exception):
     """Another transaction has begun to use one of our new ids: begin again and look at it."""
+
+
+class Repeated(Contended):
+    """An arrival number is another schedule's: it was given out by a server that forgot it when it failed."""
 
 
 class Entry:
@@ -230,7 +235,7 @@ class Saver:
         """Write recurring and paused schedules."""
         if found:
             arrival, *rest = _head(found, arrival_first=True)
-            await self._run(
+            written = await self._run(
                 "stand",
                 arrival,
                 *rest,
@@ -245,6 +250,8 @@ class Saver:
                 arrays.byteas([encode_terms(_terms(each)) for each in found]),
                 arrays.maybe_texts([each.labels for each in found]),
             )
+            if len(written) < len(found):
+                raise Repeated("an arrival number came twice, as after a failover, and nothing was changed: try again")
 
     async def finish(self, found: Sequence[Found]) -> None:
         """Remember how schedules ended."""

@@ -71,12 +71,13 @@ SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
 DELETE FROM tidings.standing WHERE arrival = ANY (%s);
 
 -- name: stand
--- Recurring and paused schedules, new or changed.
+-- Recurring and paused schedules, new or changed; fewer rows than schedules: an arrival number is another's.
 INSERT INTO tidings.standing AS s (arrival, due, accepted, content, stream, topic, generation, n, fires, released, lane, part,
     state, id, message, terms, labels)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (arrival) DO UPDATE SET due = excluded.due, n = excluded.n, fires = excluded.fires,
-    released = excluded.released, state = excluded.state, terms = excluded.terms;
+    released = excluded.released, state = excluded.state, terms = excluded.terms
+WHERE s.id = excluded.id AND s.stream = excluded.stream RETURNING 1;
 
 -- name: forget
 -- Finished schedules whose ids begin a new life.

@@ -59,7 +59,7 @@ async def test_a_connection_lost_in_the_midst_is_said_and_a_repeat_does_nothing_
 async def test_arrival_numbers_that_were_given_out_twice_overwrite_nothing(
     postgres: Postgres, open_store: OpenStore
 ) -> None:
-    """As after a failover to a standby that lost the last step of the sequence, while the other node noticed nothing."""
+    """As after a failover to a standby that lost the last step of the sequence, which the other node did not notice."""
     first, second = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
     await applied(first, every("first", NOW + SECOND))
     with postgres.connect() as connection:

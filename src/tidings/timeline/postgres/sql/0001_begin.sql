@@ -16,7 +16,8 @@ CREATE TABLE tidings.meta (
 -- Arrival numbers are given out in blocks.
 CREATE SEQUENCE tidings.arrival_block MINVALUE 0 START 0;
 
--- Who releases a lane, for as long as its node lives. Every write of its owner begins by updating this row under its token.
+-- Who releases a lane, for as long as its node lives. Every write of its owner begins by updating this row under its
+-- token.
 CREATE TABLE tidings.lane (
     lane smallint PRIMARY KEY,
     token uuid,                       -- NULL: free
@@ -34,9 +35,16 @@ CREATE TABLE tidings.node (
     since bigint NOT NULL,
     until bigint NOT NULL,            -- on the clock of this database
     lease bigint NOT NULL,
-    roles text[] NOT NULL,            -- none: a copy, which is no node and owns all lanes
+    roles text[] NOT NULL,
     report text NOT NULL              -- what it says of itself: JSON
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Who carries this store elsewhere, and owns its lanes meanwhile though it is no node.
+CREATE TABLE tidings.copier (
+    node uuid PRIMARY KEY,
+    until bigint NOT NULL,            -- on the clock of this database
+    lease bigint NOT NULL
+);
 
 -- The topics that readers of a node wait for, so that whoever releases something onto them tells it.
 CREATE TABLE tidings.follower (

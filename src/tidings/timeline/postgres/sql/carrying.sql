@@ -81,8 +81,7 @@ GROUP BY 1, 2, 3 HAVING sum(p.next - greatest(p.first, coalesce(c.next, p.first)
 -- Take every lane that nobody owns, and renew those that are ours. We are no node, so no share of them is given back.
 -- Of a store that has moved all are taken at once: whoever else has them carries it too, and the target lets one go on.
 WITH us AS (
-    INSERT INTO tidings.node AS n (node, since, until, lease, roles, report)
-    VALUES (%(us)s, tidings.now(), tidings.now() + %(lease)s, %(lease)s, '{}', '{}')
+    INSERT INTO tidings.copier (node, until, lease) VALUES (%(us)s, tidings.now() + %(lease)s, %(lease)s)
     ON CONFLICT (node) DO UPDATE SET until = excluded.until, lease = excluded.lease
 ), free AS MATERIALIZED (
     SELECT lane, token FROM tidings.free_lanes(tidings.now())
@@ -94,7 +93,7 @@ FROM free f WHERE f.lane = l.lane AND f.token IS NOT DISTINCT FROM l.token RETUR
 
 -- name: let_go
 -- Give them back.
-WITH gone AS (DELETE FROM tidings.node WHERE node = %(us)s)
+WITH gone AS (DELETE FROM tidings.copier WHERE node = %(us)s OR until < tidings.now() - 60000000)
 UPDATE tidings.lane SET token = NULL, node = NULL WHERE node = %(us)s;
 
 -- name: fence

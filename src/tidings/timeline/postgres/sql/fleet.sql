@@ -6,8 +6,7 @@ SELECT tidings.now();
 
 -- name: nodes
 -- Who lives, and who lived a moment ago.
-SELECT node, since, until, tidings.runs(until, lease, tidings.now()), report FROM tidings.node
-WHERE roles <> '{}' ORDER BY since, node;
+SELECT node, since, until, tidings.runs(until, lease, tidings.now()), report FROM tidings.node ORDER BY since, node;
 
 -- name: lanes
 -- Who owns each lane while it lives, since when, and what is due first on it.

@@ -1,5 +1,5 @@
--- What is done in one round trip, its COMMIT included: each call is a transaction of its own that needs nobody to end it.
--- A lock is waited for 2 s at most, so that nobody holds up a lane.
+-- What is done in one round trip, its COMMIT included: each call is a transaction of its own that needs nobody to end
+-- it. A lock is waited for 2 s at most, so that nobody holds up a lane.
 
 -- Functions in PL/pgSQL keep their plans; those in SQL would be planned in every call.
 
@@ -57,7 +57,8 @@ END
 $$;
 
 -- Whether a lease runs. One that runs for much longer than it was asked for is of a clock that was set back since.
-CREATE OR REPLACE FUNCTION tidings.runs(until bigint, lease bigint, now_ bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION tidings.runs(until bigint, lease bigint, now_ bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
     SELECT until > now_ AND until <= now_ + 2 * lease
 $$;
 
@@ -66,7 +67,10 @@ CREATE OR REPLACE FUNCTION tidings.free_lanes(now_ bigint) RETURNS TABLE (lane s
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN QUERY SELECT l.lane, l.token FROM tidings.lane l WHERE l.token IS NULL OR NOT EXISTS (
-        SELECT 1 FROM tidings.node n WHERE n.node = l.node AND tidings.runs(n.until, n.lease, now_));
+        SELECT 1 FROM tidings.node n WHERE n.node = l.node AND tidings.runs(n.until, n.lease, now_)
+    ) AND NOT EXISTS (
+        SELECT 1 FROM tidings.copier c WHERE c.node = l.node AND tidings.runs(c.until, c.lease, now_)
+    );
 END
 $$;
 
@@ -126,7 +130,8 @@ END
 $$;
 
 -- Hand over everything that a node owns. It lives no longer: what it still works on is free once that is done.
-CREATE OR REPLACE FUNCTION tidings.resign(node_ uuid) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
+CREATE OR REPLACE FUNCTION tidings.resign(node_ uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
 BEGIN
     DELETE FROM tidings.node WHERE node = node_;
     UPDATE tidings.lane SET token = NULL, node = NULL WHERE lane IN (
@@ -140,7 +145,8 @@ CREATE OR REPLACE FUNCTION tidings.own(lane_ smallint, token_ uuid) RETURNS bigi
 DECLARE
     following bigint;
 BEGIN
-    UPDATE tidings.lane SET turns = turns + 1 WHERE lane = lane_ AND token = token_ RETURNING outbox_next INTO following;
+    UPDATE tidings.lane SET turns = turns + 1 WHERE lane = lane_ AND token = token_
+    RETURNING outbox_next INTO following;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another node owns this lane' USING ERRCODE = 'TD002';
     END IF;

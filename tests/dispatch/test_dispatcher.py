@@ -191,3 +191,17 @@ async def test_batches_stay_small_while_tenants_share() -> None:
         pass
     assert max(timeline.asked) == SHARED_ROWS_MAX
     waiter.close()
+
+
+async def test_batches_shrink_while_the_store_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too much at once may be the reason."""
+    monkeypatch.setattr(module, "RETRY_US", 1)
+    timeline = Troubled(*(StoreError("too long") for _ in range(9)), Release([1], more=True), Release([1]))
+    waiter = Waiter()
+    dispatcher = dispatch(timeline, waiter)
+    running = asyncio.create_task(dispatcher.run())
+    await eventually(lambda: not timeline.script)
+    dispatcher.stop()
+    await running
+    waiter.close()
+    assert timeline.asked == [128, 64, 32, 16, 8, 4, 2, 1, 1, 1, 2]

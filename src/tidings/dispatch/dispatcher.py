@@ -41,6 +41,7 @@ class Dispatcher:
                 pause_us = RETRY_US
             except StoreError as error:
                 self._complain(str(error))
+                self._rows = max(1, self._rows // 2)  # it may have been too much at once
                 pause_us = RETRY_US
             if pause_us > 0:
                 await self._waiter.wait(pause_us)

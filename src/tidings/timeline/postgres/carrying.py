@@ -57,7 +57,7 @@ class PostgresCarrier:
         owned = await self._shared.pool.call(self._sql["seize"], {"us": self._us, "lease": lease_us})
         if len(owned) == self._shared.lanes:
             return True
-        await self._call("let_go", self._us)
+        await self._shared.pool.call(self._sql["let_go"], {"us": self._us})
         return False
 
     async def enter(self, elapsed: int, lease_us: int) -> bool:  # noqa: ARG002 - its nodes need not stand still
@@ -65,7 +65,7 @@ class PostgresCarrier:
 
     async def let_go(self) -> None:
         """Give the lanes back."""
-        await self._call("let_go", self._us)
+        await self._shared.pool.call(self._sql["let_go"], {"us": self._us})
 
     async def nodes(self) -> list[str]:
         found = await self._shared.pool.read(self._shared.sql["nodes"])

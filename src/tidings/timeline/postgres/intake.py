@@ -19,7 +19,7 @@ from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
 from tidings.timeline.postgres.rows import key_of, way_of
 from tidings.timeline.postgres.shared import Shared
-from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
+from tidings.timeline.postgres.working import Entry, Loader, Quicker, Repeated, Saver
 
 TRIES_MAX = 10
 RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each has a transaction of its own, and the rest needs some too
@@ -104,6 +104,8 @@ class Intake:
         batch = Batch(self._shared, [add for add in adds if isinstance(add, Add)], arrivals)
         told = self._shared.news(batch.dues_by_way(), now)
         async with self._pool.connection() as connection:
+            if not self._shared.are_ours(arrivals):
+                return None
             try:
                 await rows(connection, self._shared.sql["schedule"], (told, now, *batch.columns()))
             except psycopg.errors.UniqueViolation:
@@ -218,7 +220,11 @@ class Run:
     async def save(self) -> None:
         """Write what has changed, and tell the owners of other lanes what is due soon."""
         entries = list(self._entries.values())
-        await Saver(self._connection, self._shared.sql).save(entries)
+        try:
+            await Saver(self._connection, self._shared.sql).save(entries)
+        except Repeated:
+            self._shared.give_up()
+            raise
         told = self._shared.news(self._dues(), self._now)
         if told is not None:
             await rows(self._connection, self._shared.inside("SELECT pg_notify('tidings', %s)"), (told,))

@@ -57,6 +57,7 @@ class Pool:
         self._closed = False
         self._takes_options = True
         self._is_direct: bool | None = None
+        self.losses = 0  # connections that ended by themselves: another server may answer since
 
     @property
     def is_direct(self) -> bool:
@@ -107,6 +108,7 @@ class Pool:
             except psycopg.Error as error:
                 if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
                     await connection.close()  # it was the primary once; the next one is looked for anew
+                self.losses += connection.closed
                 raise explained(error) from error
             finally:
                 await self._give_back(connection)
@@ -155,6 +157,7 @@ class Pool:
             connection = self._idle.pop()
             if _is_sound(connection):
                 return connection
+            self.losses += 1
             await connection.close()
         return await self.open()
 
@@ -184,9 +187,15 @@ class Pools:
         self.work = Pool(dsn, WORK_MAX)
         self.intake = Pool(dsn, INTAKE_MAX)
         self.reads = Pool(dsn, READS_MAX)
+        self._all = (self.first, self.work, self.intake, self.reads)
+
+    @property
+    def losses(self) -> int:
+        """How many connections have ended by themselves."""
+        return sum(pool.losses for pool in self._all)
 
     async def close(self) -> None:
-        for pool in (self.first, self.work, self.intake, self.reads):
+        for pool in self._all:
             await pool.close()
 
 

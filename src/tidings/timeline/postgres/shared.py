@@ -16,6 +16,8 @@ from tidings.timeline.postgres.working import Entry
 from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX
 
 BLOCK = 100_000
+NEWS_BYTES_MAX = 7_000  # NOTIFY takes less than 8,000
+EVERYWHERE = "all"
 NEWS_US = 3_000_000  # what is due within this is told to the owner of its lane at once; its polls find the rest
 
 _CALLS = {
@@ -49,10 +51,11 @@ class Options(msgspec.Struct, frozen=True):
 class Arrivals:
     """Some arrival numbers, in order."""
 
-    def __init__(self, first: int, end: int) -> None:
+    def __init__(self, first: int, end: int, losses: int = 0) -> None:
         self._first = first
         self.next = first
         self.end = end
+        self.losses = losses
 
     def undo(self) -> None:
         """None of them was used after all."""
@@ -85,7 +88,7 @@ class Shared:
         for name in ("working", "lane", "pages", "fleet", "following", "groups"):
             self.sql |= queries(name, options.schema)
         self.releases = Releases(pools.work, self.sql["release"], self.sql["release_several"])
-        self._next = self._end = 0
+        self._next = self._end = self._losses = 0
         self._reserving = asyncio.Lock()
 
     def inside(self, statement: str) -> str:
@@ -95,15 +98,29 @@ class Shared:
     # Arrival numbers
 
     async def arrivals(self, count: int) -> "Arrivals":
-        """That many arrival numbers, which nobody else has."""
+        """That many arrival numbers, which nobody else has.
+
+        A block is given up once a connection was lost: a server that took over may not know that it was given out.
+        """
         async with self._reserving:
+            if self._losses != self.pools.losses:
+                self.give_up()
+                self._losses = self.pools.losses
             while self._end - self._next < count:
                 ((block,),) = await self.pools.first.call(self.inside("SELECT nextval('tidings.arrival_block')"))
                 if block * BLOCK + 1 != self._end:  # another node took the one between: the rest of ours is given up
                     self._next = block * BLOCK + 1
                 self._end = (block + 1) * BLOCK + 1
             first, self._next = self._next, self._next + count
-            return Arrivals(first, self._next)
+            return Arrivals(first, self._next, self._losses)
+
+    def give_up(self) -> None:
+        """Take the next numbers from a new block."""
+        self._next = self._end = 0
+
+    def are_ours(self, arrivals: "Arrivals") -> bool:
+        """Whether no connection was lost since they were given out."""
+        return arrivals.losses == self.pools.losses
 
     def give_back(self, arrivals: "Arrivals") -> None:
         """Numbers that were not needed, unless others were given out since."""
@@ -115,7 +132,15 @@ class Shared:
     def news(self, dues: dict[int, int], now: int) -> str | None:
         """What to tell the owners of other lanes: what is due soon on them."""
         soon = {way: due for way, due in dues.items() if due <= now + NEWS_US and way not in self.heads.ways}
-        return "due " + " ".join(f"{way}:{due}" for way, due in soon.items()) if soon else None
+        if not soon:
+            return None
+        told = "due " + " ".join(f"{way}:{due}" for way, due in soon.items())
+        return told if len(told) <= NEWS_BYTES_MAX else f"due {EVERYWHERE}:{min(soon.values())}"
+
+    def told(self, way: str, due: int) -> None:
+        """Another node says that something is due on a way, or it does not say on which."""
+        for each in list(self.heads.ways) if way == EVERYWHERE else [int(way)]:
+            self.heads.offer(each, due)
 
     def arrived(self, dues: dict[int, int]) -> None:
         """Something was put onto lanes."""

@@ -85,7 +85,7 @@ class Watch:
         elif kind == "due":
             for each in rest.split():
                 way, _, due = each.partition(":")
-                self._shared.heads.offer(int(way), int(due))
+                self._shared.told(way, int(due))
         elif kind == "new":
             self.followed.hear([int(number) for number in rest.split()])
         elif kind == "made":

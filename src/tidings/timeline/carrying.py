@@ -5,7 +5,7 @@ the first of them leaves. The target keeps how far a passage has come in the sam
 that a passage which was cut off goes on where it was, and nothing comes back that has left the target since.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, get_args
 from zlib import crc32
 
@@ -192,8 +192,15 @@ class Carrier(Protocol):
         """Where it has moved to."""
         ...
 
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> None:
+        """Close it to everybody, look what would be left behind, and mark it as moved, in one transaction.
+
+        What the check raises undoes all of it; `NotOwner` if it is no longer seized.
+        """
+        ...
+
     async def move(self, move: Move | None) -> None:
-        """Mark it as moved, or take that back; from then on nobody changes it, or everybody may again."""
+        """Change the mark of one that has moved, or take it back; then everybody may change it again."""
         ...
 
     async def rest(self) -> Rest:

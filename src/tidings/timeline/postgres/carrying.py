@@ -1,13 +1,13 @@
 """The database as a store from which or into which everything is carried. Its nodes may run while it comes in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 import msgspec
 
 from tidings import crash
 from tidings.domain.destination import is_kafka
-from tidings.domain.errors import Moved, StoreError
+from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.domain.fleet import Report
 from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
@@ -77,18 +77,30 @@ class PostgresCarrier:
         found = await self._call("moved")
         return decode_move(found[0][0]) if found else None
 
-    async def move(self, move: Move | None) -> None:
-        """Any node takes changes, whoever owns the lanes: so the tables themselves are closed."""
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> None:
+        """Any node takes changes, whoever owns the lanes: so the tables themselves are closed.
+
+        The lanes before the tables, as a release locks them; what it put into the outbox is then seen.
+        """
         async with self._shared.pool.transaction() as connection:
-            await rows(connection, self._sql["fence"], (move is not None,))
-            if move is None:
-                await rows(connection, self._sql["stay"])
-            else:
-                await rows(connection, self._sql["mark"], (encode_move(move),))
+            if len(await rows(connection, self._sql["still_ours"], (self._us,))) < self._shared.lanes:
+                raise NotOwner("another node owns lanes of this store")
+            await rows(connection, self._sql["fence"], (True,))
+            check(await self._cargo.rest(connection))
+            await rows(connection, self._sql["mark"], (encode_move(move),))
         crash.point("carry.marked")
 
+    async def move(self, move: Move | None) -> None:
+        if move is not None:
+            await self._call("mark", encode_move(move))
+            return
+        async with self._shared.pool.transaction() as connection:
+            await rows(connection, self._sql["fence"], (False,))
+            await rows(connection, self._sql["stay"])
+
     async def rest(self) -> Rest:
-        return await self._cargo.rest()
+        async with self._shared.pool.connection() as connection:
+            return await self._cargo.rest(connection)
 
     async def cargo(self) -> dict[Kind, int]:
         return await self._cargo.counts()

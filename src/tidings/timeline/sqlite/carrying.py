@@ -1,5 +1,7 @@
 """The file as a store from which or into which everything is carried. The steps are taken by the store's threads."""
 
+from collections.abc import Callable
+
 import apsw
 
 from tidings import crash
@@ -32,6 +34,7 @@ from tidings.timeline.sqlite.worker import Worker
 from tidings.timeline.sqlite.writer import Writer
 
 COPY = "tidings copy"
+_MARK = "INSERT OR REPLACE INTO moved VALUES (1, ?)"
 FOR_EVER = 0  # a moment at which nothing is old enough to be forgotten
 
 
@@ -83,18 +86,27 @@ class SqliteCarrier:
     async def moved(self) -> Move | None:
         return await self._scanning.run(lease.moved, self._scanner)
 
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> None:
+        await self._writing.run(self._leave, move, check)
+
+    def _leave(self, move: Move, check: Callable[[Rest], None]) -> None:
+        with self._writer.transaction() as connection:
+            check(self._cargo.rest(connection))
+            connection.execute(_MARK, (encode_move(move),))
+        crash.point("carry.marked")
+
     async def move(self, move: Move | None) -> None:
         await self._writing.run(self._move, move)
 
     def _move(self, move: Move | None) -> None:
         with self._writer.transaction() as connection:
-            connection.execute("DELETE FROM moved")
-            if move is not None:
-                connection.execute("INSERT INTO moved VALUES (1, ?)", (encode_move(move),))
-        crash.point("carry.marked")
+            if move is None:
+                connection.execute("DELETE FROM moved")
+            else:
+                connection.execute(_MARK, (encode_move(move),))
 
     async def rest(self) -> Rest:
-        return await self._scanning.run(self._cargo.rest)
+        return await self._scanning.run(self._cargo.rest, self._scanner)
 
     async def cargo(self) -> dict[Kind, int]:
         return await self._scanning.run(self._cargo.counts)

@@ -90,6 +90,10 @@ WHERE l.node = %(us)s OR l.token IS NULL OR l.until <= tidings.now()
 -- Give them back.
 UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = %s;
 
+-- name: still_ours
+-- Lock the lanes that we have, in the order in which everybody does.
+SELECT lane FROM tidings.lane WHERE node = %s ORDER BY lane FOR UPDATE;
+
 -- name: fence
 -- Refuse every write, or none.
 SELECT tidings.fence(%s);

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tidings.clock import SystemClock
 from tidings.domain.command import Cancel, Fire, Pause, Priority, Replace, Resume
 from tidings.domain.errors import KeyReused, NotOwner, StoreError
 from tidings.domain.lateness import Lateness
-from tidings.ports import ApiKey, Lane, Part, Receipt, Taken
+from tidings.ports import ApiKey, Lane, Part, Predecessor, Receipt, Taken
 from tidings.testing import eventually
 from tidings.timeline import copying
 from tidings.timeline.carrying import HasMoved, Progress
@@ -328,6 +329,25 @@ async def test_what_a_server_hands_over_while_the_copier_stands_still_is_not_lef
         await Passage(carrier, target.carrier(), "there", SystemClock(), quiet).run()
     assert await carrier.moved() is None
     assert await (await on_its_way(node)).outbox() == (0, 1)
+
+
+async def test_a_store_knows_all_whose_place_it_has_taken(places: Places) -> None:
+    """And where their outboxes ended: Kafka knows them by their names."""
+    way = [places.new(kind) for kind in ("sqlite", "postgres", "sqlite")]
+    stores = [await live(await places.open(place)) for place in way]
+    ends = []
+    for source, target in pairwise(stores):
+        await applied(source, add(f"of {source.identity}", NOW, topic="kafka:orders"))
+        await drain(source)
+        await (await on_its_way(source)).settle(1)
+        ends.append(Predecessor(source.identity, tuple([(await lane.outbox())[1] for lane in source.lanes()])))
+        for store in (source, target):
+            await store.resign()
+        await copied(source, target)
+        await live(target)
+    assert [sorted(each.outboxes) for each in ends] == [[1], [0, 0, 0, 1]]
+    assert list((await places.open(way[2])).predecessors) == ends
+    assert list((await places.open(way[1], moved_too=True)).predecessors) == ends[:1]
 
 
 async def test_a_database_that_has_moved_takes_no_change_of_any_kind(places: Places) -> None:

@@ -76,10 +76,9 @@ class Passage:
         await self._check_requests()
         move = Move(secrets.token_hex(8), self._to, self._target.identity, self._clock.now())
         try:
-            await self._source.leave(move, partial(_check, leave_log=leave_log))
+            return await self._source.leave(move, partial(_check, leave_log=leave_log))
         except NotOwner:
             raise Refused("a server has begun to run on the store to copy from: stop it first") from None
-        return move
 
     async def _check_requests(self) -> None:
         """Where requests come from Kafka, nodes that read them before their place is known would read them again."""
@@ -93,6 +92,7 @@ class Passage:
             )
 
     async def _carry(self, move: Move, cargo: dict[Kind, int]) -> Progress:
+        await self._target.begin(move.passage, move.predecessors)
         progress = await self._target.progress(move.passage)
         self._tell(progress, cargo)
         while (load := await self._source.carry_out(progress.after)) is not None:

@@ -9,7 +9,7 @@ from tidings import crash
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.domain.fleet import Report
-from tidings.ports import ApiKey
+from tidings.ports import ApiKey, Predecessor
 from tidings.timeline.carrying import (
     Carried,
     CarriedPosition,
@@ -26,6 +26,7 @@ from tidings.timeline.carrying import (
     encode_move,
     encode_progress,
     land,
+    predecessors_of,
 )
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.cargo import Cargo
@@ -77,18 +78,23 @@ class PostgresCarrier:
         found = await self._call("moved")
         return decode_move(found[0][0]) if found else None
 
-    async def leave(self, move: Move, check: Callable[[Rest], None]) -> None:
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> Move:
         """Any node takes changes, whoever owns the lanes: so the tables themselves are closed.
 
         The lanes before the tables, as a release locks them; what it put into the outbox is then seen.
         """
         async with self._shared.pool.transaction() as connection:
-            if len(await rows(connection, self._sql["still_ours"], (self._us,))) < self._shared.lanes:
+            ours = await rows(connection, self._sql["still_ours"], (self._us,))
+            if len(ours) < self._shared.lanes:
                 raise NotOwner("another node owns lanes of this store")
             await rows(connection, self._sql["fence"], (True,))
             check(await self._cargo.rest(connection))
+            this = Predecessor(self.identity, tuple(end for (end,) in ours))
+            line = (*predecessors_of(await rows(connection, self._sql["passages"])), this)
+            move = msgspec.structs.replace(move, predecessors=line)
             await rows(connection, self._sql["mark"], (encode_move(move),))
         crash.point("carry.marked")
+        return move
 
     async def move(self, move: Move | None) -> None:
         if move is not None:
@@ -111,6 +117,9 @@ class PostgresCarrier:
 
     async def carry_out(self, after: str | None) -> Load | None:
         return await self._cargo.load(after)
+
+    async def begin(self, passage: str, predecessors: Sequence[Predecessor]) -> None:
+        await self._call("begin_progress", passage, encode_progress(Progress(predecessors=tuple(predecessors))))
 
     async def progress(self, passage: str) -> Progress:
         return _progress(await self._call("progress", passage))
@@ -135,7 +144,6 @@ class PostgresCarrier:
 
     async def _carry_in(self, passage: str, before: Progress, load: Load, now: int) -> Progress:
         async with self._shared.pool.transaction() as connection:
-            await rows(connection, self._sql["begin_progress"], (passage, encode_progress(Progress())))
             known = _progress(await rows(connection, self._sql["lock_progress"], (passage,)))
             if known.after != before.after:
                 raise Moved("another copy is under way")

@@ -1,10 +1,11 @@
 """What the parts of a store share: its options and names, arrival numbers, and the lanes that this process owns."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from tidings.ports import Predecessor
 from tidings.timeline.postgres.database import inside, queries
 from tidings.timeline.postgres.heads import Heads
 from tidings.timeline.postgres.names import Names
@@ -74,6 +75,7 @@ class Shared:
         self.parts = partitions // lanes
         self.created = created
         self.identity = identity
+        self.predecessors: Sequence[Predecessor] = ()
         self.names = Names(pool, options.schema, lanes, partitions)
         self.heads = Heads(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}

@@ -1,13 +1,14 @@
 """The file as a store from which or into which everything is carried. The steps are taken by the store's threads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import apsw
+import msgspec
 
 from tidings import crash
 from tidings.domain.errors import Moved, StoreError
 from tidings.domain.fleet import Report
-from tidings.ports import ApiKey
+from tidings.ports import ApiKey, Predecessor
 from tidings.timeline.carrying import (
     Carried,
     CarriedPosition,
@@ -23,6 +24,7 @@ from tidings.timeline.carrying import (
     encode_move,
     encode_progress,
     land,
+    predecessors_of,
 )
 from tidings.timeline.sqlite import lease, outbox, single
 from tidings.timeline.sqlite.cargo import Cargo
@@ -86,14 +88,19 @@ class SqliteCarrier:
     async def moved(self) -> Move | None:
         return await self._scanning.run(lease.moved, self._scanner)
 
-    async def leave(self, move: Move, check: Callable[[Rest], None]) -> None:
-        await self._writing.run(self._leave, move, check)
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> Move:
+        return await self._writing.run(self._leave, move, check)
 
-    def _leave(self, move: Move, check: Callable[[Rest], None]) -> None:
+    def _leave(self, move: Move, check: Callable[[Rest], None]) -> Move:
         with self._writer.transaction() as connection:
             check(self._cargo.rest(connection))
+            _, end = outbox.span(connection)
+            passages = connection.execute("SELECT progress FROM carried")
+            line = (*predecessors_of(passages), Predecessor(self.identity, (end,)))
+            move = msgspec.structs.replace(move, predecessors=line)
             connection.execute(_MARK, (encode_move(move),))
         crash.point("carry.marked")
+        return move
 
     async def move(self, move: Move | None) -> None:
         await self._writing.run(self._move, move)
@@ -116,6 +123,14 @@ class SqliteCarrier:
 
     async def carry_out(self, after: str | None) -> Load | None:
         return await self._scanning.run(self._cargo.load, after)
+
+    async def begin(self, passage: str, predecessors: Sequence[Predecessor]) -> None:
+        await self._writing.run(self._begin, passage, predecessors)
+
+    def _begin(self, passage: str, predecessors: Sequence[Predecessor]) -> None:
+        progress = encode_progress(Progress(predecessors=tuple(predecessors)))
+        with self._writer.transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO carried VALUES (?, ?)", (passage, progress))
 
     async def progress(self, passage: str) -> Progress:
         return await self._scanning.run(_progress, self._scanner, passage)

@@ -91,8 +91,8 @@ WHERE l.node = %(us)s OR l.token IS NULL OR l.until <= tidings.now()
 UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = %s;
 
 -- name: still_ours
--- Lock the lanes that we have, in the order in which everybody does.
-SELECT lane FROM tidings.lane WHERE node = %s ORDER BY lane FOR UPDATE;
+-- Lock the lanes that we have, in the order in which everybody does: where their outboxes end.
+SELECT outbox_next FROM tidings.lane WHERE node = %s ORDER BY lane FOR UPDATE;
 
 -- name: fence
 -- Refuse every write, or none.
@@ -113,6 +113,10 @@ INSERT INTO tidings.moved (move) VALUES (%s) ON CONFLICT (one) DO UPDATE SET mov
 -- name: progress
 -- How far a passage has come.
 SELECT progress FROM tidings.carried WHERE passage = %s;
+
+-- name: passages
+-- All that came from other stores.
+SELECT progress FROM tidings.carried;
 
 -- name: begin_progress
 -- A passage begins.

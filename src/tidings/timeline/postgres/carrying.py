@@ -112,8 +112,7 @@ class PostgresCarrier:
         return await self._cargo.counts()
 
     async def positions(self) -> dict[tuple[str, int], int]:
-        found = await self._shared.pool.read(self._shared.inside("SELECT topic, partition, next FROM tidings.source"))
-        return {(topic, partition): following for topic, partition, following in found}
+        return await self._shared.positions()
 
     async def carry_out(self, after: str | None) -> Load | None:
         return await self._cargo.load(after)
@@ -125,22 +124,16 @@ class PostgresCarrier:
         return _progress(await self._call("progress", passage))
 
     async def carry_in(self, passage: str, before: Progress, load: Load, now: int) -> Progress:
-        await self._make_names(load.things)
+        for tenant, topic in await self._shared.names.make_all(
+            {(thing.tenant, thing.topic): None for thing in load.things if isinstance(thing, Carried)}
+        ):
+            raise StoreError(f"{tenant} has too many topics here for {topic}: the rest cannot be moved")
         for _ in range(TRIES_MAX):
             try:
                 return await self._carry_in(passage, before, load, now)
             except (Quicker, Contended):  # a node was quicker with one of the ids: look at it again
                 continue
         return await self._carry_in(passage, before, load, now)
-
-    async def _make_names(self, things: Sequence[Thing]) -> None:
-        """New tenants and topics are made before, in a transaction of their own."""
-        names = self._shared.names
-        for tenant, topic in {(thing.tenant, thing.topic) for thing in things if isinstance(thing, Carried)}:
-            if names.missing(tenant, topic):
-                if not names.may_open(tenant, topic):
-                    raise StoreError(f"{tenant} has too many topics here for {topic}: the rest cannot be moved")
-                await names.make(tenant, topic)
 
     async def _carry_in(self, passage: str, before: Progress, load: Load, now: int) -> Progress:
         async with self._shared.pool.transaction() as connection:

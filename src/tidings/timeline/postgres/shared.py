@@ -89,6 +89,11 @@ class Shared:
         """A statement for our schema."""
         return inside(self.options.schema, statement)
 
+    async def positions(self) -> dict[tuple[str, int], int]:
+        """How far the partitions of Kafka's request topics have been taken in."""
+        found = await self.pool.read(self.inside("SELECT topic, partition, next FROM tidings.source"))
+        return {(topic, partition): following for topic, partition, following in found}
+
     # Arrival numbers
 
     async def arrivals(self, count: int) -> "Arrivals":

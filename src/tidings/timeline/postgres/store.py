@@ -130,8 +130,7 @@ class PostgresStore:
         return asyncio.ensure_future(self._intake.apply(commands, now, receipt, taken))
 
     async def positions(self) -> dict[tuple[str, int], int]:
-        found = await self._pool.read(self._shared.inside("SELECT topic, partition, next FROM tidings.source"))
-        return {(topic, partition): following for topic, partition, following in found}
+        return await self._shared.positions()
 
     async def tend(self, now: int) -> bool:
         return await self._retention.trim(self.lanes(), now)

@@ -197,6 +197,10 @@ class Faults:
         """The longest that lanes went without an owner, while nothing else was wrong."""
         return max((taken.owned_s for taken in self.times if taken.kind in kinds and taken.lanes), default=0.0)
 
+    def longest_free_s(self, kind: str) -> float:
+        """The longest that lanes which were handed over were nobody's, while nothing else was wrong."""
+        return max((taken.free_s for taken in self.times if taken.kind == kind and taken.lanes), default=0.0)
+
     def table(self) -> str:
         """Faults by kind, and how long lanes were without an owner and without a release."""
         lines = [f"{'fault':<42}{'times':>6}{'refused':>9}"]

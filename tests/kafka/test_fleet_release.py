@@ -130,3 +130,10 @@ async def test_what_is_on_its_way_is_so_for_every_node(fleet: Fleet) -> None:
 
     await eventually(all_landed, READ_S_MAX)
     await burst.all_seen_once()
+
+
+async def test_the_log_says_which_lanes_release_to_kafka(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tidings.kafka")
+    await fleet.start()
+    wanted = {f"lane {number} releases to Kafka" for number in range(LANES)}
+    await eventually(lambda: wanted <= {record.getMessage() for record in caplog.records}, timeout_s=READ_S_MAX)

@@ -5,8 +5,8 @@ the first of them leaves. The target keeps how far a passage has come in the sam
 that a passage which was cut off goes on where it was, and nothing comes back that has left the target since.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol, get_args
 from zlib import crc32
 
 import msgspec
@@ -16,7 +16,7 @@ from tidings.domain.errors import StoreError
 from tidings.domain.message import unpack
 from tidings.domain.schedule import Event
 from tidings.domain.when import Once
-from tidings.ports import ApiKey
+from tidings.ports import ApiKey, Predecessor
 from tidings.timeline.terms import Terms
 
 LOAD_ROWS = 1_000
@@ -109,6 +109,7 @@ class Progress(msgspec.Struct, frozen=True):
     conflicts: dict[str, int] = {}
     fired: int = 0
     named: tuple[str, ...] = ()
+    predecessors: tuple[Predecessor, ...] = ()
 
     def landed(self, load: Load, landings: Sequence[Landing]) -> "Progress":
         """The same after one more load."""
@@ -122,7 +123,7 @@ class Progress(msgspec.Struct, frozen=True):
                 named.append(name_of(thing))
             elif landing == "moved" and isinstance(thing, Carried):
                 fired += len(thing.extras)
-        return Progress(load.after, moved, left, conflicts, fired, tuple(named))
+        return Progress(load.after, moved, left, conflicts, fired, tuple(named), self.predecessors)
 
     def seen(self, kind: Kind) -> int:
         """How many of a kind have been looked at."""
@@ -137,6 +138,7 @@ class Move(msgspec.Struct, frozen=True):
     identity: str
     at: int
     done: bool = False
+    predecessors: tuple[Predecessor, ...] = ()
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -192,8 +194,16 @@ class Carrier(Protocol):
         """Where it has moved to."""
         ...
 
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> Move:
+        """Close it to everybody, look what would be left behind, and mark it as moved, in one transaction.
+
+        What the check raises undoes all of it; `NotOwner` if it is no longer seized. Answers the mark with the
+        predecessors that the target will have: those of this store, and itself.
+        """
+        ...
+
     async def move(self, move: Move | None) -> None:
-        """Mark it as moved, or take that back; from then on nobody changes it, or everybody may again."""
+        """Change the mark of one that has moved, or take it back; then everybody may change it again."""
         ...
 
     async def rest(self) -> Rest:
@@ -210,6 +220,10 @@ class Carrier(Protocol):
 
     async def carry_out(self, after: str | None) -> Load | None:
         """The load that follows a place, in an order that stays the same; None at the end."""
+        ...
+
+    async def begin(self, passage: str, predecessors: Sequence[Predecessor]) -> None:
+        """A passage into this store begins, or goes on: note whose place it takes."""
         ...
 
     async def progress(self, passage: str) -> Progress:
@@ -260,6 +274,15 @@ def land(brought: Carried, generation: int, content: bytes, accepted: int, at: i
     if content == brought.content or brought.state in FINISHED:
         return "left"
     return "conflict"
+
+
+def predecessors_of(passages: Iterable[Sequence[Any]]) -> tuple[Predecessor, ...]:
+    """Whose place a store takes, by the rows that it keeps of passages into it; of each store what it was last."""
+    known: dict[str, Predecessor] = {}
+    for (passage,) in passages:
+        for each in decode_progress(passage).predecessors:
+            known[each.identity] = max(each, known.get(each.identity, each), key=lambda one: one.outboxes)
+    return tuple(known.values())
 
 
 encode_progress = msgspec.msgpack.Encoder().encode

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from tidings.clock import Clock
-from tidings.domain.errors import Moved, StoreError, TidingsError
+from tidings.domain.errors import Moved, NotOwner, StoreError, TidingsError
 from tidings.timeline.carrying import KINDS, Carrier, Kind, Load, Move, Progress, Rest
 
 LEASE_US = 5_000_000
@@ -60,9 +61,9 @@ class Passage:
         move = await self._source.moved()
         if move is not None and move.identity != self._target.identity:
             raise Refused(f"this store is on its way to {move.to} already: copy it there, or take it back first")
-        rest = await self._source.rest()
         if move is None:
-            move = await self._begin(rest, leave_log=leave_log)
+            move = await self._begin(leave_log=leave_log)
+        rest = await self._source.rest()
         cargo = await self._source.cargo()
         progress = await self._carry(move, cargo)
         _verify(progress, cargo)
@@ -70,13 +71,14 @@ class Passage:
             await self._source.move(msgspec.structs.replace(move, done=True))
         return Copied(progress, cargo, rest)
 
-    async def _begin(self, rest: Rest, *, leave_log: bool) -> Move:
+    async def _begin(self, *, leave_log: bool) -> Move:
         """From here on the source is nobody's: marked before anything leaves it."""
-        _check(rest, leave_log=leave_log)
         await self._check_requests()
         move = Move(secrets.token_hex(8), self._to, self._target.identity, self._clock.now())
-        await self._source.move(move)
-        return move
+        try:
+            return await self._source.leave(move, partial(_check, leave_log=leave_log))
+        except NotOwner:
+            raise Refused("a server has begun to run on the store to copy from: stop it first") from None
 
     async def _check_requests(self) -> None:
         """Where requests come from Kafka, nodes that read them before their place is known would read them again."""
@@ -90,6 +92,7 @@ class Passage:
             )
 
     async def _carry(self, move: Move, cargo: dict[Kind, int]) -> Progress:
+        await self._target.begin(move.passage, move.predecessors)
         progress = await self._target.progress(move.passage)
         self._tell(progress, cargo)
         while (load := await self._source.carry_out(progress.after)) is not None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from tidings import crash
+from tidings import crash, ports
 from tidings.bus.kafka.lane import Estranged, Lane, LaneLost
 from tidings.bus.kafka.markers import Marker
 from tidings.bus.kafka.thread import OwnThread
@@ -16,7 +16,6 @@ from tidings.domain.destination import join
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Released
 from tidings.domain.schedule import Outgoing
-from tidings.ports import Outbox
 
 BATCH_ROWS_MAX = 8_000
 AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
@@ -33,7 +32,7 @@ class Forwarder:
     """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
 
     def __init__(
-        self, outbox: Outbox, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool], turns: Turns
+        self, outbox: ports.Lane, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool], turns: Turns
     ) -> None:
         self._outbox = outbox
         self._turns = turns
@@ -97,13 +96,13 @@ class Forwarder:
 
     def _is_well(self) -> None:
         if self.problem is not None:
-            logger.info("releases to Kafka")
+            logger.info("lane %d releases to Kafka", self._outbox.number)
         self.problem, self.has_begun = None, True
         self._outbox.shut(False)
 
     async def _lost(self, reason: str) -> None:
         if self.problem in {None, NOT_YET}:
-            logger.warning("does not release to Kafka now, tries again: %s", reason)
+            logger.warning("lane %d does not release to Kafka now, tries again: %s", self._outbox.number, reason)
         self.problem = reason
         self.failures += 1
         self._outbox.shut(True)
@@ -127,7 +126,8 @@ class Forwarder:
                 await self._catch_up(start, marker.next)
             start = max(start, marker.next)
         elif first and self._lane.is_marked:
-            logger.warning("there is no progress on Kafka: what left in the last second may leave again")
+            lost = "there is no progress of lane %d on Kafka: what left in the last second may leave again"
+            logger.warning(lost, self._outbox.number)
         self._pass(start)
         return start
 

@@ -89,14 +89,8 @@ class Intake:
 
     async def _make_names(self, commands: Sequence[Command]) -> None:
         """New tenants and topics are made before, in a transaction of their own."""
-        names = self._shared.names
-        seen: set[tuple[str, str]] = set()
-        for command in commands:
-            add = command.add if isinstance(command, Replace) else command
-            if isinstance(add, Add) and (add.tenant, add.topic) not in seen:
-                seen.add((add.tenant, add.topic))
-                if names.missing(add.tenant, add.topic) and names.may_open(add.tenant, add.topic):
-                    await names.make(add.tenant, add.topic)
+        adds = (command.add if isinstance(command, Replace) else command for command in commands)
+        await self._shared.names.make_all({(add.tenant, add.topic): None for add in adds if isinstance(add, Add)})
 
     async def _schedule(self, adds: "Sequence[Command]", now: int) -> list[Outcome] | None:
         """New one-shots; None if an id is known, and nothing was done."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from tidings.domain.destination import is_kafka
 from tidings.timeline.postgres.database import inside
@@ -80,6 +80,16 @@ class Names:
         """Whether a topic is there, or the tenant may have one more."""
         number = self.tenants.get(tenant)
         return number is None or (number, topic) in self.topics or self._counts[number] < TOPICS_PER_TENANT_MAX
+
+    async def make_all(self, destinations: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Have these topics, in this order; answers those whose tenants may not have one more."""
+        refused = []
+        for tenant, topic in destinations:
+            if not self.may_open(tenant, topic):
+                refused.append((tenant, topic))
+            elif self.missing(tenant, topic):
+                await self.make(tenant, topic)
+        return refused
 
     async def make(self, tenant: str, topic: str) -> None:
         """Have a tenant and a topic of it, durably; they stay, whatever becomes of what they were made for."""

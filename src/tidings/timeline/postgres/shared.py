@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from tidings.domain.errors import StoreError
+from tidings.ports import Predecessor
 from tidings.timeline.postgres.database import inside, queries
 from tidings.timeline.postgres.heads import Heads
 from tidings.timeline.postgres.names import Names
@@ -82,6 +83,7 @@ class Shared:
         self.parts = partitions // lanes
         self.created = created
         self.identity = identity
+        self.predecessors: Sequence[Predecessor] = ()
         self.names = Names(pools.first, options.schema, lanes, partitions)
         self.heads = Heads(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
@@ -94,6 +96,11 @@ class Shared:
     def inside(self, statement: str) -> str:
         """A statement for our schema."""
         return inside(self.options.schema, statement)
+
+    async def positions(self) -> dict[tuple[str, int], int]:
+        """How far the partitions of Kafka's request topics have been taken in."""
+        found = await self.pool.read(self.inside("SELECT topic, partition, next FROM tidings.source"))
+        return {(topic, partition): following for topic, partition, following in found}
 
     # Arrival numbers
 

@@ -14,8 +14,8 @@ from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.fleet import Fleet, LaneState, Node, Report
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Receipt, Taken
-from tidings.timeline.carrying import HasMoved, decode_move
+from tidings.ports import ApiKey, Count, Predecessor, Receipt, Taken
+from tidings.timeline.carrying import HasMoved, decode_move, predecessors_of
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading
 from tidings.timeline.postgres.carrying import PostgresCarrier
@@ -88,7 +88,9 @@ class PostgresStore:
                 if moved and not moved_too:
                     raise HasMoved(decode_move(moved[0][0]))
                 ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
+                passages = await rows(connection, inside(schema, "SELECT progress FROM tidings.carried"))
             shared = Shared(pools, chosen, lanes, partitions, created, identity)
+            shared.predecessors = predecessors_of(passages)
             await shared.names.load()
             store = cls(pools, shared, clock or SystemClock())
             await store._measure()
@@ -113,6 +115,10 @@ class PostgresStore:
     def identity(self) -> str:
         return self._shared.identity
 
+    @property
+    def predecessors(self) -> Sequence[Predecessor]:
+        return self._shared.predecessors
+
     def carrier(self) -> PostgresCarrier:
         """The way in and out for everything at once."""
         return PostgresCarrier(self._shared)
@@ -125,8 +131,7 @@ class PostgresStore:
         return asyncio.ensure_future(self._intake.apply(commands, now, receipt, taken))
 
     async def positions(self) -> dict[tuple[str, int], int]:
-        found = await self._pool.read(self._shared.inside("SELECT topic, partition, next FROM tidings.source"))
-        return {(topic, partition): following for topic, partition, following in found}
+        return await self._shared.positions()
 
     async def tend(self, now: int) -> bool:
         return await self._retention.trim(self.lanes(), now)

@@ -96,6 +96,10 @@ FROM free f WHERE f.lane = l.lane AND f.token IS NOT DISTINCT FROM l.token RETUR
 WITH gone AS (DELETE FROM tidings.copier WHERE node = %(us)s OR until < tidings.now() - 60000000)
 UPDATE tidings.lane SET token = NULL, node = NULL WHERE node = %(us)s;
 
+-- name: still_ours
+-- Lock the lanes that we have, in the order in which everybody does: where their outboxes end.
+SELECT outbox_next FROM tidings.lane WHERE node = %s ORDER BY lane FOR UPDATE;
+
 -- name: fence
 -- Refuse every write, or none.
 SELECT tidings.fence(%s);
@@ -115,6 +119,10 @@ INSERT INTO tidings.moved (move) VALUES (%s) ON CONFLICT (one) DO UPDATE SET mov
 -- name: progress
 -- How far a passage has come.
 SELECT progress FROM tidings.carried WHERE passage = %s;
+
+-- name: passages
+-- All that came from other stores.
+SELECT progress FROM tidings.carried;
 
 -- name: begin_progress
 -- A passage begins.

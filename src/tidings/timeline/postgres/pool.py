@@ -88,7 +88,7 @@ class Pool:
             except psycopg.Error as error:
                 if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
                     await connection.close()  # it was the primary once; the next one is looked for anew
-                raise explained(error) from error
+                raise explained(error, connection) from error
             finally:
                 await self._give_back(connection)
 

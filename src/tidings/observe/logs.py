@@ -127,7 +127,8 @@ class FactLog:
         elif fact.reason:
             text = f"{fact.reason}, and others took over: {text} now"
         level = logging.WARNING if fact.reason else logging.INFO
-        logger.log(level, "%s", text, extra={"fact": "standing", "owner": fact.owner, "lanes": fact.lanes})
+        extra = {"fact": "standing", "owner": fact.owner, "lanes": fact.lanes, "reason": fact.reason}
+        logger.log(level, "%s", text, extra=extra)
 
     def flush(self) -> None:
         """Log what has gathered."""

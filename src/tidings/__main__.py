@@ -24,20 +24,20 @@ class NodeHooks:
 
         return run_node(config)
 
-    def create_key(self, store: str, name: str, tenant: str, admin: bool) -> str:
+    def create_key(self, store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
         from tidings.node import create_key
 
-        return create_key(store, name, tenant, admin)
+        return create_key(store, schema, name, tenant, admin)
 
-    def list_keys(self, store: str) -> "list[ApiKey]":
+    def list_keys(self, store: str, schema: str | None) -> "list[ApiKey]":
         from tidings.node import list_keys
 
-        return list_keys(store)
+        return list_keys(store, schema)
 
-    def revoke_key(self, store: str, name: str) -> bool:
+    def revoke_key(self, store: str, schema: str | None, name: str) -> bool:
         from tidings.node import revoke_key
 
-        return revoke_key(store, name)
+        return revoke_key(store, schema, name)
 
     def migrate_store(self, store: str, schema: str, check: bool, tell: "Callable[[Done], None]") -> "Plan":
         from tidings.node import migrate_store

@@ -15,7 +15,7 @@ from tidings.dispatch.owner import Owner
 from tidings.dispatch.pace import Pacing
 from tidings.domain.command import Add, Command, Outcome, Replace
 from tidings.domain.destination import Bus
-from tidings.domain.errors import Invalid, NotOwner
+from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
 from tidings.domain.fleet import Fleet, Report
 from tidings.domain.request import Limits, Request
@@ -127,7 +127,9 @@ class Engine:
         return self.admission.admit(tenant, request, now, reuse=reuse)
 
     async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
-        """Commit commands durably, in order, and answer each."""
+        """Commit commands durably, in order, and answer each; at once where the store is known not to answer."""
+        if trouble := self.owner.trouble():
+            raise StoreError(trouble)
         return await self.intake.submit(commands, receipt)
 
     async def take(

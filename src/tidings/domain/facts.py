@@ -49,11 +49,15 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
-    """This node began or ceased to take changes, or other lanes than before are its own: those that it releases now."""
+    """This node began or ceased to take changes, or other lanes than before are its own: those that it releases now.
+
+    A reason is told where something is amiss: the store does not answer, or this process stood still.
+    """
 
     at: int
     owner: bool
     lanes: tuple[int, ...] = ()
+    reason: str = ""
 
 
 Fact = Changed | Released | Handed | Missed | Refused | Standing

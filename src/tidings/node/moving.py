@@ -14,7 +14,7 @@ from tidings.config.addresses import is_postgres
 from tidings.config.settings import Store
 from tidings.domain.errors import Invalid, NotFound
 from tidings.edges.cli.program import program
-from tidings.node.stores import MEMORY, CannotStart, check_address, file_of, open_store, shown
+from tidings.node.stores import MEMORY, CannotStart, address_of, check_address, file_of, open_store, shown
 from tidings.timeline.carrying import Carrier, Kind, Move, Progress
 from tidings.timeline.copying import Passage, Tell
 from tidings.timeline.copying import take_back as take_back_from
@@ -22,8 +22,6 @@ from tidings.timeline.layouts import Done, Plan
 
 if TYPE_CHECKING:
     from tidings.timeline.postgres.migration import Migration
-
-SQLITE = "sqlite:"
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -107,7 +105,7 @@ def take_back(source: str, schema: str) -> Move:
 
 def _address(store: str) -> str:
     """A store as `serve` names it: the file of `sqlite:tidings.db`, or the URL of a database."""
-    path = store.removeprefix(SQLITE)
+    path = address_of(store)
     if path == MEMORY:
         raise Invalid("store", "what is in memory ends with its server: name a file, or the URL of a database")
     check_address(path, Config())

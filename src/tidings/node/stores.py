@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.clock import Clock
 from tidings.config import Config
-from tidings.config.addresses import is_postgres, scheme_of, without_password
+from tidings.config.addresses import check_store, is_postgres, without_password
 from tidings.domain.errors import Invalid, TidingsError
 from tidings.domain.iso8601 import format_instant
 from tidings.edges.cli.program import program
@@ -35,6 +35,7 @@ async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool
 
     One that has moved to another place is opened only for who moves it.
     """
+    path = address_of(path)
     check_address(path, config)
     options: dict[str, Any] = {
         "partitions": config.log.partitions,
@@ -86,11 +87,16 @@ def _advised(path: str, schema: str) -> Iterator[None]:
         ) from None
 
 
+def address_of(store: str) -> str:
+    """The address that somebody has written."""
+    try:
+        return check_store(store)
+    except ValueError as error:
+        raise Invalid("store", str(error)) from None
+
+
 def check_address(path: str, config: Config) -> None:
     """Refuse what can be told before anything is opened."""
-    scheme = scheme_of(path)
-    if scheme is not None and not is_postgres(path):
-        raise Invalid("store", f"{scheme}:// is no store: name a file, or postgres://user:password@host:5432/database")
     if not is_postgres(path) and "dispatch" not in config.node.roles:
         text = "without dispatch nothing would be released: of a file, or in memory, one process does everything"
         raise Invalid("node.roles", f"{text}. Add dispatch, or share a PostgreSQL between several nodes")

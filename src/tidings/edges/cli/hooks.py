@@ -19,15 +19,15 @@ class Hooks(Protocol):
         """Serve until told to stop; answers the exit code."""
         ...
 
-    def create_key(self, store: str, name: str, tenant: str, admin: bool) -> str:
+    def create_key(self, store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
         """Make a key and answer it: only its digest is kept."""
         ...
 
-    def list_keys(self, store: str) -> "list[ApiKey]":
+    def list_keys(self, store: str, schema: str | None) -> "list[ApiKey]":
         """The keys by name."""
         ...
 
-    def revoke_key(self, store: str, name: str) -> bool:
+    def revoke_key(self, store: str, schema: str | None, name: str) -> bool:
         """Forget a key; False if there is none of that name."""
         ...
 

@@ -8,12 +8,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 from psycopg import sql
 
 from tidings import __version__
 from tidings.domain.errors import Invalid
 from tidings.timeline.layouts import Layouts, OldLayout, Plan, by_version
 from tidings.timeline.postgres.database import Connection, inside
+from tidings.timeline.postgres.errors import not_allowed
 
 LANES_MAX = 256
 PARTITIONS_MAX = 1_024
@@ -144,4 +146,7 @@ async def _make_schema(connection: Connection, schema: str) -> None:
     """Unless it is there: whoever was given one need not be allowed to make one."""
     found = await connection.execute("SELECT to_regnamespace(quote_ident(%s))", (schema,))
     if await found.fetchone() == (None,):
-        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        try:
+            await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise not_allowed(error, connection.info.user, missing=schema) from error

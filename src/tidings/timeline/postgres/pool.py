@@ -109,7 +109,7 @@ class Pool:
                 if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
                     await connection.close()  # it was the primary once; the next one is looked for anew
                 self.losses += connection.closed
-                raise explained(error) from error
+                raise explained(error, connection) from error
             finally:
                 await self._give_back(connection)
 

@@ -7,13 +7,16 @@ from tidings import tasks
 
 
 async def test_a_cancel_that_is_lost_is_said_again() -> None:
+    begun = asyncio.Event()
+
     async def deaf_once() -> None:
+        begun.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         await asyncio.Event().wait()
 
     task = asyncio.create_task(deaf_once())
-    await asyncio.sleep(0)
+    await begun.wait()
     await asyncio.wait_for(tasks.end([task]), 10)
     assert task.cancelled()
 

@@ -172,7 +172,7 @@ async def test_a_kill_is_made_good(
 async def test_an_index_that_was_left_half_built_is_built_anew(
     postgres: Postgres, schema_of_today: str, layouts: Path
 ) -> None:
-    building = f"SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%{schema_of_today}.%'"
+    building = f"SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%{schema_of_today}%'"
     half = "SELECT 1 FROM pg_index WHERE indexrelid = to_regclass(%s) AND NOT indisvalid"
     with contextlib.closing(psycopg.connect(postgres.dsn)) as reader, postgres.connect() as connection:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

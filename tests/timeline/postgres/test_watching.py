@@ -63,7 +63,7 @@ async def test_lanes_are_handed_over_after_they_were_taken(
         acquiring = asyncio.create_task(store.acquire(0, LEASE_US))
         await eventually(lambda: connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone())
         resigning = asyncio.create_task(store.resign())
-        await asyncio.sleep(0)
+        await eventually(store._acquiring.locked)
     await asyncio.gather(acquiring, resigning)
     with postgres.connect() as connection:
         owned = connection.execute(f"SELECT count(*) FROM {schema}.lane WHERE token IS NOT NULL".encode())

@@ -13,6 +13,7 @@ from tests.servers.fixtures import postgres
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
 from tidings.bus.kafka.lane import Estranged
+from tidings.config.addresses import Place
 from tidings.domain.request import Request
 from tidings.node.moving import copy_store, take_back
 from tidings.testing import eventually
@@ -33,7 +34,8 @@ async def schedule(site: Site, topic: str, count: int, at: str | None = None) ->
 
 
 async def copy(file: Path, postgres: Postgres, name: str) -> None:
-    await asyncio.to_thread(copy_store, f"sqlite:{file}", postgres.dsn, schema_of(name), False, lambda *_: None)
+    target = Place(postgres.dsn, schema_of(name))
+    await asyncio.to_thread(copy_store, Place(f"sqlite:{file}"), target, False, lambda *_: None)
 
 
 async def ends_estranged(site: Site, text: str) -> None:
@@ -61,7 +63,7 @@ async def test_nodes_on_the_new_store_go_on_where_the_file_was(
         sent += await schedule(nodes[1], topic, MESSAGES, at="+1s")
         records = await nodes[1].read(topic, len(sent))
         assert Counter((record.value() or b"").decode() for record in records) == Counter(sent)
-    await asyncio.to_thread(take_back, f"sqlite:{tmp_path / 'site.db'}", schema_of(name))
+    await asyncio.to_thread(take_back, Place(f"sqlite:{tmp_path / 'site.db'}"))
     async with opened(broker, tmp_path, name=name) as site:
         await ends_estranged(site, "belongs to another store")
 

@@ -1,6 +1,7 @@
 """The address of a store: what it may look like, and how it is shown. A URL's password is shown to nobody."""
 
 import re
+from typing import NamedTuple
 from urllib.parse import quote
 
 POSTGRES = ("postgres://", "postgresql://")
@@ -14,6 +15,13 @@ _PARAMETERS = re.compile(
     r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=", re.IGNORECASE
 )
 _SECRET = re.compile(rf"([?&](?:{'|'.join(SECRETS)})=)[^&#]*", re.IGNORECASE)
+
+
+class Place(NamedTuple):
+    """A store as somebody names it; what is left out is what the settings say."""
+
+    store: str | None
+    schema: str | None = None
 
 
 def is_postgres(path: str) -> bool:

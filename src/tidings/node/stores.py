@@ -64,27 +64,37 @@ async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool
 @contextlib.contextmanager
 def _advised(path: str, schema: str) -> Iterator[None]:
     """Say how to go on with a store that cannot be used as it is."""
-    named = quote(shown(path)) + ("" if schema == SCHEMA else f" --schema {schema}")
+    named, other = quote(shown(path)), other_schema(path, schema)
+    source = named + ("" if other is None else f" --from-schema {other}")
     try:
         yield
     except OldLayout as old:
         raise CannotStart(
             f"{old}\nbring it up to date, while nodes of the older version run:  {program()} migrate --store {named}"
+            + ("" if other is None else f" --schema {other}")
         ) from None
     except HasMoved as gone:
         move = gone.move
         to = quote(move.to)
+        hidden = "\n(a password is not shown: add it)" if is_postgres(path) or is_postgres(move.to) else ""
         if not move.done:
             raise CannotStart(
                 f"{gone} since {format_instant(move.at)}, and not all of it is there yet\n"
-                f"go on:         {program()} copy --from {named} --to {to}\n"
-                f"or take back:  {program()} copy --from {named} --take-back"
+                f"go on:         {program()} copy --from {source} --to {to}"
+                + ("" if move.schema is None else f" --to-schema {move.schema}")
+                + f"\nor take back:  {program()} copy --from {source} --take-back{hidden}"
             ) from None
         raise CannotStart(
             f"{gone} at {format_instant(move.at)}: served here too, everything would leave twice\n"
-            f"serve the new one:            {program()} serve --store {to}\n"
-            f"or, once that one is emptied: {program()} copy --from {named} --take-back"
+            f"serve the new one:            {program()} serve --store {to}"
+            + ("" if move.schema is None else f" --set store.schema={move.schema}")
+            + f"\nor, once that one is emptied: {program()} copy --from {source} --take-back{hidden}"
         ) from None
+
+
+def other_schema(path: str, schema: str) -> str | None:
+    """The schema of a database that must be told because it is not the usual one."""
+    return schema if is_postgres(path) and schema != SCHEMA else None
 
 
 def address_of(store: str) -> str:

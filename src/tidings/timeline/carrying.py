@@ -131,7 +131,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Written into the source before anything leaves it: where it goes, by which passage, whether all is there."""
+    """Written into the source before anything leaves it: where it goes, by which passage, whether all is there.
+
+    `schema` is None of a file, and where it is the usual one.
+    """
 
     passage: str
     to: str
@@ -139,6 +142,12 @@ class Move(msgspec.Struct, frozen=True):
     at: int
     done: bool = False
     predecessors: tuple[Predecessor, ...] = ()
+    schema: str | None = None
+
+    @property
+    def where(self) -> str:
+        """Where it goes, for people to read."""
+        return placed(self.to, self.schema)
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -164,7 +173,7 @@ class HasMoved(StoreError):
 
     def __init__(self, move: Move) -> None:
         how = "has moved" if move.done else "is moving"
-        super().__init__(f"this store {how} to {move.to}")
+        super().__init__(f"this store {how} to {move.where}")
         self.move = move
 
 
@@ -238,6 +247,16 @@ class Carrier(Protocol):
         ...
 
 
+def records_of(count: int) -> str:
+    """So many records, for people to read."""
+    return f"{count:,} record{'' if count == 1 else 's'}"
+
+
+def placed(store: str, schema: str | None) -> str:
+    """A store and its schema, for people to read."""
+    return store if schema is None else f"{store}, schema {schema}"
+
+
 def kind_of(thing: Thing) -> Kind:
     """Under what a thing is counted."""
     match thing:
@@ -267,13 +286,14 @@ def name_of(thing: Thing) -> str:
 def land(brought: Carried, generation: int, content: bytes, accepted: int, at: int | None) -> Landing:
     """What becomes of a schedule whose id the target knows: what it knows has this generation, content and times.
 
-    An earlier life of the id, over before this one was accepted, does not stand in the way.
+    An earlier life of the id, over before this one was accepted, does not stand in the way. One that is over in the
+    source and goes on in the target, after the source was taken back, is told: it would leave there all the same.
     """
     if at is not None and at <= brought.accepted and (generation, accepted) != (brought.generation, brought.accepted):
         return "moved"
-    if content == brought.content or brought.state in FINISHED:
-        return "left"
-    return "conflict"
+    if brought.state in FINISHED:
+        return "conflict" if at is None and accepted == brought.accepted else "left"
+    return "left" if content == brought.content else "conflict"
 
 
 def predecessors_of(passages: Iterable[Sequence[Any]]) -> tuple[Predecessor, ...]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tidings import crash, ports
 from tidings.bus.kafka.lane import Estranged, Lane, LaneLost
@@ -15,12 +16,14 @@ from tidings.clock import Clock
 from tidings.domain.destination import join
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Released
+from tidings.domain.fleet import ranges
 from tidings.domain.schedule import Outgoing
 
 BATCH_ROWS_MAX = 8_000
 AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
 SETTLE_S = 1.0
 SLOW_S = 1.0
+TOLD_S = 2.0  # lanes that are well within it are told in one line
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
 NOT_YET = "not connected to Kafka yet"
@@ -54,6 +57,7 @@ class Forwarder:
         self.has_begun = self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
         self.kept: Callable[[], None] = _nobody
+        self.well: Callable[[], None] = _nobody
         outbox.shut(True)
 
     def wake(self) -> None:
@@ -96,7 +100,7 @@ class Forwarder:
 
     def _is_well(self) -> None:
         if self.problem is not None:
-            logger.info("lane %d releases to Kafka", self._outbox.number)
+            self.well()
         self.problem, self.has_begun = None, True
         self._outbox.shut(False)
 
@@ -258,7 +262,7 @@ class Forwarder:
 
 
 def _nobody() -> None:
-    """Nobody waits for what is kept back."""
+    """Nobody waits for it."""
 
 
 class Ways:
@@ -267,12 +271,24 @@ class Ways:
     def __init__(self) -> None:
         self._forwarders: dict[int, Forwarder] = {}
         self._failures = 0
+        self._well: set[int] = set()
 
     def add(self, forwarder: Forwarder, number: int) -> None:
         """The way of a lane that was gained."""
         former = self._forwarders.get(number)
         self._failures += former.failures if former is not None else 0
         self._forwarders[number] = forwarder
+        forwarder.well = partial(self._is_well, number)
+
+    def _is_well(self, number: int) -> None:
+        """Many lanes are well at almost the same time: they are told together."""
+        if not self._well:
+            asyncio.get_running_loop().call_later(TOLD_S, self._tell_well)
+        self._well.add(number)
+
+    def _tell_well(self) -> None:
+        logger.info("releases to Kafka, lanes %s", ranges(sorted(self._well)))
+        self._well.clear()
 
     @property
     def problem(self) -> str | None:

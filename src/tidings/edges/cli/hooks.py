@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidings.config import Config
+    from tidings.config.addresses import Place
     from tidings.ports import ApiKey
     from tidings.timeline.carrying import Move
     from tidings.timeline.copying import Tell as CopyTell
@@ -31,14 +32,14 @@ class Hooks(Protocol):
         """Forget a key; False if there is none of that name."""
         ...
 
-    def migrate_store(self, store: str, schema: str, check: bool, tell: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, place: "Place", check: bool, tell: "Callable[[Done], None]") -> "Plan":
         """Bring a store up to date, or say what would be done."""
         ...
 
-    def copy_store(self, source: str, target: str, schema: str, leave_log: bool, tell: "CopyTell") -> Any:
+    def copy_store(self, source: "Place", target: "Place", leave_log: bool, tell: "CopyTell") -> Any:
         """Move everything from one store to another."""
         ...
 
-    def take_back(self, source: str, schema: str) -> "Move":
+    def take_back(self, source: "Place") -> "Move":
         """Let a store that has moved be served again."""
         ...

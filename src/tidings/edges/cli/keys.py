@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tidings.config.addresses import without_password
-from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.arguments import Arguments, add_schema, add_server, client_of
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.program import program
@@ -36,9 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="STORE",
             help="work on this store (a file, or postgres://...) instead of a running server",
         )
-        command.add_argument(
-            "--schema", metavar="NAME", help="the schema of a PostgreSQL (what the settings say, else tidings)"
-        )
+        add_schema(command)
         add_server(command, of_tenant=False)
         command.set_defaults(run=runs[verb])
 

@@ -323,12 +323,31 @@ class Ownership(Protocol):
         ...
 
 
+class Predecessor(msgspec.Struct, frozen=True):
+    """A store whose place another has taken: its name, and where the outbox of each of its lanes ended.
+
+    All that was in them was on Kafka by then.
+    """
+
+    identity: str
+    outboxes: tuple[int, ...]
+
+    def end(self, lane: int) -> int:
+        """The offset after the last that this lane of it can have published."""
+        return self.outboxes[lane] if lane < len(self.outboxes) else 0
+
+
 class Store(Timeline, Reading, Log, Keys, Ownership, Protocol):
     """All of it, in one place that commits together."""
 
     @property
     def identity(self) -> str:
         """A name that no other store has; it stays the same for as long as the store exists."""
+        ...
+
+    @property
+    def predecessors(self) -> Sequence[Predecessor]:
+        """The stores whose place this one has taken, because everything of them was moved into it."""
         ...
 
     async def close(self) -> None: ...

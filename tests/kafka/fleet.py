@@ -8,6 +8,7 @@ from typing import Any
 from tests.kafka.site import Site
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
+from tests.timeline.postgres.conftest import abandon
 from tidings.clock import SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Node
@@ -21,7 +22,7 @@ class Fleet:
     """Its nodes, each a site of its own."""
 
     def __init__(self, broker: Broker, postgres: Postgres, lanes: int, settings: dict[str, Any]) -> None:
-        self.name = f"fleet-{uuid.uuid4().hex[:8]}"
+        self.name: str = settings.pop("name", f"fleet-{uuid.uuid4().hex[:8]}")
         self.broker = broker
         self._postgres = postgres
         self._lanes = lanes
@@ -31,8 +32,8 @@ class Fleet:
     async def start(self, roles: tuple[Role, ...] = ROLES) -> Site:
         """One more node."""
         config = Config(kafka=self._kafka, node=Node(roles=roles))
-        clock, schema = SystemClock(), self.name.replace("-", "_")
-        store = await PostgresStore.open(self._postgres.dsn, clock, schema=schema, lanes=self._lanes)
+        clock = SystemClock()
+        store = await PostgresStore.open(self._postgres.dsn, clock, schema=schema_of(self.name), lanes=self._lanes)
         engine = build_engine(store, config, clock)
         join_kafka(engine, config)
         await engine.start()
@@ -46,19 +47,17 @@ class Fleet:
 
     async def kill(self, site: Site) -> None:
         """At once: nothing is handed over, no lease given back."""
-        engine = site.engine
-        self._living.remove(engine)
-        store = engine.store
-        assert isinstance(store, PostgresStore)
-        await store._watch.stop()
-        await store._vacuum.stop()
-        await store._pool.close()
-        for task in engine._tasks:
-            task.cancel()
+        self._living.remove(site.engine)
+        await abandon(site.engine)
 
     async def close(self) -> None:
         for engine in list(self._living):
             await engine.stop()
+
+
+def schema_of(name: str) -> str:
+    """Where a fleet of this name keeps everything."""
+    return name.replace("-", "_")
 
 
 @contextlib.asynccontextmanager

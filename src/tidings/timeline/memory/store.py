@@ -10,7 +10,7 @@ from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, KeyReused, Moved
 from tidings.domain.fleet import Fleet, Node, Report, one_fleet, one_node
 from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Part, Receipt, Release, Taken
+from tidings.ports import ApiKey, Count, Part, Predecessor, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.memory.changes import Changes
 from tidings.timeline.memory.log import MemoryLog
@@ -53,6 +53,7 @@ class MemoryStore(Alone):
         self._keys: dict[str, ApiKey] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self.identity = secrets.token_hex(8)
+        self.predecessors: Sequence[Predecessor] = ()
         self._wake: Callable[[], None] = _nobody
         self._node: Node | None = None
 

@@ -14,7 +14,7 @@ from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.fleet import Fleet, Report, one_fleet
 from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Receipt, Release, Taken
+from tidings.ports import ApiKey, Count, Predecessor, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.carrying import HasMoved
 from tidings.timeline.sqlite import lease, log, lookup, outbox, pages
@@ -134,6 +134,10 @@ class SqliteStore(Alone):
     @property
     def identity(self) -> str:
         return self._writer.identity
+
+    @property
+    def predecessors(self) -> Sequence[Predecessor]:
+        return self._writer.predecessors
 
     # Timeline
 

@@ -1,0 +1,117 @@
+"""Rules below DAILY whose INTERVAL does not divide the day: `every 7 minutes, on weekdays, from 9 to 5`.
+
+The units of a day that the rule meets shift from day to day, but only their remainder matters: how many allowed units
+leave each remainder is counted once, and a year is one sum over its days.
+"""
+
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+import numpy.typing as npt
+
+from tidings.domain.recurrence.calendar import CYCLE_DAYS, CYCLE_YEARS, DAY_S, FIRST_YEAR, YEAR_STARTS, year_of
+from tidings.domain.recurrence.days import Days
+from tidings.domain.recurrence.parts import HOURLY
+from tidings.domain.recurrence.times import Times
+from tidings.domain.recurrence.walls import ByYear
+
+Numbers = npt.NDArray[np.int64]
+Fields = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+class Remainders:
+    """The allowed units of a day, sorted by what they leave when divided by the interval."""
+
+    def __init__(self, units: Numbers, interval: int) -> None:
+        left = units % interval
+        self._kept = min(interval, DAY_S)
+        self._units: list[int] = units[np.argsort(left, kind="stable")].tolist()
+        self._counts: Numbers = np.bincount(left, minlength=self._kept + 1).astype(np.int64)  # the last one is 0
+        self._firsts: list[int] = [0, *np.cumsum(self._counts).tolist()]
+
+    def of(self, remainders: Numbers) -> Numbers:
+        """How many units leave each of these."""
+        counts: Numbers = self._counts[np.minimum(remainders, self._kept)]
+        return counts
+
+    def units(self, remainder: int) -> list[int]:
+        """The units that leave this one."""
+        if remainder >= self._kept:
+            return []
+        return self._units[self._firsts[remainder] : self._firsts[remainder + 1]]
+
+
+def units_of_day(frequency: int, fields: Fields) -> Numbers:
+    """The hours, minutes or seconds of a day that BYHOUR, BYMINUTE and BYSECOND leave."""
+    units = np.asarray(fields[0] or range(24), dtype=np.int64)
+    for deeper in fields[1 : frequency - HOURLY + 1]:
+        finer = np.asarray(deeper or range(60), dtype=np.int64)
+        units = (units[:, None] * 60 + finer).ravel()
+    return units
+
+
+@lru_cache(maxsize=64)  # up to a few megabytes each
+def remainders(frequency: int, fields: Fields, interval: int) -> Remainders:
+    """The table of an interval, kept for rules that share it."""
+    return Remainders(units_of_day(frequency, fields), interval)
+
+
+def _cycle_years(interval: int, day_units: int) -> int:
+    return CYCLE_YEARS * (interval // gcd(interval, CYCLE_DAYS * day_units))
+
+
+class Lattice(ByYear):
+    """Each `interval`-th unit from `first_unit` on, as far as day and unit are allowed, with the same `fine` times."""
+
+    def __init__(
+        self, days: Days, table: Remainders, lattice: tuple[int, int, int], fine: tuple[int, ...], years: tuple[int, int]
+    ) -> None:
+        self._unit, self._interval, self._first_unit = lattice
+        self._day_units = DAY_S // self._unit
+        super().__init__(years[0], _cycle_years(self._interval, self._day_units), years[1])
+        self._days = days
+        self._table = table
+        self._fine = fine
+        self._sums: list[Numbers] = []
+
+    def build(self, year: int) -> int:
+        """Prepare the year and say how many elements it has."""
+        first = YEAR_STARTS[year - FIRST_YEAR]
+        length = YEAR_STARTS[year + 1 - FIRST_YEAR] - first
+        mask = self._days.mask(year)
+        bits = np.unpackbits(np.frombuffer(mask.to_bytes(46, "little"), dtype=np.uint8), bitorder="little")[:length]
+        days = np.arange(first, first + length, dtype=np.int64)
+        counts = self._table.of((self._first_unit - days * self._day_units) % self._interval) * bits
+        sums = np.zeros(length + 1, dtype=np.int64)
+        np.cumsum(counts, out=sums[1:])
+        self._sums.append(sums * len(self._fine))
+        return int(self._sums[-1][-1])
+
+    def before(self, wall: int) -> int:
+        """How many elements lie before the wall time."""
+        day, second = divmod(wall, DAY_S)
+        year = year_of(day)
+        if year < self.origin_year:
+            return 0
+        place = self.reach(year)
+        if place + self.origin_year < year:
+            return self._counts[-1]
+        sums = self._sums[place]
+        day_place = day - YEAR_STARTS[year - FIRST_YEAR]
+        number = self._counts[place] + int(sums[day_place])
+        return number if sums[day_place] == sums[day_place + 1] else number + self._times(day).before(second)
+
+    def at(self, number: int) -> int | None:
+        """The element with this number."""
+        place = self.place_of(number)
+        if place is None:
+            return None
+        rest = number - self._counts[place]
+        day_place = int(np.searchsorted(self._sums[place], rest, side="right")) - 1
+        day = YEAR_STARTS[place + self.origin_year - FIRST_YEAR] + day_place
+        return day * DAY_S + self._times(day).at(rest - int(self._sums[place][day_place]))
+
+    def _times(self, day: int) -> Times:
+        units = self._table.units((self._first_unit - day * self._day_units) % self._interval)
+        return Times([unit * self._unit for unit in units], self._fine, self._unit)

@@ -1,0 +1,150 @@
+"""IANA zones as sorted tables of transitions, from the `tzdata` package, so that every node knows the same version.
+
+Behind the last transition of its file a zone follows the rule in the file's footer (POSIX `TZ`); the table grows by
+that rule as far as it is asked.
+"""
+
+from bisect import bisect_right
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+from struct import unpack_from
+
+import tzdata
+
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.calendar import DAY_S, LAST_YEAR, YEAR_STARTS, year_of, year_start
+from tidings.domain.recurrence.posix import Footer, parse_footer
+
+VERSION: str = tzdata.IANA_VERSION
+NAME_CHARS_MAX = 64
+BEGINNING = -(1 << 60)
+GROW_YEARS = 40  # the table grows by so many at once
+
+_HEADER = ">4sc15x6l"
+_HEADER_BYTES = 44
+
+
+class Zone:
+    """Offsets of a place: from `starts[i]` (an instant, in seconds) on, wall time is UTC plus `offsets[i]`."""
+
+    __slots__ = ("_footer", "_year", "name", "offsets", "starts", "steps")
+
+    def __init__(self, name: str, starts: list[int], offsets: list[int], footer: Footer | None) -> None:
+        self.name = name
+        self.starts = starts
+        self.offsets = offsets
+        self.steps = 0
+        self._footer = footer
+        self._year = LAST_YEAR + 2 if footer is None else max(year_of(starts[-1] // DAY_S), 1970) + 1
+
+    def segment(self, instant: int) -> int:
+        """The place in the table that holds at the instant."""
+        if self._year <= LAST_YEAR:
+            self._grow(instant)
+        return bisect_right(self.starts, instant) - 1
+
+    def offset_at(self, instant: int) -> int:
+        """Seconds to add to UTC."""
+        return self.offsets[self.segment(instant)]
+
+    def has(self, segment: int) -> bool:
+        """Whether there is such a place in the table, after growing it as far as needed."""
+        while segment >= len(self.starts) and self._year <= LAST_YEAR:
+            self._grow(year_start(self._year) * DAY_S)
+        return segment < len(self.starts)
+
+    def instants(self, wall: int) -> list[int]:
+        """When the clocks show this: mostly one instant, two where they were put back, none where they jumped."""
+        return [instant for instant, _ in self._found(wall)]
+
+    def before_gap(self, wall: int) -> int:
+        """The instant of a wall time that clocks jump over, by the offset that held before: later than asked."""
+        place = self.segment(wall)
+        for segment in range(max(1, place - 2), place + 3):
+            if self.has(segment):
+                start = self.starts[segment]
+                if start + self.offsets[segment - 1] <= wall < start + self.offsets[segment]:
+                    return wall - self.offsets[segment - 1]
+        raise AssertionError(f"{wall} is no gap of {self.name}")
+
+    def _found(self, wall: int) -> list[tuple[int, int]]:
+        place = self.segment(wall)
+        found = []
+        for segment in range(max(0, place - 2), place + 3):
+            if self.has(segment):
+                instant = wall - self.offsets[segment]
+                if self.starts[segment] <= instant and (
+                    not self.has(segment + 1) or instant < self.starts[segment + 1]
+                ):
+                    found.append((instant, segment))
+        return found
+
+    def _grow(self, instant: int) -> None:
+        """Append what the footer says, up to some years behind the instant."""
+        if self._footer is None or instant < (year_start(self._year - 1) - 2) * DAY_S:
+            return
+        last = min(LAST_YEAR + 1, year_of(min(instant // DAY_S, YEAR_STARTS[-2])) + GROW_YEARS)
+        for year in range(self._year, last + 1):
+            self.steps += 1
+            for at, offset in self._footer.transitions(year):
+                if at > self.starts[-1] and offset != self.offsets[-1]:
+                    self.starts.append(at)
+                    self.offsets.append(offset)
+        self._year = last + 1
+
+
+@lru_cache(maxsize=1_024)
+def zone_named(name: str) -> Zone:
+    """The zone of an IANA name; raises `Invalid`, with a likely name where there is one."""
+    if name not in names():
+        raise Invalid("zone", _advice(name))
+    return read_zone(name, _bytes(name))
+
+
+@lru_cache(maxsize=1)
+def names() -> frozenset[str]:
+    """Every name that can be given."""
+    return frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split())
+
+
+def digest(name: str) -> str:
+    """A short digest of all that is known about a zone: it changes when the zone's rules do, and only then."""
+    return blake2b(_bytes(name), digest_size=8).hexdigest()
+
+
+def _bytes(name: str) -> bytes:
+    return files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
+
+
+def _advice(name: str) -> str:
+    wanted = name[:NAME_CHARS_MAX].casefold().replace(" ", "_")
+    for known in sorted(names()):
+        if wanted in {known.casefold(), known.casefold().rpartition("/")[2]}:
+            return f"{name[:NAME_CHARS_MAX]!r} is not a zone: did you mean {known}?"
+    return f"{name[:NAME_CHARS_MAX]!r} is not a zone: write an IANA name such as Europe/Berlin or UTC"
+
+
+def read_zone(name: str, content: bytes) -> Zone:
+    """The zone that a TZif file (RFC 8536, version 2 or newer) describes."""
+    assert content[:4] == b"TZif", f"{name} is not a TZif file"
+    place = _skip_block(content, 0, 4)
+    _, _, _, _, _, times, kinds, _ = unpack_from(_HEADER, content, place)
+    data = place + _HEADER_BYTES
+    moments = unpack_from(f">{times}q", content, data)
+    which = unpack_from(f">{times}B", content, data + times * 8)
+    details = data + times * 9
+    shifts = [unpack_from(">l", content, details + 6 * kind)[0] for kind in range(kinds)]
+    starts, offsets = [BEGINNING], [shifts[0] if kinds else 0]
+    for moment, kind in zip(moments, which, strict=True):
+        if shifts[kind] != offsets[-1]:  # where only the name changes, nothing changes for us
+            starts.append(moment)
+            offsets.append(shifts[kind])
+    footer = content[_skip_block(content, place, 8) :].strip(b"\n").decode("ascii")
+    return Zone(name, starts, offsets, parse_footer(footer))
+
+
+def _skip_block(content: bytes, place: int, width: int) -> int:
+    _, _, isut, isstd, leaps, times, kinds, chars = unpack_from(_HEADER, content, place)
+    size = times * (width + 1) + kinds * 6 + chars + leaps * (width + 4) + isstd + isut
+    return place + _HEADER_BYTES + int(size)

@@ -1,7 +1,8 @@
 """When a schedule falls due, and the arithmetic between an occurrence's number and its moment.
 
 An instant is an integer of microseconds since 1970-01-01T00:00:00Z. Occurrences are numbered from 1, and each
-follows from the anchor alone, so that nothing drifts and a long downtime costs nothing.
+follows from the anchor alone, so that nothing drifts and a long downtime costs nothing. Rules, cron expressions and
+local times are counted by the package `recurrence`.
 """
 
 from bisect import bisect_right
@@ -10,9 +11,28 @@ from typing import assert_never
 
 import msgspec
 
-SECOND_US = 1_000_000
-DAY_US = 86_400 * SECOND_US
-LAST_INSTANT = 253_402_300_799_999_999  # 9999-12-31T23:59:59.999999Z
+from tidings.domain.recurrence.calendar import DAY_US, LAST_INSTANT, SECOND_US
+from tidings.domain.recurrence.compiling import compiled
+from tidings.domain.recurrence.parts import Cron, Local, Rule
+
+__all__ = [
+    "DAY_US",
+    "LAST_INSTANT",
+    "SECOND_US",
+    "Cron",
+    "Every",
+    "Local",
+    "Once",
+    "Period",
+    "Rule",
+    "When",
+    "advance",
+    "first_index_at_or_after",
+    "is_final",
+    "last_index_at_or_before",
+    "occurrence",
+    "occurrences",
+]
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _MONTH_DAYS_MIN = 28
@@ -55,7 +75,7 @@ class Every(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="every")
         return self.period.min_us()
 
 
-When = Once | Every
+When = Once | Every | Local | Rule | Cron
 
 
 def advance(at: int, period: Period, times: int = 1) -> int:
@@ -79,6 +99,9 @@ def occurrence(when: When, n: int) -> int | None:
                 return None
             at = advance(when.start, when.period, when.offset + n - 1)
             return at if at <= _last_moment(when) else None
+        case Local() | Rule() | Cron():
+            second = compiled(when).at(n)
+            return None if second is None else second * SECOND_US
         case _:
             assert_never(when)
 
@@ -91,6 +114,8 @@ def last_index_at_or_before(when: When, moment: int) -> int:
         case Every():
             index = _index_until(when, min(moment, _last_moment(when)))
             return index if when.count is None else min(index, when.count)
+        case Local() | Rule() | Cron():
+            return compiled(when).through(moment // SECOND_US)
         case _:
             assert_never(when)
 
@@ -104,6 +129,13 @@ def first_index_at_or_after(when: When, moment: int) -> int | None:
 def is_final(when: When, n: int) -> bool:
     """Whether no occurrence follows the n-th."""
     return occurrence(when, n + 1) is None
+
+
+def occurrences(when: When, begin: int, end: int, most: int) -> list[tuple[int, int]]:
+    """Numbers and moments from `begin` to `end`, both included, at most so many."""
+    first, last = last_index_at_or_before(when, begin - 1) + 1, last_index_at_or_before(when, end)
+    numbers = range(first, min(last, first + most - 1) + 1)
+    return [(n, at) for n in numbers if (at := occurrence(when, n)) is not None]
 
 
 def _last_moment(every: Every) -> int:

@@ -12,8 +12,9 @@ from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
 from tidings.domain.message import Headers, Message, unpack
+from tidings.domain.recurrence.showing import fields_of
 from tidings.domain.schedule import Event, Record, Schedule, Topic
-from tidings.domain.when import SECOND_US, Every, Once, Period
+from tidings.domain.when import SECOND_US, Every, Once, Period, When
 
 PRIORITY_WORDS = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
 
@@ -151,12 +152,14 @@ def format_iso_duration(us: int, months: int = 0) -> str:
     return f"P{date}T{time}" if time else f"P{date}"
 
 
-def _when(when: Once | Every | None) -> dict[str, str]:
+def _when(when: When | None) -> Document:
     """When it is due, as it could be sent again."""
     if when is None:
         return {}
     if isinstance(when, Once):
         return {"at": format_instant(when.at)}
+    if not isinstance(when, Every):
+        return fields_of(when)
     count = "R" if when.count is None else f"R{when.count}"
     period = _period(when.period)
     if when.offset == 0:

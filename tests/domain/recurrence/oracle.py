@@ -6,6 +6,8 @@ It shares no code with the one under test and takes zones from the standard libr
 from calendar import isleap, monthrange
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
+from importlib.resources import files
 from itertools import product
 from zoneinfo import ZoneInfo
 
@@ -93,7 +95,11 @@ class Oracle:
     def walls(self, begin: date, end: date) -> Iterator[datetime]:
         """The wall times of a rule of DAILY or coarser, over whole periods."""
         given, start = self.given, self.start
-        hours, minutes, seconds = (given["BYHOUR"] or [start.hour], given["BYMINUTE"] or [start.minute], given["BYSECOND"] or [start.second])
+        hours, minutes, seconds = (
+            given["BYHOUR"] or [start.hour],
+            given["BYMINUTE"] or [start.minute],
+            given["BYSECOND"] or [start.second],
+        )
         times = sorted(product(set(hours), set(minutes), set(seconds)))
         first = self.period(start.date())
         periods: dict[int, list[datetime]] = {}
@@ -151,6 +157,13 @@ class Oracle:
             and (not given["BYHOUR"] or here.hour in given["BYHOUR"])
             and self.passes(here.date())
         )
+
+
+@cache
+def library_zone(name: str) -> ZoneInfo:
+    """The zone as the standard library reads it, from the same version of the data."""
+    with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as content:
+        return ZoneInfo.from_file(content, key=name)
 
 
 def placed(walls: Iterator[datetime], zone: ZoneInfo, gap: str, overlap: str) -> list[int]:

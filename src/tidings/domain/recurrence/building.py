@@ -5,6 +5,7 @@ so that rules which differ in nothing else share one set, and with it all that w
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import msgspec
 
@@ -31,9 +32,7 @@ def completed(parts: Parts, start: int) -> Parts:
         filled["by_second"] = parts.by_second or (second % 60,)
     weekday = ((0, (day + 3) % 7),)
     plain = not (parts.by_day or parts.by_month_day or parts.by_year_day)
-    if parts.by_week and plain:
-        filled["by_day"] = weekday
-    elif parts.frequency == WEEKLY and not parts.by_day:
+    if (parts.by_week and plain) or (parts.frequency == WEEKLY and not parts.by_day):
         filled["by_day"] = weekday
     elif plain and parts.frequency in {YEARLY, MONTHLY}:
         filled["by_month_day"] = (day - _month_start(day) + 1,)
@@ -75,8 +74,7 @@ def walls_of(parts: Parts, start: int, origin_year: int) -> Callable[[int], Wall
 
 def _daily(parts: Parts, start: int, origin_year: int) -> Walls:
     days = Days(parts, start // DAY_S)
-    coarse = [hour * 3_600 + minute * 60 for hour in parts.by_hour for minute in parts.by_minute]
-    times = Times(coarse, parts.by_second, 60)
+    times = _times(parts)
     if not parts.by_position:
         return Product(days, times, origin_year, END_YEAR)
     if parts.frequency == DAILY:
@@ -84,6 +82,20 @@ def _daily(parts: Parts, start: int, origin_year: int) -> Walls:
         return Product(days, Times(chosen, (0,), 1), origin_year, END_YEAR)
     period = (parts.frequency, parts.week_start)
     return Positions(days, times, period, parts.by_position, (origin_year, END_YEAR))
+
+
+def _times(parts: Parts) -> Times:
+    coarse = [hour * 3_600 + minute * 60 for hour in parts.by_hour for minute in parts.by_minute]
+    return Times(coarse, parts.by_second, 60)
+
+
+def least_distance(parts: Parts, start: int) -> int:
+    """The shortest time, in seconds, between two wall times of a completed rule."""
+    if parts.frequency <= DAILY:
+        return _times(parts).least_distance()
+    fine, unit = _fine(parts, start, 0), _UNITS[parts.frequency]
+    near = [later - earlier for earlier, later in pairwise(fine)]
+    return min([unit * parts.interval - (fine[-1] - fine[0]), *near])
 
 
 def _sub_daily(parts: Parts, start: int, origin_year: int, shift: int) -> Walls:
@@ -95,7 +107,9 @@ def _sub_daily(parts: Parts, start: int, origin_year: int, shift: int) -> Walls:
     days = Days(parts, 0)
     free = not (parts.by_hour or (parts.frequency > HOURLY and parts.by_minute))
     free = free and not (parts.frequency == SECONDLY and parts.by_second)
-    if free and days.unfiltered() and fine:
+    if not fine:  # BYSETPOS asks for a position that no unit has
+        return Product(days, Times((), (), 1), origin_year, END_YEAR)
+    if free and days.unfiltered():
         step = unit * parts.interval
         origin = year_start(origin_year) * DAY_S
         return Progression(origin + (first_unit * unit - shift - origin) % step - step, step, tuple(fine))
@@ -105,8 +119,6 @@ def _sub_daily(parts: Parts, start: int, origin_year: int, shift: int) -> Walls:
     for place in fine:
         groups.setdefault((place - shift) // unit, []).append((place - shift) % unit)
     sets = [_stepped(parts, days, first_unit + moved, tuple(group), origin_year) for moved, group in groups.items()]
-    if not sets:
-        return Product(days, Times((), (), 1), origin_year, END_YEAR)
     return sets[0] if len(sets) == 1 else Union(*sets)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tidings.domain.recurrence.building import completed, reduced_start, walls_of
+from tidings.domain.recurrence.building import completed, least_distance, reduced_start, walls_of
 from tidings.domain.recurrence.calendar import DAY_S, SECOND_US, year_of, year_start
-from tidings.domain.recurrence.cron import cron_walls, is_exact, parse_cron
+from tidings.domain.recurrence.cron import cron_times, cron_walls, is_exact, parse_cron
 from tidings.domain.recurrence.excluding import amended
 from tidings.domain.recurrence.moments import Bounded, Few, Moments
 from tidings.domain.recurrence.parts import DAILY, Cron, Gap, Local, Moment, Overlap, Parts, Recurrence, Rule
@@ -81,3 +81,10 @@ def _amended(moments: Bounded, zone: Zone, asked: Rule | Cron) -> Moments:
 def _instants(zone: Zone, written: Sequence[Moment], gap: Gap, overlap: Overlap) -> list[int]:
     found = {instant for moment in written for instant in instants_of(zone, moment, gap, overlap)}
     return sorted(found)
+
+
+def least_distance_us(asked: Rule | Cron) -> int:
+    """The shortest time between two wall times of a rule as such, whatever is added to it and clocks do."""
+    if isinstance(asked, Cron):
+        return cron_times(parse_cron(asked.expression)).least_distance() * SECOND_US
+    return least_distance(completed(parse_rrule(asked.rrule), asked.start), asked.start) * SECOND_US

@@ -23,7 +23,9 @@ NICKNAMES = {
     "@hourly": "0 * * * *",
 }
 
-_HINT = 'write five fields such as "*/5 9-17 * * MON-FRI" (minute, hour, day, month, weekday), or six with seconds first'
+_HINT = (
+    'write five fields such as "*/5 9-17 * * MON-FRI" (minute, hour, day, month, weekday), or six with seconds first'
+)
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _FIELDS = (("second", 0, 59), ("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
@@ -105,7 +107,9 @@ def _term(term: str, place: int, field: str) -> set[int]:
         first = _number(low, place, field)
         last = _number(high, place, field) if dash else (most if step is not None else first)
         if last < first:
-            raise Invalid(field, f"{name}: {quoted(term)} runs backward: write two ranges, such as {first}-{most},{least}-{last}")
+            raise Invalid(
+                field, f"{name}: {quoted(term)} runs backward: write two ranges, such as {first}-{most},{least}-{last}"
+            )
     return set(range(first, last + 1, int(step or 1)))
 
 
@@ -155,11 +159,13 @@ def _refused(term: str, place: int, field: str) -> Invalid:
     more = {3: ", L for the last day, LW for the last working day", 4: " or JAN to DEC"}.get(place, "")
     if place == 5:
         more = " or SUN to SAT, FRI#2 for the second, 5L for the last Friday"
-    return Invalid(field, f"{name}: {quoted(term)} is not understood: use {least} to {most}{more}; *, ranges, steps, lists")
+    return Invalid(
+        field, f"{name}: {quoted(term)} is not understood: use {least} to {most}{more}; *, ranges, steps, lists"
+    )
 
 
 def is_exact(fields: Fields) -> bool:
-    """Whether the expression steps through the hours (`*` or `*/n`): it then runs in exact time, as rules below DAILY."""
+    """Whether it steps through the hours (`*` or `*/n`): it then runs in exact time, as rules below DAILY do."""
     return fields.every_hour
 
 
@@ -198,5 +204,10 @@ def _last_weekdays(kind: Kind) -> int:
 
 def cron_walls(fields: Fields, origin_year: int) -> Product:
     """The wall times of an expression."""
+    return Product(CronDays(fields), cron_times(fields), origin_year, END_YEAR)
+
+
+def cron_times(fields: Fields) -> Times:
+    """The times of day of an expression."""
     coarse = [hour * 3_600 + minute * 60 for hour in fields.hours for minute in fields.minutes]
-    return Product(CronDays(fields), Times(coarse, fields.seconds, 60), origin_year, END_YEAR)
+    return Times(coarse, fields.seconds, 60)

@@ -1,6 +1,7 @@
 """On which days a rule can fall: the filter of a kind of year, and the stripes that INTERVAL leaves of it."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from math import gcd
 
 from tidings.domain.recurrence.calendar import (
@@ -127,7 +128,7 @@ def month_days_mask(kind: Kind, days: Iterable[int]) -> int:
     """These days of every month; negative ones count from its end."""
     mask = 0
     for day in days:
-        for first, stop in zip(kind.starts, kind.starts[1:], strict=False):
+        for first, stop in pairwise(kind.starts):
             place = first + day - 1 if day > 0 else stop + day
             if first <= place < stop:
                 mask |= 1 << place
@@ -136,7 +137,7 @@ def month_days_mask(kind: Kind, days: Iterable[int]) -> int:
 
 def by_day_mask(kind: Kind, by_day: Iterable[tuple[int, int]], *, within_months: bool) -> int:
     """Each of these weekdays, or the n-th of them in its month or year; negative n counts from the end."""
-    periods = list(zip(kind.starts, kind.starts[1:], strict=False)) if within_months else [(0, kind.days)]
+    periods = list(pairwise(kind.starts)) if within_months else [(0, kind.days)]
     mask = 0
     for nth, weekday in by_day:
         if not nth:
@@ -180,7 +181,7 @@ def _week_years(kind: Kind, week_start: int) -> list[tuple[int, int]]:
     for length in (*lengths, 0):
         begins.append(first + _first_week(weekday % 7, week_start))
         first, weekday = first + length, weekday + length
-    return [(begin, (end - begin) // 7) for begin, end in zip(begins, begins[1:], strict=False)]
+    return [(begin, (end - begin) // 7) for begin, end in pairwise(begins)]
 
 
 def _first_week(first_weekday: int, week_start: int) -> int:

@@ -7,6 +7,7 @@ from tidings.domain.recurrence.calendar import DAY_S
 from tidings.domain.recurrence.moments import Amended, Moments
 from tidings.domain.recurrence.parts import Cron, Rule
 from tidings.domain.recurrence.resolve import day_range, instants_of, resolved
+from tidings.domain.recurrence.steps import METER
 from tidings.domain.recurrence.zones import Zone
 
 EXCLUDED_MAX = 5_000
@@ -55,6 +56,7 @@ def _moved(moments: Moments, zone: Zone, asked: Rule | Cron) -> Iterable[int]:
     for first, last in runs(asked.excluded):
         target = (last + 1) * DAY_S
         for day in range(first, last + 1):
+            METER.taken += 1
             for at in _on(moments, *day_range(zone, day)):
                 second = (at + zone.offset_at(at)) % DAY_S
                 yield from resolved(zone, target + second, asked.gap, asked.overlap)
@@ -63,6 +65,6 @@ def _moved(moments: Moments, zone: Zone, asked: Rule | Cron) -> Iterable[int]:
 def _on(moments: Moments, first: int, last: int) -> list[int]:
     begin, end = moments.through(first - 1), moments.through(last)
     if end - begin > MOVED_A_DAY_MAX:
-        detail = f"{end - begin:,} occurrences on one excluded day cannot move to the next, at most {MOVED_A_DAY_MAX} can"
+        detail = f"{end - begin:,} occurrences lie on one excluded day, at most {MOVED_A_DAY_MAX} can move"
         raise Invalid("on_excluded", f"{detail}: use skip, or a rule that occurs less often")
     return [at for number in range(begin + 1, end + 1) if (at := moments.at(number)) is not None]

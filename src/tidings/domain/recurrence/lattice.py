@@ -65,7 +65,12 @@ class Lattice(ByYear):
     """Each `interval`-th unit from `first_unit` on, as far as day and unit are allowed, with the same `fine` times."""
 
     def __init__(
-        self, days: Days, table: Remainders, lattice: tuple[int, int, int], fine: tuple[int, ...], years: tuple[int, int]
+        self,
+        days: Days,
+        table: Remainders,
+        lattice: tuple[int, int, int],
+        fine: tuple[int, ...],
+        years: tuple[int, int],
     ) -> None:
         self._unit, self._interval, self._first_unit = lattice
         self._day_units = DAY_S // self._unit

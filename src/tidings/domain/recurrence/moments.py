@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidings.domain.recurrence.calendar import END_SECOND
+from tidings.domain.recurrence.steps import METER
 from tidings.domain.recurrence.zoned import Zoned
 
 
@@ -71,7 +72,6 @@ class Amended:
         self._stops = [last for _, last in ranges]
         self._removed = [0]
         self._added = [at for at in added if not self._falls_out(at) and not _has(base, at)]
-        self.steps = len(added)
 
     def through(self, instant: int) -> int:
         """How many lie at or before the instant."""
@@ -83,6 +83,7 @@ class Amended:
         added = self._added[place] if place < len(self._added) else None
         low, high, step = max(1, number - len(self._added)), number, 1
         while (at := self._base.at(high)) is not None and self.through(at) < number:
+            METER.taken += 1
             low, high, step = high + 1, high + max(step, number - self.through(at)), step * 2
         while low < high:
             middle = (low + high) // 2
@@ -95,7 +96,7 @@ class Amended:
         """How many were taken out up to the instant: whole ranges, counted once, and part of one."""
         whole = bisect_right(self._stops, instant)
         while len(self._removed) <= whole:
-            self.steps += 1
+            METER.taken += 1
             self._removed.append(self._removed[-1] + self._between(*self._ranges[len(self._removed) - 1]))
         if whole < len(self._ranges) and self._ranges[whole][0] <= instant:
             return self._removed[whole] + self._between(self._ranges[whole][0], instant)

@@ -14,7 +14,7 @@ WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A time as written: `utc` is an instant, `local` a wall time, `date` a whole day. `fold` picks the second of two."""
+    """A time as written: `utc` is an instant, `local` a wall time (with `fold` the second of two), `date` a day."""
 
     seconds: int
     form: Literal["utc", "local", "date"]

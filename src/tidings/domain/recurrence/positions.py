@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
+from itertools import pairwise
 
 from tidings.domain.recurrence.calendar import DAY_S, FIRST_YEAR, YEAR_STARTS, kind_named, kind_of, nth_bit, year_of
 from tidings.domain.recurrence.days import Days
@@ -80,7 +81,7 @@ class Positions(ByYear):
             return self._weeks(year, first, mask)
         if self._frequency == MONTHLY:
             starts = kind_named(kind_of(year)).starts
-            months = zip(starts, starts[1:], strict=False)
+            months = pairwise(starts)
             return [(first + begin, mask >> begin & ((1 << end - begin) - 1)) for begin, end in months]
         return [(first, mask)]
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tidings.domain.recurrence.calendar import DAY_S
 
@@ -34,8 +35,8 @@ class Times:
 
     def least_distance(self) -> int:
         """The shortest way from one to the next, over midnight too."""
-        near = [later - earlier for earlier, later in zip(self._fine, self._fine[1:], strict=False)]
-        wide = [later - earlier for earlier, later in zip(self._coarse, self._coarse[1:], strict=False)]
+        near = [later - earlier for earlier, later in pairwise(self._fine)]
+        wide = [later - earlier for earlier, later in pairwise(self._coarse)]
         inner = self._fine[-1] - self._fine[0]
         over = DAY_S - (self._coarse[-1] + self._fine[-1]) + self._coarse[0] + self._fine[0]
         return min([over, *near, *([min(wide) - inner] if wide else [])])

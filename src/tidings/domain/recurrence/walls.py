@@ -9,6 +9,7 @@ from bisect import bisect_right
 from typing import Protocol
 
 from tidings.domain.recurrence.calendar import DAY_S, FIRST_YEAR, YEAR_STARTS, nth_bit, year_of
+from tidings.domain.recurrence.steps import METER
 from tidings.domain.recurrence.times import Times
 
 
@@ -58,7 +59,6 @@ class ByYear:
 
     def __init__(self, origin_year: int, cycle_years: int, last_year: int) -> None:
         self.origin_year = origin_year
-        self.steps = 0
         self._last_year = last_year
         self._cycle_years = cycle_years
         self._counts = [0]  # how many lie before the origin's year, the next one, and so on
@@ -89,7 +89,7 @@ class ByYear:
         return self._counts[place]
 
     def _build_next(self) -> None:
-        self.steps += 1
+        METER.taken += 1
         year = self.origin_year + len(self._counts) - 1
         self._counts.append(self._counts[-1] + self.build(year))
 

@@ -1,4 +1,4 @@
-"""Moments as calendars and people write them: `20270328T023000`, `2027-03-28 02:30`, with `Z`, an offset, or neither."""
+"""Moments as calendars and people write them: `20270328T023000Z`, `2027-03-28 02:30`, a date alone."""
 
 import re
 from datetime import date

@@ -9,8 +9,9 @@ count, nothing falls into a jump, and their unit and interval are counted on the
 from bisect import bisect_right
 from collections.abc import Callable
 
-from tidings.domain.recurrence.calendar import LAST_SECOND
+from tidings.domain.recurrence.calendar import END_SECOND
 from tidings.domain.recurrence.parts import Gap, Overlap
+from tidings.domain.recurrence.steps import METER
 from tidings.domain.recurrence.walls import Walls
 from tidings.domain.recurrence.zones import Zone
 
@@ -19,7 +20,6 @@ class Zoned:
     """The instants, in seconds, of a set of wall times in a zone, from `lower` on."""
 
     def __init__(self, walls: Callable[[int], Walls], zone: Zone, gap: Gap, overlap: Overlap, lower: int) -> None:
-        self.steps = 0
         self._walls = walls  # by the offset of a stretch
         self._zone = zone
         self._gap = gap
@@ -41,9 +41,9 @@ class Zoned:
         counts = self._counts
         while counts[-1] <= number:
             stretch = self._stretch(len(counts) - 1)
-            if stretch.stop > LAST_SECOND:
+            if stretch.stop > END_SECOND:
                 at = stretch.at(number - counts[-1])
-                return at if at is None or at <= LAST_SECOND else None
+                return at if at is None or at <= END_SECOND else None
             at = stretch.at(number - counts[-1])
             if at is not None:
                 return at
@@ -61,14 +61,14 @@ class Zoned:
 
     def _stretch(self, place: int) -> "Stretch":
         while len(self._stretches) <= place:
-            self.steps += 1
+            METER.taken += 1
             self._stretches.append(self._made(self._first + len(self._stretches)))
         return self._stretches[place]
 
     def _made(self, segment: int) -> "Stretch":
         zone = self._zone
         start, offset = zone.starts[segment], zone.offsets[segment]
-        stop = zone.starts[segment + 1] if zone.has(segment + 1) else LAST_SECOND + 2
+        stop = zone.starts[segment + 1] if zone.has(segment + 1) else END_SECOND + 2
         walls = self._walls(offset)
         begin, end = start + offset, stop + offset
         head: list[int] = []
@@ -97,9 +97,7 @@ class Stretch:
 
     __slots__ = ("_base", "_begin", "_end", "_head", "_offset", "_start", "_walls", "stop")
 
-    def __init__(
-        self, walls: Walls, begin: int, end: int, offset: int, head: list[int], start: int, stop: int
-    ) -> None:
+    def __init__(self, walls: Walls, begin: int, end: int, offset: int, head: list[int], start: int, stop: int) -> None:
         self._walls = walls
         self._begin = begin
         self._end = end

@@ -15,6 +15,7 @@ import tzdata
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.calendar import DAY_S, LAST_YEAR, YEAR_STARTS, year_of, year_start
 from tidings.domain.recurrence.posix import Footer, parse_footer
+from tidings.domain.recurrence.steps import METER
 
 VERSION: str = tzdata.IANA_VERSION
 NAME_CHARS_MAX = 64
@@ -28,15 +29,17 @@ _HEADER_BYTES = 44
 class Zone:
     """Offsets of a place: from `starts[i]` (an instant, in seconds) on, wall time is UTC plus `offsets[i]`."""
 
-    __slots__ = ("_footer", "_year", "name", "offsets", "starts", "steps")
+    __slots__ = ("_footer", "_last", "_year", "name", "offsets", "starts")
 
-    def __init__(self, name: str, starts: list[int], offsets: list[int], footer: Footer | None) -> None:
+    def __init__(
+        self, name: str, starts: list[int], offsets: list[int], footer: Footer | None, last: int = BEGINNING
+    ) -> None:
         self.name = name
         self.starts = starts
         self.offsets = offsets
-        self.steps = 0
         self._footer = footer
-        self._year = LAST_YEAR + 2 if footer is None else max(year_of(starts[-1] // DAY_S), 1970) + 1
+        self._last = last  # where the file's own transitions end, also such as change the name only
+        self._year = LAST_YEAR + 2 if footer is None else max(year_of(last // DAY_S), 1970)
 
     def segment(self, instant: int) -> int:
         """The place in the table that holds at the instant."""
@@ -86,9 +89,9 @@ class Zone:
             return
         last = min(LAST_YEAR + 1, year_of(min(instant // DAY_S, YEAR_STARTS[-2])) + GROW_YEARS)
         for year in range(self._year, last + 1):
-            self.steps += 1
+            METER.taken += 1
             for at, offset in self._footer.transitions(year):
-                if at > self.starts[-1] and offset != self.offsets[-1]:
+                if at > self._last and offset != self.offsets[-1]:
                     self.starts.append(at)
                     self.offsets.append(offset)
         self._year = last + 1
@@ -141,7 +144,7 @@ def read_zone(name: str, content: bytes) -> Zone:
             starts.append(moment)
             offsets.append(shifts[kind])
     footer = content[_skip_block(content, place, 8) :].strip(b"\n").decode("ascii")
-    return Zone(name, starts, offsets, parse_footer(footer))
+    return Zone(name, starts, offsets, parse_footer(footer), moments[-1] if moments else BEGINNING)
 
 
 def _skip_block(content: bytes, place: int, width: int) -> int:

@@ -1,0 +1,45 @@
+"""A recurrence as the fields that ask for it, so that what is shown could be sent again."""
+
+from tidings.domain.recurrence.calendar import DAY_S, SECOND_US
+from tidings.domain.recurrence.parts import Cron, Local, Moment, Recurrence, Rule
+from tidings.domain.recurrence.preview import local_text, wall_text
+
+
+def fields_of(recurrence: Recurrence) -> dict[str, object]:
+    """The flat fields; policies only where they are not the defaults."""
+    fields: dict[str, object] = {"zone": recurrence.zone}
+    match recurrence:
+        case Local():
+            fields |= {"at": wall_text(recurrence.wall)}
+        case Rule():
+            fields |= {"rrule": recurrence.rrule, "start": wall_text(recurrence.start)}
+        case Cron():
+            fields |= {"cron": recurrence.expression, "start": local_text(recurrence.zone, recurrence.since)}
+            if recurrence.end is not None:
+                fields["until"] = local_text(recurrence.zone, recurrence.end)
+            if recurrence.count is not None:
+                fields["count"] = recurrence.count
+    if recurrence.gap != "forward":
+        fields["gap"] = recurrence.gap
+    if recurrence.overlap != "first":
+        fields["overlap"] = recurrence.overlap
+    return fields if isinstance(recurrence, Local) else fields | _lists(recurrence)
+
+
+def _lists(asked: Rule | Cron) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    if asked.added:
+        fields["rdates"] = [_written(moment) for moment in asked.added]
+    if asked.excepted:
+        fields["exdates"] = [_written(moment) for moment in asked.excepted]
+    if asked.excluded:
+        fields["excluded"] = [wall_text(day * DAY_S)[:10] for day in asked.excluded]
+        fields["on_excluded"] = asked.on_excluded
+    return fields
+
+
+def _written(moment: Moment) -> str:
+    if moment.form == "utc":
+        return local_text("UTC", moment.seconds * SECOND_US).replace("+00:00", "Z")
+    text = wall_text(moment.seconds)
+    return text[:10] if moment.form == "date" else text

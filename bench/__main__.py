@@ -20,6 +20,8 @@ NAMES = (
     "lateness",
     "backlog",
     "tenants",
+    "recurrence",
+    "parse",
     "kafka_intake",
     "kafka_burst",
     "kafka_lateness",

@@ -104,6 +104,20 @@ def test_skipped_moments_do_not_count_and_excluded_ones_do() -> None:
     assert len(first(excepted, 9)) == 2
 
 
+def test_a_rule_in_exact_time_may_wait_for_summer() -> None:
+    when = rule("FREQ=HOURLY;INTERVAL=24;BYHOUR=3", "20260101T020000", "Europe/Berlin")
+    assert first(when, 2) == [wall("20260329T010000"), wall("20260330T010000")]
+    assert occurrence(rule("FREQ=HOURLY;INTERVAL=24;BYHOUR=4", "20260101T020000", "Europe/Berlin"), 1) is None
+
+
+def test_a_sparse_rule_does_not_look_at_every_stretch() -> None:
+    before = METER.taken
+    when = rule("FREQ=YEARLY;INTERVAL=400;BYMONTH=5;BYDAY=1MO", "20260101T020000", "Europe/Berlin")
+    assert first(when, 1) == [wall("20260504T000000")]
+    assert occurrence(when, 3) is not None
+    assert METER.taken - before < 1_500
+
+
 def test_nothing_occurs_before_since() -> None:
     start = wall("20261116T090000")
     asked = Rule("FREQ=MINUTELY", start, since=start * SECOND_US + 1)

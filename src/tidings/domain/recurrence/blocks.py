@@ -1,6 +1,7 @@
 """A rule with its surroundings, as iCalendar writes them: DTSTART, RRULE, RDATE and EXDATE, a line each."""
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -25,6 +26,7 @@ class Block(msgspec.Struct, frozen=True):
     excepted: tuple[Moment, ...] = ()
 
 
+@lru_cache(maxsize=4_096)  # producers use the same few
 def parse_block(text: str, field: str = "rrule") -> Block:
     """The rule and what stands beside it; a bare `FREQ=...` is a rule too."""
     if len(text) > BLOCK_CHARS_MAX:

@@ -4,7 +4,7 @@ What the rule leaves open comes from its start. After that, and with INTERVAL, o
 so that rules which differ in nothing else share one set, and with it all that was counted before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -148,10 +148,12 @@ def _stepped(parts: Parts, days: Days, first_unit: int, fine: tuple[int, ...], o
     unit = _UNITS[parts.frequency]
     fields = (parts.by_hour, parts.by_minute, parts.by_second)
     if DAY_S // unit % parts.interval:
-        table = remainders(parts.frequency, fields, parts.interval)
+        table = remainders(parts.frequency, fields, parts.interval, unit)
         return Lattice(days, table, (unit, parts.interval, first_unit), tuple(sorted(fine)), (origin_year, END_YEAR))
-    units = units_of_day(parts.frequency, fields)
-    coarse = (units[(units - first_unit) % parts.interval == 0] * unit).tolist()
+    coarse: Sequence[int] = range(first_unit % parts.interval * unit, DAY_S, parts.interval * unit)
+    if any(fields[: parts.frequency - HOURLY + 1]):
+        units = units_of_day(parts.frequency, fields)
+        coarse = (units[(units - first_unit) % parts.interval == 0] * unit).tolist()
     return Product(days, Times(coarse, sorted(fine), unit), origin_year, END_YEAR)
 
 

@@ -61,7 +61,8 @@ def _rule_zoned(parts: Parts, start: int, clock: int, policy: Policy, decade: in
     walls = walls_of(parts, start, decade - 1)
     zone, gap, overlap = policy
     lower = (year_start(decade) - 2) * DAY_S
-    return Zoned(lambda offset: walls(clock - offset), zone_named(zone), gap, overlap, lower)
+    exact = parts.frequency > DAILY
+    return Zoned(lambda offset: walls(clock - offset), zone_named(zone), gap, overlap, lower, exact=exact)
 
 
 @lru_cache(maxsize=2_048)

@@ -4,6 +4,7 @@ The units of a day that the rule meets shift from day to day, but only their rem
 leave each remainder is counted once, and a year is one sum over its days.
 """
 
+from bisect import bisect_left
 from functools import lru_cache
 from math import gcd
 
@@ -13,7 +14,6 @@ import numpy.typing as npt
 from tidings.domain.recurrence.calendar import CYCLE_DAYS, CYCLE_YEARS, DAY_S, FIRST_YEAR, YEAR_STARTS, year_of
 from tidings.domain.recurrence.days import Days
 from tidings.domain.recurrence.parts import HOURLY
-from tidings.domain.recurrence.times import Times
 from tidings.domain.recurrence.walls import ByYear
 
 Numbers = npt.NDArray[np.int64]
@@ -21,25 +21,25 @@ Fields = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class Remainders:
-    """The allowed units of a day, sorted by what they leave when divided by the interval."""
+    """The allowed units of a day, in seconds, sorted by what they leave when divided by the interval."""
 
-    def __init__(self, units: Numbers, interval: int) -> None:
+    def __init__(self, units: Numbers, interval: int, unit: int) -> None:
         left = units % interval
         self._kept = min(interval, DAY_S)
-        self._units: list[int] = units[np.argsort(left, kind="stable")].tolist()
         self._counts: Numbers = np.bincount(left, minlength=self._kept + 1).astype(np.int64)  # the last one is 0
-        self._firsts: list[int] = [0, *np.cumsum(self._counts).tolist()]
+        self.firsts: Numbers = np.concatenate(([0], np.cumsum(self._counts)))
+        self.seconds: Numbers = (np.sort(left * DAY_S + units) % DAY_S) * unit
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
         counts: Numbers = self._counts[np.minimum(remainders, self._kept)]
         return counts
 
-    def units(self, remainder: int) -> list[int]:
-        """The units that leave this one."""
+    def place(self, remainder: int) -> tuple[int, int]:
+        """Where in `seconds` the units that leave this one begin and end."""
         if remainder >= self._kept:
-            return []
-        return self._units[self._firsts[remainder] : self._firsts[remainder + 1]]
+            return 0, 0
+        return int(self.firsts[remainder]), int(self.firsts[remainder + 1])
 
 
 def units_of_day(frequency: int, fields: Fields) -> Numbers:
@@ -52,9 +52,9 @@ def units_of_day(frequency: int, fields: Fields) -> Numbers:
 
 
 @lru_cache(maxsize=64)  # up to a few megabytes each
-def remainders(frequency: int, fields: Fields, interval: int) -> Remainders:
+def remainders(frequency: int, fields: Fields, interval: int, unit: int) -> Remainders:
     """The table of an interval, kept for rules that share it."""
-    return Remainders(units_of_day(frequency, fields), interval)
+    return Remainders(units_of_day(frequency, fields), interval, unit)
 
 
 def _cycle_years(interval: int, day_units: int) -> int:
@@ -105,7 +105,7 @@ class Lattice(ByYear):
         sums = self._sums[place]
         day_place = day - YEAR_STARTS[year - FIRST_YEAR]
         number = self._counts[place] + int(sums[day_place])
-        return number if sums[day_place] == sums[day_place + 1] else number + self._times(day).before(second)
+        return number if sums[day_place] == sums[day_place + 1] else number + self._before_in(day, second)
 
     def at(self, number: int) -> int | None:
         """The element with this number."""
@@ -115,8 +115,18 @@ class Lattice(ByYear):
         rest = number - self._counts[place]
         day_place = int(np.searchsorted(self._sums[place], rest, side="right")) - 1
         day = YEAR_STARTS[place + self.origin_year - FIRST_YEAR] + day_place
-        return day * DAY_S + self._times(day).at(rest - int(self._sums[place][day_place]))
+        units, rest = divmod(rest - int(self._sums[place][day_place]), len(self._fine))
+        begin, _ = self._place(day)
+        return day * DAY_S + int(self._table.seconds[begin + units]) + self._fine[rest]
 
-    def _times(self, day: int) -> Times:
-        units = self._table.units((self._first_unit - day * self._day_units) % self._interval)
-        return Times([unit * self._unit for unit in units], self._fine, self._unit)
+    def _before_in(self, day: int, second: int) -> int:
+        """How many elements of a day lie before a second of it."""
+        begin, end = self._place(day)
+        rest = second % self._unit
+        place = begin + int(np.searchsorted(self._table.seconds[begin:end], second - rest))
+        whole = (place - begin) * len(self._fine)
+        reached = place < end and self._table.seconds[place] == second - rest
+        return whole + bisect_left(self._fine, rest) if reached else whole
+
+    def _place(self, day: int) -> tuple[int, int]:
+        return self._table.place((self._first_unit - day * self._day_units) % self._interval)

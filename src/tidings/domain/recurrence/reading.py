@@ -88,8 +88,8 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
         terms.overlap,
         end,
         _count(terms.count),
-        parse_moments(tuple(terms.rdates), "rdates"),
-        parse_moments(tuple(terms.exdates), "exdates"),
+        _joined((), terms.rdates, "rdates"),
+        _joined((), terms.exdates, "exdates"),
         _days(terms.excluded),
         terms.on_excluded,
     )
@@ -155,17 +155,22 @@ def _count(count: int | None) -> int | None:
 
 
 def _joined(inside: tuple[Moment, ...], given: Sequence[str], field: str) -> tuple[Moment, ...]:
+    if not given:
+        return inside
     more = parse_moments(tuple(given), field)
-    return tuple(sorted({*inside, *more}, key=lambda moment: (moment.seconds, moment.form))) if more else inside
+    return tuple(sorted({*inside, *more}, key=lambda moment: (moment.seconds, moment.form)))
 
 
 def _days(excluded: Sequence[int]) -> tuple[int, ...]:
     if len(excluded) > EXCLUDED_MAX:
         raise Invalid("calendar", f"has {len(excluded):,} days, at most {EXCLUDED_MAX:,} are taken: split it")
-    return tuple(sorted(set(excluded)))
+    return tuple(sorted(set(excluded))) if excluded else ()
 
 
 def _check_occurs(asked: Rule | Cron, field: str) -> None:
-    if compiled(asked).at(1) is None:
+    occurs = compiled(asked).at(1) is not None
+    if occurs and asked.added:  # what is added does not excuse a rule that never comes
+        occurs = compiled(msgspec.structs.replace(asked, added=(), excepted=(), excluded=())).at(1) is not None
+    if not occurs:
         why = f"no moment up to the year {END_YEAR} meets all of it and lies before its end"
         raise Invalid(field, f"has no occurrence: {why}: change the days and months that it names, or its end")

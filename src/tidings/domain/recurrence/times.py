@@ -33,6 +33,13 @@ class Times:
         place, rest = divmod(number, self._fines)
         return self._coarse[place] + self._fine[rest]
 
+    def listed(self, first: int, stop: int) -> list[int]:
+        """Those from one second of the day up to, not including, another."""
+        begin = bisect_left(self._coarse, first - self._unit + 1)
+        coarse = self._coarse[begin : bisect_left(self._coarse, stop)]
+        seconds = [start + fine for start in coarse for fine in self._fine]
+        return seconds[bisect_left(seconds, first) : bisect_left(seconds, stop)]
+
     def least_distance(self) -> int:
         """The shortest way from one to the next, over midnight too."""
         near = [later - earlier for earlier, later in pairwise(self._fine)]

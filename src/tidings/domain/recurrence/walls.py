@@ -132,6 +132,24 @@ class Product(ByYear):
         day = YEAR_STARTS[place + self.origin_year - FIRST_YEAR] + nth_bit(self._masks[place], days)
         return day * DAY_S + self._times.at(rest)
 
+    def listed(self, begin: int, end: int) -> list[int]:
+        """The elements from `begin` up to, not including, `end`: some days at most."""
+        found: list[int] = []
+        for day in range(begin // DAY_S, (end - 1) // DAY_S + 1):
+            if self.has_day(day):
+                midnight = day * DAY_S
+                seconds = self._times.listed(max(0, begin - midnight), min(DAY_S, end - midnight))
+                found += [midnight + second for second in seconds]
+        return found
+
+    def has_day(self, day: int) -> bool:
+        """Whether the rule falls on a day."""
+        year = year_of(day)
+        if year < self.origin_year:
+            return False
+        place = self.reach(year)
+        return place + self.origin_year == year and bool(self._masks[place] >> day - YEAR_STARTS[year - FIRST_YEAR] & 1)
+
 
 class Union:
     """Two sets that have nothing in common. Only for clocks that once moved by less than a rule's unit."""

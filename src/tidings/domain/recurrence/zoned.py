@@ -9,23 +9,30 @@ count, nothing falls into a jump, and their unit and interval are counted on the
 from bisect import bisect_right
 from collections.abc import Callable
 
-from tidings.domain.recurrence.calendar import END_SECOND
+from tidings.domain.recurrence.calendar import DAY_S, END_SECOND
 from tidings.domain.recurrence.parts import Gap, Overlap
 from tidings.domain.recurrence.steps import METER
-from tidings.domain.recurrence.walls import Walls
+from tidings.domain.recurrence.walls import Product, Walls
 from tidings.domain.recurrence.zones import Zone
+
+SAFE_S = 3 * DAY_S  # further than any offset or jump moves anything
+SKIPPED_MAX = 4_000
 
 
 class Zoned:
     """The instants, in seconds, of a set of wall times in a zone, from `lower` on."""
 
-    def __init__(self, walls: Callable[[int], Walls], zone: Zone, gap: Gap, overlap: Overlap, lower: int) -> None:
-        self._walls = walls  # by the offset of a stretch
+    def __init__(
+        self, walls: Callable[[int], Walls], zone: Zone, gap: Gap, overlap: Overlap, lower: int, *, exact: bool = False
+    ) -> None:
+        self._walls = walls  # by the offset of a stretch; only where exact does it matter
+        self._exact = exact
         self._zone = zone
         self._gap = gap
         self._overlap = overlap
         self._first = zone.segment(lower)
-        self._stretches: list[Stretch] = []
+        self._stretches: dict[int, Stretch] = {}
+        self._heads: dict[tuple[int, int, tuple[bool, ...]], list[int]] = {}
         self._counts = [0]
         self._counts[0] = -self._stretch(0).through(lower - 1)
 
@@ -40,18 +47,29 @@ class Zoned:
         """The element with this number, from 0."""
         counts = self._counts
         while counts[-1] <= number:
-            stretch = self._stretch(len(counts) - 1)
-            if stretch.stop > END_SECOND:
-                at = stretch.at(number - counts[-1])
-                return at if at is None or at <= END_SECOND else None
+            place = len(counts) - 1
+            stretch = self._stretch(place)
             at = stretch.at(number - counts[-1])
             if at is not None:
-                return at
-            if stretch.exhausted():
+                return at if at <= END_SECOND else None
+            if stretch.stop > END_SECOND or self._exhausted(place, stretch):
                 return None
-            self._before(len(counts))
+            self._before(place + 1)
         place = bisect_right(counts, number) - 1
         return self._stretch(place).at(number - counts[place])
+
+    def _exhausted(self, place: int, stretch: "Stretch") -> bool:
+        """Whether no wall time follows a stretch. If one does, far away, the stretches before it are known empty."""
+        if self._exact:  # each offset has wall times of its own
+            offsets = set(self._zone.offsets[self._first + place :])
+            return all(following(self._walls(offset), stretch.stop) is None for offset in offsets)
+        wall = following(self._walls(0), stretch.end)
+        if wall is None:
+            return True
+        last = min(self._zone.segment(min(wall, END_SECOND) - SAFE_S) - self._first, place + SKIPPED_MAX)
+        count = self._before(place + 1)
+        self._counts += [count] * (last - place - 1)
+        return False
 
     def _before(self, place: int) -> int:
         while len(self._counts) <= place:
@@ -60,10 +78,11 @@ class Zoned:
         return self._counts[place]
 
     def _stretch(self, place: int) -> "Stretch":
-        while len(self._stretches) <= place:
+        stretch = self._stretches.get(place)
+        if stretch is None:
             METER.taken += 1
-            self._stretches.append(self._made(self._first + len(self._stretches)))
-        return self._stretches[place]
+            stretch = self._stretches[place] = self._made(self._first + place)
+        return stretch
 
     def _made(self, segment: int) -> "Stretch":
         zone = self._zone
@@ -82,25 +101,32 @@ class Zoned:
         return Stretch(walls, begin, end, offset, head, start, stop)
 
     def _forwarded(self, walls: Walls, start: int, before: int, offset: int) -> tuple[int, list[int]]:
-        """What fell into the jump at `start`, merged with what was there anyway; and where plain counting begins."""
-        begin = start + offset
-        jumped = elements(walls, start + before, begin)
-        if not jumped:
+        """Where plain counting begins behind the jump at `start`, and what lies before that, in seconds from it."""
+        begin, end = start + offset, start + offset + offset - before
+        if walls.before(start + before) == walls.before(begin):
             return begin, []
-        plain = elements(walls, begin, begin + offset - before)
-        merged = {wall - before for wall in jumped} | {wall - offset for wall in plain}
-        return begin + offset - before, sorted(merged)
+        if not isinstance(walls, Product):
+            return end, _merged(
+                elements(walls, start + before, begin), elements(walls, begin, end), before, offset, start
+            )
+        # On such days the same times fall into the same jump, year after year: worked out once.
+        days = tuple(walls.has_day(day) for day in range((start + before) // DAY_S, (end - 1) // DAY_S + 1))
+        key = ((start + before) % DAY_S, offset - before, days)
+        if key not in self._heads:
+            listed = walls.listed(start + before, begin), walls.listed(begin, end)
+            self._heads[key] = _merged(*listed, before, offset, start)
+        return end, self._heads[key]
 
 
 class Stretch:
-    """The instants while one offset holds: a `head` moved there by a jump, then wall times `begin` to `end`."""
+    """The instants while one offset holds: a `head` (seconds from `start`) behind a jump, then wall times to `end`."""
 
-    __slots__ = ("_base", "_begin", "_end", "_head", "_offset", "_start", "_walls", "stop")
+    __slots__ = ("_base", "_begin", "_head", "_offset", "_start", "_walls", "end", "stop")
 
     def __init__(self, walls: Walls, begin: int, end: int, offset: int, head: list[int], start: int, stop: int) -> None:
         self._walls = walls
         self._begin = begin
-        self._end = end
+        self.end = end
         self._offset = offset
         self._head = head
         self._start = start
@@ -109,20 +135,26 @@ class Stretch:
 
     def through(self, instant: int) -> int:
         """How many of the stretch lie at or before the instant."""
-        wall = min(instant + self._offset + 1, self._end)
-        head = bisect_right(self._head, instant) if self._head else 0
+        wall = min(instant + self._offset + 1, self.end)
+        head = bisect_right(self._head, instant - self._start) if self._head else 0
         return head if wall <= self._begin else head + self._walls.before(wall) - self._base
 
     def at(self, number: int) -> int | None:
         """The element with this number, from 0, None behind the last one."""
         if number < len(self._head):
-            return self._head[number]
+            return self._start + self._head[number]
         wall = self._walls.at(self._base + number - len(self._head))
-        return None if wall is None or wall >= self._end else wall - self._offset
+        return None if wall is None or wall >= self.end else wall - self._offset
 
-    def exhausted(self) -> bool:
-        """Whether no wall time follows this stretch."""
-        return self._walls.at(self._walls.before(self._end)) is None
+
+def following(walls: Walls, wall: int) -> int | None:
+    """The first element at or behind a wall time."""
+    return walls.at(walls.before(wall))
+
+
+def _merged(jumped: list[int], plain: list[int], before: int, offset: int, start: int) -> list[int]:
+    """What fell into a jump and what was there anyway, each once, in seconds behind the jump."""
+    return sorted({wall - before - start for wall in jumped} | {wall - offset - start for wall in plain})
 
 
 def elements(walls: Walls, begin: int, end: int) -> list[int]:

@@ -20,6 +20,8 @@ from tidings.domain.recurrence.steps import METER
 VERSION: str = tzdata.IANA_VERSION
 NAME_CHARS_MAX = 64
 BEGINNING = -(1 << 60)
+NEVER = 1 << 60
+FAR_S = 2 * DAY_S  # further than any offset, or change of one
 GROW_YEARS = 40  # the table grows by so many at once
 
 _HEADER = ">4sc15x6l"
@@ -29,7 +31,7 @@ _HEADER_BYTES = 44
 class Zone:
     """Offsets of a place: from `starts[i]` (an instant, in seconds) on, wall time is UTC plus `offsets[i]`."""
 
-    __slots__ = ("_footer", "_last", "_year", "name", "offsets", "starts")
+    __slots__ = ("_footer", "_known", "_last", "_year", "name", "offsets", "starts")
 
     def __init__(
         self, name: str, starts: list[int], offsets: list[int], footer: Footer | None, last: int = BEGINNING
@@ -40,10 +42,11 @@ class Zone:
         self._footer = footer
         self._last = last  # where the file's own transitions end, also such as change the name only
         self._year = LAST_YEAR + 2 if footer is None else max(year_of(last // DAY_S), 1970)
+        self._known = self._reach()
 
     def segment(self, instant: int) -> int:
         """The place in the table that holds at the instant."""
-        if self._year <= LAST_YEAR:
+        if instant >= self._known:
             self._grow(instant)
         return bisect_right(self.starts, instant) - 1
 
@@ -59,7 +62,11 @@ class Zone:
 
     def instants(self, wall: int) -> list[int]:
         """When the clocks show this: mostly one instant, two where they were put back, none where they jumped."""
-        return [instant for instant, _ in self._found(wall)]
+        place = self.segment(wall)
+        following = self.starts[place + 1] if self.has(place + 1) else wall + 2 * FAR_S
+        if self.starts[place] + FAR_S <= wall < following - FAR_S:
+            return [wall - self.offsets[place]]
+        return self._near(wall, place)
 
     def before_gap(self, wall: int) -> int:
         """The instant of a wall time that clocks jump over, by the offset that held before: later than asked."""
@@ -71,22 +78,19 @@ class Zone:
                     return wall - self.offsets[segment - 1]
         raise AssertionError(f"{wall} is no gap of {self.name}")
 
-    def _found(self, wall: int) -> list[tuple[int, int]]:
-        place = self.segment(wall)
+    def _near(self, wall: int, place: int) -> list[int]:
         found = []
         for segment in range(max(0, place - 2), place + 3):
             if self.has(segment):
                 instant = wall - self.offsets[segment]
-                if self.starts[segment] <= instant and (
-                    not self.has(segment + 1) or instant < self.starts[segment + 1]
-                ):
-                    found.append((instant, segment))
+                ends = self.starts[segment + 1] if self.has(segment + 1) else instant + 1
+                if self.starts[segment] <= instant < ends:
+                    found.append(instant)
         return found
 
     def _grow(self, instant: int) -> None:
         """Append what the footer says, up to some years behind the instant."""
-        if self._footer is None or instant < (year_start(self._year - 1) - 2) * DAY_S:
-            return
+        assert self._footer is not None, "only a footer makes a table grow"
         last = min(LAST_YEAR + 1, year_of(min(instant // DAY_S, YEAR_STARTS[-2])) + GROW_YEARS)
         for year in range(self._year, last + 1):
             METER.taken += 1
@@ -95,6 +99,11 @@ class Zone:
                     self.starts.append(at)
                     self.offsets.append(offset)
         self._year = last + 1
+        self._known = self._reach()
+
+    def _reach(self) -> int:
+        """Up to which instant the table is complete."""
+        return NEVER if self._footer is None or self._year > LAST_YEAR else (year_start(self._year) - 2) * DAY_S
 
 
 @lru_cache(maxsize=1_024)

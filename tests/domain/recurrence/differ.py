@@ -5,6 +5,7 @@ DAILY and coarser and below. Every difference is printed with its seed; the docu
 """
 
 import argparse
+import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable
@@ -23,12 +24,16 @@ from tidings.domain.recurrence.zones import zone_named
 
 COARSE = making.FREQUENCIES[:4]
 FINE = making.FREQUENCIES[4:]
+# Documented: dateutil counts a week 53 in years that have none. Our oracle does these weeks.
+LAST_WEEKS = re.compile(r"BYWEEKNO=[^;]*\b5[23]\b")
 Case = tuple[str, list[int], list[int]]
 
 
 def against_dateutil(random: Random) -> Case:
     """The first occurrences, and those after some later moment, over a dozen years."""
     start, text = making.start(random), making.rule(random, COARSE)
+    while LAST_WEEKS.search(text):
+        text = making.rule(random, COARSE)
     years = random.choice([2, 5, 30]) if text.startswith(("FREQ=YEARLY", "FREQ=MONTHLY")) else 1
     end = start + timedelta(days=366 * years)
     if not asking.between(Rule(text, asking.seconds(start)), 0, asking.seconds(end)):

@@ -32,7 +32,7 @@ def theirs(text: str, start: str, count: int) -> list[str]:
 
 def plain(text: str, start: str, count: int) -> list[str]:
     at = datetime.strptime(start, "%Y%m%dT%H%M%S")  # noqa: DTZ007 wall time
-    walls = Oracle(text, at).walls(at.date().replace(day=1, month=1), at.date().replace(year=at.year + 9))
+    walls = Oracle(text, at).walls(at.date().replace(day=1, month=1), at.date().replace(year=at.year + 50))
     return [wall.strftime("%Y%m%dT%H%M%S") for wall in walls if wall >= at][:count]
 
 
@@ -40,6 +40,7 @@ DOCUMENTED = [
     ("a week without a weekday takes the start's", "FREQ=YEARLY;BYWEEKNO=20", "19970902T090000"),
     ("plain and numbered weekdays add up", "FREQ=MONTHLY;BYDAY=1MO,TU;UNTIL=19980902T090000", "19970902T090000"),
     ("week 1 of the next year counts from its end too", "FREQ=YEARLY;BYWEEKNO=-52;BYDAY=MO", "20020101T090000"),
+    ("2010 had no week 53", "FREQ=YEARLY;BYWEEKNO=53;BYDAY=SU", "20010113T090000"),
     ("BYSETPOS counts in whole weeks", "FREQ=WEEKLY;BYDAY=MO,FR;BYSETPOS=1", "20261111T090000"),
 ]
 

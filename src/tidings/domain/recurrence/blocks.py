@@ -32,8 +32,8 @@ def parse_block(text: str, field: str = "rrule") -> Block:
     if len(text) > BLOCK_CHARS_MAX:
         raise Invalid(field, f"has {len(text)} characters, at most {BLOCK_CHARS_MAX} are taken")
     lines = [line for line in _FOLDED.sub("", text.strip()).splitlines() if line.strip()]
-    if len(lines) == 1 and not _LINE.fullmatch(lines[0].strip()):
-        return Block(lines[0].strip().upper().removesuffix(";"))
+    if len(lines) <= 1 and not _LINE.match(text.strip()):
+        return Block(text.strip().upper().removesuffix(";"))
     found: dict[str, list[str]] = {"DTSTART": [], "RRULE": [], "RDATE": [], "EXDATE": []}
     zones: set[str] = set()
     for line in lines:

@@ -1,0 +1,214 @@
+"""From the fields that a person fills in to what is stored; errors that name the field and say what to do."""
+
+import pytest
+
+from tests.domain.recurrence.asking import first, shown, wall
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.calendars import parse_calendar
+from tidings.domain.recurrence.parts import Cron, Local, Moment, Rule
+from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
+from tidings.domain.recurrence.showing import fields_of
+
+NOW = wall("20261116T120034") * 1_000_000 + 7
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("", "NAME=VALUE"),
+        ("BYDAY=MO", "no FREQ"),
+        ("FREQ=FORTNIGHTLY", "one of YEARLY"),
+        ("FREQ=DAILY;FREQ=DAILY", "twice"),
+        ("FREQ=DAILY;EVERY=2", "not a part of a rule"),
+        ("FREQ=DAILY;INTERVAL=0", "from 1"),
+        ("FREQ=DAILY;INTERVAL=-1", "from 1"),
+        ("FREQ=DAILY;INTERVAL=1e3", "from 1"),
+        ("FREQ=DAILY;COUNT=9999999999", "from 1"),
+        ("FREQ=DAILY;COUNT=1;UNTIL=20270101", "leave one out"),
+        ("FREQ=DAILY;UNTIL=tomorrow", "write a time such as"),
+        ("FREQ=DAILY;UNTIL=20270230", "not on the calendar"),
+        ("FREQ=DAILY;BYHOUR=24", "from 0 to 23"),
+        ("FREQ=DAILY;BYHOUR=", "NAME=VALUE"),
+        ("FREQ=DAILY;BYMONTH=0", "from 1 to 12"),
+        ("FREQ=MONTHLY;BYMONTHDAY=0", "not 0"),
+        ("FREQ=MONTHLY;BYDAY=6MO", "use -5 to 5"),
+        ("FREQ=MONTHLY;BYDAY=0MO", "such as 1MO"),
+        ("FREQ=DAILY;BYDAY=1MO", "MONTHLY or YEARLY"),
+        ("FREQ=YEARLY;BYWEEKNO=1;BYDAY=1MO", "leave the number out"),
+        ("FREQ=MONTHLY;BYWEEKNO=1", "FREQ=YEARLY only"),
+        ("FREQ=MONTHLY;BYYEARDAY=1", "write FREQ=YEARLY"),
+        ("FREQ=WEEKLY;BYMONTHDAY=1", "write FREQ=MONTHLY"),
+        ("FREQ=DAILY;BYSETPOS=1", "add one, such as BYDAY"),
+        ("FREQ=DAILY;WKST=XX", "one of MO"),
+        ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "has no occurrence"),
+        ("RRULE:FREQ=DAILY\nRRULE:FREQ=DAILY", "one RRULE line"),
+        (
+            "DTSTART;TZID=Europe/Berlin:20270101T000000\nRDATE;TZID=UTC:20270101T000000\nRRULE:FREQ=DAILY",
+            "several zones",
+        ),
+        ("DTSTART;X=1:20270101T000000\nRRULE:FREQ=DAILY", "only TZID"),
+        ("DTSTART:20270101T000000\nEXRULE:FREQ=DAILY", "not a DTSTART"),
+        ("FREQ=DAILY;BYHOUR=" + "1," * 3_000, "characters"),
+    ],
+)
+def test_rules_that_are_refused(text: str, advice: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        read_rule(text, NOW)
+    assert caught.value.field == "rrule"
+    assert advice in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("terms", "field"),
+    [
+        (Terms(zone="Mars/Olympus"), "zone"),
+        (Terms(start="yesterday"), "start"),
+        (Terms(start="2026-11-16T12:00:00.5Z"), "start"),
+        (Terms(count=0), "count"),
+        (Terms(count=2, until="2027-01-01"), "count"),
+        (Terms(until="soon"), "until"),
+        (Terms(rdates=["x"]), "rdates"),
+        (Terms(exdates=["2027-01-01T25:00"]), "exdates"),
+        (Terms(exdates=["2027-01-01"] * 501), "exdates"),
+        (Terms(excluded=range(6_000)), "calendar"),
+    ],
+)
+def test_fields_that_are_refused(terms: Terms, field: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        read_rule("FREQ=DAILY", NOW, terms)
+    assert caught.value.field == field
+
+
+def test_ends_beside_a_rule_that_has_one() -> None:
+    for terms, field in ((Terms(count=2), "count"), (Terms(until="2027-01-01"), "until")):
+        with pytest.raises(Invalid, match="end of its own") as caught:
+            read_rule("FREQ=DAILY;COUNT=3", NOW, terms)
+        assert caught.value.field == field
+
+
+def test_what_is_said_twice_is_refused() -> None:
+    block = "DTSTART;TZID=Europe/Berlin:20270101T090000\nRRULE:FREQ=DAILY"
+    for terms in (Terms(start="2027-01-01T09:00"), Terms(zone="UTC")):
+        with pytest.raises(Invalid, match="leave one out"):
+            read_rule(block, NOW, terms)
+
+
+def test_without_a_start_seconds_are_zero_and_nothing_has_passed() -> None:
+    asked = read_rule("FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0", NOW, Terms(zone="America/New_York"))
+    assert shown(first(asked, 1)[0]) == "20261116T140000"
+    assert [shown(at) for at in first(read_rule("FREQ=MINUTELY", NOW), 2)] == ["20261116T120100", "20261116T120200"]
+
+
+def test_a_start_may_be_an_instant_a_wall_time_or_a_date() -> None:
+    for start in (
+        "2026-01-05T08:00:00Z",
+        "2026-01-05T09:00",
+        "2026-01-05 09:00:00",
+        "20260105T090000",
+        "2026-01-05T03:00:00-05:00",
+    ):
+        asked = read_rule("FREQ=DAILY", NOW, Terms(start=start, zone="Europe/Berlin"))
+        assert asked == Rule("FREQ=DAILY", wall("20260105T090000"), "Europe/Berlin")
+    assert read_rule("FREQ=DAILY", NOW, Terms(start="2026-01-05")).start == wall("20260105T000000")
+
+
+def test_a_start_in_the_second_of_two_equal_hours() -> None:
+    second = read_rule("FREQ=HOURLY", NOW, Terms(start="2026-10-25T01:30:00Z", zone="Europe/Berlin"))
+    assert (second.start, second.fold) == (wall("20261025T023000"), 1)
+    assert shown(first(second, 1)[0]) == "20261025T013000"
+    daily = read_rule("FREQ=DAILY", NOW, Terms(start="2026-10-25T01:30:00Z", zone="Europe/Berlin"))
+    assert shown(first(daily, 1)[0]) == "20261026T013000"  # the first of the two had passed
+
+
+def test_until_as_a_date_counts_the_whole_day() -> None:
+    asked = read_rule(
+        "FREQ=HOURLY;INTERVAL=12;UNTIL=20261118", NOW, Terms(start="2026-11-17T11:00", zone="Asia/Tehran")
+    )
+    assert len(first(asked, 9)) == 4
+    assert first(
+        read_rule(
+            "FREQ=HOURLY;INTERVAL=12", NOW, Terms(start="2026-11-17T11:00", zone="Asia/Tehran", until="2026-11-18")
+        ),
+        9,
+    ) == first(asked, 9)
+
+
+def test_local_one_shots() -> None:
+    assert read_local("2027-03-28 02:30", "Europe/Berlin") == Local(wall("20270328T023000"), "Europe/Berlin")
+    assert [shown(at) for at in first(read_local("2027-03-28 02:30", "Europe/Berlin"), 2)] == ["20270328T013000"]
+    with pytest.raises(Invalid, match=r"jump over it.*gap=forward"):
+        read_local("2027-03-28 02:30", "Europe/Berlin", "skip")
+    both = read_local("2026-10-25 02:30", "Europe/Berlin", "forward", "both")
+    assert [shown(at) for at in first(both, 3)] == ["20261025T003000", "20261025T013000"]
+    for text in ("2027-03-28T02:30Z", "2027-03-28", "2027-03-28 24:30", "noon"):
+        with pytest.raises(Invalid):
+            read_local(text, "Europe/Berlin")
+
+
+def test_what_is_shown_can_be_sent_again() -> None:
+    terms = Terms(
+        "2026-01-05T09:00", "Europe/Berlin", "skip", "both", 9, None, ["2027-01-01T10:00:00Z"], ["2027-01-02"], [20_000]
+    )
+    shown_fields = fields_of(read_rule("FREQ=DAILY", NOW, terms))
+    assert shown_fields == {
+        "rrule": "FREQ=DAILY;COUNT=9",
+        "start": "2026-01-05T09:00:00",
+        "zone": "Europe/Berlin",
+        "gap": "skip",
+        "overlap": "both",
+        "rdates": ["2027-01-01T10:00:00Z"],
+        "exdates": ["2027-01-02"],
+        "excluded": ["2024-10-04"],
+        "on_excluded": "skip",
+    }
+    cron = read_cron("0 9 * * *", NOW, Terms(zone="Europe/Berlin", count=3, until="2027-01-01"))
+    again = fields_of(cron)
+    assert (again["cron"], again["count"]) == ("0 9 * * *", 3)
+    assert isinstance(cron, Cron)
+    assert fields_of(Local(wall("20270328T023000"), "Europe/Berlin")) == {
+        "at": "2027-03-28T02:30:00",
+        "zone": "Europe/Berlin",
+    }
+
+
+ICS = """BEGIN:VCALENDAR
+BEGIN:VEVENT
+DTSTART;VALUE=DATE:20261224
+DTEND;VALUE=DATE:20261227
+SUMMARY:Christ
+ mas
+END:VEVENT
+BEGIN:VEVENT
+DTSTART;VALUE=DATE:20260501
+RRULE:FREQ=YEARLY;COUNT=2
+END:VEVENT
+BEGIN:VEVENT
+DTSTART:20260303T100000Z
+DTEND:20260303T110000Z
+END:VEVENT
+END:VCALENDAR
+"""
+
+
+def days(*dates: str) -> tuple[int, ...]:
+    return tuple(wall(f"{date}T000000") // 86_400 for date in dates)
+
+
+def test_calendars() -> None:
+    assert parse_calendar(ICS) == days("20260303", "20260501", "20261224", "20261225", "20261226", "20270501")
+    listed = "# holidays\n2026-12-25\n20261226, 2027-01-01  # and the new year\n\n"
+    assert parse_calendar(listed) == days("20261225", "20261226", "20270101")
+    for text, advice in (("2026-12-25T10:00", "has a time"), ("x", "line 1"), ("\n2026-02-30", "line 2")):
+        with pytest.raises(Invalid, match=advice):
+            parse_calendar(text)
+    with pytest.raises(Invalid, match="without DTSTART"):
+        parse_calendar("BEGIN:VCALENDAR\nBEGIN:VEVENT\nEND:VEVENT\n")
+    with pytest.raises(Invalid, match="split it"):
+        parse_calendar("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101\nRRULE:FREQ=DAILY\nEND:VEVENT\n")
+
+
+def test_moments_in_lists_are_sorted_and_single() -> None:
+    asked = read_rule(
+        "FREQ=DAILY", NOW, Terms(start="2027-01-01", rdates=["2027-01-05T10:00", "2027-01-03T10:00", "20270105T100000"])
+    )
+    assert asked.added == (Moment(wall("20270103T100000"), "local"), Moment(wall("20270105T100000"), "local"))

@@ -24,6 +24,8 @@ TIMEOUT_S = 240
         ("http_batch", "http_batch"),
         ("http_single", "p99_ms"),
         ("burst", "first_ms"),
+        ("recurrence", "p99_us"),
+        ("parse", "rrule"),
         pytest.param("lateness", "sse_2000_p99_ms", marks=pytest.mark.slow),
         pytest.param("backlog", "memory_peak_mb", marks=pytest.mark.slow),
         pytest.param("tenants", "beside_high_p99_ms", marks=pytest.mark.slow),

@@ -17,7 +17,7 @@ from tidings.domain.recurrence.zones import VERSION, digest, names, zone_named
 GAPS: tuple[Gap, ...] = ("forward", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("first", "second", "both")
 Y2038 = 2_145_916_800
-MINUTES = (0, 17, 30, 59)
+MINUTES = (0, 30)
 RULE = f"FREQ=DAILY;BYHOUR={','.join(map(str, range(24)))};BYMINUTE={','.join(map(str, MINUTES))};BYSECOND=0"
 FEW = [
     "Europe/Berlin",

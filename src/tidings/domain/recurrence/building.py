@@ -119,7 +119,7 @@ def _sub_daily(parts: Parts, start: int, origin_year: int, shift: int) -> Walls:
     for place in fine:
         groups.setdefault((place - shift) // unit, []).append((place - shift) % unit)
     sets = [_stepped(parts, days, first_unit + moved, tuple(group), origin_year) for moved, group in groups.items()]
-    return sets[0] if len(sets) == 1 else Union(*sets)
+    return sets[0] if len(sets) == 1 else Union(sets[0], sets[1], origin_year)
 
 
 def _fine(parts: Parts, start: int, shift: int) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidings.domain.recurrence.calendar import CYCLE_DAYS, CYCLE_YEARS, DAY_S, FIRST_YEAR, YEAR_STARTS, year_of
-from tidings.domain.recurrence.days import Days
+from tidings.domain.recurrence.days import YEAR_BITS_MAX, Days
 from tidings.domain.recurrence.parts import HOURLY
 from tidings.domain.recurrence.walls import ByYear
 
@@ -79,18 +79,21 @@ class Lattice(ByYear):
         self._table = table
         self._fine = fine
         self._sums: list[Numbers] = []
+        self._bits: dict[int, Numbers] = {}
+        self._steps: Numbers = np.arange(YEAR_BITS_MAX, dtype=np.int64) * self._day_units
 
     def build(self, year: int) -> int:
         """Prepare the year and say how many elements it has."""
         first = YEAR_STARTS[year - FIRST_YEAR]
         length = YEAR_STARTS[year + 1 - FIRST_YEAR] - first
         mask = self._days.mask(year)
-        bits = np.unpackbits(np.frombuffer(mask.to_bytes(46, "little"), dtype=np.uint8), bitorder="little")[:length]
-        days = np.arange(first, first + length, dtype=np.int64)
-        counts = self._table.of((self._first_unit - days * self._day_units) % self._interval) * bits
+        if mask not in self._bits:
+            octets = np.frombuffer(mask.to_bytes(46, "little"), dtype=np.uint8)
+            self._bits[mask] = np.unpackbits(octets, bitorder="little") * np.int64(len(self._fine))
+        left = (self._first_unit - first * self._day_units - self._steps) % self._interval
         sums = np.zeros(length + 1, dtype=np.int64)
-        np.cumsum(counts, out=sums[1:])
-        self._sums.append(sums * len(self._fine))
+        np.cumsum((self._table.of(left) * self._bits[mask][:YEAR_BITS_MAX])[:length], out=sums[1:])
+        self._sums.append(sums)
         return int(self._sums[-1][-1])
 
     def before(self, wall: int) -> int:

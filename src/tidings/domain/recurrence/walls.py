@@ -8,7 +8,7 @@ rule costs a few microseconds however old its anchor is.
 from bisect import bisect_right
 from typing import Protocol
 
-from tidings.domain.recurrence.calendar import DAY_S, FIRST_YEAR, YEAR_STARTS, nth_bit, year_of
+from tidings.domain.recurrence.calendar import DAY_S, END_SECOND, FIRST_YEAR, YEAR_STARTS, nth_bit, year_of
 from tidings.domain.recurrence.steps import METER
 from tidings.domain.recurrence.times import Times
 
@@ -154,29 +154,20 @@ class Product(ByYear):
 class Union:
     """Two sets that have nothing in common. Only for clocks that once moved by less than a rule's unit."""
 
-    def __init__(self, one: Walls, other: Walls) -> None:
+    def __init__(self, one: Walls, other: Walls, origin_year: int) -> None:
         self._one = one
         self._other = other
+        self._origin = YEAR_STARTS[origin_year - FIRST_YEAR] * DAY_S
 
     def before(self, wall: int) -> int:
         """How many elements lie before the wall time."""
         return self._one.before(wall) + self._other.before(wall)
 
     def at(self, number: int) -> int | None:
-        """The element with this number: of each set the one at which the sum reaches it, whichever fits."""
-        found = [self._among(part, number) for part in (self._one, self._other)]
-        return next((wall for wall in found if wall is not None), None)
-
-    def _among(self, part: Walls, number: int) -> int | None:
-        low, high = 0, number
-        while low <= high:
-            middle = (low + high) // 2
-            wall = part.at(middle)
-            rank = None if wall is None else self.before(wall)
-            if rank == number:
-                return wall
-            if rank is None or rank > number:
-                high = middle - 1
-            else:
-                low = middle + 1
-        return None
+        """The element with this number: the wall time at which the count passes it."""
+        low, width = self._origin, 366 * DAY_S
+        while self.before(low + width) <= number:
+            low, width = low + width, width * 2
+            if low > END_SECOND:
+                return None
+        return low + bisect_right(range(low + 1, low + width + 1), number, key=self.before)

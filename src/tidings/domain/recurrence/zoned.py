@@ -15,7 +15,9 @@ from tidings.domain.recurrence.steps import METER
 from tidings.domain.recurrence.walls import Product, Walls
 from tidings.domain.recurrence.zones import Zone
 
+PATIENCE = 64  # stretches to look at before asking whether anything follows at all
 SAFE_S = 3 * DAY_S  # further than any offset or jump moves anything
+SHORT_S = 1_200 * DAY_S  # so much may be counted for nothing
 SKIPPED_MAX = 4_000
 
 
@@ -61,6 +63,8 @@ class Zoned:
     def _exhausted(self, place: int, stretch: "Stretch") -> bool:
         """Whether no wall time follows a stretch. If one does, far away, the stretches before it are known empty."""
         if self._exact:  # each offset has wall times of its own
+            if place % PATIENCE:
+                return False
             offsets = set(self._zone.offsets[self._first + place :])
             return all(following(self._walls(offset), stretch.stop) is None for offset in offsets)
         wall = following(self._walls(0), stretch.end)
@@ -121,7 +125,7 @@ class Zoned:
 class Stretch:
     """The instants while one offset holds: a `head` (seconds from `start`) behind a jump, then wall times to `end`."""
 
-    __slots__ = ("_base", "_begin", "_head", "_offset", "_start", "_walls", "end", "stop")
+    __slots__ = ("_base", "_begin", "_head", "_offset", "_short", "_start", "_walls", "end", "stop")
 
     def __init__(self, walls: Walls, begin: int, end: int, offset: int, head: list[int], start: int, stop: int) -> None:
         self._walls = walls
@@ -132,6 +136,7 @@ class Stretch:
         self._start = start
         self.stop = stop
         self._base = walls.before(begin)
+        self._short = stop - start < SHORT_S
 
     def through(self, instant: int) -> int:
         """How many of the stretch lie at or before the instant."""
@@ -143,7 +148,10 @@ class Stretch:
         """The element with this number, from 0, None behind the last one."""
         if number < len(self._head):
             return self._start + self._head[number]
-        wall = self._walls.at(self._base + number - len(self._head))
+        place = self._base + number - len(self._head)
+        if self._short and place >= self._walls.before(self.end):
+            return None  # without a look at what follows, which may be far away
+        wall = self._walls.at(place)
         return None if wall is None or wall >= self.end else wall - self._offset
 
 

@@ -28,7 +28,7 @@ class Remainders:
         self._kept = min(interval, DAY_S)
         self._counts: Numbers = np.bincount(left, minlength=self._kept + 1).astype(np.int64)  # the last one is 0
         self.firsts: Numbers = np.concatenate(([0], np.cumsum(self._counts)))
-        self.seconds: Numbers = (np.sort(left * DAY_S + units) % DAY_S) * unit
+        self.seconds: Numbers = _by_remainder(units, left, interval) * unit
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
@@ -40,6 +40,15 @@ class Remainders:
         if remainder >= self._kept:
             return 0, 0
         return int(self.firsts[remainder]), int(self.firsts[remainder + 1])
+
+
+def _by_remainder(units: Numbers, left: Numbers, interval: int) -> Numbers:
+    """Units sorted by what they leave, then by size; where all are allowed that is a table read by columns."""
+    if len(units) > int(units[-1]) and interval < len(units):
+        rows = np.arange(-(-len(units) // interval) * interval, dtype=np.int64).reshape(-1, interval)
+        columns = rows.T.ravel()
+        return columns[columns < len(units)]
+    return np.sort(left * DAY_S + units) % DAY_S
 
 
 def units_of_day(frequency: int, fields: Fields) -> Numbers:

@@ -17,6 +17,7 @@ from tidings.domain.recurrence.parts import HOURLY
 from tidings.domain.recurrence.walls import ByYear
 
 Numbers = npt.NDArray[np.int64]
+_NOTHING: Numbers = np.zeros(YEAR_BITS_MAX + 1, dtype=np.int64)
 Fields = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
@@ -90,12 +91,25 @@ class Lattice(ByYear):
         self._sums: list[Numbers] = []
         self._bits: dict[int, Numbers] = {}
         self._steps: Numbers = np.arange(YEAR_BITS_MAX, dtype=np.int64) * self._day_units
+        self._turn = self._interval // gcd(self._interval, self._day_units)  # days until the lattice lies the same
+        self._hits = self._days_hit()
+
+    def _days_hit(self) -> int:
+        """The days since 1970 that the lattice meets at all, as a mask that repeats: the others need no look."""
+        if self._turn > YEAR_BITS_MAX:
+            return -1
+        left = (self._first_unit - self._steps[: self._turn]) % self._interval
+        hits = sum(1 << day for day in np.flatnonzero(self._table.of(left)).tolist())
+        return sum(hits << first for first in range(0, YEAR_BITS_MAX + self._turn, self._turn))
 
     def build(self, year: int) -> int:
         """Prepare the year and say how many elements it has."""
         first = YEAR_STARTS[year - FIRST_YEAR]
         length = YEAR_STARTS[year + 1 - FIRST_YEAR] - first
         mask = self._days.mask(year)
+        if not mask & self._hits >> first % self._turn:
+            self._sums.append(_NOTHING)
+            return 0
         if mask not in self._bits:
             octets = np.frombuffer(mask.to_bytes(46, "little"), dtype=np.uint8)
             self._bits[mask] = np.unpackbits(octets, bitorder="little") * np.int64(len(self._fine))

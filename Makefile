@@ -30,8 +30,10 @@ kafka: setup  ## start a real Kafka on localhost:9092 (needs Java 17 and Maven);
 check: lint  ## style, types, layers and the quick tests: under two minutes
 	$(BIN)/pytest -m "not slow and not kill" $(ARGS)
 
+# Kill loops and what takes the time between two events run by themselves, the rest on two processes.
 test: lint  ## everything, slow tests and kill loops too
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -m "not kill" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -m kill $(ARGS)
 
 lint: setup-dev
 	$(BIN)/ruff check $(CODE)
@@ -77,7 +79,7 @@ $(VENV)/.peers: requirements/peers.txt $(VENV)/.dev
 # --- locks: `make lock` keeps what is pinned, `make lock ARGS=--upgrade` takes the newest; needs uv ------------------
 
 COMPILE = uv pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 \
-	--generate-hashes --custom-compile-command "make lock" --extra kafka $(ARGS)
+	--generate-hashes --custom-compile-command "make lock" --extra kafka --extra postgres $(ARGS)
 
 lock:  ## write requirements/*.txt again from pyproject.toml (needs uv)
 	$(COMPILE) --extra build -o requirements/run.txt

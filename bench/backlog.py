@@ -78,7 +78,7 @@ async def _fill(path: Path, pending: int) -> None:
             note(f"backlog: scheduling {missing:,} to lie pending")
             took = await send(engine, far_batches(missing, engine.clock.now(), with_ids=True, topic="backlog"))
             note(f"backlog: {took.per_s:,.0f} rows/s")
-        due = engine.store.next_due
+        due = engine.lanes.next_due
         await eventually(lambda: (due() or engine.clock.now()) >= engine.clock.now(), SETTLE_S_MAX)
 
 

@@ -67,7 +67,7 @@ async def _fill(site: Site, path: Path, pending: int) -> None:
             note(f"kafka_backlog: scheduling {missing:,} to lie pending")
             took = await send(engine, far_batches(missing, engine.clock.now(), with_ids=True, topic="backlog"))
             note(f"kafka_backlog: {took.per_s:,.0f} rows/s")
-        due = engine.store.next_due
+        due = engine.lanes.next_due
         await eventually(lambda: (due() or engine.clock.now()) >= engine.clock.now(), SETTLE_S_MAX)
 
 

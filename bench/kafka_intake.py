@@ -84,7 +84,8 @@ async def _take(site: Site, path: Path, rows: int, topic: str) -> "_Stored":
             working.result()
         working.cancel()
         stored.pending = (await engine.count()).pending
-        position = (await engine.store.positions()).get((topic, 0))
+        positions = await engine.store.positions()
+        position = next((at for (source, _), at in positions.items() if source.startswith(topic)), 0)
         if position != rows or not all_there.done():
             raise RuntimeError(f"{stored.rows:,} of {rows:,} were stored, up to {position}, in {STORE_S_MAX} s")
     return stored

@@ -1,4 +1,4 @@
-"""500/s and 2,000/s for a minute, due at random microseconds, released to Kafka exactly once, one transaction a batch.
+"""500/s and 2,000/s for a minute, due at random microseconds, released to Kafka exactly once, and at least once.
 
 Lateness is the reader's clock when a record was there, less its header `tidings-due-at`.
 """
@@ -17,6 +17,7 @@ from bench.options import Options
 from bench.report import Bar, Report
 from bench.rounds import Rounds
 from bench.screen import note
+from tidings.config.settings import Guarantee
 
 TITLE = "how late, in ms, at 500/s and 2,000/s; the limit is a bare loop, one transaction of what is due after another"
 RATES = (500, 2_000)
@@ -26,18 +27,20 @@ BARE_S_MAX = 60.0
 
 PARTS = ("p50_ms", "p99_ms", "p999_ms")
 MOST = {"p50_ms": 10, "p99_ms": 30}
+MOST_PLAIN = {"p50_ms": 4, "p99_ms": 15}
 RATIO_MOST = 2.5
 FAULTS = ("lost", "twice", "early")
 
 BARS = (
     *(Bar(f"late_{rate}_{part}", "median", "<=", most) for rate in RATES for part, most in MOST.items()),
     *(Bar(f"late_{rate}_{part}", "ratio", "<=", RATIO_MOST) for rate in RATES for part in MOST),
+    *(Bar(f"plain_{rate}_{part}", "median", "<=", most) for rate in RATES for part, most in MOST_PLAIN.items()),
     *(Bar(fault, "median", "<=", 0) for fault in FAULTS),
 )
 
 
 def run(options: Options) -> Report:
-    """The bare loop and ours, at both rates in every round."""
+    """The bare loop, ours, and ours without transactions, at both rates in every round."""
     rounds = Rounds("kafka_lateness")
     seconds = options.seconds(SECONDS)
     faults = dict.fromkeys(FAULTS, 0)
@@ -48,9 +51,14 @@ def run(options: Options) -> Report:
                 note(f"kafka_lateness: round {number} of {options.rounds}, {rate}/s")
                 bare = _limit(site, rate, seconds)
                 read, sent = flow_on(site, folder / "lateness.db", rate, seconds)
-                remove(folder / "lateness.db")
+                plain, _ = flow_on(site, folder / "plain.db", rate, seconds, "at_least_once")
+                for name in ("lateness.db", "plain.db"):
+                    remove(folder / name)
                 _put(rounds, f"late_{rate}", read.lateness(), bare)
-                faults = {name: count + faults[name] for name, count in read.faults(sent).items()}
+                late = plain.lateness()
+                rounds.put({f"plain_{rate}_{part}": getattr(late, part) for part in PARTS})
+                for wrong in (read.faults(sent), plain.faults(sent)):
+                    faults = {name: count + faults[name] for name, count in wrong.items()}
     rounds.put(faults)
     return rounds.report()
 
@@ -91,19 +99,21 @@ def _made_in_time(rate: int, seconds: float, topic: str) -> tuple[list[Record], 
         ahead *= 2
 
 
-def flow_on(site: Site, path: Path, rate: int, seconds: float) -> tuple[Arrivals, int]:
+def flow_on(
+    site: Site, path: Path, rate: int, seconds: float, release: Guarantee = "exactly_once"
+) -> tuple[Arrivals, int]:
     """A flow through an engine on a store, and how many were sent."""
     settle()
     count = Flow(rate, 0, seconds, "").count
     with site.topic("lateness") as topic, site.reading(topic, count, PATIENCE_S) as reading:
-        read = run_loop(_flow(site, path, Flow(rate, 0, seconds, topic), reading))
+        read = run_loop(_flow(site, path, Flow(rate, 0, seconds, topic), reading, release))
     if not read.due:
         raise RuntimeError("nothing arrived")
     return read, count
 
 
-async def _flow(site: Site, path: Path, flow: Flow, reading: Reading) -> Arrivals:
-    async with site.engine_on(path) as engine:
+async def _flow(site: Site, path: Path, flow: Flow, reading: Reading, release: Guarantee) -> Arrivals:
+    async with site.engine_on(path, release=release) as engine:
         await produce(engine, Flow(flow.rate, engine.clock.now() + BEGIN_US, flow.seconds, flow.topic))
         return await reading.beside(engine)
 

@@ -115,6 +115,23 @@ def test_printed_settings_can_be_loaded_again() -> None:
         ('[limits]\nhorizon = "60y"', ["[limits] horizon: '60y'", "at most 18300d"]),
         ('[limits]\nvalue_size_max = "much"', ["value_size_max", "'much' is not understood", "16 KiB"]),
         ('[logs]\nformat = "xml"', ["[logs] format", "'xml'", "auto, human, json"]),
+        (
+            '[kafka]\nwires = ["intervals", "mqtt"]',
+            ["[kafka] wires: 'mqtt' is not one", "intervals, kaspr, etf1, native"],
+        ),
+        ("[kafka]\nwires = 1", ["[kafka] wires: 1 is not understood", '["a", "b"]']),
+        ("[kafka]\ntenants = [1]", ["[kafka] tenants: [1] is not understood"]),
+        ('[kafka]\ntenants = ["a b"]', ["[kafka] tenants: 'a b' is not a pattern", "'*', '?' or '[abc]'"]),
+        ('[kafka]\ntenants = ["a[b"]', ["[kafka] tenants: 'a[b' is not a pattern"]),
+        ('[kafka]\ntenants = [""]', ["[kafka] tenants: '' has an empty entry"]),
+        ('[kafka]\nschedules = "videos"', ["[kafka] schedules: 'videos' is not name=text", "a=x,b=y"]),
+        ("[kafka]\nschedules = [1]", ["[kafka] schedules: [1] is not understood"]),
+        ('[kafka.schedules]\n"a/b" = "x"', ["[kafka] schedules: 'a/b' is not a topic"]),
+        ('[kafka.schedules]\nvideos = "a b"', ["[kafka] schedules: 'a b' is not a tenant"]),
+        ("[kafka.schedules]\nvideos = 1", ["[kafka] schedules: 'videos' has no text"]),
+        ('[kafka.destinations]\nacme = ["a/b"]', ["[kafka] destinations: 'a/b' is not a pattern"]),
+        ('[kafka.destinations]\n"*" = ["a"]', ["[kafka] destinations: '*' is not a tenant"]),
+        ("[kafka.destinations]\nacme = 1", ["[kafka] destinations: 1 is not understood", "a=x,a=y"]),
         ("[server", ["tidings.toml", "not valid TOML"]),
     ],
 )
@@ -124,11 +141,91 @@ def test_a_wrong_setting_names_itself_and_what_is_allowed(text: str, said: list[
     assert [word for word in said if word not in found] == [], found
 
 
+@pytest.mark.parametrize(
+    ("written", "servers"),
+    [
+        ("localhost:9092", "localhost:9092"),
+        ("kafka-1.acme_net:9092, 10.0.0.2:19092", "kafka-1.acme_net:9092,10.0.0.2:19092"),
+        ("[::1]:9092,[2001:db8::2]:65535", "[::1]:9092,[2001:db8::2]:65535"),
+        ("none", None),
+    ],
+)
+def test_addresses_of_brokers(written: str, servers: str | None) -> None:
+    assert load(None, {"TIDINGS_KAFKA_SERVERS": written}, {}).config.kafka.servers == servers
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("http://localhost:19092", "'http://localhost:19092' is a URL"),
+        ("foo:99999", "'foo:99999' has no port from 1 to 65535"),
+        ("foo:0", "'foo:0' has no port from 1 to 65535"),
+        ("foo:port", "'foo:port' has no port from 1 to 65535"),
+        ("foo:", "'foo:' has no port from 1 to 65535"),
+        ("localhost", "'localhost' has no port"),
+        (":9092", "':9092' has no host"),
+        ("a b:9092", "'a b:9092' has no host"),
+        ("::1:9092", "'::1:9092' has no host"),
+        ("[::1]", "'[::1]' has no"),
+        ("[::x]:9092", "'[::x]:9092' has no host"),
+        ("localhost:9092,", "'localhost:9092,' has a comma without a server"),
+        ("a:1,,b:2", "'a:1,,b:2' has a comma without a server"),
+    ],
+)
+def test_what_is_no_address_of_a_broker(written: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, {"kafka.servers": ("--kafka", written)})
+    assert str(caught.value).startswith(f"--kafka: {said}")
+    assert "write host:port, more after commas, such as kafka-1:9092,kafka-2:9092 or [::1]:9092" in str(caught.value)
+
+
+def test_what_is_read_of_kafka_in_a_file_and_in_a_line() -> None:
+    lines = {
+        "TIDINGS_KAFKA_WIRES": "Intervals, native",
+        "TIDINGS_KAFKA_TENANTS": "acme,shop-*,[a-f]?",
+        "TIDINGS_KAFKA_SCHEDULES": "schedules=default,videos=video",
+        "TIDINGS_KAFKA_DESTINATIONS": "acme=orders.*,acme=audit,mute=",
+    }
+    kafka = load(None, lines, {}).config.kafka
+    assert kafka.wires == ("intervals", "native")
+    assert kafka.tenants == ("acme", "shop-*", "[a-f]?")
+    assert kafka.schedules == {"schedules": "default", "videos": "video"}
+    assert kafka.destinations == {"acme": ("orders.*", "audit"), "mute": ()}
+    write(
+        """
+        [kafka]
+        wires = ["intervals", "native"]
+        tenants = ["acme", "shop-*", "[a-f]?"]
+        schedules = {schedules = "default", videos = "video"}
+        [kafka.destinations]
+        acme = ["orders.*", "audit"]
+        mute = []
+        """
+    )
+    loaded = load(None, {}, {})
+    assert loaded.config.kafka == kafka
+    assert load(write(render(loaded), "again.toml"), {}, {}).config.kafka == kafka
+    write("")
+    nothing = load(None, {}, {f"kafka.{key}": ("--set", "none") for key in ("wires", "tenants", "schedules")})
+    assert (nothing.config.kafka.wires, nothing.config.kafka.tenants, nothing.config.kafka.schedules) == ((), (), {})
+    assert "'schedules' is there twice" in problems(TIDINGS_KAFKA_SCHEDULES="schedules=a,schedules=b")
+
+
+def test_choices_are_understood_as_others_write_them() -> None:
+    write('[kafka]\nsecurity = "SASL_SSL"\nsasl_mechanism = "scram-sha-512"\nfacts = true\nstats = "No"\n')
+    kafka = load(None, {}, {}).config.kafka
+    assert (kafka.security, kafka.sasl_mechanism) == ("sasl_ssl", "SCRAM-SHA-512")
+    assert (kafka.facts, kafka.stats) == ("on", "off")
+    assert load(None, {"TIDINGS_KAFKA_FACTS": "no", "TIDINGS_KAFKA_STATS": "TRUE"}, {}).config.kafka.stats == "on"
+    assert "'maybe' is not one of them: write one of off, on" in problems(TIDINGS_KAFKA_FACTS="maybe")
+    assert "'yes' is not one of them" in problems(TIDINGS_KAFKA_TOPICS="yes")
+
+
 def test_variables_and_flags_are_named_too() -> None:
     assert "TIDINGS_SERVER_PORT: '-1'" in problems(TIDINGS_SERVER_PORT="-1")
     unknown = problems(TIDINGS_SERVER_PROT="1")
     assert "TIDINGS_SERVER_PROT is not a variable: did you mean TIDINGS_SERVER_PORT" in unknown
-    assert unknown.endswith("TIDINGS_CONFIG, TIDINGS_URL, TIDINGS_KEY")
+    assert unknown.endswith("TIDINGS_CONFIG, TIDINGS_URL, TIDINGS_KEY, TIDINGS_TENANT")
     with pytest.raises(ConfigError) as caught:
         load(None, {}, {"log.retentoin": ("--set log.retentoin", "1d"), "lgo.x": ("--set lgo.x", "1")})
     first, second = caught.value.problems

@@ -9,6 +9,7 @@ import pytest
 
 import tidings
 from tidings.clock import SystemClock
+from tidings.dispatch.dispatcher import Dispatcher
 from tidings.domain.errors import Invalid, NotOwner, TidingsError
 from tidings.library import Record, Tidings
 
@@ -145,11 +146,11 @@ async def test_a_schedule_shows_what_it_carries(t: Tidings) -> None:
 async def break_engine(t: Tidings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the dispatcher meet what it does not expect."""
 
-    async def fail() -> int:
+    async def fail(_dispatcher: Dispatcher) -> int:
         raise OSError("broken")
 
-    monkeypatch.setattr(t.engine.dispatcher, "tick", fail)
-    t.engine.waiter.wake()
+    monkeypatch.setattr(Dispatcher, "tick", fail)
+    t.engine.lanes.wake()
     with pytest.raises(TidingsError, match=r"releases no more: OSError\('broken'\)"):
         await take(t, "x", 1)
 

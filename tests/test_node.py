@@ -125,9 +125,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def tidings(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tidings", *argv], cwd=folder, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tidings", *argv]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=2 * START_S)
 
 
 def seconds_to_end(node: NodeProcess, number: signal.Signals) -> float:
@@ -254,6 +253,11 @@ def test_a_port_in_use(start: Start, tmp_path: Path) -> None:
         (["--host", "192.0.2.1"], 2, "host: '192.0.2.1' is not an address of this machine"),
         (["--store", "."], 2, "store: . is a folder: name a file in it, such as tidings.db"),
         (["--host", "0.0.0.0"], 1, "refusing to listen on 0.0.0.0"),
+        (
+            ["--kafka", "127.0.0.1:1", "--set", "kafka.schedules=tidings.progress=acme"],
+            2,
+            "kafka.schedules: tidings.progress is reserved for Tidings: choose another topic",
+        ),
         (["--set", "limits.id_size_max=2000B"], 2, "limits.id_size_max: '2000B' is out of bounds"),
     ],
 )
@@ -263,6 +267,33 @@ def test_a_start_that_is_refused_leaves_nothing_behind(tmp_path: Path, argv: lis
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_kafka_without_its_client(tmp_path: Path) -> None:
+    without = "import sys; sys.modules['confluent_kafka'] = None; from tidings.__main__ import main; sys.exit(main())"
+    command = [sys.executable, "-c", without, "serve", "--port", "0", "--kafka", "127.0.0.1:1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=START_S)
+    assert done.returncode == 1
+    assert "Kafka needs its client: pip install 'tidings[kafka]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["ssl_ca", "ssl_certificate", "ssl_key"])
+def test_a_file_for_tls_that_is_not_there(tmp_path: Path, key: str) -> None:
+    settings = ["--set", "kafka.security=ssl", "--set", f"kafka.{key}=missing.pem"]
+    done = tidings(tmp_path, "serve", "--port", "0", "--kafka", "127.0.0.1:1", *settings)
+    assert done.returncode == 2
+    assert f"kafka.{key}: missing.pem cannot be read (No such file or directory): name a PEM file" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_key(tmp_path: Path) -> None:
+    settings = ["--set", "kafka.security=ssl", "--set", "kafka.ssl_ca=.", "--set", "kafka.ssl_key=."]
+    done = tidings(tmp_path, "serve", "--port", "0", "--kafka", "127.0.0.1:1", *settings)
+    assert done.returncode == 2
+    assert "kafka.ssl_key: . cannot be read (Is a directory)" in done.stderr
 
 
 def test_settings_that_cannot_be_used(tmp_path: Path) -> None:

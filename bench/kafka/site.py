@@ -20,7 +20,7 @@ from bench.screen import note
 from tests.servers.kafka import FAST_JAVA, Broker
 from tidings.clock import SystemClock
 from tidings.config import Config
-from tidings.config.settings import Kafka, Store
+from tidings.config.settings import Guarantee, Kafka, Store
 from tidings.engine import Engine
 from tidings.node import build_engine, join_kafka, open_store
 from tidings.testing import eventually
@@ -65,9 +65,11 @@ class Site:
             yield Reading(process)
 
     @contextlib.asynccontextmanager
-    async def engine_on(self, path: Path, *, connected: bool = True) -> AsyncIterator[Engine]:
-        """An engine at work on a file, which releases to Kafka exactly once."""
-        kafka = Kafka(servers=self.broker.bootstrap, name=f"bench-{uuid.uuid4().hex[:8]}")
+    async def engine_on(
+        self, path: Path, *, connected: bool = True, release: Guarantee = "exactly_once"
+    ) -> AsyncIterator[Engine]:
+        """An engine at work on a file, which releases to Kafka."""
+        kafka = Kafka(servers=self.broker.bootstrap, name=f"bench-{uuid.uuid4().hex[:8]}", release=release)
         config = Config(store=Store(path=str(path)), kafka=kafka)
         clock = SystemClock()
         engine = build_engine(await open_store(config.store.path, config, clock), config, clock)

@@ -3,16 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from tidings.bus.follow import Following
 from tidings.bus.groups import Groups
 from tidings.clock import Clock
-from tidings.dispatch.dispatcher import Dispatcher
+from tidings.dispatch.lanes import Companion, Lanes
 from tidings.dispatch.owner import Owner
-from tidings.dispatch.waiter import Waiter
 from tidings.domain.command import Add, Command, Outcome, Replace
 from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid, NotOwner
@@ -38,20 +36,6 @@ class Settings(msgspec.Struct, frozen=True):
     bus: Bus = "log"
 
 
-class Companion(Protocol):
-    """What runs beside the dispatcher, such as the way to Kafka."""
-
-    problem: str | None
-
-    async def run(self) -> None: ...
-
-    def wake(self) -> None:
-        """Something was put into the outbox."""
-        ...
-
-    def stop(self) -> None: ...
-
-
 class Engine:
     """Schedules, releases and shows. Use as an asynchronous context manager, or `start` and `stop`."""
 
@@ -62,18 +46,17 @@ class Engine:
         self.store = store
         self.clock = clock
         self._listeners = list(listeners)
-        self.waiter = Waiter()
+        self.lanes = Lanes(store, clock, self.tell)
         self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
-        self.intake = Intake(store, clock, self.tell, self.waiter.wake)
-        self.dispatcher = Dispatcher(store, clock, self.waiter, self.tell)
-        self.owner = Owner(store, clock, self.settings.lease_us, self.waiter.wake, self.tell)
+        self.intake = Intake(store, clock, self.tell, self.lanes.wake)
+        self.owner = Owner(store, clock, self.settings.lease_us, self.lanes.follow, self.tell)
         self.following = Following(store)
         self._groups = Groups(store, clock, self.following, self.settings.session_us)
         self._companions: list[Companion] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def accompany(self, *companions: Companion) -> None:
-        """Let these run beside the dispatcher, from the start to the stop."""
+        """Let these run beside the lanes, from the start to the stop."""
         self._companions += companions
 
     async def start(self) -> None:
@@ -82,7 +65,7 @@ class Engine:
         self._tasks = [
             asyncio.create_task(self.owner.run(), name="tidings-owner"),
             asyncio.create_task(self.owner.tend(), name="tidings-tending"),
-            asyncio.create_task(self.dispatcher.run(), name="tidings-dispatcher"),
+            asyncio.create_task(self.lanes.run(), name="tidings-lanes"),
             *(asyncio.create_task(companion.run()) for companion in self._companions),
         ]
 
@@ -94,7 +77,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Finish the batch in hand, hand over the lease, close the store."""
-        self.dispatcher.stop()
+        self.lanes.stop()
         for companion in self._companions:
             companion.stop()
         self.owner.stop()
@@ -102,7 +85,6 @@ class Engine:
         _, late = await asyncio.wait(self._tasks, timeout=STOP_S) if self._tasks else (set(), set())
         for task in late:
             task.cancel()
-        self.waiter.close()
         await self.store.close()
 
     def listen(self, listener: Listener) -> None:
@@ -115,7 +97,7 @@ class Engine:
             case Released():
                 self.following.notify(fact.topics)
             case Handed():
-                for companion in self._companions:
+                for companion in self._all_companions():
                     companion.wake()
             case Standing(owner=False):
                 self._groups.disband()
@@ -126,15 +108,19 @@ class Engine:
 
     # Changes
 
-    def admit(self, tenant: str, request: Request, *, new: bool = True, now: int | None = None) -> Add:
+    def admit(self, tenant: str, request: Request, *, new: bool = True) -> Add:
         """The command for a request; raises `Invalid`. `new` refuses ids of our own form."""
         try:
-            if new and request.id is not None:
-                check_new_id(request.id)
-            return self.admission.admit(tenant, request, self.clock.now() if now is None else now)
+            return self.command(tenant, request, self.clock.now(), new=new)
         except Invalid as invalid:
             self.tell(Refused(self.clock.now(), tenant, invalid.field))
             raise
+
+    def command(self, tenant: str, request: Request, now: int, *, new: bool = True, reuse: bool = False) -> Add:
+        """The same on any thread: nobody is told of a refusal. `reuse` starts a new generation of a finished id."""
+        if new and request.id is not None:
+            check_new_id(request.id)
+        return self.admission.admit(tenant, request, now, reuse=reuse)
 
     async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
         """Commit commands durably, in order, and answer each."""
@@ -207,4 +193,7 @@ class Engine:
 
     def problems(self) -> list[str]:
         """What its companions wait for, such as a broker that is away; what is taken meanwhile is not lost."""
-        return [companion.problem for companion in self._companions if companion.problem is not None]
+        return [companion.problem for companion in self._all_companions() if companion.problem is not None]
+
+    def _all_companions(self) -> list[Companion]:
+        return self._companions + self.lanes.companions

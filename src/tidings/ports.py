@@ -64,7 +64,12 @@ class ApiKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class Timeline(Protocol):
-    """The durable, ordered set of what is pending. Each verb says what it makes atomic."""
+    """The durable, ordered set of what is pending. Each verb says what it makes atomic. Intake may span lanes."""
+
+    @property
+    def intakes_max(self) -> int:
+        """How many transactions of intake it gains from at a time."""
+        ...
 
     def apply(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
@@ -78,19 +83,6 @@ class Timeline(Protocol):
 
     async def positions(self) -> dict[tuple[str, int], int]:
         """Where intake stands, by topic and partition."""
-        ...
-
-    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
-        """Move what is due at `now` onto the log or into the outbox, or count it as missed, in one durable transaction.
-
-        Where a clock is given, it is read anew when the transaction begins, which may be later than the call.
-
-        At most `rows_max` rows, in fair shares by priority and tenant. Recurring ones get their next occurrence.
-        """
-        ...
-
-    def next_due(self) -> int | None:
-        """When the next release has work to do; None if nothing is near. Never later than the truth."""
         ...
 
     async def tend(self, now: int) -> bool:
@@ -135,18 +127,25 @@ class Log(Protocol):
 
 
 class Outbox(Protocol):
-    """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back."""
+    """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back.
+
+    It holds a bounded number of records and bytes that are not known to be on Kafka, without those that are kept back.
+    """
 
     async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
-        """Records from an offset on (or from the first that is still kept)."""
+        """Records from an offset on (or from the first that is still kept); fewer of large ones, but at least one."""
         ...
 
     async def outbox(self) -> tuple[int, int]:
         """The first offset that is not known to be on Kafka, and the next that will be given."""
         ...
 
+    def shut(self, is_shut: bool) -> None:
+        """While Kafka is away nothing goes in: what is due for it waits on the timeline, where it can be changed."""
+        ...
+
     def arrived(self, offset: int) -> None:
-        """Everything before this offset is on Kafka; kept in memory only."""
+        """Everything before this offset is on Kafka; kept in memory only. Wakes who watches if there is room again."""
         ...
 
     async def settle(self, offset: int) -> None:
@@ -157,8 +156,12 @@ class Outbox(Protocol):
         """Keep records back, durably: `outgoing` leaves them out until they are freed or dropped."""
         ...
 
-    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
-        """Records that are kept back, of one topic or of all, in order."""
+    async def held_topics(self) -> set[str]:
+        """The topics of which something is kept back."""
+        ...
+
+    async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
+        """Records of a topic that are kept back, in order; fewer of large ones, but at least one."""
         ...
 
     async def free(self, offsets: Sequence[int]) -> None:
@@ -167,6 +170,40 @@ class Outbox(Protocol):
 
     async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
         """A record that was kept back is missed, for this reason; commands that tell of it are part of that."""
+        ...
+
+    async def confirm(self) -> None:
+        """Raise `NotOwner` unless this process owns the lane at this moment."""
+        ...
+
+
+class Lane(Outbox, Protocol):
+    """A part of the timeline that one process at a time releases, with an outbox of its own.
+
+    Every write of it checks, in its own transaction, that this process owns the lane; `NotOwner` if it does not.
+    """
+
+    @property
+    def number(self) -> int:
+        """Counted from 0."""
+        ...
+
+    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
+        """Move what is due at `now` onto the log or into the outbox, or count it as missed, in one durable transaction.
+
+        Where a clock is given, it is read anew when the transaction begins, which may be later than the call.
+
+        At most `rows_max` rows, in fair shares by priority and tenant. Recurring ones get their next occurrence.
+        What goes to Kafka stays pending while its outbox is full; never more is handed over than there is room for.
+        """
+        ...
+
+    def next_due(self) -> int | None:
+        """When the next release has work to do; None if nothing is near that may leave. Never later than the truth."""
+        ...
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Have this called when `next_due` moves to an earlier moment: by another process, or by room in the outbox."""
         ...
 
 
@@ -181,22 +218,29 @@ class Keys(Protocol):
 
 
 class Ownership(Protocol):
-    """One process owns the timeline, by a lease that it renews; every write checks the owner's token."""
+    """Each lane is owned by one process, by a lease that it renews; every write of a lane checks the owner's token."""
 
     async def acquire(self, elapsed: int, lease_us: int) -> bool:
-        """Take or renew the lease; False while another's still runs."""
+        """Renew the leases of our lanes and take our share of those that are free; False if we own none.
+
+        `elapsed` was read before the call: the leases run from then on.
+        """
         ...
 
-    async def confirm(self) -> None:
-        """Raise `NotOwner` unless this process owns the timeline at this moment."""
+    def lanes(self) -> Sequence[Lane]:
+        """The lanes that this process owns now, as far as it can know by itself."""
+        ...
+
+    def on_free(self, call: Callable[[], None]) -> None:
+        """Have this called when another process has handed lanes over: it is time to acquire."""
         ...
 
     async def resign(self) -> None:
-        """Hand the lease over at once."""
+        """Hand all lanes over at once."""
         ...
 
 
-class Store(Timeline, Reading, Log, Outbox, Keys, Ownership, Protocol):
+class Store(Timeline, Reading, Log, Keys, Ownership, Protocol):
     """All of it, in one place that commits together."""
 
     @property

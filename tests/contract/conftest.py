@@ -7,7 +7,7 @@ from typing import Protocol, Unpack
 
 import pytest
 
-from tests.contract.stores import Options, opened, parameters
+from tests.contract.stores import Options, has_lanes, opened, parameters
 from tidings.ports import Store
 
 
@@ -19,6 +19,9 @@ class OpenStore(Protocol):
 
 @pytest.fixture(params=parameters())
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
+    one_lane = request.node.get_closest_marker("one_lane")
+    if one_lane is not None and has_lanes(request.param):
+        pytest.skip(f"holds for one lane: {one_lane.args[0]}")
     async with contextlib.AsyncExitStack() as stack:
 
         async def open_one(**options: Unpack[Options]) -> Store:

@@ -12,7 +12,7 @@ from tidings.domain.lateness import Lateness
 from tidings.domain.message import Headers, Message, pack
 from tidings.domain.schedule import Page, Query, Record, Schedule
 from tidings.domain.when import Every, Once, Period
-from tidings.ports import Store
+from tidings.ports import Lane, Release, Store
 
 MILLISECOND = 1_000
 SECOND = 1_000_000
@@ -124,17 +124,45 @@ class Drained:
     handed: int = 0
 
 
+def lane_of(store: Store) -> Lane:
+    """The one lane of a store that has one."""
+    (lane,) = store.lanes()
+    return lane
+
+
+def next_due(store: Store) -> int | None:
+    """When the first of all lanes has work to do."""
+    dues = (lane.next_due() for lane in store.lanes())
+    return min((due for due in dues if due is not None), default=None)
+
+
+async def release(store: Store, now: int = NOW, rows_max: int = 1000) -> Release:
+    """One batch of every lane, as one."""
+    releases = [await lane.release(now, rows_max) for lane in store.lanes()]
+    missed: Counter[str] = Counter()
+    for each in releases:
+        assert len(each.lateness_us) <= rows_max
+        missed.update(each.missed)
+    return Release(
+        [late for each in releases for late in each.lateness_us],
+        frozenset(topic for each in releases for topic in each.topics),
+        dict(missed),
+        any(each.more for each in releases),
+        sum(each.bytes for each in releases),
+        sum(each.handed for each in releases),
+    )
+
+
 async def drain(store: Store, now: int = NOW, rows_max: int = 1000) -> Drained:
     """Release until nothing is due."""
     drained = Drained()
     for _ in range(ROUNDS_MAX):
-        release = await store.release(now, rows_max)
-        assert len(release.lateness_us) <= rows_max
-        drained.lateness_us += release.lateness_us
-        drained.topics |= release.topics
-        drained.missed.update(release.missed)
-        drained.handed += release.handed
-        if not release.more:
+        done = await release(store, now, rows_max)
+        drained.lateness_us += done.lateness_us
+        drained.topics |= done.topics
+        drained.missed.update(done.missed)
+        drained.handed += done.handed
+        if not done.more:
             return drained
     raise AssertionError("there is always more")
 

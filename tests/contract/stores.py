@@ -1,8 +1,10 @@
 """The stores that the suite runs over, and how each is opened."""
 
+import atexit
 import contextlib
 import importlib
 import importlib.util
+import os
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
@@ -10,12 +12,18 @@ from typing import TypedDict, Unpack
 
 import pytest
 
+from tests.servers.downloads import Missing
+from tests.servers.fixtures import leave_out
+from tests.servers.postgres import Postgres
 from tidings.ports import Store
+from tidings.testing import SimulatedClock
 from tidings.timeline.memory import MemoryStore
 
 LEASE_US = 3_000_000
 
-NAMES = ("memory", "sqlite")
+# A store with four lanes has a batch, an outbox and a partition for each: what is told of one batch, of one order, or
+# of the partition that a key chooses, holds for a single lane and is marked `one_lane`.
+NAMES = ("memory", "sqlite", "postgres", "postgres-4")
 
 # A store that is being written may be named here until its module is there. Empty: every store is mandatory.
 MAY_BE_MISSING: frozenset[str] = frozenset()
@@ -32,6 +40,24 @@ class Options(TypedDict, total=False):
     retention_bytes: int | None
     receipt_retention_us: int
     created: int
+    outbox_rows_max: int
+    outbox_bytes_max: int
+
+
+class Served:
+    """The server of the stores that need one: started for the first of them, ended with the tests."""
+
+    server: Postgres | None = None
+
+    @classmethod
+    def dsn(cls) -> str:
+        if cls.server is None:
+            try:
+                cls.server = Postgres.start()
+            except Missing as missing:
+                leave_out(missing)
+            atexit.register(cls.server.close)
+        return cls.server.dsn
 
 
 def is_missing(name: str) -> bool:
@@ -39,15 +65,33 @@ def is_missing(name: str) -> bool:
     if name not in MAY_BE_MISSING:
         return False
     try:
-        return importlib.util.find_spec(f"tidings.timeline.{name}.store") is None
+        return importlib.util.find_spec(f"tidings.timeline.{kind(name)}.store") is None
     except ModuleNotFoundError:
         return True
+
+
+def kind(name: str) -> str:
+    """The folder of a store."""
+    return name.partition("-")[0]
+
+
+def has_lanes(name: str) -> bool:
+    """Whether a store has more than one lane."""
+    return "-" in name
+
+
+def needs_a_server(name: str) -> bool:
+    """Whether it takes its time to be tested."""
+    return kind(name) == "postgres"
 
 
 def parameters() -> list[object]:
     """The stores for `pytest.fixture(params=...)`; those that are not written yet are skipped and say so."""
     unwritten = pytest.mark.skip(reason="this store is not written yet")
-    return [pytest.param(name, marks=[unwritten] if is_missing(name) else []) for name in NAMES]
+    return [
+        pytest.param(name, marks=unwritten if is_missing(name) else [pytest.mark.slow] * needs_a_server(name))
+        for name in NAMES
+    ]
 
 
 @contextlib.asynccontextmanager
@@ -69,5 +113,17 @@ async def _open(name: str, folder: Path, options: Options) -> Store:
             module = importlib.import_module("tidings.timeline.sqlite.store")
             store: Store = await module.SqliteStore.open(folder / f"{next(_numbers)}.db", **options)
             return store
+        case "postgres" | "postgres-4":
+            return await _open_postgres(4 if name.endswith("4") else 1, options)
         case _:
             raise AssertionError(f"no way to open {name} is known")
+
+
+async def _open_postgres(lanes: int, options: Options) -> Store:
+    """A schema of its own for each store, and a clock that stands still, so that no lease runs out."""
+    module = importlib.import_module("tidings.timeline.postgres.store")
+    schema = f"contract_{os.getpid()}_{next(_numbers)}"
+    store: Store = await module.PostgresStore.open(
+        Served.dsn(), SimulatedClock(), lanes=lanes, schema=schema, **options
+    )
+    return store

@@ -47,6 +47,7 @@ async def test_topics(store: Store) -> None:
     assert topics["b"].bytes > topics["a"].bytes > 0
 
 
+@pytest.mark.one_lane("an id chooses the lane, and the lane the partition")
 async def test_reading_from_an_offset(store: Store) -> None:
     await publish(store, 10)
     assert await offsets(store, 0) == list(range(10))
@@ -99,6 +100,7 @@ async def test_groups_stand_apart(store: Store) -> None:
 # --- retention ---
 
 
+@pytest.mark.one_lane("an id chooses the lane, and the lane the partition")
 async def test_old_records_go_and_offsets_go_on(open_store: OpenStore) -> None:
     store = await open_store(retention_us=DAY)
     await publish(store, 5, NOW)
@@ -126,6 +128,7 @@ async def test_retention_by_age_is_for_every_partition(open_store: OpenStore) ->
     assert sum((await known(store)).first) == 60
 
 
+@pytest.mark.one_lane("each lane keeps its part of a topic's size")
 @pytest.mark.parametrize("key", [KEY, None], ids=["one partition", "all partitions"])
 async def test_large_topics_lose_their_oldest_records(open_store: OpenStore, key: bytes | None) -> None:
     store = await open_store(retention_bytes=100_000)
@@ -140,6 +143,7 @@ async def test_large_topics_lose_their_oldest_records(open_store: OpenStore, key
         assert sorted(record.released for record in kept) == [NOW + step for step in range(30 - len(kept), 30)]
 
 
+@pytest.mark.one_lane("each lane keeps its part of a topic's size")
 async def test_size_is_counted_by_topic(open_store: OpenStore) -> None:
     store = await open_store(retention_bytes=100_000)
     for topic in ("a", "b", "c"):

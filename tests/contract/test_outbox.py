@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, applied, drain, every
+from tests.contract.making import ACME, NOW, SECOND, add, applied, drain, every, lane_of
 from tidings.domain.command import Cancel, Outcome
 from tidings.domain.errors import Moved
+from tidings.domain.lateness import MissedReason
 from tidings.domain.schedule import Query
 from tidings.ports import Part, Store, Taken
 
@@ -15,17 +16,19 @@ def nothing(_outcomes: object) -> list[Cancel]:
     return []
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_what_is_due_on_kafka_goes_into_the_outbox_and_not_onto_the_log(store: Store) -> None:
     await applied(store, add("one", NOW + SECOND, topic=ON_KAFKA), add("two", NOW + SECOND, topic="orders"))
     release = await drain(store, NOW + SECOND)
     assert release.handed == 1
     assert release.lateness_us == [0]
-    (record,) = await store.outgoing(0, 10)
+    (record,) = await lane_of(store).outgoing(0, 10)
     assert (record.offset, record.tenant, record.topic, record.id, record.number) == (0, ACME, "orders", "one", 1)
     assert [topic.name for topic in await store.topics(ACME)] == ["orders"]
-    assert await store.outbox() == (0, 1)
+    assert await lane_of(store).outbox() == (0, 1)
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_in_flight_until_it_has_arrived(store: Store) -> None:
     await applied(store, add("one", NOW, topic=ON_KAFKA))
     await drain(store, NOW)
@@ -34,7 +37,7 @@ async def test_in_flight_until_it_has_arrived(store: Store) -> None:
     assert (found.state, found.offset) == ("in_flight", None)
     (outcome,) = await store.apply([Cancel(ACME, "one")], NOW)
     assert outcome.outcome == "in_flight"
-    store.arrived(1)
+    lane_of(store).arrived(1)
     found = await store.find(ACME, "one", NOW)
     assert found is not None
     assert found.state == "released"
@@ -42,23 +45,25 @@ async def test_in_flight_until_it_has_arrived(store: Store) -> None:
     assert outcome.outcome == "already_released"
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_settling_forgets_what_has_arrived_and_keeps_the_rest(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=ON_KAFKA) for index in range(10)))
     await drain(store, NOW)
-    await store.settle(4)
-    assert await store.outbox() == (4, 10)
-    assert [record.offset for record in await store.outgoing(0, 100)] == list(range(4, 10))
-    assert [record.offset for record in await store.outgoing(7, 2)] == [7, 8]
-    await store.settle(99)
-    assert await store.outbox() == (10, 10)
-    assert await store.outgoing(0, 100) == []
+    await lane_of(store).settle(4)
+    assert await lane_of(store).outbox() == (4, 10)
+    assert [record.offset for record in await lane_of(store).outgoing(0, 100)] == list(range(4, 10))
+    assert [record.offset for record in await lane_of(store).outgoing(7, 2)] == [7, 8]
+    await lane_of(store).settle(99)
+    assert await lane_of(store).outbox() == (10, 10)
+    assert await lane_of(store).outgoing(0, 100) == []
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_every_occurrence_of_a_recurring_one_is_there_in_order(store: Store) -> None:
     await applied(store, every("tick", NOW, topic=ON_KAFKA))
     for second in range(3):
         await drain(store, NOW + second * SECOND)
-    assert [record.number for record in await store.outgoing(0, 10)] == [1, 2, 3]
+    assert [record.number for record in await lane_of(store).outgoing(0, 10)] == [1, 2, 3]
 
 
 async def test_a_list_by_topic_has_both(store: Store) -> None:
@@ -106,42 +111,63 @@ async def test_an_add_may_begin_a_new_life_of_a_finished_id(store: Store) -> Non
     assert (found.state, found.generation) == ("pending", 2)
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_what_is_kept_back_holds_up_nobody_and_is_not_forgotten(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=f"kafka:topic-{index % 2}") for index in range(6)))
     await drain(store, NOW)
-    bad = [record.offset for record in await store.outgoing(0, 10) if record.topic == "topic-1"]
-    await store.hold(bad, "no such topic")
-    assert {record.topic for record in await store.outgoing(0, 10)} == {"topic-0"}
-    await store.settle(6)
-    assert [record.offset for record in await store.held("topic-1")] == bad
-    assert await store.held("topic-0") == []
-    name = (await store.held())[0].id
+    bad = [record.offset for record in await lane_of(store).outgoing(0, 10) if record.topic == "topic-1"]
+    await lane_of(store).hold(bad, "no such topic")
+    assert {record.topic for record in await lane_of(store).outgoing(0, 10)} == {"topic-0"}
+    await lane_of(store).settle(6)
+    assert [record.offset for record in await lane_of(store).held("topic-1")] == bad
+    assert await lane_of(store).held("topic-0") == []
+    assert await lane_of(store).held_topics() == {"topic-1"}
+    name = (await lane_of(store).held("topic-1"))[0].id
     found = await store.find(ACME, name, NOW)
     assert found is not None
     assert (found.state, found.reason) == ("in_flight", "no such topic")
-    await store.free(bad[:2])
-    assert [record.offset for record in await store.held()] == bad[2:]
+    await lane_of(store).free(bad[:2])
+    assert [record.offset for record in await lane_of(store).held("topic-1")] == bad[2:]
+    await lane_of(store).free(bad[2:])
+    assert await lane_of(store).held_topics() == set()
     found = await store.find(ACME, name, NOW)
     assert found is not None
     assert found.state == "released"
 
 
-async def test_what_can_never_be_published_is_missed_and_told(store: Store) -> None:
+@pytest.mark.one_lane("every lane has an outbox of its own")
+async def test_topics_are_kept_back_each_by_itself_whoever_writes_to_them(store: Store) -> None:
+    """Much of one hides nothing of another; tenants that share a topic keep its order."""
+    for index in range(4):
+        await applied(store, add(f"row-{index}", NOW, tenant=f"t{index % 2}", topic="kafka:shared"))
+        await drain(store, NOW)
+    await applied(store, add("other", NOW, topic="kafka:other"))
+    await drain(store, NOW)
+    await lane_of(store).hold(range(5), "no such topic")
+    assert await lane_of(store).held_topics() == {"shared", "other"}
+    assert [record.offset for record in await lane_of(store).held("shared", 3)] == [0, 1, 2]
+    assert [record.id for record in await lane_of(store).held("other", 1)] == ["other"]
+
+
+@pytest.mark.one_lane("every lane has an outbox of its own")
+@pytest.mark.parametrize("reason", ["too_large", "invalid_record"])
+async def test_what_can_never_be_published_is_missed_and_told(store: Store, reason: MissedReason) -> None:
     await applied(store, add("large", NOW, topic=ON_KAFKA))
     await drain(store, NOW)
-    await store.hold([0], "too large")
-    await store.drop(0, "too_large", [add("told", NOW, topic="kafka:rejections")], NOW)
+    await lane_of(store).hold([0], "too large")
+    await lane_of(store).drop(0, reason, [add("told", NOW, topic="kafka:rejections")], NOW)
     found = await store.find(ACME, "large", NOW)
     assert found is not None
-    assert (found.state, found.reason) == ("missed", "too_large")
-    assert await store.held() == []
+    assert (found.state, found.reason) == ("missed", reason)
+    assert await lane_of(store).held_topics() == set()
     assert await store.find(ACME, "told", NOW) is not None
 
 
+@pytest.mark.one_lane("every lane has an outbox of its own")
 async def test_a_list_by_state_tells_what_is_on_its_way(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=ON_KAFKA) for index in range(4)), add("log", NOW))
     await drain(store, NOW)
-    store.arrived(2)
+    lane_of(store).arrived(2)
     flying = await store.page(ACME, Query(state="in_flight"), NOW)
     landed = await store.page(ACME, Query(state="released"), NOW)
     assert len(flying.schedules) == 2

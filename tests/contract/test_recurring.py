@@ -17,8 +17,10 @@ from tests.contract.making import (
     drain,
     every,
     found,
+    next_due,
     numbers,
     records,
+    release,
     state,
 )
 from tidings.domain.command import Cancel, Fire
@@ -49,7 +51,7 @@ async def test_the_pending_occurrence_can_be_seen(store: Store) -> None:
     schedule = await found(store, "often", NOW + MINUTE)
     assert (schedule.state, schedule.occurrence, schedule.due) == ("pending", 3, NOW + 2 * MINUTE)
     assert (schedule.accepted, schedule.generation, schedule.finished) == (NOW, 1, None)
-    assert store.next_due() == NOW + 2 * MINUTE
+    assert next_due(store) == NOW + 2 * MINUTE
 
 
 async def test_without_end_it_goes_on(store: Store) -> None:
@@ -127,8 +129,8 @@ async def test_fire_all_releases_each_in_turn(store: Store) -> None:
 
 async def test_there_is_more_while_the_next_occurrence_is_due_too(store: Store) -> None:
     await applied(store, every("often", NOW + 1, period=HOUR, count=3))
-    await store.release(NOW, 1000)
-    releases = [await store.release(NOW + 2 * DAY, 1000) for _ in range(3)]
+    await release(store, NOW, 1000)
+    releases = [await release(store, NOW + 2 * DAY, 1000) for _ in range(3)]
     assert [release.more for release in releases] == [True, True, False]
 
 

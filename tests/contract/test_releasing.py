@@ -21,7 +21,9 @@ from tests.contract.making import (
     drain,
     found,
     left,
+    next_due,
     records,
+    release,
     state,
     tend,
 )
@@ -31,12 +33,12 @@ from tidings.domain.message import Headers, Message, pack, unpack
 from tidings.ports import Release, Store
 
 
-def assert_nothing(release: Release) -> None:
+def assert_nothing(done: Release) -> None:
     """Nothing left, nothing was missed, and nothing is due."""
-    assert not release.lateness_us
-    assert not release.topics
-    assert not release.missed
-    assert not release.more
+    assert not done.lateness_us
+    assert not done.topics
+    assert not done.missed
+    assert not done.more
 
 
 # --- never early ---
@@ -45,7 +47,7 @@ def assert_nothing(release: Release) -> None:
 @pytest.mark.parametrize("ahead", [1, SECOND, MINUTE, HOUR, DAY, 30 * DAY])
 async def test_never_early_and_then_at_once(store: Store, ahead: int) -> None:
     await applied(store, add("one", NOW + ahead), add(None, NOW + ahead))
-    assert_nothing(await store.release(NOW + ahead - 1, 1000))
+    assert_nothing(await release(store, NOW + ahead - 1, 1000))
     assert await records(store) == []
     assert (await drain(store, NOW + ahead)).lateness_us == [0, 0]
     assert len(await records(store)) == 2
@@ -88,10 +90,10 @@ async def test_a_long_stand_still_loses_nothing(store: Store, tended: bool) -> N
 async def test_a_record_says_what_it_is(store: Store) -> None:
     command = add("one", NOW + 1, key=b"k")
     await applied(store, command)
-    release = await store.release(NOW + 4, 10)
-    assert release.topics == {(ACME, TOPIC)}
-    assert list(release.lateness_us) == [3]
-    assert (release.missed, release.more) == ({}, False)
+    done = await release(store, NOW + 4, 10)
+    assert done.topics == {(ACME, TOPIC)}
+    assert list(done.lateness_us) == [3]
+    assert (done.missed, done.more) == ({}, False)
     (record,) = await records(store)
     assert (record.topic, record.id, record.generation, record.number) == (TOPIC, "one", 1, 1)
     assert (record.due, record.released, record.occurrence) == (NOW + 1, NOW + 4, "one/1/1")
@@ -101,10 +103,11 @@ async def test_a_record_says_what_it_is(store: Store) -> None:
 async def test_once(store: Store) -> None:
     await applied(store, add("one"), add())
     await drain(store)
-    assert_nothing(await store.release(NOW + DAY, 1000))
+    assert_nothing(await release(store, NOW + DAY, 1000))
     assert len(await records(store)) == 2
 
 
+@pytest.mark.one_lane("an id chooses the lane, and the lane the partition")
 @pytest.mark.parametrize("partitions", [1, 4, 7])
 async def test_partitions_follow_the_key_or_the_id(open_store: OpenStore, partitions: int) -> None:
     store = await open_store(partitions=partitions)
@@ -184,13 +187,13 @@ BOUNDS = [
 async def test_what_is_too_late_is_missed_with_its_reason(store: Store, lateness: Lateness, reason: str) -> None:
     await applied(store, add("one", lateness=lateness), add(None, lateness=lateness))
     late = NOW + SECOND + 1
-    release = await store.release(late, 1000)
-    assert release.missed == {reason: 2}
-    assert (list(release.lateness_us), release.topics, release.more) == ([], frozenset(), False)
+    done = await release(store, late, 1000)
+    assert done.missed == {reason: 2}
+    assert (list(done.lateness_us), done.topics, done.more) == ([], frozenset(), False)
     assert await records(store) == []
     schedule = await found(store, "one", late)
     assert (schedule.state, schedule.reason, schedule.finished) == ("missed", reason, late)
-    assert_nothing(await store.release(late + DAY, 1000))
+    assert_nothing(await release(store, late + DAY, 1000))
 
 
 @pytest.mark.parametrize("lateness", [lateness for lateness, _ in BOUNDS] + [Lateness(), Lateness("fire_all")])
@@ -230,49 +233,52 @@ async def test_due_is_released_plus_missed(store: Store) -> None:
 # --- batches, and when to wake ---
 
 
+@pytest.mark.one_lane("every lane has a batch of its own")
 async def test_a_batch_is_bounded_and_says_that_there_is_more(store: Store) -> None:
     await applied(store, *(add(None, NOW - number) for number in range(10)))
     sizes = []
     for more in (True, True, False):
-        release = await store.release(NOW, 4)
-        sizes.append(len(release.lateness_us))
-        assert release.more == more
+        done = await release(store, NOW, 4)
+        sizes.append(len(done.lateness_us))
+        assert done.more == more
     assert sizes == [4, 4, 2]
 
 
+@pytest.mark.one_lane("every lane has a batch of its own")
 async def test_missed_rows_count_in_a_batch_too(store: Store) -> None:
     await applied(store, *(add(None, NOW - MINUTE, lateness=Lateness(max_us=1)) for _ in range(10)))
-    release = await store.release(NOW, 4)
-    assert (sum(release.missed.values()), release.more) == (4, True)
+    done = await release(store, NOW, 4)
+    assert (sum(done.missed.values()), done.more) == (4, True)
 
 
+@pytest.mark.one_lane("every lane has a batch of its own")
 async def test_the_oldest_leaves_first(store: Store) -> None:
     await applied(store, *(add(f"s{number}", NOW - SECOND + number % 10) for number in range(50)))
-    await store.release(NOW, 20)
+    await release(store, NOW, 20)
     assert {record.due for record in await records(store)} <= {NOW - SECOND + step for step in range(4)}
 
 
 async def test_when_to_wake(store: Store) -> None:
     await tend(store)
-    assert store.next_due() is None
+    assert next_due(store) is None
     await applied(store, add("b", NOW + 2 * SECOND), add("a", NOW + SECOND), add("c", NOW + 3 * SECOND))
-    assert store.next_due() == NOW + SECOND
+    assert next_due(store) == NOW + SECOND
     await applied(store, Cancel(ACME, "a"))
-    assert store.next_due() == NOW + 2 * SECOND
+    assert next_due(store) == NOW + 2 * SECOND
     await applied(store, Pause(ACME, "b"))
-    assert store.next_due() == NOW + 3 * SECOND
+    assert next_due(store) == NOW + 3 * SECOND
     await applied(store, Replace(add("c", NOW + 5 * SECOND)))
-    assert store.next_due() == NOW + 5 * SECOND
+    assert next_due(store) == NOW + 5 * SECOND
     await drain(store, NOW + 5 * SECOND)
-    assert store.next_due() is None
+    assert next_due(store) is None
 
 
 async def test_when_to_wake_is_never_later_than_the_truth(store: Store) -> None:
     """What is far may be left out until it is near; tending brings it near."""
     far = NOW + 40 * DAY
     await applied(store, add("one", far))
-    wake = store.next_due()
+    wake = next_due(store)
     assert wake is None or wake <= far
     await drain(store, far - SECOND)
     await tend(store, far - SECOND)
-    assert store.next_due() == far
+    assert next_due(store) == far

@@ -16,6 +16,7 @@ from tests.contract.making import (
     every,
     left,
     records,
+    release,
     state,
     tend,
 )
@@ -50,7 +51,7 @@ async def shares(store: Store, tenant: str = ACME) -> Counter[str]:
 async def test_a_single_message_leaves_beside_another_tenants_burst(store: Store, priority: Priority, due: int) -> None:
     """Whatever the priority of the burst, and although every row of it is older."""
     await burst(store, *many(10_000, due=due, priority=priority), add("single", NOW, tenant=GLOBEX))
-    await store.release(NOW, ROWS)
+    await release(store, NOW, ROWS)
     assert await state(store, "single", tenant=GLOBEX) == "released"
 
 
@@ -58,63 +59,69 @@ async def test_a_single_message_leaves_beside_another_tenants_burst(store: Store
 async def test_a_single_message_of_any_priority_leaves(store: Store, priority: Priority) -> None:
     await burst(store, *many(3_000, priority=Priority.HIGH), *many(3_000, priority=Priority.NORMAL))
     await burst(store, add("single", NOW, tenant=GLOBEX, priority=priority))
-    await store.release(NOW, ROWS)
+    await release(store, NOW, ROWS)
     assert await state(store, "single", tenant=GLOBEX) == "released"
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_shares_follow_priority(store: Store) -> None:
     for priority in Priority:
         await burst(store, *many(ROWS, topic=priority.name, priority=priority))
-    release = await store.release(NOW, ROWS)
-    assert (len(release.lateness_us), release.more) == (ROWS, True)
+    done = await release(store, NOW, ROWS)
+    assert (len(done.lateness_us), done.more) == (ROWS, True)
     assert await shares(store) == {"HIGH": 600, "NORMAL": 300, "LOW": 100}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_shares_of_those_who_are_not_there_pass_on(store: Store) -> None:
     await burst(store, *many(ROWS, topic="normal"), *many(ROWS, topic="low", priority=Priority.LOW))
-    await store.release(NOW, ROWS)
+    await release(store, NOW, ROWS)
     assert await shares(store) == {"normal": 750, "low": 250}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_shares_that_are_not_used_up_pass_on(store: Store) -> None:
     await burst(
         store,
         *many(20, topic="high", priority=Priority.HIGH),
         *many(2 * ROWS, topic="low", priority=Priority.LOW),
     )
-    release = await store.release(NOW, ROWS)
-    assert len(release.lateness_us) == ROWS
+    done = await release(store, NOW, ROWS)
+    assert len(done.lateness_us) == ROWS
     assert await shares(store) == {"high": 20, "low": ROWS - 20}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_tenants_of_one_priority_share_alike(store: Store) -> None:
     tenants = [f"t{number}" for number in range(5)]
     for tenant in tenants:
         await burst(store, *many(500, tenant=tenant))
-    await store.release(NOW, ROWS)
+    await release(store, NOW, ROWS)
     assert [(await shares(store, tenant)).total() for tenant in tenants] == [200] * 5
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_more_tenants_than_rows_all_have_their_turn(store: Store) -> None:
     tenants = [f"t{number:02}" for number in range(30)]
     await burst(store, *(add(None, NOW + number % 3, tenant=tenant) for tenant in tenants for number in range(3)))
-    release = await store.release(NOW + SECOND, 10)
-    assert (len(release.lateness_us), release.more) == (10, True)
+    done = await release(store, NOW + SECOND, 10)
+    assert (len(done.lateness_us), done.more) == (10, True)
     await drain(store, NOW + SECOND, rows_max=10)
     assert [(await shares(store, tenant)).total() for tenant in tenants] == [3] * 30
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_a_burst_of_missed_rows_does_not_hold_up_another(store: Store) -> None:
     await burst(store, *many(5_000, due=OVERDUE, lateness=Lateness(max_us=1)), add("single", NOW, tenant=GLOBEX))
-    release = await store.release(NOW, ROWS)
+    done = await release(store, NOW, ROWS)
     assert await state(store, "single", tenant=GLOBEX) == "released"
-    assert len(release.lateness_us) + sum(release.missed.values()) <= ROWS
+    assert len(done.lateness_us) + sum(done.missed.values()) <= ROWS
 
 
 async def test_a_burst_of_recurring_ones_does_not_hold_up_another(store: Store) -> None:
     recurring = [every(f"r{number}", OVERDUE, priority=Priority.HIGH) for number in range(3_000)]
     await burst(store, *recurring, add("single", NOW, tenant=GLOBEX))
-    await store.release(NOW, ROWS)
+    await release(store, NOW, ROWS)
     assert await state(store, "single", tenant=GLOBEX) == "released"
 
 
@@ -124,39 +131,43 @@ async def test_a_single_message_leaves_beside_a_burst_after_an_outage(store: Sto
     await burst(store, add("single", NOW + DAY + SECOND, tenant=GLOBEX))
     now = NOW + 2 * DAY
     await tend(store, now)
-    await store.release(now, ROWS)
+    await release(store, now, ROWS)
     assert await state(store, "single", now, tenant=GLOBEX) == "released"
 
 
 # --- backlog inside a stream ---
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_backlog_takes_at_most_half_while_there_is_fresh_work(store: Store) -> None:
     await burst(store, *many(3 * ROWS, topic="old", due=OVERDUE), *many(ROWS, topic="fresh", due=FRESH))
-    release = await store.release(NOW, ROWS)
-    assert len(release.lateness_us) == ROWS
+    done = await release(store, NOW, ROWS)
+    assert len(done.lateness_us) == ROWS
     assert await shares(store) == {"old": ROWS // 2, "fresh": ROWS // 2}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_a_little_fresh_work_leaves_at_once_and_backlog_fills_the_batch(store: Store) -> None:
     await burst(store, *many(3 * ROWS, topic="old", due=OVERDUE), *many(50, topic="fresh", due=FRESH))
-    await store.release(NOW, ROWS)
+    await release(store, NOW, ROWS)
     assert await shares(store) == {"old": ROWS - 50, "fresh": 50}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_what_is_less_than_a_second_overdue_is_fresh(store: Store) -> None:
     await burst(
         store,
         *many(ROWS, topic="old", due=NOW - SECOND - 1),
         *many(ROWS, topic="fresh", due=NOW - SECOND + 1),
     )
-    await store.release(NOW, ROWS)
+    await release(store, NOW, ROWS)
     assert await shares(store) == {"old": ROWS // 2, "fresh": ROWS // 2}
 
 
+@pytest.mark.one_lane("the shares of a batch are those of a lane")
 async def test_backlog_leaves_oldest_first(store: Store) -> None:
     await burst(store, *(add(f"s{number:04}", OVERDUE + number) for number in reversed(range(400))))
-    await store.release(NOW, 100)
+    await release(store, NOW, 100)
     assert await left(store) == [f"s{number:04}" for number in range(100)]
 
 

@@ -96,6 +96,7 @@ async def test_reads_show_ones_own(store: Store) -> None:
         assert steps == [(NOW, 1)][: len(expected)]
 
 
+@pytest.mark.one_lane("an id chooses the lane, and the lane the partition")
 async def test_topics_of_one_name_are_apart(store: Store) -> None:
     await applied(
         store,

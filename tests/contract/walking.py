@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from tests.contract.making import drain, listed, records, tend
-from tests.contract.stores import NAMES, is_missing, opened
+from tests.contract.stores import NAMES, has_lanes, is_missing, opened
 from tidings.domain.command import FINISHED, Command, Outcome, address
 from tidings.domain.errors import KeyReused
 from tidings.domain.lateness import deadline
@@ -38,7 +38,7 @@ class Twins:
         self._runner = asyncio.Runner()
         self._folder = tempfile.TemporaryDirectory(dir=RAM if RAM.is_dir() else None)
         self._stack = contextlib.AsyncExitStack()
-        self.names = [name for name in NAMES if not is_missing(name)]
+        self.names = [name for name in NAMES if not is_missing(name) and not has_lanes(name)]
         self.stores = [self._run(self._open(name)) for name in self.names]
         self._aliases: list[dict[str, str]] = [{} for _ in self.stores]
         self._seen: set[Place] = set()

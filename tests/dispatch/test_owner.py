@@ -1,6 +1,7 @@
 """Ownership: taken, renewed, lost and handed over; and the housekeeping that only an owner does."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from tidings.dispatch.owner import Owner
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Fact, Standing
 from tidings.testing import SimulatedClock, eventually
+from tidings.timeline.memory import MemoryStore
 
 LEASE_US = 3 * SECOND
 
@@ -24,12 +26,19 @@ class Store:
         self.tended = 0
         self.tending: bool | Exception = False
         self.resigned = 0
+        self.lane = MemoryStore()
 
     async def acquire(self, elapsed: int, lease_us: int) -> bool:
         self.asked.append((elapsed, lease_us))
         if isinstance(self.answer, StoreError):
             raise self.answer
         return self.answer
+
+    def lanes(self) -> list[MemoryStore]:
+        return [self.lane] if self.answer is True else []
+
+    def on_free(self, call: Callable[[], None]) -> None:
+        self.call = call
 
     async def tend(self, now: int) -> bool:
         self.tended += 1
@@ -109,6 +118,18 @@ async def test_it_renews_until_stopped_and_then_resigns(scene: Scene) -> None:
     scene.owner.stop()
     await running
     assert scene.store.resigned == 1
+
+
+async def test_it_asks_at_once_when_lanes_are_handed_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_S", 3_600.0)
+    scene.store.answer = False
+    running = asyncio.create_task(scene.owner.run())
+    await eventually(lambda: len(scene.store.asked) == 1)
+    scene.store.answer = True
+    scene.store.call()
+    await eventually(lambda: scene.owner.readiness()[0])
+    scene.owner.stop()
+    await running
 
 
 async def test_who_stands_by_asks_again_and_has_nothing_to_resign(scene: Scene) -> None:

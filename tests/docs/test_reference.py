@@ -3,15 +3,17 @@
 import argparse
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import pytest
 
 import tidings
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
 from tidings import __version__
 from tidings.clock import SystemClock
+from tidings.config import load, render
 from tidings.config.options import OPTIONS, Option, written
 from tidings.domain.command import OutcomeWord, State
 from tidings.domain.facts import Fact
@@ -102,11 +104,17 @@ def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 @pytest.mark.parametrize(("name", "parser"), list(parsers()), ids=list(COMMANDS))
 def test_every_command_has_its_section_with_its_flags(name: str, parser: argparse.ArgumentParser) -> None:
     text = section(page("cli"), f"## `tidings {name}`")
-    shared = {"-h", "--help", "--url", "--api-key", "--json"}
+    shared = {"-h", "--help", "--url", "--api-key", "--json"} | ({"--tenant"} if name != "keys" else set())
     as_schedule = set(flags(dict(parsers())["schedule"])) if name == "replace" else set()
     own = [flag for flag in flags(parser) if flag not in shared | as_schedule]
     own = [flag for flag in own if flag != "--key" or name in {"schedule", "publish"}]
     assert [flag for flag in own if not re.search(rf"{flag}\b", text)] == []
+
+
+def test_the_changelog_names_every_command() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    listed = section(text, "### Added").split("- The command line: ", 1)[1].split(";", 1)[0]
+    assert re.findall(r"`(\w+)`", listed) == list(COMMANDS)
 
 
 def test_every_exit_code_is_explained() -> None:
@@ -144,12 +152,22 @@ def test_no_setting_is_described_that_is_not_there() -> None:
     assert described == list(OPTIONS)
 
 
+SETTINGS = [block for page in PAGES for block in blocks(page) if block.language == "toml"]
+
+
+@pytest.mark.parametrize("block", SETTINGS, ids=lambda block: block.name)
+def test_settings_in_the_pages_can_be_loaded(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "shown.toml"
+    file.write_text(block.text, "utf-8")
+    assert "shown.toml" in render(load(str(file), {}, {}))
+
+
 # Facts and metrics
 
 
 class Joined:
     problem: str | None = None
-    failures = lag = 0
+    failures = lag = rejected = waiting = 0
 
 
 async def count() -> Count:

@@ -78,3 +78,21 @@ def test_a_flood_of_the_past_is_refused_with_what_to_do(request_: Request, overd
     assert f"{overdue} occurrences" in refused.value.detail
     for way in ("start later", "late_max", "fire_latest"):
         assert way in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("a\0b", "holds a NUL"), ("\0", "holds a NUL"), ("\ud800", "surrogate"), ("a\udfffb", "surrogate")],
+)
+def test_header_names_that_no_client_of_kafka_carries(name: str, reason: str) -> None:
+    for bus in ("log", "kafka"):
+        admission = Admission(Limits(), bus=bus)
+        with pytest.raises(Invalid, match=f"headers: .*{reason}"):
+            admission.admit(ACME, Request("t", headers=(("fine", b"\0"), (name, b"v"))), NOW)
+
+
+@pytest.mark.parametrize("labels", [{"\ud800": "a"}, {"a": "\udfff"}])
+@pytest.mark.parametrize("schedule_id", [None, "a"])
+def test_labels_that_are_no_text(labels: dict[str, str], schedule_id: str | None) -> None:
+    with pytest.raises(Invalid, match=r"labels: .*surrogate"):
+        ADMISSION.admit(ACME, Request("t", id=schedule_id, labels=labels), NOW)

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.servers.kafka import Broker
+from tidings.bus.kafka.markers import HOMES, PROGRESS
 from tidings.clock import SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Store
@@ -81,12 +82,21 @@ def read_all(broker: Broker, topic: str) -> list[Message]:
         consumer.close()
 
 
+def expect_progress(broker: Broker) -> None:
+    """The topic that a node makes for itself where it may make topics."""
+    if PROGRESS not in broker.topics():
+        broker.create_topic(PROGRESS, HOMES, cleanup_policy="compact")
+
+
 @contextlib.asynccontextmanager
-async def opened(broker: Broker, folder: Path, **settings: Any) -> AsyncIterator[Site]:
-    """A new store, under a name of its own."""
-    name = f"site-{uuid.uuid4().hex[:8]}"
-    kafka = Kafka(servers=broker.bootstrap, name=name, **settings)
-    config = Config(store=Store(path=str(folder / "site.db")), kafka=kafka)
+async def opened(broker: Broker, folder: Path, *, file: str = "site.db", **settings: Any) -> AsyncIterator[Site]:
+    """A store, under a name of its own if none is given."""
+    settings.setdefault("name", f"site-{uuid.uuid4().hex[:8]}")
+    if settings.get("topics") == "expect":
+        expect_progress(broker)
+    kafka = Kafka(**{"servers": broker.bootstrap} | settings)
+    name = kafka.name
+    config = Config(store=Store(path=str(folder / file)), kafka=kafka)
     clock = SystemClock()
     engine = build_engine(await open_store(config.store.path, config, clock), config, clock)
     join_kafka(engine, config)

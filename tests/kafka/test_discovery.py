@@ -149,3 +149,15 @@ async def test_nobody_else_notices(wide: Site) -> None:
 def complete(broker: Broker, topic: str, count: int) -> list[Message]:
     records = read_all(broker, topic)
     return records if len(records) >= count else []
+
+
+async def test_a_request_topic_that_is_made_anew_asks_for_new_schedules(wide: Site) -> None:
+    """Its records stand at places that were there before, and are others all the same."""
+    requests, executions = f"assignments.{wide.name}-again", f"executions.{wide.name}-again"
+    admin = AdminClient(wide.broker.client())
+    wide.send(requests, b"the same", None, INTERVALS)
+    await wide.read(executions, 1)
+    await asyncio.to_thread(admin.delete_topics([requests])[requests].result, READ_S_MAX)
+    wide.broker.create_topic(requests)
+    wide.send(requests, b"the same", None, INTERVALS)
+    await wide.read(executions, 2)

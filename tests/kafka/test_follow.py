@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.kafka.served import PATIENCE_S, Served
+from tests.kafka.site import read_all
 from tidings.bus.cursor import encode
 from tidings.bus.kafka import follow
-from tidings.edges.cli import rejections
+from tidings.edges.cli import rejections, tail
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.exits import Failure
 
@@ -91,11 +93,21 @@ def test_so_many_are_the_newest_though_transactions_leave_marks(served: Served, 
     assert [record["value"] for record in last] == [str(number) for number in range(15, 25)]
 
 
-def test_a_topic_that_comes_later(served: Served, tenant: str, lines: Command) -> None:
-    timer = threading.Timer(0.5, fill, (served, tenant, 1))
+@pytest.mark.parametrize("start", [(), ("--from", "beginning")], ids=["last", "beginning"])
+def test_a_topic_that_comes_later(
+    served: Served, tenant: str, start: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    timer = threading.Timer(1.5, fill, (served, tenant, 1))
     timer.start()
-    assert lines("tail", f"{tenant}-out", "--count", "1")[0]["value"] == "0"
+    code, out, err = served.command(capsys, "tail", f"{tenant}-out", "--count", "1", "--json", *start)
     timer.join()
+    assert code == 0
+    assert json.loads(out)["value"] == "0"
+    assert err.splitlines() == [f"there is no topic {tenant}-out on Kafka yet: waiting for it"]
+
+
+def test_a_stream_that_begins_nowhere_is_known() -> None:
+    assert tail.NOWHERE.decode() == f"id: {follow.PREFIX}{encode(())}"
 
 
 def test_pages_and_waiting(served: Served, tenant: str) -> None:
@@ -199,9 +211,26 @@ def test_what_was_refused(served: Served, tenant: str, lines: Command, capsys: p
     code, text, _ = served.command(capsys, "rejections", tenant)
     assert code == 0
     assert f"assignments.{tenant}/0/0  [k1]  " in text
+    code, text, _ = served.command(capsys, "rejections", "--tenant", tenant)
+    assert f"assignments.{tenant}/0/0  [k1]  " in text
+    assert text.count("\n") == len(found)
     code, text, err = served.command(capsys, "rejections", f"{tenant}-nobody")
-    assert (code, text) == (0, "")
-    assert "nothing was refused" in err
+    assert (code, text) == (3, "")
+    assert f"{tenant}-nobody has no rejection topic" in err
+    code, _, err = served.command(capsys, "rejections", "no body")
+    assert code == 2
+    assert "'no body' is not a name of a tenant" in err
+
+
+def test_nothing_was_refused_of_a_tenant_that_is_there(
+    served: Served, tenant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.send(f"assignments.{tenant}", b"a", None, ("intervals-schedule", b"PT0.1S"))
+    deadline = time.monotonic() + PATIENCE_S
+    while not read_all(served.broker, f"executions.{tenant}"):
+        assert time.monotonic() < deadline
+    code, text, err = served.command(capsys, "rejections", tenant)
+    assert (code, text, err) == (0, "", "nothing was refused\n")
 
 
 def test_refusals_are_followed(
@@ -222,7 +251,7 @@ def test_refusals_are_followed(
     assert seen == ["late"]
 
 
-def test_with_keys_a_tenant_reads_its_own(served: Served, tenant: str) -> None:
+def test_with_keys_a_tenant_reads_its_own(served: Served, tenant: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The last of this file: from here on the node wants keys."""
     served.send(f"assignments.{tenant}", b"mine", None, ("intervals-schedule", b"PT0.2S"))
     make = {"name": f"admin-{tenant}", "admin": True}
@@ -243,3 +272,8 @@ def test_with_keys_a_tenant_reads_its_own(served: Served, tenant: str) -> None:
     names = {topic["name"] for topic in served.get("/v1/topics?bus=kafka", key)["topics"]}
     assert names == {f"executions.{tenant}", f"rejections.{tenant}"}
     assert problem(served, f"/v1/topics/executions.{tenant}/records?bus=kafka")["status"] == 401
+    assert served.command(capsys, "rejections", tenant, "--api-key", key)[0] == 0
+    for other in ("default", "other"):
+        code, text, err = served.command(capsys, "rejections", other, "--api-key", key)
+        assert (code, text) == (1, "")
+        assert f"rejections.{other} on Kafka may hold what is not {tenant}'s" in err

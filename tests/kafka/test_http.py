@@ -11,7 +11,7 @@ import pytest
 
 from tests.edges.http.site import VERSION
 from tests.edges.http.site import Site as HttpSite
-from tests.kafka.site import READ_S_MAX, Site, headers_of
+from tests.kafka.site import READ_S_MAX, Site, expect_progress, headers_of
 from tests.servers.kafka import Broker
 from tidings.clock import SystemClock
 from tidings.config import Config
@@ -43,6 +43,7 @@ async def web(site: Site) -> AsyncIterator[HttpSite]:
 @pytest.fixture
 async def careful(broker: Broker, tmp_path: Path) -> AsyncIterator[HttpSite]:
     """A server that makes no topics: what goes to one that is not there stays on its way."""
+    expect_progress(broker)
     kafka = Kafka(servers=broker.bootstrap, name=f"site-{uuid.uuid4().hex[:8]}", topics="expect")
     config = Config(store=Store(path=str(tmp_path / "careful.db")), kafka=kafka)
     clock = SystemClock()

@@ -14,12 +14,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.faults.lives import Node, start_plain
 from tests.kafka.faults.nodes import OWNER, STANDBY, die, environment
-from tests.kafka.site import read_all
+from tests.kafka.site import expect_progress, read_all
 from tests.servers.kafka import Broker
 from tests.servers.transactions import transactional
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.lane import Lane
-from tidings.bus.kafka.markers import PROGRESS, Marker, encode, read_marker
+from tidings.bus.kafka.markers import HOMES, PROGRESS, Marker, encode, home_of, read_marker
+from tidings.domain.message import Message, pack
+from tidings.domain.schedule import Outgoing
 from tidings.testing import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
@@ -127,14 +129,38 @@ def test_a_marker_behind_the_open_transaction_of_another_is_found(broker: Broker
     mine.commit_transaction(10)
     ending = threading.Timer(1.0, other.abort_transaction)
     ending.start()
-    assert read_marker(cluster, key) == Marker("store", 20)
+    assert read_marker(cluster, key, 0) == Marker("store", 20)
     ending.join()
     lane.close()
+
+
+def test_what_another_lane_left_open_holds_nobody_up(broker: Broker) -> None:
+    """It has another partition for its home."""
+    cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
+    lane = Lane(cluster, "store")
+    lane.take_over()
+    home = home_of(lane.key, HOMES)
+    other = transactional(broker)
+    other.begin_transaction()
+    other.produce(PROGRESS, encode(Marker("other", 1)), "another/0", partition=(home + 1) % HOMES)
+    assert other.flush(10) == 0
+    record = Outgoing(0, "acme", f"to-{cluster.name}", "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
+    lane.publish([record])
+    assert lane.take_over() == Marker("store", 1, record.occurrence)
+    other.abort_transaction()
+    lane.close()
+
+
+def test_the_home_of_a_lane_stays_when_partitions_are_added() -> None:
+    assert home_of("tidings/0", 1) == home_of("other/0", 15) == 0
+    assert home_of("tidings/0", 16) == home_of("tidings/0", 64)
+    assert len({home_of(f"tidings/{number}", 16) for number in range(16)}) > 4
 
 
 async def test_what_was_kept_back_and_is_out_leaves_no_second_time(broker: Broker, tmp_path: Path) -> None:
     """Records of a topic that was not there go another way; the lane itself may not have come past them."""
     topic = f"late-{uuid.uuid4().hex[:8]}"
+    expect_progress(broker)
     settings = environment(tmp_path, broker.bootstrap, topic) | {"TIDINGS_KAFKA_TOPICS": "expect"}
     first = await start_plain(tmp_path, **settings)
     await first.said(OWNER)

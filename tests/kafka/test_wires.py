@@ -83,3 +83,33 @@ async def test_native_to_kafka_and_to_the_log(site: Site) -> None:
         async for records, _ in batches:
             assert len(records) == 1
             break
+
+
+async def test_what_an_id_forbids_is_told_as_well(site: Site) -> None:
+    """A finished id is not used again unless the wire says so; whoever sent it hears of that."""
+    requests, later = f"assignments.{site.name}", [("intervals-id", b"one"), ("intervals-schedule", b"PT1H")]
+    site.send(requests, b"first", None, later)
+    site.send(requests, b"first", None, later)  # a repeat
+    site.send(requests, b"", None, [("intervals-id", b"one"), ("intervals-action", b"CANCEL")])
+    site.send(requests, b"second", None, later)
+    site.send(requests, b"third", None, [*later, ("intervals-action", b"REPLACE")])
+    rejections = await site.read(f"rejections.{site.name}", 2)
+    assert [rejection.value() for rejection in rejections] == [b"second", b"third"]
+    reasons = {dict(headers_of(rejection))["tidings-reject-reason"] for rejection in rejections}
+    assert reasons == {b"the schedule of this id was cancelled: use another id"}
+
+
+async def test_nobody_can_claim_to_be_another_record(site: Site) -> None:
+    """What was released and is scheduled again keeps its headers, but for those that say what it is."""
+    headers: list[Header] = [
+        ("intervals-schedule", b"PT0.1S"),
+        ("tidings-id", b"forged"),
+        ("tidings-occurrence", b"forged/1/1"),
+        ("other", b"1"),
+    ]
+    site.send(f"assignments.{site.name}", b"x", None, headers)
+    (record,) = await site.read(f"executions.{site.name}", 1)
+    names = [name for name, _ in headers_of(record)]
+    assert names[:2] == ["intervals-schedule", "other"]
+    assert (names.count("tidings-id"), names.count("tidings-occurrence")) == (1, 1)
+    assert dict(headers_of(record))["tidings-id"] != b"forged"

@@ -18,6 +18,8 @@ class Way:
     problem: str | None = None
     failures = 2
     lag = 7
+    rejected = 4
+    waiting = 5
 
 
 def add(topic: str = "kafka:orders", schedule_id: str | None = "a") -> Add:
@@ -47,7 +49,6 @@ def test_only_what_leaves_for_kafka_counts_as_released(metrics: KafkaMetrics) ->
 def test_changes_under_the_names_of_kaspr(metrics: KafkaMetrics) -> None:
     commands: list[Command] = [
         add(),
-        add("kafka:rejections.t", None),
         Replace(add()),
         Replace(add()),
         Cancel("t", "a"),
@@ -55,7 +56,6 @@ def test_changes_under_the_names_of_kaspr(metrics: KafkaMetrics) -> None:
     ]
     outcomes = [
         Outcome("a", "scheduled", due=AT + 1),
-        Outcome("tid", "scheduled", due=AT),
         Outcome("a", "replaced", due=AT),
         Outcome("a", "unchanged"),
         Outcome("a", "cancelled"),
@@ -77,6 +77,8 @@ def test_how_it_stands() -> None:
     assert found["tidings_kafka_up"] == "1"
     assert found["tidings_kafka_consumer_lag"] == "7"
     assert found["tidings_kafka_transaction_failures_total"] == "2"
+    assert found["tidings_kafka_rejected_total"] == "4"
+    assert found["tidings_kafka_waiting"] == "5"
     assert found["tidings_kafka_facts_dropped_total"] == "3"
     assert 2 <= float(found["kaspr_kms_last_location_lag"]) < 10
     way.problem = "away"
@@ -95,10 +97,10 @@ async def test_a_line_of_statistics(metrics: KafkaMetrics, caplog: pytest.LogCap
     assert line.__dict__["kafka"] == {
         "up": True,
         "scheduled": 1,
-        "rejected": 0,
+        "rejected": 4,
         "released": 2,
         "late_us_max": 2_500,
         "lag": 7,
         "transaction_failures": 2,
     }
-    assert "took 1, rejected 0, released 2" in line.getMessage()
+    assert "took 1, rejected 4, released 2" in line.getMessage()

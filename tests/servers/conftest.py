@@ -1,5 +1,5 @@
 """The fixtures of these tests."""
 
-from tests.servers.fixtures import broker, topic
+from tests.servers.fixtures import broker, postgres, topic
 
-__all__ = ["broker", "topic"]
+__all__ = ["broker", "postgres", "topic"]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.servers.downloads import Missing
 from tests.servers.kafka import Broker
+from tests.servers.postgres import Postgres
 
 
 def leave_out(missing: Missing) -> NoReturn:
@@ -18,9 +19,8 @@ def leave_out(missing: Missing) -> NoReturn:
     pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
-    """One broker for all tests that leave it as they found it; name topics, groups and transactions apart."""
+def started_broker() -> Iterator[Broker]:
+    """A broker for as long as a fixture lives."""
     try:
         started = Broker.start()
     except Missing as missing:
@@ -29,9 +29,26 @@ def broker() -> Iterator[Broker]:
         yield started
 
 
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One broker for all tests that leave it as they found it; name topics, groups and transactions apart."""
+    yield from started_broker()
+
+
 @pytest.fixture
 def topic(broker: Broker) -> str:
     """A new topic of one partition."""
     name = f"topic-{uuid.uuid4()}"
     broker.create_topic(name)
     return name
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One server for all tests that leave it as they found it; each store in a schema of its own."""
+    try:
+        started = Postgres.start()
+    except Missing as missing:
+        leave_out(missing)
+    with started:
+        yield started

@@ -58,6 +58,7 @@ class Broker:
         self.ports = ports
         self.security = security
         self.log = folder / "server.log"
+        self._beside: Broker | None = None
         self._cluster_id = _new_id()
         self._command = [java(), *java_options, *SHOW_TIMES, "-cp", f"{jars()}/*"]
         self._process: Process | None = None
@@ -74,8 +75,11 @@ class Broker:
         tls: bool = False,
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = QUICK_JAVA,
+        beside: "Broker | None" = None,
     ) -> Self:
         """A new broker that answers. Without a folder it makes one and removes it at the end.
+
+        Beside another it is a second one of its cluster, with the number 2.
 
         Raises `Missing` and `StartFailed`.
         """
@@ -85,6 +89,8 @@ class Broker:
             security = Security(sasl, Certificate.make(home) if tls else None)
             broker = cls(home, Ports.choose(port), security, java_options)
             broker._is_folder_ours = folder is None
+            if beside is not None:
+                broker._beside, broker._cluster_id = beside, beside._cluster_id
             broker._begin(properties or {}, attempts=1 if port else ATTEMPTS)
         except BaseException:
             if folder is None:
@@ -110,10 +116,13 @@ class Broker:
         own = {"bootstrap.servers": bootstrap or self.bootstrap, **self.security.client(mechanism)}
         return own | {name.replace("_", "."): value for name, value in more.items()}
 
-    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
-        """Make a topic; `cleanup_policy="compact"` sets `cleanup.policy`."""
+    def create_topic(self, name: str, partitions: int = 1, *, on: int | None = None, **config: str) -> None:
+        """Make a topic; `cleanup_policy="compact"` sets `cleanup.policy`, `on` says on which broker of the cluster."""
         told = {key.replace("_", "."): value for key, value in config.items()}
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=told)
+        if on is None:
+            topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=told)
+        else:
+            topic = NewTopic(name, num_partitions=partitions, replica_assignment=[[on]] * partitions, config=told)
         admin = AdminClient(self.client())  # needed until the answer is there
         admin.create_topics([topic])[name].result(TOPIC_S_MAX)
 
@@ -204,9 +213,11 @@ class Broker:
         """Write the properties and make the empty data folder ready."""
         data = self.folder / "data"
         shutil.rmtree(data, ignore_errors=True)
-        properties = server_properties(data, self.ports, self.security, more)
+        beside = None if self._beside is None else self._beside.ports
+        properties = server_properties(data, self.ports, self.security, more, beside)
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
-        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", self._cluster_id, "-c", str(self._settings)]
+        tool = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(self._settings)]
+        tool += ["--standalone"] if beside is None else []
         login = self.security.login
         if login is not None:
             tool += ["--add-scram", login.scram()]

@@ -1,4 +1,4 @@
-"""What a broker of one node, which is its own controller, is told when it starts."""
+"""What a broker is told when it starts: alone, as its own controller, or beside another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,8 +46,12 @@ class Ports:
         return cls(first if direct is None else direct, *others)
 
 
-def server_properties(data: Path, ports: Ports, security: Security, more: Mapping[str, str]) -> dict[str, str]:
+def server_properties(
+    data: Path, ports: Ports, security: Security, more: Mapping[str, str], beside: Ports | None = None
+) -> dict[str, str]:
     """Everything; `more` has the last word."""
+    if beside is not None:
+        more = {**_second(ports, beside), **more}
     direct, proxied, controller = f"{HOST}:{ports.direct}", f"{HOST}:{ports.proxied}", f"{HOST}:{ports.controller}"
     protocol = security.protocol
     return {
@@ -59,4 +63,14 @@ def server_properties(data: Path, ports: Ports, security: Security, more: Mappin
         "controller.quorum.bootstrap.servers": controller,
         **security.server(FOR_CLIENTS),
         **more,
+    }
+
+
+def _second(ports: Ports, first: Ports) -> dict[str, str]:
+    """A broker that is led by the controller of another."""
+    return {
+        "process.roles": "broker",
+        "node.id": "2",
+        "listeners": f"DIRECT://{HOST}:{ports.direct},PROXIED://{HOST}:{ports.proxied}",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{first.controller}",
     }

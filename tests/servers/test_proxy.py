@@ -33,8 +33,8 @@ def producer(broker: Broker, proxy: Proxy) -> Producer:
 def test_it_counts_what_passes(producer: Producer, proxy: Proxy, broker: Broker, topic: str) -> None:
     for value in (b"one", b"two", b"three"):
         commit(producer, topic, value)
-    assert (proxy.requests[Api.PRODUCE], proxy.requests[Api.END_TXN]) == (3, 3)
-    assert proxy.requests[Api.ADD_PARTITIONS_TO_TXN] >= 3  # again while the one before is not quite finished
+    for api in (Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.END_TXN):
+        assert proxy.requests[api] >= 3  # again while the one before is not quite finished
     assert values(read(broker, topic, 3)) == [b"one", b"two", b"three"]
 
 

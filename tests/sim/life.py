@@ -192,7 +192,7 @@ class Life:
         end = self.machine.elapsed + us
         for _ in range(ROUNDS_MAX):
             self.look()
-            pause = await self.engine.dispatcher.tick()
+            pause = await self.engine.lanes.tick()
             self.trap.check()
             await self.read()
             if pause > 0:
@@ -206,7 +206,7 @@ class Life:
         """As long as the dispatcher asks; where it only looks again every second, until something is due."""
         if self.now != self.machine.wall():
             return pause
-        ahead = [due - self.now for due in (self.engine.store.next_due(), self.ledger.next_due()) if due is not None]
+        ahead = [due - self.now for due in (self.engine.lanes.next_due(), self.ledger.next_due()) if due is not None]
         return max(pause, min(ahead, default=FOREVER))
 
     async def step(self) -> None:

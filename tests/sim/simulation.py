@@ -20,7 +20,7 @@ from tests.sim.thresholds import lowered
 from tidings.domain.command import Add, Command, OutcomeWord, address
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.engine import Engine
-from tidings.ports import Receipt
+from tidings.ports import Lane, Receipt
 
 RAM = Path("/dev/shm")
 STEPS = 30
@@ -192,7 +192,7 @@ class Simulation(Life):
                 case "submit":
                     self.hold(commands, await self.engine.submit(commands), now)
                 case "tick":
-                    await self.engine.dispatcher.tick()
+                    await self.engine.lanes.tick()
                 case "tend":
                     for _ in range(self.random.choice((1, 20))):
                         await self.engine.store.tend(now)
@@ -216,6 +216,7 @@ class Simulation(Life):
         self.tally.zombies += 1
         zombie = self.engine
         await zombie.owner.try_once()
+        (lane,) = zombie.store.lanes()
         other = await self.start(self.path)
         await other.owner.try_once()
         assert not other.readiness()[0], "two own the timeline"
@@ -223,20 +224,20 @@ class Simulation(Life):
         self.machine.advance(zombie.settings.lease_us)
         await self.go_on_with(other)
         await self.submit()
-        await self._wake(zombie)
+        await self._wake(zombie, lane)
         await self.wait()
         await other.owner.try_once()
-        await self._wake(zombie)
+        await self._wake(zombie, lane)
         await self._agree(zombie)
         keep, end = (zombie, other) if self.random.random() < 0.5 else (other, zombie)
         await end.stop()
         await self.go_on_with(keep)
 
-    async def _wake(self, zombie: Engine) -> None:
+    async def _wake(self, zombie: Engine, lane: Lane) -> None:
         """Whatever a former owner tries is refused, and the file stays as it is."""
         acts: list[Callable[[], Awaitable[object]]] = [
             lambda: zombie.submit(self.commands.some(self.ledger)),
-            lambda: zombie.store.release(self.latest + DAY, 100),
+            lambda: lane.release(self.latest + DAY, 100),
             lambda: zombie.store.commit(TENANTS[0], TOPICS[0], "group", {0: 1}),
         ]
         with contextlib.closing(apsw.Connection(str(self.path))) as watcher:

@@ -1,6 +1,7 @@
 """What fails in the middle changes nothing: memory and file agree afterwards, and nobody else suffers."""
 
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tidings.domain.errors import KeyReused, StoreError
 from tidings.domain.lateness import Lateness
 from tidings.domain.when import Period
 from tidings.ports import Receipt
+from tidings.timeline.sqlite.checkpoint import WAL_PAGES_MAX, Checkpointer
 from tidings.timeline.sqlite.heads import Heads
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -151,3 +153,31 @@ async def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_leave(store
     assert found is not None
     assert (found.state, found.reason) == ("missed", "damaged")
     assert (await store.count(NOW)).pending == 0
+
+
+def test_a_checkpoint_that_fails_is_tried_again_at_the_next_commit(tmp_path: Path) -> None:
+    folder, done = tmp_path / "away", threading.Event()
+    checkpointer = Checkpointer(str(folder / "tidings.db"), done.set)
+    checkpointer.committed(WAL_PAGES_MAX)
+    assert not done.wait(0.1)
+    folder.mkdir()
+    for _ in range(100):
+        checkpointer.committed(WAL_PAGES_MAX)
+        if done.wait(0.1):
+            break
+    assert done.is_set()
+    checkpointer.close()
+
+
+async def test_what_is_read_of_the_outbox_fits_into_memory(store: SqliteStore) -> None:
+    value = bytes(1024 * 1024)
+    for index in range(40):
+        await store.apply([add(f"row-{index}", NOW, topic="kafka:large", value=value)], NOW)
+    while (await store.release(NOW, 100)).more:
+        pass
+    found = await store.outgoing(0, 1_000)
+    assert 1 <= len(found) < 20
+    assert [record.offset for record in found] == list(range(len(found)))
+    assert (await store.outgoing(len(found), 1_000))[0].offset == len(found)
+    await store.hold(range(40), "no such topic")
+    assert 1 <= len(await store.held("large")) < 20

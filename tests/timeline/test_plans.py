@@ -7,7 +7,7 @@ import apsw
 import numpy as np
 import pytest
 
-from tidings.timeline.sqlite import writer
+from tidings.timeline.sqlite import outbox, writer
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -48,3 +48,13 @@ async def test_what_runs_with_each_transaction_is_a_search(store: SqliteStore, s
     steps = plan(store, sql)
     assert any(expected in step for step in steps), steps
     assert not any(step.startswith(("SCAN near", "SCAN far")) for step in steps), steps
+
+
+async def test_a_record_of_the_outbox_that_is_missed_is_found_by_its_place(store: SqliteStore) -> None:
+    steps = plan(store, outbox._MISS)
+    assert any("SEARCH finished USING INDEX finished_in_outbox" in step for step in steps), steps
+
+
+async def test_the_room_is_counted_without_looking_at_the_log(store: SqliteStore) -> None:
+    steps = plan(store, writer._IN_OUTBOX)
+    assert any("SEARCH log USING INTEGER PRIMARY KEY" in step for step in steps), steps

@@ -10,6 +10,7 @@ from tidings.domain.request import Limits
 from tidings.intake.admission import Admission
 from tidings.wires import etf1, intervals, kaspr, native
 from tidings.wires.destinations import is_topic
+from tidings.wires.headers import derived_id
 from tidings.wires.record import Ask, Record, Refusal
 from tidings.wires.wire import Wire
 
@@ -125,6 +126,34 @@ def check_ask(wire: Wire, record: Record, ask: Ask) -> None:
         check_refusal(wire, record, wire.refuse(ask.tenant, invalid))
     else:
         assert add.id == ask.id
+
+
+@pytest.mark.parametrize("name", ["intervals", "kaspr", "native"])
+def test_the_place_of_a_record_names_what_has_no_name(name: str) -> None:
+    """In a topic that was made anew the same place is another."""
+    required = tuple((known, words[0].encode()) for known, words in REQUIRED[name].items())
+    asks = [
+        WIRES[name].read(Record(TOPICS[name], 2, 7, TIMESTAMP, b"k", b"v", required, life)) for life in ("", "3bVTJdaM")
+    ]
+    place = f"{TOPICS[name]}/2/7"
+    assert [ask.id for ask in asks if isinstance(ask, Ask)] == [place, f"{place}@3bVTJdaM"]
+
+
+def test_a_place_with_a_long_name_fits_an_id() -> None:
+    names = [
+        derived_id(Record("t" * length, 2**31, 2**63, TIMESTAMP, life=life))
+        for length in (200, 230, 249)
+        for life in ("", "3bVTJdaM")
+    ]
+    assert len(set(names)) == 6
+    assert max(map(len, names)) <= Limits().id_bytes_max
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_what_could_not_be_read_is_refused(name: str) -> None:
+    refusal = WIRES[name].read(Record(TOPICS[name], 0, 0, TIMESTAMP, b"k", None, unreadable="has no name"))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reasons == ("has no name",)
 
 
 @given(anything())

@@ -58,6 +58,13 @@ def test_patterns_narrow_one_tenant() -> None:
     assert narrow.forbidden("other", "anything") is None
 
 
+def test_patterns_do_not_close_what_intervals_delivers_to() -> None:
+    narrow = Destinations({"acme": ["orders.*"], "mute": []})
+    assert narrow.forbidden("acme", "executions.acme") is None
+    assert narrow.forbidden("mute", "executions.mute") is None
+    assert narrow.forbidden("mute", "executions.acme") is not None
+
+
 def test_request_topics_of_etf1_are_configured() -> None:
     configured = Destinations(schedules={"video-schedules"})
     assert configured.forbidden("acme", "video-schedules") is not None

@@ -111,3 +111,20 @@ def test_a_released_or_rejected_record_can_be_sent_again() -> None:
 def test_admission_speaks_in_the_clients_words() -> None:
     assert WIRE.refuse("acme", Invalid("late_max", "is bad")).reasons == ("tidings-late-max: is bad",)
     assert WIRE.refuse("acme", Invalid("topic", "is bad")).reasons == ("tidings-to: is bad",)
+
+
+def test_a_duration_with_an_id_is_compared_as_it_was_written() -> None:
+    """Sent again it is a repeat; to replace means to move, and without an id there is nothing to repeat."""
+    ask = asked(("tidings-to", "a"), ("tidings-at", "PT5S"), ("tidings-id", "one"))
+    assert ask.request is not None
+    assert (ask.request.at, ask.request.since) == ("PT5S", TIMESTAMP)
+    ask = asked(("tidings-to", "a"), ("tidings-every", "PT5S"), ("tidings-id", "one"))
+    assert ask.request is not None
+    assert (ask.request.every, ask.request.since) == ("PT5S", TIMESTAMP)
+    replacing = ("tidings-action", "REPLACE")
+    ask = asked(("tidings-to", "a"), ("tidings-at", "PT5S"), ("tidings-id", "one"), replacing)
+    assert ask.request is not None
+    assert (ask.request.at, ask.request.since) == (TIMESTAMP + 5_000_000, None)
+    ask = asked(("tidings-to", "a"), ("tidings-at", "PT5S"))
+    assert ask.request is not None
+    assert (ask.request.at, ask.request.since) == (TIMESTAMP + 5_000_000, None)

@@ -10,11 +10,12 @@ import msgspec
 
 from tidings.config.options import OPTIONS, PREFIX, SECTIONS, Value, parse, written
 from tidings.config.settings import Config
+from tidings.config.several import to_toml
 from tidings.domain.errors import TidingsError
 
 FILE_NAME = "tidings.toml"
 FILE_VARIABLE = "TIDINGS_CONFIG"
-NO_SETTINGS = (FILE_VARIABLE, "TIDINGS_URL", "TIDINGS_KEY")  # of other parts of Tidings
+NO_SETTINGS = (FILE_VARIABLE, "TIDINGS_URL", "TIDINGS_KEY", "TIDINGS_TENANT")  # of other parts of Tidings
 CRASH_VARIABLE = "TIDINGS_CRASH_AT"
 # What Kubernetes puts into every container for a Service that is called tidings.
 _OF_A_SERVICE = re.compile(r"TIDINGS_(PORT=[a-z]+://.*|PORT_\w+=.*|SERVICE_\w+=.*)", re.DOTALL)
@@ -143,8 +144,7 @@ def render(loaded: Loaded) -> str:
         for option in options:
             value = getattr(getattr(loaded.config, section), option.field)
             text = written(option, value)
-            # A JSON string is a TOML one, but for the character that JSON leaves as it is.
-            quoted = msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
-            shown = text if option.kind == "number" and value is not None else quoted
+            is_bare = isinstance(value, int | tuple | dict) and option.kind not in {"size", "duration"}
+            shown = text if is_bare else to_toml(text)
             lines.append(f"{f'{option.key} = {shown}':<40} # {loaded.origins[option.name]}")
     return "\n".join(lines[1:]) + "\n"

@@ -2,11 +2,13 @@
 
 import types
 from collections.abc import Iterator
-from typing import Literal, Union, assert_never, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, assert_never, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from tidings.config.checks import NAMES, TEXTS
 from tidings.config.settings import Config
+from tidings.config.several import LIST_HINT, LISTS_HINT, TABLE_HINT, read_list, read_lists, read_table, to_toml
 from tidings.domain.request import LIMITS_MOST
 from tidings.domain.units import SIZE_HINT, SPAN_HINT, format_size, format_span, parse_size, parse_span
 
@@ -14,9 +16,10 @@ PREFIX = "TIDINGS_"
 SECOND_US = 1_000_000
 UNLIMITED = "none"
 HIDDEN = "***"
+SWITCH = {"true": "on", "yes": "on", "false": "off", "no": "off"}  # as others write what is on or off here
 
-Kind = Literal["text", "number", "size", "duration", "choice"]
-Value = int | str | None
+Kind = Literal["text", "number", "size", "duration", "choice", "list", "table", "lists"]
+Value = int | str | tuple[str, ...] | dict[str, str] | dict[str, tuple[str, ...]] | None
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -41,6 +44,10 @@ class Option(msgspec.Struct, frozen=True):
         return f"{PREFIX}{self.section}_{self.key}".upper()
 
     @property
+    def is_switch(self) -> bool:
+        return set(self.choices) == {"off", "on"}
+
+    @property
     def allowed(self) -> str:
         """What may be written, for an error message."""
         text = {
@@ -49,6 +56,9 @@ class Option(msgspec.Struct, frozen=True):
             "size": SIZE_HINT,
             "duration": SPAN_HINT,
             "choice": f"write one of {', '.join(self.choices)}",
+            "list": f"{LIST_HINT}, of {', '.join(self.choices)}" if self.choices else LIST_HINT,
+            "table": TABLE_HINT,
+            "lists": LISTS_HINT,
         }[self.kind]
         return f'{text}, or "{UNLIMITED}"' if self.optional else text
 
@@ -70,18 +80,26 @@ def _options() -> Iterator[Option]:
         for field, hint in get_type_hints(struct).items():
             key = field.replace("_bytes", "_size").removesuffix("_us").removesuffix("_s")
             optional = get_origin(hint) in {Union, types.UnionType}
-            choices = get_args(hint) if get_origin(hint) is Literal else ()
-            is_text = hint is str or str in get_args(hint)
-            kind: Kind = "choice" if choices else "text" if is_text else _kind(field)
+            kind, choices = _kind(field, hint)
             name = f"{section}.{key}"
             bounds = _LEAST.get(name, 1), LIMITS_MOST.get(field) if section == "limits" else _MOST.get(name)
             yield Option(section, field, key, kind, getattr(defaults, field), choices, optional, *bounds)
 
 
-def _kind(field: str) -> Kind:
+def _kind(field: str, hint: Any) -> tuple[Kind, tuple[str, ...]]:
+    """What a setting is, and the words to choose from."""
+    of = get_args(hint)
+    if get_origin(hint) is Literal:
+        return "choice", of
+    if get_origin(hint) is tuple:
+        return "list", get_args(of[0])
+    if get_origin(hint) is dict:
+        return ("table" if of[1] is str else "lists"), ()
+    if hint is str or str in of:
+        return "text", ()
     if "_bytes" in field:
-        return "size"
-    return "duration" if field.endswith(("_us", "_s")) else "number"
+        return "size", ()
+    return ("duration" if field.endswith(("_us", "_s")) else "number"), ()
 
 
 OPTIONS = {option.name: option for option in _options()}
@@ -92,23 +110,55 @@ def parse(option: Option, raw: object) -> Value:
     """The value that was written for an option; raises ValueError with what is allowed."""
     if option.optional and raw == UNLIMITED:
         return None
-    if option.kind == "number" and isinstance(raw, int) and not isinstance(raw, bool):
-        raw = str(raw)
-    if not isinstance(raw, str):
-        raise ValueError(f"{raw!r} is not understood: {option.allowed}")
     match option.kind:
+        case "list" | "table" | "lists":
+            return _several(option, raw)
         case "text":
-            if not raw.strip():
+            text = _text(option, raw)
+            if not text.strip():
                 raise ValueError(f"is empty: {option.allowed}")
-            return raw
+            return _checked(option, text)
         case "choice":
-            if raw not in option.choices:
-                raise ValueError(f"{raw!r} is not one of them: {option.allowed}")
-            return raw
+            return _checked(option, _text(option, raw))
         case "number" | "size" | "duration":
-            return _bounded(option, _amount(option, raw), raw)
+            text = _text(option, raw)
+            return _bounded(option, _amount(option, text), text)
         case _:
             assert_never(option.kind)
+
+
+def _text(option: Option, raw: object) -> str:
+    """What a single value was written as; a file has numbers, and `true` and `false`, without quotes."""
+    is_whole = isinstance(raw, int) and not isinstance(raw, bool)
+    if (option.kind == "number" and is_whole) or (option.is_switch and isinstance(raw, bool)):
+        return str(raw)
+    if not isinstance(raw, str):
+        raise ValueError(f"{raw!r} is not understood: {option.allowed}")
+    return raw
+
+
+def _several(option: Option, raw: object) -> Value:
+    if option.kind == "list":
+        return tuple(_checked(option, item) for item in read_list(raw, option.allowed))
+    if option.kind == "table":
+        return {NAMES[option.name](name): _checked(option, text) for name, text in read_table(raw).items()}
+    lists = read_lists(raw).items()
+    return {NAMES[option.name](name): tuple(_checked(option, item) for item in items) for name, items in lists}
+
+
+def _checked(option: Option, text: str) -> str:
+    if option.choices:
+        return _chosen(option, text)
+    return TEXTS[option.name](text) if option.name in TEXTS else text
+
+
+def _chosen(option: Option, text: str) -> str:
+    """The choice that is meant: Kafka itself writes SASL_SSL, others yes and no."""
+    word = SWITCH.get(text.lower(), text) if option.is_switch else text
+    for choice in option.choices:
+        if choice.lower() == word.lower():
+            return choice
+    raise ValueError(f"{text!r} is not one of them: {option.allowed}")
 
 
 def _amount(option: Option, text: str) -> int:
@@ -135,11 +185,13 @@ def _bounded(option: Option, amount: int, text: str) -> int:
 
 
 def written(option: Option, value: Value) -> str:
-    """A value as it would be written in the file, without quotes. A password is not shown."""
+    """A value as it would be written in the file, a text without quotes. A password is not shown."""
     if value is None:
         return UNLIMITED
     if option.field.endswith("_password"):
         return HIDDEN
+    if isinstance(value, tuple | dict):
+        return to_toml(value)
     if option.kind == "size":
         return format_size(int(value))
     if option.kind == "duration":

@@ -11,6 +11,9 @@ import msgspec
 from tidings.domain.request import Limits
 from tidings.domain.units import DAY_US
 
+Guarantee = Literal["exactly_once", "at_least_once"]
+WireName = Literal["intervals", "kaspr", "etf1", "native"]
+
 
 class Server(msgspec.Struct, frozen=True):
     """Where the HTTP API listens."""
@@ -45,10 +48,15 @@ class Kafka(msgspec.Struct, frozen=True):
 
     servers: str | None = None
     name: str = "tidings"
+    wires: tuple[WireName, ...] = ("intervals", "kaspr", "etf1", "native")
+    tenants: tuple[str, ...] = ("*",)
+    schedules: dict[str, str] = msgspec.field(default_factory=lambda: {"schedules": "default"})
+    destinations: dict[str, tuple[str, ...]] = {}
+    start: Literal["earliest", "latest"] = "earliest"
     topics: Literal["create", "expect"] = "create"
     partitions: int = 1
     replication: int = 1
-    release: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    release: Guarantee = "exactly_once"
     security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-256"
     sasl_username: str | None = None

@@ -4,7 +4,7 @@ from tidings.clock import Clock
 from tidings.dispatch.waiter import Waiter
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Handed, Listener, Missed, Released
-from tidings.ports import Release, Timeline
+from tidings.ports import Lane, Release
 
 BATCH_ROWS_MIN = 128
 BATCH_ROWS_MAX = 2_048
@@ -16,10 +16,10 @@ RETRY_US = 250_000
 
 
 class Dispatcher:
-    """Owns the timeline's due end while this process owns the timeline."""
+    """Releases what falls due on a lane while this process owns it."""
 
-    def __init__(self, timeline: Timeline, clock: Clock, waiter: Waiter, tell: Listener) -> None:
-        self._timeline = timeline
+    def __init__(self, lane: Lane, clock: Clock, waiter: Waiter, tell: Listener) -> None:
+        self._lane = lane
         self._clock = clock
         self._waiter = waiter
         self._tell = tell
@@ -43,10 +43,10 @@ class Dispatcher:
         Batches grow while there is more: the first rows of a burst are not held up by the rest of it.
         """
         now = self._clock.now()
-        due = self._timeline.next_due()
+        due = self._lane.next_due()
         if due is None or due > now:
             return SLEEP_US_MAX if due is None else min(due - now, SLEEP_US_MAX)
-        release = await self._timeline.release(now, self._rows, self._clock)
+        release = await self._lane.release(now, self._rows, self._clock)
         self._rows = self._next_rows(now, release)
         self._announce(now, release)
         return 0
@@ -68,8 +68,8 @@ class Dispatcher:
         """Batches grow while there is more, up to a bound on rows and on bytes."""
         if len({tenant for tenant, _ in release.topics}) > 1:
             self._shared_until = now + SHARED_US
-        if not release.more:
-            return BATCH_ROWS_MIN
+        if not release.more:  # it may be only that there was no more room for what goes to Kafka
+            return max(BATCH_ROWS_MIN, min(self._rows, len(release.lateness_us) + release.handed))
         most = SHARED_ROWS_MAX if now < self._shared_until else BATCH_ROWS_MAX
         if release.bytes > BATCH_BYTES_MAX:
             most = min(most, max(1, self._rows * BATCH_BYTES_MAX // release.bytes))

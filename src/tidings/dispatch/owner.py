@@ -1,4 +1,4 @@
-"""Ownership of the timeline: taken by a lease, renewed while we live, and the housekeeping that comes with it."""
+"""Ownership of lanes: taken by a lease, renewed while we live, and the housekeeping that comes with it."""
 
 import asyncio
 import contextlib
@@ -7,27 +7,30 @@ from collections.abc import Callable
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Standing
-from tidings.ports import Store
+from tidings.ports import Lane, Store
 
 POLL_S = 0.25
 TEND_IDLE_S = 0.25
 
 
 class Owner:
-    """Keeps the lease, or stands by until it is free."""
+    """Keeps the leases of our lanes, or stands by until one is free. `follow` is told when that changes."""
 
-    def __init__(self, store: Store, clock: Clock, lease_us: int, wake: Callable[[], None], tell: Listener) -> None:
+    def __init__(self, store: Store, clock: Clock, lease_us: int, follow: Callable[[], None], tell: Listener) -> None:
         self._store = store
         self._clock = clock
         self._lease_us = lease_us
-        self._wake = wake
+        self._follow = follow
         self._tell = tell
         self._stopped = asyncio.Event()
+        self._called = asyncio.Event()
+        store.on_free(self._called.set)
         self._asked = self._owns = False
+        self._lanes: list[Lane] = []
         self._error: str | None = None
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether we own the timeline, and if not, what we wait for."""
+        """Whether we own a lane, and if not, what we wait for."""
         if self._owns:
             return True, "ready"
         if not self._asked:
@@ -39,13 +42,13 @@ class Owner:
         """Renew until stopped, then resign."""
         while not self._stopped.is_set():
             await self.try_once()
-            await self._pause(POLL_S if not self._owns else self._lease_us / 4_000_000)
+            await self._rest(POLL_S if not self._owns else self._lease_us / 4_000_000)
         if self._owns:
             with contextlib.suppress(StoreError):  # then the lease runs out by itself
                 await self._store.resign()
 
     async def try_once(self) -> None:
-        """Take or renew the lease."""
+        """Take or renew the leases."""
         try:
             owns = await self._store.acquire(self._clock.elapsed(), self._lease_us)
             self._error = None
@@ -55,11 +58,15 @@ class Owner:
         if owns != self._owns:
             self._owns = owns
             self._tell(Standing(self._clock.now(), owns))
-            self._wake()
+        lanes = list(self._store.lanes())
+        if lanes != self._lanes:
+            self._lanes = lanes
+            self._follow()
 
     def stop(self) -> None:
         """End after the slice in hand."""
         self._stopped.set()
+        self._called.set()
 
     async def tend(self) -> None:
         """Do the housekeeping that comes with ownership, slice by slice, until stopped."""
@@ -70,8 +77,14 @@ class Owner:
                     more = await self._store.tend(self._clock.now())
                 except (NotOwner, StoreError):
                     more = False
-                self._wake()
+                self._follow()
             await self._pause(0.001 if more else TEND_IDLE_S)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until it is time to renew, or somebody has handed lanes over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._called.wait(), seconds)
+        self._called.clear()
 
     async def _pause(self, seconds: float) -> None:
         try:

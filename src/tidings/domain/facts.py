@@ -38,11 +38,13 @@ class Missed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Requests that were never admitted, by the field at fault."""
+    """A request that was never admitted: the field at fault. Of a record of Kafka also why, and where it lies."""
 
     at: int
     tenant: str
     field: str
+    reasons: tuple[str, ...] = ()
+    source: tuple[str, int, int] | None = None
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ import msgspec
 from tidings.domain.when import When, first_index_at_or_after, last_index_at_or_before, occurrence
 
 Policy = Literal["fire_all", "fire_latest", "skip"]
-MissedReason = Literal["expired", "late_skipped", "late_max", "superseded", "damaged", "too_large"]
+MissedReason = Literal["expired", "late_skipped", "late_max", "superseded", "damaged", "too_large", "invalid_record"]
 
 # Above any restart or take-over, so that `skip` does not drop what merely moved to another node.
 GRACE_DEFAULT_US = 60_000_000

@@ -14,7 +14,7 @@ DAY_S = 86_400
 class Request(msgspec.Struct, frozen=True, gc=False):
     """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
 
-    `bus` is where the topic lies; None is the node's own choice.
+    `bus` is where the topic lies; None is the node's own choice. `since` is what durations count from; None is now.
     """
 
     topic: str
@@ -32,6 +32,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     jitter: str | None = None
     labels: dict[str, str] | None = None
     bus: Bus | None = None
+    since: int | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -21,6 +22,8 @@ from tidings.domain.when import Every, Once, When, advance, last_index_at_or_bef
 
 SECOND_US = 1_000_000
 TOPICS_SEEN_MAX = 10_000
+NAME_SHOWN_CHARS = 48
+HALF = "hold half of a surrogate pair, which is no text: give whole characters"
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+\Z")
 _ID_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -42,9 +45,10 @@ class Admission:
         # A packed message no longer than this keeps every limit on its parts.
         self._small_bytes = min(limits.value_bytes_max, limits.key_bytes_max, limits.headers_bytes_max)
         self._topics_seen: set[str] = set()
+        self._destinations_seen: dict[tuple[str, str], str] = {}
         self._nameless = count()
 
-    def admit(self, tenant: str, request: Request, now: int) -> Add:
+    def admit(self, tenant: str, request: Request, now: int, *, reuse: bool = False) -> Add:
         """The command for a request; raises `Invalid` with the field at fault."""
         if request.topic not in self._topics_seen:
             self.check_topic(request.topic)
@@ -52,8 +56,9 @@ class Admission:
             self._check_id(request.id)
         destination = request.topic
         if (request.bus or self._bus) == "kafka":
-            destination = self._on_kafka(tenant, request.topic)
-        message = pack(Message(request.key, request.value, request.headers))
+            seen = self._destinations_seen.get((tenant, request.topic))
+            destination = seen or self._on_kafka(tenant, request.topic)
+        message = _packed(request)
         if len(message) > self._small_bytes or len(request.headers) > self.limits.headers_max:
             self._check_sizes(request)
         plain = (
@@ -67,7 +72,7 @@ class Admission:
         lateness = _DEFAULT_LATENESS if plain else _lateness(request)
         at = request.at
         if request.every is None:
-            asked = at if type(at) is int else self._at(at, now)
+            asked = at if type(at) is int else self._at(request, now)
             due = max(asked, now)  # what has passed is due at once: nothing is late before it was taken
             when: When = Once(due)
         else:
@@ -76,6 +81,7 @@ class Admission:
             self._check_catch_up(when, lateness, now)
         if not 0 <= asked <= now + self._horizon_us:
             raise self._beyond(when, asked)
+        labels = None if plain else self._labels(request.labels)
         low = request.priority is Priority.LOW
         jitter_us = self._jitter(tenant, request, message) if low or not plain else 0
         return Add(
@@ -88,9 +94,10 @@ class Admission:
             due + jitter_us,
             request.priority,
             lateness,
-            None if plain else self._labels(request.labels),
+            labels,
             jitter_us,
             None if request.key is None else crc32(request.key),
+            reuse,
         )
 
     def _on_kafka(self, tenant: str, topic: str) -> str:
@@ -98,7 +105,10 @@ class Admission:
             raise Invalid("bus", "this node has the built-in log only: leave it out, or start with --kafka")
         if reason := self.forbidden(tenant, topic):
             raise Invalid("topic", reason)
-        return KAFKA + topic
+        destination = KAFKA + topic
+        if len(self._destinations_seen) < TOPICS_SEEN_MAX:
+            self._destinations_seen[tenant, topic] = destination
+        return destination
 
     def check_topic(self, topic: str) -> None:
         """Refuse what cannot be a topic's name."""
@@ -132,13 +142,14 @@ class Admission:
         if size > self.limits.headers_bytes_max:
             raise Invalid("headers", f"have {size} bytes, at most {self.limits.headers_bytes_max} are taken")
 
-    def _at(self, at: int | str | None, now: int) -> int:
+    def _at(self, request: Request, now: int) -> int:
+        at = request.at
         if at is None:
             return now
         if isinstance(at, int):
             return at
         if at[:1] in {"+", "P"} or (at[:1].isdigit() and at[-1:].isalpha() and at[-1:] not in {"Z", "z"}):
-            return advance(now, iso8601.parse_duration(at, "at"))
+            return advance(_since(request, now), iso8601.parse_duration(at, "at"))
         try:
             return iso8601.parse_instant(at)
         except Invalid as invalid:
@@ -148,7 +159,7 @@ class Admission:
         assert request.every is not None
         if request.at is not None:
             raise Invalid("at", "give either 'at' or 'every', not both")
-        every = iso8601.parse_interval(request.every, now)
+        every = iso8601.parse_interval(request.every, _since(request, now))
         if every.period_min_us() < self.limits.period_min_s * SECOND_US:
             raise Invalid("every", f"the period is below the least of {self.limits.period_min_s} s")
         return every
@@ -191,10 +202,30 @@ class Admission:
             return None
         if len(labels) > self.limits.labels_max:
             raise Invalid("labels", f"there are {len(labels)}, at most {self.limits.labels_max} are taken")
-        text = _encode(labels)
+        try:
+            text = _encode(labels)
+        except UnicodeEncodeError:
+            raise Invalid("labels", HALF) from None
         if len(text) > self.limits.labels_bytes_max:
             raise Invalid("labels", f"have {len(text)} bytes, at most {self.limits.labels_bytes_max} are taken")
         return text.decode()
+
+
+def _packed(request: Request) -> bytes:
+    """The message as bytes, if Kafka's client can carry the names of its headers: to it a name ends with its text."""
+    try:
+        message = pack(Message(request.key, request.value, request.headers))
+    except UnicodeEncodeError:
+        raise Invalid("headers", HALF) from None
+    if request.headers and 0 in message:  # most have no NUL anywhere, which is seen at once
+        _check_names(request.headers)
+    return message
+
+
+def _check_names(headers: Headers) -> None:
+    for name, _ in headers:
+        if "\0" in name:
+            raise Invalid("headers", f"the name {name[:NAME_SHOWN_CHARS]!r} holds a NUL, which Kafka's clients cut off")
 
 
 def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:
@@ -202,12 +233,16 @@ def _digest(request: Request, destination: str, message: bytes, *, plain: bool) 
     if plain and request.every is None:
         sent = f"{destination} {request.at!r} {_PRIORITIES[request.priority]}".encode()
     else:
-        sent = _encode(
-            msgspec.structs.replace(request, topic=destination, bus=None, id=None, value=None, key=None, headers=())
-        )
+        content: Any = {"topic": destination, "bus": None, "id": None, "since": None}
+        content |= {"value": None, "key": None, "headers": ()}  # they are in the message
+        sent = _encode(msgspec.structs.replace(request, **content))
     digest = _begun.copy()
     digest.update(message + sent)
     return digest.digest()
+
+
+def _since(request: Request, now: int) -> int:
+    return now if request.since is None else request.since
 
 
 def _anywhere(_tenant: str, _topic: str) -> str | None:

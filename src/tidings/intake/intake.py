@@ -16,7 +16,7 @@ _Group = list[tuple[Sequence[Command], "asyncio.Future[list[Outcome]]"]]
 
 
 class Intake:
-    """Group commit: while one transaction is under way, the next one gathers."""
+    """Group commit: while as many transactions are under way as the store gains from, the next one gathers."""
 
     def __init__(self, timeline: Timeline, clock: Clock, tell: Listener, wake: Callable[[], None]) -> None:
         self._timeline = timeline
@@ -24,7 +24,7 @@ class Intake:
         self._tell = tell
         self._wake = wake
         self._waiting: _Group = []
-        self._committing: asyncio.Task[None] | None = None
+        self._committing: set[asyncio.Task[None]] = set()
 
     async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
         """Commit commands durably, in order, and answer each."""
@@ -32,7 +32,7 @@ class Intake:
             return await self._settle(commands, receipt)
         answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
         self._waiting.append((commands, answer))
-        if self._committing is None:
+        if len(self._committing) < self._timeline.intakes_max:
             self._begin()
         return await answer
 
@@ -56,7 +56,9 @@ class Intake:
         commands = group[0][0] if len(group) == 1 else [command for commands, _ in group for command in commands]
         now = self._clock.now()
         begun = self._timeline.apply(commands, now)
-        self._committing = asyncio.get_running_loop().create_task(self._finish(group, commands, now, begun))
+        task = asyncio.get_running_loop().create_task(self._finish(group, commands, now, begun))
+        self._committing.add(task)
+        task.add_done_callback(self._committing.discard)
 
     def _take(self) -> _Group:
         size = 0
@@ -100,8 +102,10 @@ class Intake:
             await self._finish([(commands, answer)], commands, now, self._timeline.apply(commands, now))
 
     def _go_on(self) -> None:
-        self._committing = None
-        if self._waiting:
+        task = asyncio.current_task()
+        if task is not None:
+            self._committing.discard(task)
+        if self._waiting and len(self._committing) < self._timeline.intakes_max:
             self._begin()
 
     def _announce(self, now: int, commands: Sequence[Command], outcomes: list[Outcome]) -> None:

@@ -9,12 +9,11 @@ from typing import Protocol
 
 from tidings.clock import Clock
 from tidings.domain.command import Add, Cancel, Command, Replace
-from tidings.domain.destination import is_kafka, split
+from tidings.domain.destination import is_kafka
 from tidings.domain.facts import Changed, Fact, Released
 from tidings.domain.iso8601 import format_duration
 from tidings.observe.metrics import Histogram, family, head, seconds
 from tidings.ports import Count
-from tidings.wires.destinations import is_rejections
 
 STATS_S = 30.0
 
@@ -24,8 +23,14 @@ logger = logging.getLogger("tidings.kafka")
 class Way(Protocol):
     """The way to Kafka, as far as it is watched."""
 
-    problem: str | None
-    failures: int
+    @property
+    def problem(self) -> str | None: ...
+
+    @property
+    def failures(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
 
 
 class Requests(Protocol):
@@ -33,6 +38,7 @@ class Requests(Protocol):
 
     problem: str | None
     lag: int
+    rejected: int
 
 
 class KafkaMetrics:
@@ -49,7 +55,6 @@ class KafkaMetrics:
         self._release = Histogram()
         self._changes: Counter[tuple[type[Command], str]] = Counter()
         self._instant = 0
-        self.rejected = 0
         self.late_us_max = 0
 
     def __call__(self, fact: Fact) -> None:
@@ -58,12 +63,10 @@ class KafkaMetrics:
                 self._release.add(fact.lateness_us)
                 self.late_us_max = max(self.late_us_max, *fact.lateness_us)
             case Changed():
-                rejections = sum(_is_rejection(command) for command in fact.commands)
                 kinds = map(type, fact.commands)
                 self._changes.update(zip(kinds, [outcome.outcome for outcome in fact.outcomes], strict=True))
                 due = (outcome.due for outcome in fact.outcomes if outcome.outcome in {"scheduled", "released"})
-                self._instant += sum(moment is not None and moment <= fact.at for moment in due) - rejections
-                self.rejected += rejections
+                self._instant += sum(moment is not None and moment <= fact.at for moment in due)
             case _:
                 pass
 
@@ -74,8 +77,13 @@ class KafkaMetrics:
 
     @property
     def scheduled(self) -> int:
-        """How many schedules were taken; what tells of a refusal is none."""
-        return self._came(Add, "scheduled", "released") + self._came(Replace, "scheduled", "released") - self.rejected
+        """How many schedules were taken."""
+        return self._came(Add, "scheduled", "released") + self._came(Replace, "scheduled", "released")
+
+    @property
+    def rejected(self) -> int:
+        """How many records of request topics were told on rejection topics."""
+        return self._requests.rejected
 
     @property
     def lag(self) -> int:
@@ -97,7 +105,11 @@ class KafkaMetrics:
         yield from family("tidings_kafka_up", "gauge", "1 while Kafka is read and written.", int(self.is_up))
         text = "Records of request topics that wait to be read."
         yield from family("tidings_kafka_consumer_lag", "gauge", text, self.lag)
-        text = "Kafka transactions that failed; each is followed by a new take-over, nothing is lost."
+        text = "Records of request topics that were refused, and told on a rejection topic."
+        yield from family("tidings_kafka_rejected_total", "counter", text, self.rejected)
+        text = "Records that were released and are not on Kafka yet."
+        yield from family("tidings_kafka_waiting", "gauge", text, self._way.waiting)
+        text = "How often releasing to Kafka failed; each time it is taken up again, nothing is lost."
         yield from family("tidings_kafka_transaction_failures_total", "counter", text, self.failures)
         text = "Facts that did not reach Kafka."
         yield from family("tidings_kafka_facts_dropped_total", "counter", text, self._lost())
@@ -132,16 +144,6 @@ class KafkaMetrics:
 
     def _came(self, kind: type[Command], *outcomes: str) -> int:
         return sum(self._changes[kind, outcome] for outcome in outcomes)
-
-
-def _is_rejection(command: Command) -> bool:
-    """Whether it is the record that tells of a refusal."""
-    return (
-        type(command) is Add
-        and command.id is None
-        and is_kafka(command.topic)
-        and is_rejections(split(command.topic)[1])
-    )
 
 
 class KafkaStats:

@@ -46,8 +46,8 @@ def is_topic(name: str) -> bool:
 class Destinations:
     """The rule for topics that requests name. `patterns` are globs by tenant; who has none may write anywhere.
 
-    `schedules` are the request topics of etf1, the only ones that no name gives away. Intervals writes to
-    `executions.<tenant>` by construction and does not ask.
+    `schedules` are the request topics of etf1, the only ones that no name gives away. To `executions.<tenant>` its
+    tenant may always write: there Intervals delivers by construction.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Destinations:
             return f"use letters, digits, '.', '_' and '-' only (1 to {TOPIC_CHARS_MAX}, not '.' or '..')"
         if reserved := self._reserved(tenant, topic):
             return f"{topic} {reserved}: choose another topic"
-        patterns = self._patterns.get(tenant)
+        patterns = None if topic == INTERVALS_EXECUTIONS + tenant else self._patterns.get(tenant)
         if patterns is not None and not any(fnmatchcase(topic, pattern) for pattern in patterns):
             return f"{topic} is not among the topics that {tenant} may write to: {', '.join(patterns) or 'none'}"
         return None

@@ -85,8 +85,14 @@ def id_of(found: Found, name: str, verb: Verb) -> str | None:
 
 
 def derived_id(record: Record) -> str:
-    """The id of a schedule without one: the record's place, so that the same record is the same schedule."""
+    """The id of a schedule without one: the record's place, so that the same record is the same schedule.
+
+    A place comes again when a topic was deleted and made anew; what is asked for there is another schedule, whose id
+    says in which life of the topic.
+    """
     place = f"/{record.partition}/{record.offset}"
+    if record.life:
+        place += f"@{record.life}"
     if len(record.topic) + len(place) <= _DERIVED_BYTES_MAX:
         return record.topic + place
     return blake2b(record.topic.encode(), digest_size=_DIGEST_BYTES).hexdigest() + place

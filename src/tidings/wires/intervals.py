@@ -15,7 +15,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.request import Request
 from tidings.wires.destinations import INTERVALS_EXECUTIONS, INTERVALS_REQUESTS, REJECTIONS
 from tidings.wires.headers import derived_id, id_of, last_of, required, text_of, verb_of
-from tidings.wires.moments import interval, moment
+from tidings.wires.moments import again, once
 from tidings.wires.record import Ask, Record, Verb
 from tidings.wires.refusal import shorten
 from tidings.wires.wire import Wire, affixed
@@ -57,18 +57,14 @@ class Intervals(Wire):
         if claimed not in {None, tenant}:
             raise Invalid(TENANT_ID, f"{shorten(claimed)!r} is not the topic's tenant {tenant}: leave it out")
         verb = verb_of(found, ACTION, VERBS)
-        schedule_id = id_of(found, ID, verb) or derived_id(record)
+        given = id_of(found, ID, verb)
+        schedule_id = given or derived_id(record)
         if verb not in {"add", "replace"}:
             return Ask(tenant, verb, schedule_id)
         when = required(found, SCHEDULE)
-        recurs = when.startswith("R")
-        request = Request(
-            INTERVALS_EXECUTIONS + tenant,
-            record.value,
-            record.key,
-            record.headers,
-            schedule_id,
-            at=None if recurs else moment(when, record.timestamp_us, SCHEDULE),
-            every=interval(when, record.timestamp_us, SCHEDULE) if recurs else None,
-        )
-        return Ask(tenant, verb, schedule_id, request)
+        read = again if when.startswith("R") else once
+        times = read(when, record.timestamp_us, SCHEDULE, as_written=given is not None and verb == "add")
+        message = record.value, record.key, record.headers
+        at, every, since = times
+        request = Request(INTERVALS_EXECUTIONS + tenant, *message, schedule_id, at=at, every=every, since=since)
+        return Ask(tenant, verb, schedule_id, request, reuse=given is None)

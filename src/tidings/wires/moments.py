@@ -3,14 +3,36 @@
 So the same record means the same moments however often and however late it is read.
 """
 
+from typing import NamedTuple
+
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant, parse_duration, parse_instant, parse_interval
 from tidings.domain.when import LAST_INSTANT, Period, advance
 
 
+class Times(NamedTuple):
+    """When, as a request has it."""
+
+    at: int | str | None = None
+    every: str | None = None
+    since: int | None = None
+
+
+def once(text: str, since: int, field: str, *, as_written: bool) -> Times:
+    """A single moment. As it was written, a duration is the same again whenever it is sent: who repeats, repeats."""
+    at = moment(text, since, field)
+    return Times(text, since=since) if as_written and _is_duration(text) else Times(at)
+
+
+def again(text: str, since: int, field: str, *, as_written: bool) -> Times:
+    """A repeating interval, in the same way."""
+    every = interval(text, since, field)
+    return Times(every=text, since=since) if as_written else Times(every=every)
+
+
 def moment(text: str, since: int, field: str) -> int:
     """The instant that the text names, or that lies a duration such as PT10M or +5s after `since`."""
-    if text[:1] in {"+", "P"} or (text[:1].isdigit() and text[-1:].isalpha() and text[-1:] not in {"Z", "z"}):
+    if _is_duration(text):
         return _after(since, parse_duration(text, field), field)
     return parse_instant(text, field)
 
@@ -24,6 +46,10 @@ def interval(text: str, since: int, field: str) -> str:
         text = f"{head}/{format_instant(_after(since, parse_duration(period, field), field))}/{period}"
     parse_interval(text, 0, field)
     return text
+
+
+def _is_duration(text: str) -> bool:
+    return text[:1] in {"+", "P"} or (text[:1].isdigit() and text[-1:].isalpha() and text[-1:] not in {"Z", "z"})
 
 
 def _after(since: int, period: Period, field: str) -> int:

@@ -28,7 +28,7 @@ from tidings.domain.request import Request
 from tidings.wires.destinations import NATIVE
 from tidings.wires.document import BUS_WORDS, POLICIES, PRIORITIES
 from tidings.wires.headers import Found, derived_id, id_of, required, text_of, verb_of
-from tidings.wires.moments import interval, moment
+from tidings.wires.moments import Times, again, once
 from tidings.wires.record import Ask, Record, Verb
 from tidings.wires.refusal import refused_words, unknown_field
 from tidings.wires.wire import REJECT_REASON, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC, Wire, affixed
@@ -89,7 +89,8 @@ class Native(Wire):
     def ask(self, tenant: str, record: Record) -> Ask:
         found, passing = _sift(record.headers)
         verb = verb_of(found, ACTION, VERBS)
-        schedule_id = id_of(found, ID, verb) or derived_id(record)
+        given = id_of(found, ID, verb)
+        schedule_id = given or derived_id(record)
         if verb not in {"add", "replace"}:
             return Ask(tenant, verb, schedule_id)
         at, every = text_of(found, AT), text_of(found, EVERY)
@@ -98,14 +99,21 @@ class Native(Wire):
         late = text_of(found, LATE)
         if late is not None and late not in POLICIES:
             raise refused_words(LATE, late, POLICIES)
+        as_written = given is not None and verb == "add"
+        times = Times()
+        if at is not None:
+            times = once(at, record.timestamp_us, AT, as_written=as_written)
+        elif every is not None:
+            times = again(every, record.timestamp_us, EVERY, as_written=as_written)
         request = Request(
             self.destination(tenant, required(found, TO), TO),
             record.value,
             record.key,
             passing,
             schedule_id,
-            at=None if at is None else moment(at, record.timestamp_us, AT),
-            every=None if every is None else interval(every, record.timestamp_us, EVERY),
+            at=times.at,
+            every=times.every,
+            since=times.since,
             priority=_priority(found),
             expires_after=text_of(found, EXPIRES_AFTER),
             late=None if late is None else POLICIES[late],
@@ -115,7 +123,7 @@ class Native(Wire):
             labels=_labels(found),
             bus=_bus(found),
         )
-        return Ask(tenant, verb, schedule_id, request)
+        return Ask(tenant, verb, schedule_id, request, reuse=given is None)
 
 
 def _sift(headers: Headers) -> tuple[Found, Headers]:

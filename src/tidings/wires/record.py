@@ -11,7 +11,11 @@ Verb = Literal["add", "replace", "cancel", "pause", "resume", "fire"]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record of a request topic. Headers keep their order, repeats and nulls; no timestamp is a negative one."""
+    """A record of a request topic. Headers keep their order, repeats and nulls; no timestamp is a negative one.
+
+    `life` tells a topic that was made anew from the one of its name before. `unreadable` says why there are no headers,
+    if they could not be read.
+    """
 
     topic: str
     partition: int
@@ -20,6 +24,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None = None
     value: bytes | None = None
     headers: Headers = ()
+    life: str = ""
+    unreadable: str = ""
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):

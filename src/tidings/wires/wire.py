@@ -29,6 +29,7 @@ class Wire(ABC):
 
     def __init__(self, destinations: Destinations | None = None) -> None:
         self._destinations = destinations or Destinations()
+        self._tenant_of: dict[str, str | None] = {}  # by topic, as often as it is read
 
     @abstractmethod
     def tenant_of(self, topic: str) -> str | None:
@@ -48,9 +49,14 @@ class Wire(ABC):
 
     def read(self, record: Record) -> Ask | Refusal:
         """What a record asks for, or why it is refused."""
-        tenant = self.tenant_of(record.topic)
+        try:
+            tenant = self._tenant_of[record.topic]
+        except KeyError:
+            tenant = self._tenant_of[record.topic] = self.tenant_of(record.topic)
         if tenant is None:
             return Refusal(DEFAULT_TENANT, (f"{record.topic} is not a request topic of {self.name}",))
+        if record.unreadable:
+            return Refusal(tenant, (record.unreadable,))
         try:
             return self.ask(tenant, record)
         except Invalid as invalid:

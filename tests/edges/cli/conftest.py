@@ -117,5 +117,6 @@ def cli(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Cli:
     monkeypatch.delenv("TIDINGS_KEY", raising=False)
+    monkeypatch.delenv("TIDINGS_TENANT", raising=False)
     topic = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:100]
     return Cli(node.url, topic, capsys, monkeypatch)

@@ -1,5 +1,6 @@
 """What a record on a rejection topic tells, and how people see it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -42,6 +43,14 @@ def test_what_its_destination_refused(capsys: pytest.CaptureFixture[str]) -> Non
     headers = [("tidings-source-id", "order-1"), ("tidings-to", "orders"), ("tidings-reject-reason", "too large")]
     show(record(*headers), Screen(), False)
     assert "order-1 to orders  [k]  too large" in capsys.readouterr().out
+
+
+def test_a_long_key_is_cut_for_people_only(capsys: pytest.CaptureFixture[str]) -> None:
+    told = record(*source("assignments.acme", "7", "one")) | {"key": "k" * 17_000}
+    show(told, Screen(), False)
+    assert f"  [{'k' * 57}...]  one" in capsys.readouterr().out
+    show(told, Screen(), True)
+    assert json.loads(capsys.readouterr().out)["key"] == "k" * 17_000
 
 
 def test_a_foreign_record_does_no_harm() -> None:

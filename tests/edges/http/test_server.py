@@ -5,6 +5,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 
 from tests.edges.http.site import FAR, NDJSON, VERSION, Site, serving
@@ -47,11 +48,58 @@ async def test_every_document_ends_its_line(site: Site) -> None:
         assert not body.endswith(b"\n\n"), path
 
 
+class Away:
+    """A companion that waits for a broker, as the way to Kafka and the intake do."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem: str | None = problem
+        self._stopped = asyncio.Event()
+
+    async def run(self) -> None:
+        await self._stopped.wait()
+
+    def wake(self) -> None:
+        """There is nothing to be woken for."""
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+RAW = 'KafkaError{code=_TRANSPORT,val=-195,str="Failed to get metadata: Local: Broker transport failure"}'
+
+
+@pytest.mark.parametrize(
+    ("problems", "told"),
+    [
+        ([RAW, RAW], "no broker can be reached"),
+        ([f"Kafka does not answer: {RAW}", RAW], "no broker can be reached"),
+        (['KafkaError{code=X,val=1,str="Local: Timed out"}', "fenced"], "no broker answers in time; fenced"),
+        (['KafkaError{FATAL,code=X,val=1,str="say "x""}'], 'say "x"'),
+    ],
+)
+async def test_each_problem_with_kafka_is_told_once_in_plain_words(problems: list[str], told: str) -> None:
+    clock = SystemClock()
+    engine = Engine(MemoryStore(), clock)
+    engine.accompany(*map(Away, problems))
+    await engine.start()
+    try:
+        app = create_app(engine, version=VERSION)
+        async with running(app) as (host, port), aiohttp.ClientSession() as session:
+            reply = await Site(engine, app, session, host, port).call("GET", "/readyz")
+    finally:
+        await engine.stop()
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+    assert reply.problem["detail"] == f"changes are taken, but Kafka is away: {told}"
+
+
 class StandbyStore(MemoryStore):
     """Owned by another process."""
 
     async def acquire(self, elapsed: int, lease_us: int) -> bool:
         return False
+
+    def lanes(self) -> tuple[()]:
+        return ()
 
 
 async def test_who_stands_by_is_not_ready() -> None:

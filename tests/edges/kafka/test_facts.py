@@ -1,5 +1,8 @@
 """Facts as documents, and a queue that never holds anybody up."""
 
+import asyncio
+import threading
+
 import pytest
 
 pytest.importorskip("confluent_kafka")
@@ -13,6 +16,7 @@ from tidings.domain.schedule import Outgoing
 from tidings.domain.when import Once
 from tidings.edges.kafka import facts
 from tidings.edges.kafka.facts import KafkaFacts, documents
+from tidings.testing import eventually
 
 AT = 1_795_165_200_000_000
 
@@ -49,29 +53,26 @@ def test_changes() -> None:
         "outcome": "scheduled",
         "due_at": at,
     }
-    assert (second["fact"], second["action"], second["outcome"]) == ("unchanged", "replace", "already_released")
+    assert (second["fact"], second["action"], second["outcome"]) == ("rejected", "replace", "already_released")
     assert (third["fact"], third["in_flight"]) == ("cancelled", 3)
     assert (fourth["fact"], fourth["reason"], fourth["bus"]) == ("rejected", "no", "log")
 
 
 def test_a_refused_record_and_its_rejection_are_one_fact() -> None:
-    headers = (
-        ("tidings-source-topic", b"assignments.t"),
-        ("tidings-source-partition", b"2"),
-        ("tidings-source-offset", b"17"),
-        ("tidings-reject-reason", b"one"),
-        ("tidings-reject-reason", b"two"),
-    )
-    rejection = add("kafka:rejections.t", None, Message(None, None, headers))
-    [(tenant, name, document)] = documents(Changed(AT, [rejection], [Outcome("tid_1", "scheduled")]))
+    refused = Refused(AT, "t", "record", ("one", "two"), ("assignments.t", 2, 17))
+    [(tenant, name, document)] = documents(refused)
     assert (tenant, name, document["fact"]) == ("t", None, "rejected")
-    assert (document["source_topic"], document["source_partition"], document["source_offset"]) == (
-        "assignments.t",
-        2,
-        17,
-    )
-    assert document["reasons"] == ["one", "two"]
+    source = (document["source_topic"], document["source_partition"], document["source_offset"])
+    assert source == ("assignments.t", 2, 17)
+    assert document["reasons"] == ("one", "two")
     assert list(documents([outgoing("rejections.t")])) == []
+
+
+def test_what_was_not_taken_is_rejected_whatever_its_id_holds() -> None:
+    for word in ("cancelled", "already_released", "in_flight"):
+        for command in (add(), Replace(add())):
+            [(_, _, document)] = documents(Changed(AT, [command], [Outcome("a", word, state="cancelled")]))
+            assert (document["fact"], document["outcome"]) == ("rejected", word)
 
 
 def test_releases_and_what_no_id_is_known_of() -> None:
@@ -94,3 +95,40 @@ def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     listener(Refused(AT, "t", "at"))
     assert listener.dropped == 3
     assert listener.problem is None
+
+
+async def test_what_goes_wrong_with_one_fact_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not a node, and not what is told after it."""
+    told: list[str | None] = []
+
+    def produce(_: KafkaFacts, __: object, ___: str, ____: bytes, key: str | None) -> None:
+        if key == "bad":
+            raise UnicodeEncodeError("utf-8", "bad", 0, 1, "a fault of ours")
+        told.append(key)
+
+    monkeypatch.setattr(KafkaFacts, "_produce", produce)
+    monkeypatch.setattr(facts._Outlet, "prepare", lambda _: None)
+    monkeypatch.setattr(facts._Outlet, "topics", lambda _, __: [facts.FACTS])
+    listener = KafkaFacts(Cluster("127.0.0.1:1", settings={"log_level": "0"}), SystemClock())
+    for names in (["a", "bad", "b"], ["bad"], ["c"]):
+        outcomes = [Outcome(name, "scheduled") for name in names]
+        listener(Changed(AT, [add(schedule_id=name) for name in names], outcomes))
+    listener.stop()
+    await listener.run()
+    assert told == ["a", "c"]
+    assert listener.dropped == 3
+    assert [record.levelname for record in caplog.records if "facts are lost" in record.message] == ["WARNING"]
+
+
+async def test_a_listener_that_is_cancelled_leaves_no_thread() -> None:
+    def threads() -> set[int | None]:
+        return {thread.ident for thread in threading.enumerate() if "kafka-facts" in thread.name}
+
+    before = threads()
+    running = asyncio.create_task(KafkaFacts(Cluster("127.0.0.1:1"), SystemClock()).run())
+    await eventually(lambda: threads() - before)
+    running.cancel()
+    await asyncio.wait({running})
+    await eventually(lambda: threads() <= before)

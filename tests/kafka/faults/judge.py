@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Message
 
-from tests.kafka.faults.load import EXECUTIONS, OUT, REJECTIONS, Account
+from tests.kafka.faults.load import EXECUTIONS, OUT, REJECTIONS, SHUT, Account
 from tests.kafka.site import read_all
 from tests.servers.kafka import Broker
 
@@ -45,7 +45,7 @@ def judge(broker: Broker, accounts: list[Account]) -> Verdict:
     """Compare all that can be read with all that was promised."""
     seen: Counter[str] = Counter()
     stamps: dict[str, int] = {}
-    found = [*read_all(broker, EXECUTIONS), *read_all(broker, OUT)]
+    found = [message for topic in (EXECUTIONS, OUT, SHUT) for message in read_all(broker, topic)]
     for message in found:
         token = _text(message)
         seen[token] += 1

@@ -18,18 +18,20 @@ from tests.servers.kafka import Broker
 from tidings.domain.iso8601 import format_instant
 from tidings.testing import eventually
 
-Kind = Literal["plain", "native", "http cancel", "http replace", "kafka cancel", "kafka replace"]
+Kind = Literal["plain", "native", "kept back", "http cancel", "http replace", "kafka cancel", "kafka replace"]
 
 TENANT = "default"  # whom HTTP speaks for without keys
 ASSIGNMENTS = f"assignments.{TENANT}"
 REQUESTS = f"tidings.requests.{TENANT}"
 EXECUTIONS = f"executions.{TENANT}"
 OUT = "native-out"
+SHUT = "native-shut"  # is not there for half of the time
 REJECTIONS = (f"rejections.{TENANT}", f"tidings.rejections.{TENANT}")
 
 SHARES: dict[Kind, int] = {
-    "plain": 60,
-    "native": 20,
+    "plain": 56,
+    "native": 18,
+    "kept back": 6,
     "http cancel": 6,
     "http replace": 4,
     "kafka cancel": 6,
@@ -58,7 +60,7 @@ class Account:
     @property
     def topic(self) -> str:
         """Where it is to arrive."""
-        return OUT if self.kind == "native" else EXECUTIONS
+        return {"native": OUT, "kept back": SHUT}.get(self.kind, EXECUTIONS)
 
 
 class Load:
@@ -121,11 +123,11 @@ class Load:
         name = f"s{len(self.accounts)}"
         due = wall_us() + int(self._random.uniform(*AHEAD_S) * 1_000_000)
         account = Account(kind, name, due, (f"{name} first", f"{name} second"))
-        if kind in {"plain", "native"}:
+        if kind in {"plain", "native", "kept back"}:
             account.must = (1, 0)
         self.accounts.append(account)
-        if kind == "native":
-            self._tell(REQUESTS, account, 0, tidings_id=name, tidings_to=OUT, tidings_at=format_instant(due))
+        if kind in {"native", "kept back"}:
+            self._tell(REQUESTS, account, 0, tidings_id=name, tidings_to=account.topic, tidings_at=format_instant(due))
         elif kind == "plain":  # its id is derived from where its record lies
             self._tell(ASSIGNMENTS, account, 0, intervals_schedule=format_instant(due))
         else:

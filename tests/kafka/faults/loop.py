@@ -21,8 +21,9 @@ from tests.faults.lives import Node, Nursery, Pace, start_plain
 from tests.faults.requests import Requests
 from tests.faults.stopping import stop_between_transactions
 from tests.kafka.faults.judge import Verdict, judge
-from tests.kafka.faults.load import ASSIGNMENTS, REQUESTS, Load
+from tests.kafka.faults.load import ASSIGNMENTS, EXECUTIONS, OUT, REJECTIONS, REQUESTS, SHUT, Load
 from tests.kafka.faults.nodes import OWNER, STANDBY, environment, nursery
+from tests.kafka.site import expect_progress
 from tests.servers.kafka import Broker
 from tidings.crash import KAFKA_POINTS
 from tidings.testing import eventually
@@ -95,14 +96,18 @@ class Loop:
         self._requests = requests
         self._one, self._other = born
         self._random = random.Random(plan.seed)
-        self._environment = environment(folder, broker.bootstrap, "loop")
+        self._environment = environment(folder, broker.bootstrap, "loop") | {"TIDINGS_KAFKA_TOPICS": "expect"}
 
     async def run(self) -> None:
         """Kill as planned, let everything come to its end, and compare."""
-        for topic in (ASSIGNMENTS, REQUESTS):
+        await asyncio.to_thread(expect_progress, self._broker)
+        for topic in (ASSIGNMENTS, REQUESTS, EXECUTIONS, OUT, *REJECTIONS):
             await asyncio.to_thread(self._broker.create_topic, topic, 2)
+        names = self._names()
         async with self.load.running():
-            for name in self._names():
+            for index, name in enumerate(names):
+                if index == len(names) // 2:
+                    await asyncio.to_thread(self._broker.create_topic, SHUT, 2)
                 await self._live(name)
             for name in self._plan.points * TRIES:
                 if not self.counts.kills[name]:

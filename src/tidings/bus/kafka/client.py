@@ -1,16 +1,25 @@
 """Clients of Kafka, with the settings that every one of them shares."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from confluent_kafka import KafkaError
 
 LOG_INFO = 6  # librdkafka tells of a lost connection at this level
+NOT_CONNECTED = "in state CONNECT"  # of a broker that could not be reached to begin with
+
+
+def _every(_: str) -> bool:
+    return True
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """Which Kafka, under which name we are known there, and what else its clients need (SASL, TLS)."""
+    """Which Kafka, under which name we are known there, and what else its clients need (SASL, TLS).
+
+    `takes` narrows the request topics to those that are ours to read.
+    """
 
     servers: str
     name: str = "tidings"
@@ -18,6 +27,7 @@ class Cluster(msgspec.Struct, frozen=True):
     create_topics: bool = True
     partitions: int = 1
     replication: int = 1
+    takes: Callable[[str], bool] = _every
 
     def options(self, **more: Any) -> dict[str, Any]:
         """Settings for librdkafka; underscores stand for dots."""
@@ -36,7 +46,8 @@ class Watch(logging.Handler):
     """Notices that a connection was lost, which librdkafka mends in silence.
 
     A request that was held up in the network may then still arrive, in the middle of what was sent since: whoever
-    relies on transactions must begin anew with another producer.
+    relies on transactions must begin anew with another producer. A connection that could not be made carried nothing:
+    one broker of several may be away.
     """
 
     def __init__(self) -> None:
@@ -47,12 +58,16 @@ class Watch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if not self.lost and any(word in text for word in ("FAIL", "ERROR", "isconnect", "REQTMOUT", "timed out")):
-            self.lost = text
+        if any(word in text for word in ("FAIL", "ERROR", "isconnect", "REQTMOUT", "timed out")):
+            self._note(text)
 
-    def error(self, error: object) -> None:
+    def error(self, error: KafkaError) -> None:
         """What the client reports by itself."""
-        self.lost = self.lost or str(error)
+        self._note(str(error))
+
+    def _note(self, text: str) -> None:
+        if not self.lost and NOT_CONNECTED not in text:
+            self.lost = text
 
 
 def quiet() -> logging.Logger:

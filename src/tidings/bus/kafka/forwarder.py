@@ -1,52 +1,56 @@
-"""The forwarder: what lies in the outbox goes to Kafka, in order and once, while this process owns the store."""
+"""The forwarder: what lies in the outbox goes to Kafka, in order and once, while this process owns its lane."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from tidings import crash
-from tidings.bus.kafka.lane import Lane, LaneLost
+from tidings.bus.kafka.lane import Estranged, Lane, LaneLost
+from tidings.bus.kafka.markers import Marker
+from tidings.bus.kafka.thread import OwnThread
 from tidings.bus.kafka.topics import NoTopic
 from tidings.clock import Clock
-from tidings.domain.errors import NotOwner, StoreError, TidingsError
+from tidings.domain.destination import join
+from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Released
 from tidings.domain.schedule import Outgoing
-from tidings.ports import Store
+from tidings.ports import Outbox
 
-BATCH_ROWS_MAX = 4_000
+BATCH_ROWS_MAX = 8_000
+AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
 SETTLE_S = 1.0
+SLOW_S = 1.0
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
+NOT_YET = "not connected to Kafka yet"
 
-T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
-
-
-class Estranged(TidingsError):
-    """The progress on Kafka does not fit this store: going on would lose or double records."""
 
 
 class Forwarder:
     """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
 
-    def __init__(self, store: Store, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
-        self._store = store
+    def __init__(self, outbox: Outbox, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
+        self._outbox = outbox
         self._lane = lane
         self._clock = clock
         self._tell = tell
         self._owns = owns
         self._woken = asyncio.Event()
         self._stopping = False
-        self._thread = ThreadPoolExecutor(1, "tidings-kafka-lane")
-        self._settled = self._marked = 0
+        self._thread = OwnThread("tidings-kafka-lane")
+        self._published = 0  # the offset after the last that is known to be on Kafka
+        self._passed = 0  # everything before it is on Kafka, or kept back
+        self._settled = 0
         self._suspects: dict[str, str] = {}
+        self._trusted = False
         self._pause_s = RETRY_S_MIN
-        self.problem: str | None = "not connected to Kafka yet"
-        self.failures = 0
+        self.problem: str | None = NOT_YET
+        self.failures = self.waiting = 0
+        self.has_begun = self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
+        outbox.shut(True)
 
     def wake(self) -> None:
         """There is something in the outbox, or something changed."""
@@ -54,110 +58,225 @@ class Forwarder:
 
     async def run(self) -> None:
         """Forward until stopped."""
-        while not self._stopping:
-            if not self._owns():
-                await self._rest(0.1)
-                continue
-            try:
-                offset = await self._take_over()
-                self.problem = None
-                await self._forward(offset)
-            except (NotOwner, StoreError):
-                await self._rest(0.1)
-            except (LaneLost, NoTopic) as error:
-                if error.topics:  # nothing of the batch is visible: without these topics it can be
-                    self._suspects |= error.topics
-                    continue
-                self._lost(str(error))
-                await self._rest(self._pause_s)
-                self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
-        await self._on_thread(self._lane.close)
-        self._thread.shutdown(wait=False)
+        try:
+            while not self._stopping:
+                await self._live()
+        finally:
+            self.has_ended = True
+            await self._thread.run(self._lane.close)
+            self._thread.close()
+
+    async def _live(self) -> None:
+        """From a take-over to the next thing that goes wrong."""
+        if not self._owns():
+            await self._rest(0.1)
+            return
+        try:
+            offset = await self._take_over()
+            self._is_well()
+            await self._forward(offset)
+        except (NotOwner, StoreError):
+            await self._rest(0.1)
+        except LaneLost as error:
+            if error.refusals.topics:  # nothing of the batch is visible: without these topics it can be
+                self._suspects |= error.refusals.topics
+            else:
+                await self._lost(str(error))
+        except NoTopic as error:
+            await self._lost(str(error))
 
     def stop(self) -> None:
         """End after the batch in hand."""
         self._stopping = self._lane.stopping = True
         self.wake()
 
-    def _lost(self, reason: str) -> None:
-        if self.problem is None:
-            logger.warning("lost the lane to Kafka, takes it over again: %s", reason)
+    def _is_well(self) -> None:
+        if self.problem is not None:
+            logger.info("releases to Kafka")
+        self.problem, self.has_begun = None, True
+        self._outbox.shut(False)
+
+    async def _lost(self, reason: str) -> None:
+        if self.problem in {None, NOT_YET}:
+            logger.warning("does not release to Kafka now, tries again: %s", reason)
         self.problem = reason
         self.failures += 1
+        self._outbox.shut(True)
+        with contextlib.suppress(NotOwner, StoreError):
+            await self._count()
+        await self._rest(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
 
     async def _take_over(self) -> int:
         """Where to go on. What the marker says is the truth; the store must agree that it can be."""
-        marker = await self._on_thread(self._lane.take_over)
-        await self._store.confirm()
-        first, following = await self._store.outbox()
-        self._suspects |= {record.topic: "kept back" for record in await self._store.held()}
-        if marker is None:
-            self._marked = first
-            return first
-        if marker.store != self._store.identity:
+        if not self.has_begun:
+            await self._thread.run(self._lane.peek)
+        marker = await self._thread.run(self._lane.take_over)
+        await self._outbox.confirm()
+        first, following = await self._outbox.outbox()
+        self._suspects = dict.fromkeys(await self._outbox.held_topics(), "kept back") | self._suspects
+        start = max(first, self._published)
+        if marker is not None:
+            await self._agree(marker, first, following)
+            if self.has_begun:
+                await self._catch_up(start, marker.next)
+            start = max(start, marker.next)
+        elif first and self._lane.is_marked:
+            logger.warning("there is no progress on Kafka: what left in the last second may leave again")
+        self._pass(start)
+        return start
+
+    async def _agree(self, marker: Marker, first: int, following: int) -> None:
+        """What was published last must be what the outbox has there, or had before it was settled."""
+        if marker.next <= first:
+            return
+        found = [] if marker.next > following else await self._outbox.outgoing(marker.next - 1, 1)
+        if not found or (marker.last and (found[0].offset, found[0].occurrence) != (marker.next - 1, marker.last)):
             raise Estranged(
-                f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
-                " one a name of its own (kafka.name)"
+                f"Kafka has records up to {marker.next} of this store, which has others in their place: it was put back"
+                " to an older state. Start anew with an empty store and another kafka.name"
             )
-        if not first <= marker.next <= following:
-            raise Estranged(
-                f"Kafka has records up to {marker.next} of this store, which knows only {first} to {following}: it was"
-                " put back to an older state. Start anew with an empty store and another kafka.name"
-            )
-        self._store.arrived(marker.next)
-        self._marked = marker.next
-        return marker.next
+
+    async def _catch_up(self, start: int, end: int) -> None:
+        """Tell of what was committed although we were told otherwise."""
+        while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
+            self.announce([record for record in found if record.offset < end])
+            start = found[-1].offset + 1
 
     async def _forward(self, offset: int) -> None:
         settle_at = self._clock.elapsed()
+        found: list[Outgoing] = []
         while self._owns() and not self._stopping:
             self._woken.clear()
-            found = await self._store.outgoing(offset, BATCH_ROWS_MAX)
-            records = await self._without_suspects(found)
-            if records:
-                await self._on_thread(self._lane.publish, records)
-                self._marked, self._pause_s = records[-1].offset + 1, RETRY_S_MIN
-                self._store.arrived(self._marked)
-                self._announce(records)
+            found = found or await self._next(offset)
+            is_idle = not found
             if found:
-                offset = found[-1].offset + 1
+                try:
+                    ahead = await self._publish(await self._without_suspects(found), found)
+                except NoTopic as error:
+                    if not error.topics:
+                        raise
+                    self._suspects |= error.topics  # nothing was begun: the same without these topics
+                    continue
+                offset, found = found[-1].offset + 1, ahead
+                self._pass(offset)
             if self._clock.elapsed() >= settle_at:
                 settle_at = self._clock.elapsed() + int(SETTLE_S * 1_000_000)
                 await self._settle()
-            if not found:
-                await self._rest(SETTLE_S if self._settled < self._marked else 60.0)
+            if is_idle and not await self._rest(SETTLE_S):
+                await self._thread.run(self._lane.check)
         await self._settle()
+
+    async def _next(self, offset: int) -> list[Outgoing]:
+        """The next batch; if there is none, all that was handed over is on Kafka or kept back."""
+        if found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX):
+            return found
+        _, following = await self._outbox.outbox()
+        if not (found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX)):
+            self._pass(following)
+        return found
+
+    async def _publish(self, records: list[Outgoing], found: list[Outgoing]) -> list[Outgoing]:
+        """Publish a batch; answers the next one, if it was worth the while to read it meanwhile."""
+        ahead: list[Outgoing] = []
+        if not records:
+            return ahead
+        publishing = self._thread.start(self._lane.publish, records)
+        if len(found) >= AHEAD_ROWS_MIN:
+            ahead = await self._outbox.outgoing(found[-1].offset + 1, BATCH_ROWS_MAX)
+        if not (await asyncio.wait({publishing}, timeout=SLOW_S))[0]:
+            self._outbox.shut(True)  # what is due may be wanted no more by the time that Kafka answers
+        refusals = await publishing
+        self._outbox.shut(False)
+        self._suspects |= refusals.topics
+        records = await self._without_suspects(records)
+        self._pause_s = RETRY_S_MIN
+        if records:
+            self._published = records[-1].offset + 1
+            self.announce(records)
+        return ahead
 
     async def _without_suspects(self, records: list[Outgoing]) -> list[Outgoing]:
         """Topics that do not take their records hold up nobody else: theirs go another way, in order."""
-        if not self._suspects:
-            return records
-        kept = {record.topic: self._suspects[record.topic] for record in records if record.topic in self._suspects}
-        for topic, reason in kept.items():
-            await self._store.hold([record.offset for record in records if record.topic == topic], reason)
-        return [record for record in records if record.topic not in kept]
+        if self._trusted:
+            self._trusted = False
+            still = await self._outbox.held_topics()
+            self._suspects = {topic: reason for topic, reason in self._suspects.items() if topic in still}
+        kept: dict[str, list[int]] = {}
+        for record in records if self._suspects else ():
+            if record.topic in self._suspects:
+                kept.setdefault(self._suspects[record.topic], []).append(record.offset)
+        for reason, offsets in kept.items():
+            await self._outbox.hold(offsets, reason)
+        return [record for record in records if record.topic not in self._suspects] if kept else records
 
-    def trust(self, topic: str) -> None:
-        """Nothing of this topic is kept back any more."""
-        self._suspects.pop(topic, None)
+    def trust(self) -> None:
+        """Of some topic nothing is kept back any more. Which, is looked up between two batches: none is on its way."""
+        self._trusted = True
+
+    def _pass(self, offset: int) -> None:
+        """Everything before it is on Kafka, or kept back."""
+        self._passed = max(self._passed, offset)
+        self._outbox.arrived(self._passed)
 
     async def _settle(self) -> None:
-        if self._marked > self._settled:
-            await self._store.settle(self._marked)
+        await self._count()
+        if self._passed > self._settled:
+            await self._outbox.settle(self._passed)
             crash.point("kafka.settled")
-            self._settled = self._marked
+            self._settled = self._passed
 
-    def _announce(self, records: list[Outgoing]) -> None:
+    async def _count(self) -> None:
+        """How much waits to be on Kafka."""
+        first, following = await self._outbox.outbox()
+        self.waiting = following - max(first, self._passed)
+
+    def announce(self, records: Sequence[Outgoing]) -> None:
+        """These are on Kafka."""
         now = self._clock.now()
         lateness_us = [now - record.due for record in records]
-        topics = frozenset({(record.tenant, f"kafka:{record.topic}") for record in records})
+        topics = frozenset({(record.tenant, join("kafka", record.topic)) for record in records})
         self._tell(Released(now, lateness_us, topics))
         if self.published is not None:
             self.published(records)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _rest(self, seconds: float) -> bool:
+        """True if it was woken."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            return await asyncio.wait_for(self._woken.wait(), seconds)
+        return False
 
-    async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+class Ways:
+    """The ways of all lanes as one, for those who watch; those of lanes that were lost still count."""
+
+    def __init__(self) -> None:
+        self._forwarders: dict[int, Forwarder] = {}
+        self._failures = 0
+
+    def add(self, forwarder: Forwarder, number: int) -> None:
+        """The way of a lane that was gained."""
+        former = self._forwarders.get(number)
+        self._failures += former.failures if former is not None else 0
+        self._forwarders[number] = forwarder
+
+    @property
+    def problem(self) -> str | None:
+        """What one of them waits for."""
+        problems = (forwarder.problem for forwarder in self._forwarders.values() if not forwarder.has_ended)
+        return next((problem for problem in problems if problem is not None), None)
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether Kafka's progress was seen to be that of our store, on one lane at least."""
+        return any(forwarder.has_begun for forwarder in self._forwarders.values())
+
+    @property
+    def waiting(self) -> int:
+        """How much waits to be on Kafka."""
+        return sum(forwarder.waiting for forwarder in self._forwarders.values() if not forwarder.has_ended)
+
+    @property
+    def failures(self) -> int:
+        """How many transactions failed and led to a new take-over."""
+        return self._failures + sum(forwarder.failures for forwarder in self._forwarders.values())

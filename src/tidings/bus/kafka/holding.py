@@ -3,30 +3,37 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+
+import msgspec
 
 from tidings.bus.kafka.forwarder import Forwarder
-from tidings.bus.kafka.lane import Lane, LaneLost
-from tidings.bus.kafka.topics import NoTopic
+from tidings.bus.kafka.lane import Lane, LaneLost, Refusals
+from tidings.bus.kafka.thread import OwnThread
+from tidings.bus.kafka.topics import OF_THE_RECORD, NoTopic
 from tidings.clock import Clock
 from tidings.domain.command import Add, due_now
 from tidings.domain.destination import join
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.facts import Listener, Missed, Released
+from tidings.domain.facts import Listener, Missed
 from tidings.domain.message import Message, pack, unpack
 from tidings.domain.schedule import Outgoing
-from tidings.ports import Store
+from tidings.ports import Outbox
 
 LOOK_S = 0.5
 PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
-BATCH_ROWS_MAX = 500
-TOO_LARGE = "too_large"
+BATCH_ROWS_MAX = 1_000
 
-T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
+
+
+class _Topic(msgspec.Struct):
+    """A topic that does not take its records: when to try again, and the pause after that."""
+
+    at: int
+    pause_s: float = PAUSE_S_MIN
+    next: int | None = None  # the first offset that is not there, once it is known
 
 
 class Holding:
@@ -35,32 +42,35 @@ class Holding:
     problem: str | None = None
 
     def __init__(
-        self, store: Store, lane: Lane, forwarder: Forwarder, clock: Clock, tell: Listener, owns: Callable[[], bool]
+        self, outbox: Outbox, lane: Lane, forwarder: Forwarder, clock: Clock, tell: Listener, owns: Callable[[], bool]
     ) -> None:
-        self._store = store
+        self._outbox = outbox
         self._lane = lane
         self._forwarder = forwarder
         self._clock = clock
         self._tell = tell
         self._owns = owns
         self._stopped = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "tidings-kafka-holding")
+        self._thread = OwnThread("tidings-kafka-holding")
         self._taken = False
-        self._next: dict[str, tuple[int, float]] = {}  # by topic: when to try again, and the pause after that
-        self._alone: set[str] = set()  # topics with a record that may be too large: one by one
+        self._topics: dict[str, _Topic] = {}
 
     async def run(self) -> None:
         """Try until stopped."""
-        while not self._stopped.is_set():
-            with contextlib.suppress(NotOwner, StoreError):
-                if self._owns():
-                    await self._look()
-                else:
-                    self._taken = False
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), LOOK_S)
-        await self._on_thread(self._lane.close)
-        self._thread.shutdown(wait=False)
+        try:
+            while not self._stopped.is_set():
+                goes_on = False
+                with contextlib.suppress(NotOwner, StoreError):
+                    if self._owns():
+                        goes_on = await self._look()
+                    else:
+                        self._let_go()
+                if not goes_on:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopped.wait(), LOOK_S)
+        finally:
+            await self._thread.run(self._lane.close)
+            self._thread.close()
 
     def wake(self) -> None:
         """What is new goes the usual way first."""
@@ -70,63 +80,93 @@ class Holding:
         self._lane.stopping = True
         self._stopped.set()
 
-    async def _look(self) -> None:
-        topics = {record.topic for record in await self._store.held()}
-        for topic in self._next.keys() - topics:
-            del self._next[topic]
-            self._alone.discard(topic)
-            self._forwarder.trust(topic)
+    async def _look(self) -> bool:
+        """Try what may be tried; True if something left, and more of it may follow at once."""
+        topics = await self._outbox.held_topics()
+        for topic in self._topics.keys() - topics:
+            del self._topics[topic]
+            self._forwarder.trust()
         now = self._clock.elapsed()
+        goes_on = False
         for topic in sorted(topics):
-            at, pause_s = self._next.get(topic, (now, PAUSE_S_MIN))
-            if now >= at:
-                await self._try(topic, pause_s)
+            kept = self._topics.setdefault(topic, _Topic(now))
+            if now >= kept.at:
+                goes_on |= await self._try(topic, kept)
+        return goes_on
 
-    async def _try(self, topic: str, pause_s: float) -> None:
+    async def _try(self, topic: str, kept: _Topic) -> bool:
+        """True if it came further with a topic."""
         try:
-            if not self._taken:
-                await self._on_thread(self._lane.take_over)
-                await self._store.confirm()
-                self._taken = True
-            await self._publish(topic)
-            self._next[topic] = (self._clock.elapsed(), PAUSE_S_MIN)
-        except (LaneLost, NoTopic) as error:
-            self._taken = isinstance(error, NoTopic)
-            reason = error.topics.get(topic, str(error))
-            logger.warning("%s does not take what is for it, tries again in %.0f s: %s", topic, pause_s, reason)
-            if topic in error.topics and "arge" in reason:
-                await self._too_large(topic, reason)
-            self._next[topic] = (self._clock.elapsed() + int(pause_s * 1_000_000), min(pause_s * 2, PAUSE_S_MAX))
+            await self._take_over()
+            refusals = await self._publish(topic, kept)
+        except NoTopic as error:
+            self._put_off(topic, kept, error.topics.get(topic, str(error)))
+            return False
+        except LaneLost as error:
+            self._let_go()
+            refusals = error.refusals
+            if not refusals.records:
+                self._put_off(topic, kept, refusals.topics.get(topic, str(error)))
+                return False
+        kept.pause_s = PAUSE_S_MIN
+        await self._miss(topic, refusals.records)
+        if topic in refusals.topics:
+            self._put_off(topic, kept, refusals.topics[topic])
+        return topic not in refusals.topics
 
-    async def _publish(self, topic: str) -> None:
+    def _put_off(self, topic: str, kept: _Topic, reason: str) -> None:
+        logger.warning("%s does not take what is for it, tries again in %.0f s: %s", topic, kept.pause_s, reason)
+        kept.at = self._clock.elapsed() + int(kept.pause_s * 1_000_000)
+        kept.pause_s = min(kept.pause_s * 2, PAUSE_S_MAX)
+
+    async def _take_over(self) -> None:
+        if not self._taken:
+            await self._thread.run(self._lane.take_over)
+            await self._outbox.confirm()
+            self._taken = True
+
+    def _let_go(self) -> None:
+        """Whether what was sent last is there, is for the markers to say."""
+        self._taken = False
+        for kept in self._topics.values():
+            kept.next = None
+
+    async def _publish(self, topic: str, kept: _Topic) -> Refusals:
         """The next records of a topic; those that a marker shows to be there already are only freed."""
         key = f"{self._lane.key}/{topic}"
-        marker = await self._on_thread(self._lane.marker, key)
-        records = await self._store.held(topic, 1 if topic in self._alone else BATCH_ROWS_MAX)
-        there = [record for record in records if marker is not None and record.offset < marker.next]
-        rest = records[len(there) :]
+        if kept.next is None:
+            marker = await self._thread.run(self._lane.marker, key)
+            kept.next = 0 if marker is None else marker.next
+        records = await self._outbox.held(topic, BATCH_ROWS_MAX)
+        rest = [record for record in records if record.offset >= kept.next]
+        refusals = Refusals()
         if rest:
-            await self._on_thread(self._lane.publish, rest, key)
-            now = self._clock.now()
-            late = [now - record.due for record in rest]
-            self._tell(Released(now, late, frozenset({(rest[0].tenant, join("kafka", topic))})))
-            if self._forwarder.published is not None:
-                self._forwarder.published(rest)
-        await self._store.free([record.offset for record in records])
+            refusals = await self._thread.run(self._lane.publish, rest, key)
+        if topic in refusals.topics:
+            return refusals
+        gone = [record for record in records if record.offset not in refusals.records]
+        kept.next = max([kept.next, *(record.offset + 1 for record in gone)])
+        if told := [record for record in rest if record.offset not in refusals.records]:
+            self._forwarder.announce(told)
+        await self._outbox.free([record.offset for record in gone])
+        return refusals
 
-    async def _too_large(self, topic: str, reason: str) -> None:
-        """Find the record by going one by one; it is missed, and its tenant is told without its value."""
-        if topic not in self._alone:
-            self._alone.add(topic)
-            self._next[topic] = (0, PAUSE_S_MIN)
+    async def _miss(self, topic: str, reasons: Mapping[int, str]) -> None:
+        """These are missed: their topic takes others, but not them. Their tenants are told, without the values."""
+        if not reasons:
             return
-        (record,) = await self._store.held(topic, 1)
         now = self._clock.now()
-        await self._store.drop(record.offset, TOO_LARGE, [_rejection(record, reason, now)], now)
-        self._tell(Missed(now, {TOO_LARGE: 1}))
+        for record in await self._outbox.held(topic, BATCH_ROWS_MAX):
+            if (reason := reasons.get(record.offset)) is not None:
+                word = OF_THE_RECORD[reason]
+                logger.warning("%s is missed: %s does not take it: %s", record.id, topic, reason)
+                await self._outbox.drop(record.offset, word, [_rejection(record, reason, now)], now)
+                self._tell(Missed(now, {word: 1}))
 
-    async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+def held_name(lane: int) -> str:
+    """The name of the way by which what a lane keeps back goes; of lane 0 it has been `held` from the beginning."""
+    return "held" if lane == 0 else f"{lane}-held"
 
 
 def _rejection(record: Outgoing, reason: str, now: int) -> Add:

@@ -5,14 +5,15 @@ be taken back. So the marker need hold no more than the next offset, and who tak
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidings import crash
 from tidings.bus.kafka.client import Cluster, Watch
-from tidings.bus.kafka.markers import PROGRESS, Marker, encode, read_marker
+from tidings.bus.kafka.markers import HOMES, PROGRESS, Marker, encode, home_of, read_marker
 from tidings.bus.kafka.released import Released
-from tidings.bus.kafka.topics import ABOUT_THE_TOPIC, Topics
+from tidings.bus.kafka.topics import ABOUT_THE_TOPIC, OF_THE_RECORD, Topics
 from tidings.domain.errors import TidingsError
 from tidings.domain.schedule import Outgoing
 
@@ -24,30 +25,60 @@ QUEUE_RECORDS_MAX = 200_000
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # what a topic takes is for the broker to say
 
 
+class Refusals:
+    """What Kafka did not take: topics, and single records by their offset, each with the reason."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, str] = {}
+        self.records: dict[int, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.records)
+
+    def __str__(self) -> str:
+        return "; ".join(dict.fromkeys([*self.topics.values(), *self.records.values()]))
+
+
 class LaneLost(TidingsError):
     """What was sent may or may not have been committed: take the lane over again and look.
 
-    `topics` are those that did not take their records, each with the reason.
+    With refusals it is known that nothing of the batch was committed, and why.
     """
 
-    def __init__(self, text: str, topics: dict[str, str] | None = None) -> None:
+    def __init__(self, text: str, refusals: Refusals | None = None) -> None:
         super().__init__(text)
-        self.topics = topics or {}
+        self.refusals = refusals or Refusals()
+
+
+class Estranged(TidingsError):
+    """The progress on Kafka does not fit this store: going on would lose or double records."""
 
 
 class Lane:
-    """One transactional producer. Blocking: all of it belongs on a thread of its own."""
+    """One transactional producer. Blocking: all of it belongs on a thread of its own.
 
-    def __init__(self, cluster: Cluster, store: str, name: str = "0") -> None:
+    `singly`: records go one by one, so that a refusal is that of one record and not of all that went with it.
+    """
+
+    is_marked = True
+
+    def __init__(self, cluster: Cluster, store: str, name: str = "0", *, singly: bool = False) -> None:
         self._cluster = cluster
-        self._store = store
+        self.store = store
         self.key = f"{cluster.name}/{name}"
-        self._refused: dict[str, str] = {}
+        self._singly = singly
+        self._home = 0
+        self._refusals = Refusals()
         self._producer: Producer | None = None
         self._watch = Watch()
         self._topics = Topics(cluster)
         self._released = Released()
         self.stopping = False
+
+    def peek(self) -> None:
+        """See that the progress is ours, before anybody is fenced."""
+        self._home = home_of(self.key, self._topics.prepare(PROGRESS, HOMES))
+        self.marker(self.key)
 
     def take_over(self) -> Marker | None:
         """Fence whoever had the lane, end what it left open, and read how far it came."""
@@ -57,15 +88,63 @@ class Lane:
     def marker(self, key: str) -> Marker | None:
         """The last committed marker of this key."""
         try:
-            marker = read_marker(self._cluster, key)
+            marker = read_marker(self._cluster, key, self._home)
         except (KafkaException, SystemError) as error:
             raise LaneLost(str(error.__cause__ or error)) from None
         crash.point("kafka.taken")
+        if marker is not None and marker.store != self.store:
+            raise Estranged(
+                f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
+                " one a name of its own (kafka.name). A new store then reads every request that is still on the topics"
+                " and sends what is past at once; set kafka.start to latest to pass over them"
+            )
         return marker
+
+    def check(self) -> None:
+        """Notice now, and not when something is due, that a connection was lost."""
+        if self._producer is not None:
+            self._producer.poll(0)
+        if self._watch.lost:
+            raise LaneLost(self._watch.lost)
+
+    def publish(self, records: Sequence[Outgoing], key: str | None = None) -> Refusals:
+        """One transaction; `LaneLost` if anything at all went wrong, even if the commit was said to be fine.
+
+        `NoTopic` comes before anything is begun. Answers what was not taken, which here is nothing.
+        """
+        producer = self._producer
+        assert producer is not None, "take the lane over first"
+        self.check()
+        self._topics.ensure({record.topic for record in records})
+        self._refusals = Refusals()
+        try:
+            producer.begin_transaction()
+            self._produce(producer, records)
+            crash.point("kafka.produced")
+            self._flush(producer)
+            if self._refusals:
+                raise LaneLost(str(self._refusals), self._refusals)
+            self._mark(producer, key or self.key, records[-1])
+            crash.point("kafka.marked")
+            self._patiently(producer.commit_transaction, COMMIT_S)
+            crash.point("kafka.committed")
+            producer.poll(0)
+        except (KafkaException, SystemError) as error:
+            self._topics.forget()
+            raise LaneLost(str(error.__cause__ or error), self._refusals) from None
+        if self._watch.lost:
+            raise LaneLost(self._watch.lost)
+        return self._refusals
+
+    def close(self) -> None:
+        """Let go of the producer; what it left open is ended by whoever takes over."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
 
     def _renew(self) -> None:
         self.close()
-        self._topics.prepare(PROGRESS)
+        self._home = home_of(self.key, self._topics.prepare(PROGRESS, HOMES))
         self._watch = Watch()
         producer = Producer(self._options(), logger=self._watch.logger)
         self._producer = producer
@@ -74,33 +153,6 @@ class Lane:
         except (KafkaException, SystemError) as error:
             raise LaneLost(str(error.__cause__ or error)) from None
         crash.point("kafka.initialised")
-
-    def publish(self, records: Sequence[Outgoing], key: str | None = None) -> None:
-        """One transaction; `LaneLost` if anything at all went wrong, even if the commit was said to be fine."""
-        producer = self._producer
-        assert producer is not None, "take the lane over first"
-        producer.poll(0)
-        if self._watch.lost:
-            raise LaneLost(self._watch.lost)
-        self._topics.ensure({record.topic for record in records})
-        self._refused = {}
-        try:
-            producer.begin_transaction()
-            self._produce(producer, records)
-            crash.point("kafka.produced")
-            self._flush(producer)
-            if self._refused:
-                raise LaneLost("; ".join(self._refused.values()), self._refused)
-            self._mark(producer, key or self.key, records[-1].offset + 1)
-            crash.point("kafka.marked")
-            self._patiently(producer.commit_transaction, COMMIT_S)
-            crash.point("kafka.committed")
-            producer.poll(0)
-        except (KafkaException, SystemError) as error:
-            self._topics.forget()
-            raise LaneLost(str(error.__cause__ or error), self._refused) from None
-        if self._watch.lost:
-            raise LaneLost(self._watch.lost)
 
     def _patiently(self, step: Callable[[float], object], seconds: float) -> None:
         """In slices, so that a node which is to stop need not wait for a broker that is away."""
@@ -124,28 +176,45 @@ class Lane:
     def _produce(self, producer: Producer, records: Sequence[Outgoing]) -> None:
         for record in records:
             key, value, headers = self._released.record(record)
+            tell = partial(self._refuse, record.offset) if self._singly else self._tell
             while True:
                 try:
-                    producer.produce(record.topic, value, key, headers=headers, on_delivery=self._refuse)
+                    producer.produce(record.topic, value, key, headers=headers, on_delivery=tell)
                     break
                 except BufferError:
                     producer.poll(0.1)
                 except KafkaException as error:
                     if error.args[0].code() not in ABOUT_THE_TOPIC:
                         raise
-                    self._refused[record.topic] = error.args[0].str()
+                    self._note(record.offset if self._singly else None, record.topic, error.args[0].str())
                     break
 
-    def _refuse(self, error: KafkaError | None, message: Message) -> None:
-        """Told of records that were not taken, and of nothing else."""
-        if error is not None and error.code() in ABOUT_THE_TOPIC:
-            self._refused[message.topic() or ""] = error.str()
+    def _tell(self, error: KafkaError | None, message: Message) -> None:
+        self._refuse(None, error, message)
 
-    def _mark(self, producer: Producer, key: str, following: int) -> None:
-        producer.produce(PROGRESS, encode(Marker(self._store, following)), key, partition=0)
+    def _refuse(self, offset: int | None, error: KafkaError | None, message: Message) -> None:
+        """Told of records that were not taken, and of nothing else.
+
+        Time that ran out says something of the topic while the broker is there: it has no leader, or too few replicas.
+        """
+        if error is None:
+            return
+        is_late = error.code() == KafkaError._MSG_TIMED_OUT and not self._watch.lost
+        if is_late or error.code() in ABOUT_THE_TOPIC:
+            self._note(offset, message.topic() or "", error.str())
+
+    def _note(self, offset: int | None, topic: str, reason: str) -> None:
+        if offset is not None and reason in OF_THE_RECORD:
+            self._refusals.records[offset] = reason
+        else:
+            self._refusals.topics[topic] = reason
+
+    def _mark(self, producer: Producer, key: str, last: Outgoing) -> None:
+        marker = Marker(self.store, last.offset + 1, last.occurrence)
+        producer.produce(PROGRESS, encode(marker), key, partition=self._home)
 
     def _options(self) -> dict[str, object]:
-        return {"error_cb": self._watch.error} | self._cluster.options(
+        own = {"error_cb": self._watch.error} | self._cluster.options(
             transactional_id=self.key,
             delivery_report_only_error=True,
             message_max_bytes=MESSAGE_BYTES_MAX,
@@ -156,9 +225,4 @@ class Lane:
             queue_buffering_max_messages=QUEUE_RECORDS_MAX,
             queue_buffering_max_kbytes=1_048_576,
         )
-
-    def close(self) -> None:
-        """Let go of the producer; what it left open is ended by whoever takes over."""
-        if self._producer is not None:
-            self._producer.purge()
-            self._producer = None
+        return own | {"batch.num.messages": 1} if self._singly else own

@@ -1,4 +1,9 @@
-"""Markers: how far a lane has come, committed together with the records themselves."""
+"""Markers: how far a lane has come, committed together with the records themselves.
+
+Each lane has a partition of `tidings.progress` for its home, so that what another left open there holds nobody up.
+"""
+
+from zlib import crc32
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -6,38 +11,51 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tidings.bus.kafka.client import Cluster, quiet
 
 PROGRESS = "tidings.progress"
+HOMES = 16
 STEP = 100
 READ_S = 10.0
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """The store that the lane belongs to, and the next offset of its outbox that is to be published."""
+    """The store that the lane belongs to, the next offset of its outbox, and which occurrence was published last."""
 
     store: str
     next: int
+    last: str = ""
 
 
 encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Marker).decode
 
 
-def read_marker(cluster: Cluster, key: str) -> Marker | None:
-    """The last committed marker of a lane. Looks near the end first, and steps back while there is none.
+def home_of(lane: str, partitions: int) -> int:
+    """The partition for the markers of a lane: it stays where it is when a topic of 16 or more is given more."""
+    return crc32(lane.encode()) % HOMES if partitions >= HOMES else 0
+
+
+def read_marker(cluster: Cluster, key: str, home: int) -> Marker | None:
+    """The last committed marker of this key, at the home of its lane or where that was while there were fewer."""
+    found = _last_of(cluster, key, home)
+    return found if found is not None or home == 0 else _last_of(cluster, key, 0)
+
+
+def _last_of(cluster: Cluster, key: str, partition: int) -> Marker | None:
+    """Looks near the end first, and steps back while there is none.
 
     The end is that of the log, not of what is committed: while the transaction of another lane is open, our own later
     markers do not show, and an older one must not be taken for the last.
     """
-    place = TopicPartition(PROGRESS, 0)
     consumer = _consumer(cluster, "read_uncommitted")
     try:
-        low, start = consumer.get_watermark_offsets(place, READ_S)
+        low, start = consumer.get_watermark_offsets(TopicPartition(PROGRESS, partition), READ_S)
     finally:
         consumer.close()
     consumer = _consumer(cluster, "read_committed")
     try:
+        step = STEP
         while start > low:
-            end, start = start, max(low, start - STEP)
-            found = _last_between(consumer, key, start, end)
+            end, start, step = start, max(low, start - step), step * 2
+            found = _last_between(consumer, key, TopicPartition(PROGRESS, partition, start), end)
             if found is not None:
                 return found
         return None
@@ -58,9 +76,9 @@ def _consumer(cluster: Cluster, isolation_level: str) -> Consumer:
     )
 
 
-def _last_between(consumer: Consumer, key: str, start: int, end: int) -> Marker | None:
-    """The last marker of a lane in a span of offsets, once nothing in it is open; what was aborted does not show."""
-    consumer.assign([TopicPartition(PROGRESS, 0, start)])
+def _last_between(consumer: Consumer, key: str, start: TopicPartition, end: int) -> Marker | None:
+    """The last marker of a key in a span of offsets, once nothing in it is open; what was aborted does not show."""
+    consumer.assign([start])
     found = None
     while True:
         record = consumer.poll(READ_S)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidings import crash
-from tidings.bus.kafka.lane import Lane, LaneLost
+from tidings.bus.kafka.client import Watch
+from tidings.bus.kafka.lane import Lane, LaneLost, Refusals
 from tidings.bus.kafka.markers import Marker
 from tidings.domain.schedule import Outgoing
 
@@ -13,8 +14,14 @@ from tidings.domain.schedule import Outgoing
 class PlainLane(Lane):
     """An idempotent producer; how far it came is what the store has settled."""
 
+    is_marked = False
+
+    def peek(self) -> None:
+        """There is no progress on Kafka, and nobody is fenced."""
+
     def take_over(self) -> Marker | None:
         self.close()
+        self._watch = Watch()
         options = self._options() | {"enable.idempotence": True}
         for name in ("transactional.id", "transaction.timeout.ms"):
             del options[name]
@@ -26,25 +33,31 @@ class PlainLane(Lane):
         del key
         return None
 
-    def publish(self, records: Sequence[Outgoing], key: str | None = None) -> None:
-        """Returns when every record is on the broker."""
+    def check(self) -> None:
+        """A connection that was lost does no harm here."""
+
+    def publish(self, records: Sequence[Outgoing], key: str | None = None) -> Refusals:
+        """Returns when every record is on the broker, but for what it answers."""
         del key
         producer = self._producer
         assert producer is not None, "take the lane over first"
         self._topics.ensure({record.topic for record in records})
-        self._refused, self._failed = {}, []
+        self._refusals, self._failed = Refusals(), []
         try:
             self._produce(producer, records)
             crash.point("kafka.produced")
             self._flush(producer)
         except (KafkaException, SystemError) as error:
-            raise LaneLost(str(error.__cause__ or error), self._refused) from None
-        if self._refused or self._failed:
+            raise LaneLost(str(error.__cause__ or error)) from None
+        if self._refusals.topics:
             self._topics.forget()
-            raise LaneLost("; ".join([*self._refused.values(), *self._failed[:1]]), self._refused)
+        if self._failed:
+            raise LaneLost(self._failed[0])
         crash.point("kafka.committed")
+        return self._refusals
 
-    def _refuse(self, error: KafkaError | None, message: Message) -> None:
-        super()._refuse(error, message)
-        if error is not None and message.topic() not in self._refused:
+    def _refuse(self, offset: int | None, error: KafkaError | None, message: Message) -> None:
+        super()._refuse(offset, error, message)
+        known = message.topic() in self._refusals.topics or offset in self._refusals.records
+        if error is not None and not known:
             self._failed.append(str(error))

@@ -11,6 +11,8 @@ OCCURRENCE = "tidings-occurrence"
 DUE_AT = "tidings-due-at"
 ATTEMPT = ("tidings-attempt", b"1")
 FINAL = ("tidings-final", b"true")
+# Whoever passes on what was released before says nothing about this one, and nobody can claim to be another.
+OURS = frozenset({ID, OCCURRENCE, DUE_AT, ATTEMPT[0], FINAL[0]})
 
 
 class Released:
@@ -26,7 +28,7 @@ class Released:
         if outgoing.due != self._due:
             self._due, self._due_header = outgoing.due, (DUE_AT, format_instant(outgoing.due).encode())
         headers: list[Header] = [
-            *message.headers,
+            *(header for header in message.headers if header[0] not in OURS),
             (ID, outgoing.id.encode()),
             (OCCURRENCE, outgoing.occurrence.encode()),
             self._due_header,

@@ -4,6 +4,7 @@ from collections.abc import Set
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from tidings.bus.kafka.client import Cluster, quiet
@@ -28,6 +29,13 @@ ABOUT_THE_TOPIC = {
 }
 
 
+# What says something of one record only: its topic takes others. The reason as the client words it, and as we do.
+OF_THE_RECORD = {
+    KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str(): "too_large",
+    KafkaError(KafkaError.INVALID_RECORD).str(): "invalid_record",
+}
+
+
 class NoTopic(TidingsError):
     """Topics that are not there and could not be made, each with the reason; none: Kafka does not answer."""
 
@@ -42,22 +50,36 @@ class Topics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._admin: AdminClient | None = None
-        self._known: set[str] = set()
+        self._told = ""
+        self._known: dict[str, int] = {}  # how many partitions each has
+        self._leaderless: set[str] = set()
 
     def forget(self) -> None:
         """Look again next time."""
         self._known.clear()
 
-    def prepare(self, name: str) -> None:
-        """Our own compacted topic, with one partition."""
+    def prepare(self, name: str, partitions: int) -> int:
+        """Our own compacted topic, made if it is not there; answers how many partitions it has."""
         if name not in self._seen():
+            if not self._cluster.create_topics:
+                how = f"make it, with {partitions} partitions and cleanup.policy=compact"
+                raise NoTopic(f"there is no topic {name} on Kafka, and kafka.topics is expect: {how}")
             config = {"cleanup.policy": "compact", "segment.ms": "3600000"}
-            self._make([NewTopic(name, 1, self._cluster.replication, config=config)])
+            self._make([NewTopic(name, partitions, self._cluster.replication, config=config)])
+            self._seen()
+        return self._known.get(name, partitions)
 
     def ensure(self, names: Set[str]) -> None:
         """Make those that are missing, if that is allowed."""
-        missing = names - self._known
-        if not missing or not (missing := missing - self._seen()):
+        missing = names - self._known.keys()
+        if not missing:
+            return
+        missing -= self._seen()
+        if away := names & self._leaderless:
+            # Kafka could end no transaction that such a topic is part of.
+            reason = "a partition of it has no leader now"
+            raise NoTopic(f"{', '.join(sorted(away))}: {reason}", dict.fromkeys(away, reason))
+        if not missing:
             return
         if not self._cluster.create_topics:
             reason = "there is no such topic on Kafka, and kafka.topics is expect: make it"
@@ -65,23 +87,28 @@ class Topics:
         partitions, replication = self._cluster.partitions, self._cluster.replication
         self._make([NewTopic(name, partitions, replication) for name in sorted(missing)])
 
-    def _seen(self) -> set[str]:
+    def _seen(self) -> Set[str]:
         try:
-            self._known = set(self._client().list_topics(timeout=ASK_S).topics)
+            topics = self._client().list_topics(timeout=ASK_S).topics
         except KafkaException as error:
-            raise NoTopic(f"Kafka does not answer: {error.args[0]}") from None
-        return self._known
+            self._client().poll(0)  # it tells now why nobody answers
+            raise NoTopic(f"Kafka does not answer: {self._told or error.args[0]}") from None
+        self._told = ""
+        self._leaderless = {name for name, topic in topics.items() if _is_leaderless(topic)}
+        self._known = {name: len(topic.partitions) for name, topic in topics.items() if name not in self._leaderless}
+        return topics.keys()
 
     def _make(self, topics: list[NewTopic]) -> None:
         failed: dict[str, str] = {}
+        partitions = {topic.topic: topic.num_partitions for topic in topics}
         for name, made in self._client().create_topics(topics, operation_timeout=ASK_S).items():
             try:
                 made.result()
-                self._known.add(name)
+                self._known[name] = partitions[name]
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_ALREADY_EXISTS:
-                    self._known.add(name)
+                    self._known[name] = partitions[name]
                 elif code in ABOUT_THE_TOPIC:
                     failed[name] = f"the topic cannot be made: {error.args[0].str()}"
                 else:
@@ -91,5 +118,13 @@ class Topics:
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient(self._cluster.options(), logger=quiet())
+            self._admin = AdminClient(self._cluster.options() | {"error_cb": self._hear}, logger=quiet())
         return self._admin
+
+    def _hear(self, error: KafkaError) -> None:
+        """What the client reports by itself; the first of it, for then it says only that all brokers are down."""
+        self._told = self._told or str(error)
+
+
+def _is_leaderless(topic: TopicMetadata) -> bool:
+    return any(partition.leader < 0 for partition in topic.partitions.values())

@@ -12,6 +12,7 @@ from tidings.edges.cli.screen import Screen
 if TYPE_CHECKING:
     from tidings.edges.cli.client import Client
 
+TENANT_VARIABLE = "TIDINGS_TENANT"
 URL_DEFAULT = "http://127.0.0.1:8460"
 
 Arguments = argparse.Namespace
@@ -38,17 +39,20 @@ def _guessed(message: str) -> str:
     return f"{head}; did you mean {' or '.join(near)}?" if near else f"{head}; choose from {', '.join(known)}"
 
 
-def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True) -> None:
-    """Which server to talk to. `--key` stands for the API key only where no record's key can be meant."""
+def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True, of_tenant: bool = True) -> None:
+    """Which server to talk to, and for whom. `--key` is the API key only where no record's key can be meant."""
     group = parser.add_argument_group("server")
     group.add_argument("--url", help=f"the server (or TIDINGS_URL; {URL_DEFAULT})")
     names = ["--api-key", "--key"] if short_key else ["--api-key"]
     group.add_argument(*names, dest="api_key", metavar="KEY", help="the API key (or TIDINGS_KEY)")
+    if of_tenant:
+        purpose = "for whom (or TIDINGS_TENANT): with an admin key, or on a server without keys"
+        group.add_argument("--tenant", dest="acts_for", metavar="NAME", help=purpose)
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
 
 
 def add_bus(parser: argparse.ArgumentParser) -> None:
-    """Which bus to look at."""
+    """Which bus is meant."""
     parser.add_argument("--bus", choices=BUSES, help="where the topic lies; left out: where the server releases to")
 
 
@@ -58,7 +62,15 @@ def client_of(arguments: Arguments) -> "Client":
 
     environment = os.environ
     url = arguments.url or environment.get("TIDINGS_URL") or URL_DEFAULT
-    return Client(url, arguments.api_key or environment.get("TIDINGS_KEY"))
+    return Client(url, arguments.api_key or environment.get("TIDINGS_KEY"), tenant_of(arguments))
+
+
+def tenant_of(arguments: Arguments) -> str | None:
+    """The tenant that the arguments or the environment name, None for the key's own. Keys are of no tenant."""
+    if "acts_for" not in arguments:
+        return None
+    named: str | None = arguments.acts_for
+    return named if named is not None else os.environ.get(TENANT_VARIABLE) or None
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -51,7 +51,7 @@ class Tally:
 
 OF_THE_LINES = (
     "at", "every", "key", "header", "headers", "priority", "expires_after", "late", "late_grace", "late_max", "jitter",
-    "label", "labels",
+    "label", "labels", "bus",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from tidings import __version__
-from tidings.edges.advice import SEND_KEY, Words, advice
+from tidings.edges.advice import SEND_KEY, Words, advice, wrong_tenant
 from tidings.edges.cli.exits import Exit, Failure, code_of_status
 from tidings.edges.cli.program import program
 
@@ -18,9 +18,9 @@ JSON = "application/json"
 
 
 class Client:
-    """One node, by its URL and with an API key if it wants one."""
+    """One node, by its URL, with an API key if it wants one, and for another tenant if that is named."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None = None, tenant: str | None = None) -> None:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -34,6 +34,10 @@ class Client:
         self._headers = {"User-Agent": f"tidings/{__version__}", "Accept": JSON}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
+        if tenant is not None:
+            if wrong := wrong_tenant(tenant):
+                raise Failure(Exit.USAGE, f"{tenant!r} {wrong}")
+            self._headers["Tidings-Tenant"] = tenant
 
     def call(
         self,
@@ -127,10 +131,10 @@ def reason_of(document: dict[str, Any]) -> str | None:
     """Why a change did not happen and what to do, in the words of the command line; None if it is no such answer."""
     if "outcome" not in document or "errors" in document:
         return None
-    name = program()
-    words = Words(f"`{name} replace` it", f"`{name} replace --reuse` it")
-    reason = document.get("reason") or document.get("detail")
-    return advice(str(document["outcome"]), document.get("state"), reason, words)
+    name, outcome = program(), str(document["outcome"])
+    words = Words(f"`{name} replace` it", f"`{name} replace --reuse` it", f"`{name} explain` shows")
+    reason = document.get("reason") or (document.get("detail") if outcome != "in_flight" else None)
+    return advice(outcome, document.get("state"), reason, words)
 
 
 def faults(document: dict[str, Any]) -> list[str]:

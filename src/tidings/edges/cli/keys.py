@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             command.add_argument("--tenant", default="default", help="whose messages it sees (default)")
             command.add_argument("--admin", action="store_true", help="may also manage keys")
         command.add_argument("--store", metavar="FILE", help="work on this store instead of a running server")
-        add_server(command)
+        add_server(command, of_tenant=False)
         command.set_defaults(run=runs[verb])
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, pair
+from tidings.edges.cli.arguments import Arguments, add_bus, pair
 from tidings.edges.cli.exits import Exit, Failure
 
 POLICIES = ("expires_after", "late", "late_grace", "late_max", "jitter")
@@ -29,6 +29,7 @@ def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None
         metavar="NAME=VALUE",
         help="a header, as often as needed; NAME alone: null",
     )
+    add_bus(parser)
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,7 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
 
 
 def message_of(arguments: Arguments) -> dict[str, Any]:
-    """Key, value and headers as the HTTP API takes them."""
+    """Key, value, headers and bus as the HTTP API takes them."""
     if arguments.value is None:
         raise Failure(Exit.USAGE, "what should be sent? Give a VALUE, @FILE, or - for standard input")
     document = _bytes("value", _content(arguments.value))
@@ -60,6 +61,8 @@ def message_of(arguments: Arguments) -> dict[str, Any]:
         document |= _bytes("key", os.fsencode(arguments.key))
     if arguments.header:
         document["headers"] = [_header(text) for text in arguments.header]
+    if arguments.bus is not None:
+        document["bus"] = arguments.bus
     return document
 
 

@@ -56,7 +56,8 @@ def explain(arguments: Arguments, screen: Screen) -> int:
         screen.json(document)
         return Exit.DONE
     events = document["history"]
-    screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}")
+    kept = f", kept back: {shown(document['reason'])}" if _is_kept_back(document) else ""
+    screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}{kept}")
     screen.table(("when", "what", "occurrence", "late", "why"), [_event(event, screen) for event in events])
     return Exit.DONE
 
@@ -114,6 +115,11 @@ def _value(name: str, value: Any, screen: Screen) -> Any:
     if isinstance(value, dict):
         return ", ".join(f"{key}={shown(item)}" for key, item in value.items())
     return value
+
+
+def _is_kept_back(document: dict[str, Any]) -> bool:
+    """Whether its destination does not take it; one that is in flight without a reason is on its way."""
+    return document.get("state") == "in_flight" and bool(document.get("reason"))
 
 
 def _event(event: dict[str, Any], screen: Screen) -> list[object]:

@@ -5,16 +5,20 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive
+from tidings.edges.advice import wrong_tenant
+from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive, tenant_of
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.patience import Patience
 from tidings.edges.cli.screen import Screen, shown
 from tidings.edges.cli.tail import Follower
 from tidings.edges.cli.times import clock_text
+from tidings.wires.destinations import is_rejections
+from tidings.wires.destinations import rejections as rejections_of
 
 COUNT_DEFAULT = 20
 LOOK_AGAIN_S = 1.0
+KEY_CHARS_MAX = 60
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,11 +34,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def rejections(arguments: Arguments, screen: Screen) -> int:
     """The newest refusals, oldest first; then those to come."""
-    desk = Desk(client_of(arguments), arguments.tenant)
+    tenant = arguments.tenant or tenant_of(arguments)
+    if tenant is not None and (wrong := wrong_tenant(tenant)):
+        raise Failure(Exit.USAGE, f"{tenant!r} {wrong}")
+    desk = Desk(client_of(arguments), tenant)
     found = desk.last(arguments.count)
     for record in found:
         show(record, screen, arguments.json)
-    if not found and not arguments.follow:
+    if not desk.has_topics and tenant is not None:
+        text = f"{tenant} has no rejection topic: nothing of it was refused yet, or the name is wrong"
+        if not arguments.follow:
+            raise Failure(Exit.NOT_FOUND, text)
+        screen.note(text)
+    elif not found and not arguments.follow:
         screen.note("nothing was refused")
     patience = Patience(screen)
     while arguments.follow:
@@ -58,9 +70,16 @@ class Desk:
         self._followers: dict[str, Follower] = {}
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """The newest so many of all topics together."""
+        """The newest so many of all topics together. Of what does not show the server says whether one may look."""
         found = [record for topic in self._topics() for record in self._follower(topic).last(count)]
+        if not self.has_topics and self._tenant is not None:
+            Follower(self._client, rejections_of(self._tenant)[0], "kafka").more()
         return sorted(found, key=lambda record: str(record.get("released_at")))[-count:]
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether there was anything to read."""
+        return bool(self._followers)
 
     def more(self) -> Iterator[dict[str, Any]]:
         """What has come since, also on topics that are new."""
@@ -72,9 +91,6 @@ class Desk:
         return self._followers.setdefault(topic, Follower(self._client, topic, "kafka"))
 
     def _topics(self) -> list[str]:
-        from tidings.wires.destinations import is_rejections
-        from tidings.wires.destinations import rejections as rejections_of
-
         topics = self._client.call("GET", "/v1/topics", query={"bus": "kafka"})["topics"]
         mine = None if self._tenant is None else rejections_of(self._tenant)
         return [
@@ -97,7 +113,7 @@ def show(record: dict[str, Any], screen: Screen, as_json: bool) -> None:
     words = [
         screen.paint(clock_text(str(refusal["at"])), "dim"),
         screen.paint(shown(place), "cyan"),
-        *([screen.paint(f"[{shown(key)}]", "bold")] if key is not None else []),
+        *([screen.paint(f"[{_short(shown(key))}]", "bold")] if key is not None else []),
         shown("; ".join(refusal["reasons"])),
     ]
     screen.say("  ".join(words))
@@ -120,6 +136,11 @@ def refusal_of(record: dict[str, Any]) -> dict[str, Any]:
         refusal |= {"source_id": told.get("tidings-source-id"), "to": told.get("tidings-to")}
     kept = ("key", "key_base64", "value", "value_base64", "topic", "partition", "offset")
     return refusal | {name: record[name] for name in kept if name in record}
+
+
+def _short(text: str) -> str:
+    """As much of a key as fits beside the rest; `--json` has all of it."""
+    return text if len(text) <= KEY_CHARS_MAX else f"{text[: KEY_CHARS_MAX - 3]}..."
 
 
 def _number(text: object) -> int | None:

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -17,6 +17,7 @@ from tidings.edges.cli.times import clock_text
 LAST_DEFAULT = 10
 PAGE_ROWS = 1_000
 SILENCE_S = 60.0
+NOWHERE = b"id: kafka.kA"  # where a stream of Kafka begins whose topic has no partitions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +89,7 @@ class Follower:
         self._path = f"/v1/topics/{segment(topic)}"
         self._topic = topic
         self._position: str | None = None
+        self._is_awaited = False
 
     def begin(self, start: str | None, last: int) -> list[dict[str, Any]]:
         """Find the position to follow from; answers what is to be shown before that: without a start the last few."""
@@ -99,14 +101,14 @@ class Follower:
             self._position = start
         return []
 
-    def stream(self) -> Iterator[dict[str, Any]]:
+    def stream(self, screen: Screen) -> Iterator[dict[str, Any]]:
         """Records as they come, until the connection ends."""
         headers = {"Accept": "text/event-stream"}
         if self._position is not None:
             headers["Last-Event-ID"] = self._position
         path, query = f"{self._path}/stream", {"bus": self._bus}
         with self._client.request("GET", path, query=query, headers=headers, timeout_s=SILENCE_S) as response:
-            for event in read_events(response):
+            for event in read_events(self._noticed(response, screen)):
                 self._position = event.position or self._position
                 yield json.loads(event.data)
 
@@ -121,6 +123,14 @@ class Follower:
         self._position = page["cursor"]
         found: list[dict[str, Any]] = page["records"]
         return found
+
+    def _noticed(self, lines: Iterable[bytes], screen: Screen) -> Iterator[bytes]:
+        """The lines as they come; that the topic is not there yet is told once, for nothing else would be."""
+        for line in lines:
+            if not self._is_awaited and line.rstrip() == NOWHERE:
+                self._is_awaited = True
+                screen.note(f"there is no topic {self._topic} on Kafka yet: waiting for it")
+            yield line
 
     def _last_on_log(self, count: int, topics: dict[str, Any]) -> list[dict[str, Any]]:
         """They are among the newest so many of each partition."""
@@ -178,7 +188,7 @@ def follow(
     patience = Patience(screen)
     while True:
         try:
-            for record in follower.stream():
+            for record in follower.stream(screen):
                 patience.renew()
                 yield record
         except Failure as failure:

@@ -10,11 +10,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidings.clock import Clock
-from tidings.edges.advice import SEND_KEY
+from tidings.domain.errors import Invalid
+from tidings.edges.advice import SEND_KEY, wrong_tenant
 from tidings.edges.http.problems import Refusal
 from tidings.ports import ApiKey, Keys
 
 DEFAULT_TENANT = "default"
+TENANT_HEADER = "Tidings-Tenant"
 KEY_PREFIX = "tdk_"
 KEY_BYTES = 32
 REFRESH_US = 2_000_000
@@ -96,6 +98,25 @@ async def authenticate(ring: KeyRing | None, scope: Mapping[str, Any], headers: 
 
 
 _EVERYONE = Caller(DEFAULT_TENANT, admin=True)
+_TENANT_HEADER = TENANT_HEADER.lower().encode()
+
+
+def acting_for(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
+    """The caller as the tenant that the request names: an admin key may act for any, and whoever needs no key."""
+    named = headers.get(_TENANT_HEADER)
+    if named is None:
+        return caller
+    tenant = named.decode("latin-1").strip()
+    if wrong := wrong_tenant(tenant):
+        raise Invalid(TENANT_HEADER, wrong)
+    if tenant == caller.tenant:
+        return caller
+    if not caller.admin:
+        detail = (
+            f"this key acts for {caller.tenant} and for nobody else: leave {TENANT_HEADER} out, or use an admin key"
+        )
+        raise Refusal("forbidden", detail)
+    return Caller(tenant, admin=True)
 
 
 def _check_loopback(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 
+from tidings.edges.advice import NO_ANSWER, plain
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import query_of
 from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
@@ -30,7 +31,8 @@ class Health:
             raise Refusal("unavailable", "stopping" if ready else detail, headers=headers)
         if problems := self._edge.engine.problems():
             headers = {"retry-after": str(RETRY_AFTER_S)}
-            text = f"changes are taken, but Kafka is away: {'; '.join(problems)}"
+            told = dict.fromkeys(plain(problem).removeprefix(NO_ANSWER) for problem in problems)
+            text = f"changes are taken, but Kafka is away: {'; '.join(told)}"
             raise Refusal("unavailable", text, headers=headers)
         return json_answer({"status": "ready", "detail": detail})
 

@@ -1,17 +1,19 @@
 """Topics of Kafka over the same calls as those of the log, for those who may read them."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidings.domain.errors import BusError, Invalid
+from tidings.edges.advice import NO_ANSWER, plain
 from tidings.edges.http.auth import Caller
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routing import Call, Reply, json_answer
 from tidings.edges.http.sse import BATCH_RECORDS, EventStream
-from tidings.edges.http.waiting import unless_ended
+from tidings.edges.http.waiting import cancelled, unless_ended
 from tidings.wires.answers import encode, kafka_document
 from tidings.wires.destinations import is_topic, owned
 
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from tidings.bus.kafka.follow import Follower, KafkaFollowing, Seen
 
 STREAM_US = 60_000_000
+ANSWER_S = 3.0
+LOOK_AGAIN_S = 0.25
 
+T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
 
 
@@ -40,7 +45,7 @@ class KafkaTopics:
         mine = None if call.caller.admin else owned(call.caller.tenant)
         topics = [
             {"name": name, "partitions": [{"partition": number} for number in range(partitions)]}
-            for name, partitions in sorted((await self._following.topics()).items())
+            for name, partitions in sorted((await self._answered(self._following.topics())).items())
             if mine is None or name in mine
         ]
         return json_answer({"topics": topics, "bus": "kafka"})
@@ -48,7 +53,7 @@ class KafkaTopics:
     async def read(self, call: Call, topic: str, cursor: str | None, limit: int, wait_us: int) -> Reply:
         """Committed records from a position on."""
         _check(call.caller, topic)
-        async with self._following.open(topic, cursor) as follower:
+        async with self._open(topic, cursor) as follower:
             found = await unless_ended(self._edge, call, follower.read(limit, wait_us)) if wait_us else None
             records = await follower.read(limit, 0) if found is None else found
             documents = [_document(record) for record in records]
@@ -58,7 +63,7 @@ class KafkaTopics:
         """Committed records as they come, without end."""
         _check(call.caller, topic)
         async with AsyncExitStack() as stack:
-            follower = await stack.enter_async_context(self._following.open(topic, cursor))
+            follower = await stack.enter_async_context(self._open(topic, cursor))
             kept = stack.pop_all()
 
         @asynccontextmanager
@@ -67,6 +72,25 @@ class KafkaTopics:
                 yield _events(follower)
 
         return EventStream(self._edge, call, follower.cursor, source)
+
+    @asynccontextmanager
+    async def _open(self, topic: str, cursor: str | None) -> AsyncIterator["Follower"]:
+        async with AsyncExitStack() as stack:
+            yield await self._answered(stack.enter_async_context(self._following.open(topic, cursor)))
+
+    async def _answered(self, work: Coroutine[Any, Any, T]) -> T:
+        """What Kafka answers. Where it is known to be away, nobody waits for as long as one that is slow may take."""
+        task = asyncio.create_task(work)
+        patience_s = ANSWER_S
+        try:
+            while not (await asyncio.wait({task}, timeout=patience_s))[0]:
+                if problems := self._edge.engine.problems():
+                    raise BusError(NO_ANSWER + plain(problems[0]).removeprefix(NO_ANSWER))
+                patience_s = LOOK_AGAIN_S
+            return task.result()
+        finally:
+            if not task.done():
+                await cancelled(task)
 
 
 def _check(caller: Caller, topic: str) -> None:

@@ -16,7 +16,7 @@ from tidings.domain.errors import (
     StoreError,
     TidingsError,
 )
-from tidings.edges.advice import HTTP, advice
+from tidings.edges.advice import HTTP, advice, plain
 from tidings.wires.answers import Document, OutcomeDocument, errors_document
 
 PROBLEM_TYPE = "application/problem+json"
@@ -75,7 +75,7 @@ def refusal_of(error: Exception) -> Refusal:
         case NotFound():
             return Refusal("not_found", _said(error, "there is no such topic, group or key: check the name"))
         case NotOwner() | StoreError() | BusError():
-            detail = _said(error, "this process stands by: try again, or ask the one that owns the store")
+            detail = plain(_said(error, "this process stands by: try again, or ask the one that owns the store"))
             return Refusal("unavailable", detail, headers={"retry-after": str(RETRY_AFTER_S)})
         case _:
             logger.error("a request failed unexpectedly", exc_info=error)

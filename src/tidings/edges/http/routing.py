@@ -7,7 +7,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from tidings.edges.http.auth import Caller, authenticate
+from tidings.edges.http.auth import Caller, acting_for, authenticate
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import Disconnected, headers_of, path_text
 from tidings.edges.http.problems import PROBLEM_TYPE, Refusal, problem_document, refusal_of
@@ -110,7 +110,7 @@ class Resource(BaseRoute):
         headers = headers_of(scope)
         caller = _NOBODY
         if self._guarded:
-            caller = await authenticate(self._edge.keys, scope, headers)
+            caller = acting_for(await authenticate(self._edge.keys, scope, headers), headers)
         return await handler(Call(scope, receive, headers, caller))
 
     def _handler(self, method: str) -> Handler:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from tidings.domain.command import Cancel, Command, Fire, OutcomeWord, Pause, Replace, Resume, State
+from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.schedule import MADE_ID, Query, Schedule
 from tidings.edges.http.edge import Edge
@@ -21,7 +22,7 @@ from tidings.edges.http.inputs import (
 from tidings.edges.http.preconditions import Preconditions, etag_of, is_named
 from tidings.edges.http.problems import Refusal, conflict
 from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
-from tidings.edges.http.submissions import accept, added, object_bytes_max
+from tidings.edges.http.submissions import accept, added, explained, object_bytes_max
 from tidings.intake.admission import check_new_id
 from tidings.wires.answers import (
     Document,
@@ -30,6 +31,7 @@ from tidings.wires.answers import (
     outcome_document,
     schedule_document,
 )
+from tidings.wires.destinations import is_rejections
 
 PAGE_ROWS_DEFAULT = 100
 STATES: dict[str, State] = {word: word for word in get_args(State)}
@@ -64,7 +66,8 @@ class Schedules:
             whole_number(query, "limit", min(PAGE_ROWS_DEFAULT, rows_max), 1, rows_max),
         )
         page = await self._engine.page(call.caller.tenant, wanted)
-        return json_answer({"schedules": [_summary(row) for row in page.schedules], "cursor": page.cursor})
+        rows = [row for row in page.schedules if wanted.topic is not None or not _tells_of_refusal(row)]
+        return json_answer({"schedules": [_summary(row) for row in rows], "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
         """One as it stands."""
@@ -81,6 +84,8 @@ class Schedules:
         query_of(call.scope)
         document = await self._found(call)
         events = await self._engine.history(call.caller.tenant, call.text("id"))
+        if document["state"] == "in_flight" and events and events[-1].event == "released":
+            events = events[:-1]  # it left the timeline, and is not yet on Kafka
         return json_answer(document | {"history": [event_document(event) for event in events]})
 
     async def replace(self, call: Call) -> Reply:
@@ -97,7 +102,7 @@ class Schedules:
             if MADE_ID.match(schedule_id) and await self._engine.find(tenant, schedule_id) is None:
                 check_new_id(schedule_id)
             [outcome] = await self._engine.submit([Replace(add, reuse)])
-        return added(outcome)
+        return added(await explained(self._edge, tenant, outcome))
 
     async def cancel(self, call: Call) -> Reply:
         """Nothing of it leaves any more."""
@@ -133,10 +138,9 @@ class Schedules:
         receipt = receipt_for(tenant, key, call.scope["path"].encode())
         async with self._preconditions.hold(call, schedule_id):
             [outcome] = await self._engine.submit([command(tenant, schedule_id)], receipt)
-        document = outcome_document(outcome)
         if outcome.outcome not in done:
-            raise conflict(document)
-        return json_answer(document)
+            raise conflict(outcome_document(await explained(self._edge, tenant, outcome)))
+        return json_answer(outcome_document(outcome))
 
     async def _found(self, call: Call) -> Document:
         schedule_id = call.text("id")
@@ -144,6 +148,13 @@ class Schedules:
         if found is None:
             raise conflict(outcome_document(self._engine.unknown(schedule_id)))
         return schedule_document(found)
+
+
+def _tells_of_refusal(schedule: Schedule) -> bool:
+    """Whether it is the record that tells of a refusal on Kafka, which nobody scheduled."""
+    bus, topic = split(schedule.topic)
+    is_ours = bus == "kafka" and is_rejections(topic) and MADE_ID.match(schedule.id) is not None
+    return is_ours and schedule.state not in {"pending", "paused"}
 
 
 def _summary(schedule: Schedule) -> Document:

@@ -56,17 +56,25 @@ async def _accept_one(edge: Edge, call: Call, body: bytes, topic: str | None) ->
     key = idempotency_key(call.headers)
     if key is None:
         [outcome] = await edge.engine.submit([edge.admit(tenant, request)])
-        return added(outcome)
+        return added(await explained(edge, tenant, outcome))
     if request.id is None:
         request = msgspec.structs.replace(request, id=derived_id(key))
     receipt = receipt_for(tenant, key, call.scope["path"].encode(), body)
     [outcome] = await edge.engine.submit([edge.admit(tenant, request)], receipt)
-    return added(outcome)
+    return added(await explained(edge, tenant, outcome))
 
 
 def object_bytes_max(edge: Edge) -> int:
     """The most that one document may have: escapes and base64 make a value larger than it is."""
     return 2 * edge.engine.settings.limits.line_bytes_max
+
+
+async def explained(edge: Edge, tenant: str, outcome: Outcome) -> Outcome:
+    """The outcome; of one in flight with the reason, where it is kept back."""
+    if outcome.outcome != "in_flight":
+        return outcome
+    found = await edge.engine.find(tenant, outcome.id)
+    return outcome if found is None else msgspec.structs.replace(outcome, reason=found.reason)
 
 
 def added(outcome: Outcome) -> Answer:

@@ -22,16 +22,15 @@ from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, R
 from tidings.domain.destination import split
 from tidings.domain.facts import Changed, Fact, Missed, Refused
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.message import unpack
 from tidings.domain.schedule import Outgoing
 from tidings.wires.destinations import KASPR_ACTIONS, is_rejections
-from tidings.wires.wire import REJECT_REASON, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
 
 FACTS = "tidings.facts"
 WAITING_FACTS_MAX = 100_000
 FLUSH_S = 2.0
 ASK_S = 2.0
 LOOK_AGAIN_US = 5_000_000
+COMPLAIN_US = 30_000_000
 
 ACTIONS: dict[type[Command], str] = {
     Add: "add",
@@ -42,11 +41,12 @@ ACTIONS: dict[type[Command], str] = {
     Fire: "fire",
 }
 # What came of a command, as a fact; any other outcome left the schedule as it was.
-WORDS = {
-    "scheduled": "accepted",
-    "released": "accepted",
-    **{word: word for word in ("replaced", "cancelled", "paused", "resumed", "fired", "rejected")},
+TAKEN = {
+    **dict.fromkeys(("scheduled", "released"), "accepted"),
+    "replaced": "replaced",
+    **dict.fromkeys(("rejected", "cancelled", "already_released", "in_flight", "unknown"), "rejected"),
 }
+CHANGED = {word: word for word in ("cancelled", "paused", "resumed", "fired", "rejected")}
 
 Told = tuple[str, str | None, dict[str, Any]]  # tenant, id, document
 _encode = msgspec.json.Encoder().encode
@@ -66,6 +66,8 @@ class KafkaFacts:
         self._waiting = 0
         self._stopping = False
         self._thread = ThreadPoolExecutor(1, "tidings-kafka-facts")
+        self._outlet: _Outlet | None = None
+        self._complain_at = 0
         self.dropped = 0
 
     def __call__(self, fact: Fact) -> None:
@@ -83,8 +85,11 @@ class KafkaFacts:
 
     async def run(self) -> None:
         """Publish until stopped."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._publish)
-        self._thread.shutdown(wait=False)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._publish)
+        finally:
+            self.stop()
+            self._thread.shutdown(wait=False)
 
     def wake(self) -> None:
         """There is nothing to be woken for: the queue wakes."""
@@ -103,32 +108,45 @@ class KafkaFacts:
         self._queue.put((count, item))
 
     def _publish(self) -> None:
-        options = self._cluster.options(enable_idempotence=True, linger_ms=20, message_timeout_ms=30_000)
-        producer = Producer(options, logger=logger)
-        outlet = _Outlet(self._cluster, self._clock, producer)
         while True:
             count, item = self._queue.get()
             if item is None:
                 break
-            lost = self._send(outlet, producer, item, count)
+            lost = self._send(item, count)
             with self._lock:
                 self._waiting -= count
                 self.dropped += lost
-        self.dropped += producer.flush(FLUSH_S)
+        if self._outlet is not None:
+            self.dropped += self._outlet.producer.flush(FLUSH_S)
 
-    def _send(self, outlet: "_Outlet", producer: Producer, item: Fact | Sequence[Outgoing], count: int) -> int:
+    def _send(self, item: Fact | Sequence[Outgoing], count: int) -> int:
         """Hand them to the producer; answers how many are lost."""
+        told = 0
         try:
+            self._outlet = outlet = self._outlet or _Outlet(self._cluster, self._clock)
             outlet.prepare()
-        except (NoTopic, KafkaException) as error:
-            logger.warning("%d facts are lost: %s", count, error)
-            return count
-        for tenant, schedule_id, document in documents(item):
-            value = _encode(document)
-            for topic in outlet.topics(tenant):
-                self._produce(producer, topic, value, schedule_id)
-        producer.poll(0)
+            for tenant, schedule_id, document in documents(item):
+                value = _encode(document)
+                for topic in outlet.topics(tenant):
+                    self._produce(outlet.producer, topic, value, schedule_id)
+                told += 1
+            outlet.producer.poll(0)
+        except Exception as error:  # noqa: BLE001 - whatever it is, facts are no reason for a node to end
+            self._complain(count - told, error)
+            if _is_fatal(error):
+                self._outlet = None
+            return count - told
         return 0
+
+    def _complain(self, lost: int, error: Exception) -> None:
+        """Once in a while: what goes wrong is likely to go wrong for the next fact too."""
+        now = self._clock.elapsed()
+        if now < self._complain_at:
+            return
+        self._complain_at = now + COMPLAIN_US
+        unexpected = not isinstance(error, NoTopic | KafkaException)
+        text = "%d facts are lost, and perhaps more: %s"
+        logger.warning(text, lost, error, exc_info=error if unexpected else None)
 
     def _produce(self, producer: Producer, topic: str, value: bytes, key: str | None) -> None:
         while True:
@@ -149,10 +167,11 @@ class KafkaFacts:
 class _Outlet:
     """Where facts go: a topic for all, and one for each tenant of Kaspr that has it."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, producer: Producer) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        options = cluster.options(enable_idempotence=True, linger_ms=20, message_timeout_ms=30_000)
+        self.producer = Producer(options, logger=logger)
         self._topics = Topics(cluster)
         self._clock = clock
-        self._producer = producer
         self._is_ready = False
         self._known: set[str] = set()
         self._looked_at: int | None = None
@@ -174,10 +193,15 @@ class _Outlet:
             return
         self._looked_at = now
         try:
-            names = self._producer.list_topics(timeout=ASK_S).topics
+            names = self.producer.list_topics(timeout=ASK_S).topics
         except KafkaException:
             return  # it is asked again
         self._known = {name for name in names if name.endswith(KASPR_ACTIONS)}
+
+
+def _is_fatal(error: Exception) -> bool:
+    """Whether the producer is of no use any more."""
+    return isinstance(error, KafkaException) and bool(error.args[0].fatal())
 
 
 def documents(item: Fact | Sequence[Outgoing]) -> Iterator[Told]:
@@ -189,8 +213,7 @@ def documents(item: Fact | Sequence[Outgoing]) -> Iterator[Told]:
         case Missed():
             yield "", None, {"fact": "missed", "at": format_instant(item.at), "reasons": item.counts}
         case Refused():
-            at = format_instant(item.at)
-            yield item.tenant, None, {"fact": "rejected", "at": at, "tenant": item.tenant, "field": item.field}
+            yield item.tenant, None, _refused(item)
         case Sequence():
             yield from (_released(record) for record in item if not is_rejections(record.topic))
         case _:
@@ -203,10 +226,9 @@ def _changed(at: int, command: Command, outcome: Outcome) -> Told:
     add = command.add if isinstance(command, Replace) else command
     if isinstance(add, Add):
         bus, topic = split(add.topic)
-        if add.id is None and bus == "kafka" and is_rejections(topic):
-            return tenant, None, document | {"fact": "rejected"} | _refusal(add)
         document |= {"bus": bus, "topic": topic}
-    document["fact"] = WORDS.get(outcome.outcome, "unchanged")
+    words = TAKEN if isinstance(add, Add) else CHANGED
+    document["fact"] = words.get(outcome.outcome, "unchanged")
     document |= {"id": outcome.id, "action": ACTIONS[type(command)], "outcome": outcome.outcome}
     if outcome.due is not None:
         document["due_at"] = format_instant(outcome.due)
@@ -216,17 +238,16 @@ def _changed(at: int, command: Command, outcome: Outcome) -> Told:
     return tenant, outcome.id, document
 
 
-def _refusal(add: Add) -> dict[str, Any]:
-    """Where a refused record came from and why, as the headers of its rejection tell."""
-    headers = unpack(add.message).headers
-    told = {name: (value or b"").decode(errors="replace") for name, value in headers if name.startswith("tidings-")}
-    reasons = [(value or b"").decode(errors="replace") for name, value in headers if name == REJECT_REASON]
-    return {
-        "source_topic": told.get(SOURCE_TOPIC),
-        "source_partition": int(told.get(SOURCE_PARTITION, -1)),
-        "source_offset": int(told.get(SOURCE_OFFSET, -1)),
-        "reasons": reasons,
-    }
+def _refused(refused: Refused) -> dict[str, Any]:
+    """What was refused and why; of a record also where it lies."""
+    document: dict[str, Any] = {"fact": "rejected", "at": format_instant(refused.at), "tenant": refused.tenant}
+    document["field"] = refused.field
+    if refused.reasons:
+        document["reasons"] = refused.reasons
+    if refused.source is not None:
+        names = ("source_topic", "source_partition", "source_offset")
+        document |= dict(zip(names, refused.source, strict=True))
+    return document
 
 
 def _released(record: Outgoing) -> Told:

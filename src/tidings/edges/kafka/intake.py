@@ -4,72 +4,97 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
-import msgspec
 from confluent_kafka import KafkaException
 
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.topics import NoTopic, Topics
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
-from tidings.domain.destination import join
-from tidings.domain.errors import Invalid, Moved, NotOwner, StoreError
-from tidings.domain.message import Message, pack
-from tidings.edges.kafka.reader import Place, Positions, Reader, ReadFailed
+from tidings.bus.kafka.thread import OwnThread
+from tidings.domain.errors import Moved, NotOwner, StoreError
+from tidings.edges.kafka.batch import Batch
+from tidings.edges.kafka.preparation import Preparation
+from tidings.edges.kafka.reader import Reader
+from tidings.edges.kafka.sources import Place, Positions, ReadFailed
 from tidings.engine import Engine
 from tidings.ports import Part
-from tidings.wires.record import Ask, Record, Refusal
 from tidings.wires.wire import Wire
 
 BATCH_RECORDS_MAX = 1_000
 RETRY_S = 0.5
+WAIT_S = 0.1
 COMMIT_US = 5_000_000
-PATTERNS = [r"^assignments\..+", r"^.+-schedule-requests$", r"^tidings\.requests\..+"]
 
-T = TypeVar("T")
 logger = logging.getLogger("tidings.kafka")
 
 
 class KafkaIntake:
     """Reads while this process owns the store; whatever goes wrong, it goes on from where the store stands."""
 
-    def __init__(self, engine: Engine, cluster: Cluster, wires: Sequence[Wire], topics: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: Cluster,
+        wires: Sequence[Wire],
+        may_begin: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._engine = engine
+        self._may_begin = may_begin
         self._cluster = cluster
         self._wires = wires
-        self._patterns = [*PATTERNS, *topics]
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
-        self._topics = Topics(cluster)
-        self._thread = ThreadPoolExecutor(1, "tidings-kafka-intake")
+        self._preparation = Preparation(cluster, engine.clock)
+        self._thread = OwnThread("tidings-kafka-intake")
         self._stopped = asyncio.Event()
         self._committed_at = 0
         self.problem: str | None = None
         self.lag = 0
+        self.rejected = 0
 
     async def run(self) -> None:
         """Read until stopped."""
         self._loop = asyncio.get_running_loop()
+        try:
+            await self._keep_reading()
+        finally:
+            self._preparation.close()
+            self._thread.close()
+
+    async def _keep_reading(self) -> None:
         while not self._stopped.is_set():
-            if not self._engine.readiness()[0]:
-                await self._rest(RETRY_S)
+            if not self._engine.readiness()[0] or not self._may_begin():
+                await self._rest(WAIT_S)
                 continue
             try:
-                reader = await self._on_thread(self._open)
+                reader = await self._thread.run(self._open)
             except KafkaException as error:
-                self.problem = str(error.args[0])
+                self._lost(error)
                 await self._rest(RETRY_S)
                 continue
             try:
                 await self._take(reader)
             except (Moved, NotOwner, ReadFailed, StoreError, KafkaException) as error:
-                self.problem = str(error)
-                logger.warning("reads the request topics anew: %s", error)
+                self._lost(error)
                 await self._rest(RETRY_S)
             finally:
-                await self._on_thread(reader.close)
-        self._thread.shutdown(wait=False)
+                await self._thread.run(reader.close)
+
+    def _lost(self, error: Exception) -> None:
+        """Said once: while Kafka is away it is tried again and again."""
+        if self.problem is None:
+            logger.warning("does not read requests from Kafka now, tries again: %s", error)
+        self.problem = str(error)
+
+    def _hear(self, reader: Reader) -> None:
+        """Kafka answers, whether there was anything to read or not; but perhaps only that nothing may be read."""
+        if reader.problem is None:
+            self._is_well()
+        else:
+            self._lost(ReadFailed(reader.problem))
+
+    def _is_well(self) -> None:
+        if self.problem is not None:
+            logger.info("reads requests from Kafka again")
+        self.problem = None
 
     def wake(self) -> None:
         """There is nothing to be woken for: records come when they come."""
@@ -82,54 +107,62 @@ class KafkaIntake:
         def positions() -> Positions:
             return asyncio.run_coroutine_threadsafe(self._engine.store.positions(), self._loop).result()
 
-        return Reader(self._cluster, self._patterns, positions, self._engine.clock)
+        return Reader(self._cluster, positions, self._engine.clock)
 
     async def _take(self, reader: Reader) -> None:
         positions: dict[Place, int] = {}
-        reading = self._start(reader.read, BATCH_RECORDS_MAX)
+        reading = self._thread.start(self._read, reader)
         try:
             while not self._stopped.is_set():
-                records = await reading
-                self.problem = None  # Kafka answers, whether there was anything to read or not
-                await self._prepare(reader)
-                reading = self._start(reader.read, BATCH_RECORDS_MAX)
-                if records:
-                    await self._commit(records, reader, positions)
-                    self.problem = None
+                batch = await reading
+                self._hear(reader)
+                self._prepare(reader)
+                reading = self._thread.start(self._read, reader)
+                if batch.ends:
+                    await self._commit(batch, reader, positions)
+                    self._is_well()
                 await self._tell_kafka(reader, positions)
         finally:
             await asyncio.wait({reading})
             reading.exception()  # whatever it was, a new reader begins where the store stands
 
-    async def _commit(self, records: list[Record], reader: Reader, positions: dict[Place, int]) -> None:
+    def _read(self, reader: Reader) -> Batch:
+        return Batch(self._engine, self._wire_of, reader.read(BATCH_RECORDS_MAX))
+
+    async def _commit(self, batch: Batch, reader: Reader, positions: dict[Place, int]) -> None:
         """One transaction; while the store is full it is tried again, and nothing more is read."""
-        ends = {(record.topic, record.partition): record.offset + 1 for record in records}
         taken = []
-        for place, end in ends.items():
-            taken.append(Part(*place, positions.get(place, reader.start_of(place)), end))
-        batch = _Batch(self._engine, self._wire_of, records)
+        for place, end in batch.ends.items():
+            expected = positions.get(place, reader.start_of(place))
+            taken.append(Part(reader.source_of(place[0]), place[1], expected, end))
         while True:
             try:
-                await self._engine.take(batch.commands, taken, batch.rejected)
+                await self._engine.take(batch.commands, taken, batch.follow)
                 break
             except StoreError as error:
-                self.problem = str(error)
+                self._lost(error)
                 await self._rest(RETRY_S)
                 if self._stopped.is_set():
                     return
-        positions |= ends
+        positions |= batch.ends
+        self.rejected += len(batch.rejections)
+        for fact in batch.refused:
+            self._engine.tell(fact)
+        if batch.refused:
+            first = batch.refused[0]
+            text = "refused %d records, told on their rejection topics; the first, of %s: %s"
+            logger.warning(text, len(batch.refused), first.source and first.source[0], "; ".join(first.reasons))
 
-    async def _prepare(self, reader: Reader) -> None:
-        """What a tenant that has appeared needs: the topics it will be answered on."""
+    def _prepare(self, reader: Reader) -> None:
+        """What tenants that have appeared need: the topics they will be answered on."""
+        names: set[str] = set()
         for topic in reader.topics - self._prepared:
             wire = self._wire_of(topic)
             tenant = wire.tenant_of(topic) if wire else None
             if wire is not None and tenant is not None:
-                try:
-                    await self._on_thread(self._topics.ensure, set(wire.topics(tenant)))
-                except NoTopic as error:
-                    logger.warning("%s", error)
+                names.update(wire.topics(tenant))
             self._prepared.add(topic)
+        self._preparation.want(names)
 
     async def _tell_kafka(self, reader: Reader, positions: dict[Place, int]) -> None:
         now = self._engine.clock.elapsed()
@@ -151,64 +184,3 @@ class KafkaIntake:
     async def _rest(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), seconds)
-
-    def _start(self, work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        return asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-    async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await self._start(work, *arguments)
-
-
-class _Batch:
-    """Records on their way to be commands; what is refused becomes a record on its rejection topic."""
-
-    def __init__(self, engine: Engine, wire_of: Callable[[str], Wire | None], records: list[Record]) -> None:
-        self._engine = engine
-        self._now = engine.clock.now()
-        self._asked: list[tuple[Wire, Record]] = []
-        self.commands: list[Command] = []
-        for record in records:
-            wire = wire_of(record.topic)
-            if wire is not None:
-                self._asked.append((wire, record))
-                self.commands.append(self._command(wire, record))
-
-    def rejected(self, outcomes: Sequence[Outcome]) -> list[Command]:
-        """The rejections that follow from what came of the commands."""
-        more: list[Command] = []
-        for (wire, record), outcome in zip(self._asked, outcomes, strict=True):
-            if outcome.outcome == "rejected":
-                tenant = wire.tenant_of(record.topic) or ""
-                more.append(self._rejection(wire, record, Refusal(tenant, (outcome.reason or "rejected",))))
-        return more
-
-    def _command(self, wire: Wire, record: Record) -> Command:
-        answer = wire.read(record)
-        if isinstance(answer, Refusal):
-            return self._rejection(wire, record, answer)
-        try:
-            return self._of(answer)
-        except Invalid as invalid:
-            return self._rejection(wire, record, wire.refuse(answer.tenant, invalid))
-
-    def _of(self, ask: Ask) -> Command:
-        match ask.verb:
-            case "add" | "replace":
-                assert ask.request is not None, "a wire gives what is to be scheduled"
-                add = self._engine.admit(ask.tenant, ask.request, new=ask.verb == "add", now=self._now)
-                if ask.verb == "replace":
-                    return Replace(add, ask.reuse)
-                return msgspec.structs.replace(add, reuse=True) if ask.reuse else add
-            case "cancel":
-                return Cancel(ask.tenant, ask.id)
-            case "pause":
-                return Pause(ask.tenant, ask.id)
-            case "resume":
-                return Resume(ask.tenant, ask.id)
-            case "fire":
-                return Fire(ask.tenant, ask.id)
-
-    def _rejection(self, wire: Wire, record: Record, refusal: Refusal) -> Add:
-        """A rejection is a schedule like any other, due now."""
-        topic, key, value, headers = wire.rejection(record, refusal)
-        return due_now(refusal.tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)

@@ -1,40 +1,56 @@
 """Reading the request topics. Where to begin is for the store to say, not for Kafka's consumer groups.
 
 Only the owner of the store reads, all partitions: nobody has to be waited for when it dies, as a group would.
+
+A topic of which something is wrong is set aside, the others are read on: one that may not be read for a while, one
+that is gone until it is there again, one whose position is not there until it is known whether it was made anew.
 """
 
-import re
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tidings.bus.kafka.client import Cluster, quiet
 from tidings.clock import Clock
-from tidings.domain.errors import TidingsError
+from tidings.edges.kafka.sources import Place, Positions, ReadFailed, Sources
 from tidings.wires.record import Record
 
 WAIT_S = 0.2
 ASK_S = 3.0
 LOOK_US = 2_000_000
+LEFT_OUT_US = 30_000_000
+SILENCE_US = 100_000  # the client needs longer to find a topic that was made anew
 
-Place = tuple[str, int]
-Positions = Mapping[Place, int]
+NO_NAME = "has a header whose name is not UTF-8: send names as text"
 
+logger = logging.getLogger("tidings.kafka")
 
-class ReadFailed(TidingsError):
-    """The request topics cannot be read now; a new reader may."""
+# Called like this Python notices at once that the client has failed, which it does not say as it should.
+_headers_of: Callable[[Message], list[tuple[str, bytes | None]] | None] = methodcaller("headers")
 
 
 class Reader:
-    """One consumer. Blocking: it belongs on a thread of its own."""
+    """One consumer. Blocking: it belongs on a thread of its own; `standing`, `commit` and `lag` go on any."""
 
-    def __init__(self, cluster: Cluster, patterns: list[str], positions: Callable[[], Positions], clock: Clock) -> None:
-        self._pattern = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+    def __init__(self, cluster: Cluster, positions: Callable[[], Positions], clock: Clock) -> None:
         self._positions = positions
         self._clock = clock
         self._look_at = 0
+        self._sources = Sources(cluster, clock)
+        self.topics: frozenset[str] = frozenset()  # the request topics that were found
         self._starts: dict[Place, int] = {}
+        self._lives: dict[str, str] = {}
+        self._assigned: frozenset[Place] = frozenset()
+        self._given: dict[Place, int] = {}  # behind the last record that was given
+        self._reached: dict[Place, int] = {}  # the end, when there was nothing more to read
+        self._heard_at: dict[str, int] = {}  # when a topic last gave records
+        self._aside: dict[str, int] = {}  # topics that are not read now, and when they are looked at again
+        self._left_out: dict[str, str] = {}  # why, of those that could not be read when it was last tried
+        self._rewound: set[Place] = set()
+        self._committed: dict[Place, int] = {}
         self._told = ""
         self._consumer = Consumer(
             {"error_cb": self._hear}
@@ -42,7 +58,8 @@ class Reader:
                 group_id=f"{cluster.name}-intake",
                 enable_auto_commit=False,
                 enable_auto_offset_store=False,
-                auto_offset_reset="earliest",
+                enable_partition_eof=True,
+                auto_offset_reset="error",  # it is for us to say whether the topic was made anew
                 isolation_level="read_committed",
                 queued_max_messages_kbytes=65_536,
                 fetch_wait_max_ms=20,
@@ -55,58 +72,173 @@ class Reader:
         """What has come, after a short wait if nothing has."""
         if self._clock.elapsed() >= self._look_at:
             self._look()
-            self._look_at = self._clock.elapsed() + LOOK_US
         records = []
         first = self._consumer.poll(WAIT_S)
         for message in [] if first is None else [first, *self._consumer.consume(records_max - 1, 0)]:
             error = message.error()
-            if error is None:
-                records.append(_record(message))
-            elif error.code() not in {KafkaError._PARTITION_EOF, KafkaError.UNKNOWN_TOPIC_OR_PART}:
-                raise ReadFailed(str(error))
+            topic = message.topic() or ""
+            if error is not None:
+                self._heed(error, topic, message)
+            elif topic not in self._aside:
+                record = _record(message, self._lives[topic])
+                self._given[topic, record.partition] = record.offset + 1
+                records.append(record)
+        if records:
+            self._make_sure({record.topic for record in records})
         return records
 
+    def _make_sure(self, topics: set[str]) -> None:
+        """After a silence a topic may be another of its name, which the client does not tell.
+
+        Its records must not be taken for those of the former: they would be read, and scheduled, a second time.
+        """
+        now = self._clock.elapsed()
+        if silent := {topic for topic in topics if now - self._heard_at.get(topic, -SILENCE_US) >= SILENCE_US}:
+            self._sources.confirm(silent)
+            now = self._clock.elapsed()
+        self._heard_at |= dict.fromkeys(topics, now)
+        for topic in self._left_out.keys() & topics:
+            self._is_read_again(topic)
+
     @property
-    def topics(self) -> set[str]:
-        """The request topics that are read now."""
-        return {topic for topic, _ in list(self._starts)}
+    def problem(self) -> str | None:
+        """Why nothing at all can be read, if that is so."""
+        if not self._left_out or not self._left_out.keys() >= {topic for topic, _ in self._assigned}:
+            return None
+        return "no request topic can be read: " + next(iter(self._left_out.values()))
 
     def start_of(self, place: Place) -> int:
         """The position from which a partition is read."""
         return self._starts[place]
 
-    def commit(self, positions: Positions) -> None:
-        """Tell Kafka how far we are, for those who look at the group's lag; we do not rely on it."""
-        offsets = [TopicPartition(*place, position) for place, position in positions.items()]
-        if offsets:
-            self._consumer.commit(offsets=offsets, asynchronous=True)
+    def source_of(self, topic: str) -> str:
+        """The name under which the store keeps the positions of a topic."""
+        return self._sources[topic]
 
-    def lag(self, positions: Positions) -> int:
+    def standing(self, stored: Positions) -> dict[Place, int]:
+        """How far each partition is done with, if so much is stored.
+
+        That is behind the last record or, where nothing has come since, behind what is there without being a record:
+        the ends of transactions, and what was deleted before it was read.
+        """
+        found = {}
+        for place in self._assigned:
+            reached = self._reached.get(place, 0)  # before `given`, which is written before it
+            at = stored.get(place, self._starts[place])
+            found[place] = max(at, reached) if at >= self._given.get(place, 0) else at
+        return found
+
+    def commit(self, stored: Positions) -> None:
+        """Tell Kafka how far we are, for those who look at the group's lag; we do not rely on it."""
+        standing = self.standing(stored)
+        moved = {place: at for place, at in standing.items() if at and self._committed.get(place) != at}
+        if moved:
+            self._consumer.commit(
+                offsets=[TopicPartition(*place, at) for place, at in moved.items()], asynchronous=True
+            )
+            self._committed |= moved
+
+    def lag(self, stored: Positions) -> int:
         """How many records wait to be read, as far as is known."""
         total = 0
-        for place, start in list(self._starts.items()):
-            _, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
-            total += max(0, high - positions.get(place, start))
+        for place, at in self.standing(stored).items():
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+            total += max(0, high - max(at, low))
         return total
 
     def close(self) -> None:
         """Let go of the consumer."""
         self._consumer.close()
 
+    # Which partitions are read
+
     def _look(self) -> None:
         """Read those partitions too that have appeared since."""
-        found = [
-            (name, number)
-            for name, topic in self._all().items()
-            if self._pattern.fullmatch(name) and topic.error is None
-            for number in topic.partitions
-            if (name, number) not in self._starts
-        ]
+        now = self._clock.elapsed()
+        topics = self._all()
+        for topic in {topic for topic, _ in self._assigned} - topics.keys():
+            self._set_aside(topic, now)
+        back = {topic for topic, at in self._aside.items() if at <= now}
+        known = self._sources.identify(topics, back)
+        for topic in back & known:
+            del self._aside[topic]
+        readable = known - self._aside.keys()
+        found = {(name, number) for name in readable for number in topics[name].partitions} - self._assigned
         if found:
+            self._begin(found)
+        self._look_at = self._clock.elapsed() + LOOK_US
+
+    def _begin(self, places: set[Place]) -> None:
+        """Where the store stands, or where we were; from its beginning if that is not there."""
+        if new := places - self._starts.keys():
             stored = self._positions()
-            places = [TopicPartition(*place, stored.get(place, OFFSET_BEGINNING)) for place in found]
-            self._consumer.incremental_assign(places)
-            self._starts |= {place: stored.get(place, 0) for place in found}
+            self._lives |= self._sources.lives({topic for topic, _ in new}, stored)
+            self._starts |= {(topic, number): stored.get((self._sources[topic], number), 0) for topic, number in new}
+            self.topics = frozenset(topic for topic, _ in self._starts)
+        offsets = []
+        for place in places:
+            at = max(self._given.get(place, 0), self._reached.get(place, 0)) or self._starts[place]
+            beginning = place in self._rewound or not at
+            offsets.append(TopicPartition(*place, OFFSET_BEGINNING if beginning else at))
+        self._consumer.incremental_assign(offsets)
+        self._assigned |= places
+
+    def _set_aside(self, topic: str, again_at: int) -> None:
+        """Read no more of it until it is looked at again."""
+        places = {place for place in self._assigned if place[0] == topic}
+        if places:
+            self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
+            self._assigned -= places
+        self._aside[topic] = again_at
+
+    def _leave_out(self, topic: str, reason: str) -> None:
+        """Said once: it is tried again and again."""
+        if topic not in self._left_out:
+            logger.warning("does not read %s, tries again every %d s: %s", topic, LEFT_OUT_US // 1_000_000, reason)
+        self._left_out[topic] = f"{topic}: {reason}"
+        self._set_aside(topic, self._clock.elapsed() + LEFT_OUT_US)
+
+    # What Kafka says
+
+    def _heed(self, error: KafkaError, topic: str, message: Message) -> None:
+        """What is not a record."""
+        place = topic, message.partition() or 0
+        match error.code():
+            case KafkaError._PARTITION_EOF:
+                self._end(place, message.offset() or 0)
+            case KafkaError.TOPIC_AUTHORIZATION_FAILED if topic:
+                self._leave_out(topic, error.str())
+            case KafkaError._AUTO_OFFSET_RESET if topic:
+                self._rewind(place, error.str())
+            case KafkaError.UNKNOWN_TOPIC_OR_PART:
+                pass  # gone, or not known everywhere yet
+            case _:
+                raise ReadFailed(str(error))
+
+    def _end(self, place: Place, offset: int) -> None:
+        if place[0] in self._aside:
+            return
+        self._reached[place] = offset
+        self._rewound.discard(place)
+        if place[0] in self._left_out:
+            self._is_read_again(place[0])
+
+    def _is_read_again(self, topic: str) -> None:
+        logger.info("reads %s again", topic)
+        del self._left_out[topic]
+
+    def _rewind(self, place: Place, reason: str) -> None:
+        """There is nothing at this position: the topic was made anew, or what was there is deleted."""
+        if place in self._rewound:
+            self._leave_out(place[0], reason)
+            return
+        if place[0] not in self._aside:
+            logger.warning("%s/%d has nothing where it was read last, is read from its beginning", *place)
+        self._rewound.add(place)
+        self._given.pop(place, None)
+        self._reached.pop(place, None)
+        self._set_aside(place[0], self._clock.elapsed())
+        self._look_at = 0
 
     def _all(self) -> dict[str, Any]:
         """Every topic of the cluster. That nobody answers says little; what the client was told before says why."""
@@ -123,9 +255,13 @@ class Reader:
         self._told = self._told or str(error)
 
 
-def _record(message: Message) -> Record:
+def _record(message: Message, life: str) -> Record:
     kind, stamp_ms = message.timestamp()
-    headers = message.headers()
+    unreadable = ""
+    try:
+        headers = _headers_of(message)
+    except (SystemError, UnicodeDecodeError):
+        headers, unreadable = None, NO_NAME
     return Record(
         message.topic() or "",
         message.partition() or 0,
@@ -133,5 +269,7 @@ def _record(message: Message) -> Record:
         stamp_ms * 1_000 if kind else -1,
         message.key(),
         message.value(),
-        tuple(headers) if headers else (),  # type: ignore[arg-type]  # a consumer gives a list of names and bytes
+        tuple(headers) if headers else (),
+        life,
+        unreadable,
     )

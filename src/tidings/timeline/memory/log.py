@@ -53,9 +53,13 @@ class MemoryLog:
         found = [record for record in self._outbox if record.offset >= offset and record.offset not in self.held]
         return found[:limit]
 
-    def held_records(self, topic: str | None, limit: int) -> list[Outgoing]:
-        """Records that are kept back."""
-        return [record for record in self._held_records.values() if topic in {None, record.topic}][:limit]
+    def held_topics(self) -> set[str]:
+        """The topics of which something is kept back."""
+        return {record.topic for record in self._held_records.values()}
+
+    def held_records(self, topic: str, limit: int) -> list[Outgoing]:
+        """Records of a topic that are kept back."""
+        return [record for record in self._held_records.values() if record.topic == topic][:limit]
 
     def hold(self, offsets: Sequence[int], reason: str) -> None:
         """Keep records back."""

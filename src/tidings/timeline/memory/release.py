@@ -7,11 +7,12 @@ from zlib import crc32
 from tidings.domain.destination import is_kafka
 from tidings.domain.lateness import Decision, MissedRange, deadline, decide
 from tidings.domain.schedule import Event
-from tidings.domain.shares import deal
+from tidings.domain.shares import deal_bounded
 from tidings.domain.when import Once, occurrence
 from tidings.ports import Release
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.rows import Row, Rows, Stream, Waiting
+from tidings.timeline.room import RECORD_BYTES
 
 BACKLOG_AFTER_US = 1_000_000
 
@@ -30,7 +31,7 @@ class Releasing:
 
     def run(self, rows_max: int) -> Release:
         """Release at most that many of what is due."""
-        for waiting in sorted(select(self._rows.due(self._now), self._now, rows_max)):
+        for waiting in sorted(self._choose(rows_max)):
             self._rows.take(waiting)
             if waiting.number < 0:
                 self._append(waiting.row, waiting.number, waiting.due, final=False)
@@ -41,6 +42,15 @@ class Releasing:
         following = self._rows.next_due()
         more = following is not None and following <= self._now
         return Release(self._lateness_us, frozenset(self._topics), dict(self._missed), more, handed=self._handed)
+
+    def _choose(self, rows_max: int) -> list[Waiting]:
+        """What leaves; if that is too much in bytes for the outbox, less of what goes there."""
+        due, room = self._rows.due(self._now), self._rows.room
+        chosen = select(due, self._now, rows_max, room.rows)
+        sizes = [size_of(waiting.row) for waiting in chosen if is_kafka(waiting.row.add.topic)]
+        if sum(sizes) > room.bytes:
+            chosen = select(due, self._now, rows_max, max(1, len(sizes) * room.bytes // sum(sizes)))
+        return chosen
 
     def _release_once(self, row: Row) -> None:
         bound = deadline(row.due, row.add.lateness)
@@ -96,30 +106,36 @@ class Releasing:
     def _hand(self, row: Row, number: int, due: int, *, final: bool) -> tuple[None, int]:
         """Put a record into the outbox; answers its offset there."""
         offset = self._log.hand(row, number, due, self._now, final)
+        self._rows.room.put(offset, [size_of(row)])
         row.released += number > 0
         row.note(Event(self._now, "released", number, due))
         self._handed += 1
         return None, offset
 
 
-def select(due: dict[Stream, list[Waiting]], now: int, rows_max: int) -> list[Waiting]:
-    """What leaves when more is due than one batch holds: dealt by priority and tenant, in rounds."""
-    queues = [_Queue(priority, waiting, now) for (_, priority), waiting in due.items()]
+def select(due: dict[Stream, list[Waiting]], now: int, rows_max: int, room: int) -> list[Waiting]:
+    """What leaves when more is due than one batch or the outbox holds: dealt by priority and tenant, in rounds."""
+    queues = [_Queue(stream, waiting, now) for stream, waiting in due.items()]
     queues.sort(key=_Queue.head)
     taken: list[Waiting] = []
     while queues and len(taken) < rows_max:
-        quotas = deal([(index, queue.priority) for index, queue in enumerate(queues)], rows_max - len(taken))
+        streams = [(index, queue.priority) for index, queue in enumerate(queues)]
+        narrow = {index for index, queue in enumerate(queues) if queue.to_kafka}
+        quotas = deal_bounded(streams, rows_max - len(taken), narrow, room)
         for index, queue in enumerate(queues):
-            taken += queue.take(min(quotas[index], rows_max - len(taken)))
-        queues = [queue for queue in queues if queue.fresh or queue.backlog]
+            quota = min(quotas[index], rows_max - len(taken), room if queue.to_kafka else rows_max)
+            found = queue.take(quota)
+            taken += found
+            room -= len(found) if queue.to_kafka else 0
+        queues = [queue for queue in queues if (queue.fresh or queue.backlog) and (room or not queue.to_kafka)]
     return taken
 
 
 class _Queue:
-    """What is due of one tenant and priority: overdue backlog, and fresh work that it must not hold up."""
+    """What is due of one stream: overdue backlog, and fresh work that it must not hold up."""
 
-    def __init__(self, priority: int, waiting: list[Waiting], now: int) -> None:
-        self.priority = priority
+    def __init__(self, stream: Stream, waiting: list[Waiting], now: int) -> None:
+        _, self.priority, self.to_kafka = stream
         fresh_from = bisect_left(waiting, now - BACKLOG_AFTER_US, key=lambda each: each.due)
         self.backlog, self.fresh = waiting[:fresh_from], waiting[fresh_from:]
 
@@ -133,6 +149,11 @@ class _Queue:
         taken = self.backlog[:old] + self.fresh[:new]
         del self.backlog[:old], self.fresh[:new]
         return taken
+
+
+def size_of(row: Row) -> int:
+    """What a record of it takes."""
+    return len(row.add.message) + len(row.id) + RECORD_BYTES
 
 
 def _hash(row: Row) -> int:

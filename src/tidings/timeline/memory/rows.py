@@ -7,10 +7,11 @@ from typing import NamedTuple
 from tidings.domain.command import FINISHED, Add, Priority, State
 from tidings.domain.destination import is_kafka
 from tidings.domain.schedule import Event, make_id
+from tidings.timeline.room import Room
 
 EVENTS_MAX = 200
 
-Stream = tuple[str, Priority]
+Stream = tuple[str, Priority, bool]  # tenant, priority, whether it goes to Kafka
 
 
 @dataclass(slots=True, eq=False)
@@ -61,13 +62,13 @@ class Waiting(NamedTuple):
 class Rows:
     """Every schedule by tenant and id; and what waits, by stream, in order of (due, arrival)."""
 
-    def __init__(self, created: int, id_retention_us: int) -> None:
+    def __init__(self, created: int, id_retention_us: int, room: Room) -> None:
         self._created = created
         self._id_retention_us = id_retention_us
         self._rows: dict[tuple[str, str], Row] = {}
         self._streams: dict[Stream, list[Waiting]] = {}
         self._arrivals = 0
-        self.arrived = 0
+        self.room = room
         self.held: dict[int, str] = {}
 
     # Schedules
@@ -81,7 +82,7 @@ class Rows:
     def in_flight(self, row: Row) -> bool:
         """Whether it is in the outbox and not known to be on Kafka."""
         on_its_way = is_kafka(row.add.topic) and row.state == "released" and row.offset is not None
-        return on_its_way and ((row.offset or 0) >= self.arrived or row.offset in self.held)
+        return on_its_way and ((row.offset or 0) >= self.room.arrived or row.offset in self.held)
 
     def known(self, tenant: str, schedule_id: str, now: int) -> Row | None:
         """The schedule of this id, unless it finished so long ago that the id is free again."""
@@ -150,16 +151,21 @@ class Rows:
                 self.take(waiting)
 
     def due(self, now: int) -> dict[Stream, list[Waiting]]:
-        """What waits and is due, by stream, in order."""
+        """What waits, is due and may leave now, by stream, in order."""
         streams = {
             stream: waiting[: bisect_left(waiting, now + 1, key=lambda each: each.due)]
-            for stream, waiting in self._streams.items()
+            for stream, waiting in self._open()
         }
         return {stream: waiting for stream, waiting in streams.items() if waiting}
 
     def next_due(self) -> int | None:
-        """The earliest moment that anything waits for."""
-        return min((waiting[0].due for waiting in self._streams.values()), default=None)
+        """The earliest moment that anything which may leave now waits for."""
+        return min((waiting[0].due for _, waiting in self._open()), default=None)
+
+    def _open(self) -> "list[tuple[Stream, list[Waiting]]]":
+        """The streams that may leave now: those of Kafka only while there is room in the outbox."""
+        has_room = self.room.rows > 0
+        return [(stream, waiting) for stream, waiting in self._streams.items() if has_room or not stream[2]]
 
     def _put(self, waiting: Waiting) -> None:
         waiting.row.waiting.append(waiting)
@@ -171,4 +177,5 @@ class Rows:
 
 
 def _stream(waiting: Waiting) -> Stream:
-    return waiting.row.add.tenant, waiting.row.add.priority
+    add = waiting.row.add
+    return add.tenant, add.priority, is_kafka(add.topic)

@@ -1,7 +1,7 @@
 """The memory store: every verb of the port, each one step that nothing can come between."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,13 +15,17 @@ from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.reading import forecast, page, view
 from tidings.timeline.memory.release import Releasing
 from tidings.timeline.memory.rows import Row, Rows
+from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, Room
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
 
 class MemoryStore:
-    """Keeps everything in this process and forgets it at its end."""
+    """Keeps everything in this process and forgets it at its end. Its one lane is the store itself."""
+
+    number = 0
+    intakes_max = 1
 
     def __init__(
         self,
@@ -32,9 +36,12 @@ class MemoryStore:
         retention_bytes: int | None = None,
         receipt_retention_us: int = 24 * HOUR_US,
         created: int = 0,
+        outbox_rows_max: int = OUTBOX_ROWS_MAX,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
     ) -> None:
         self.partitions = partitions
-        self._rows = Rows(created, id_retention_us)
+        self._room = Room(outbox_rows_max, outbox_bytes_max)
+        self._rows = Rows(created, id_retention_us, self._room)
         self._changes = Changes(self._rows)
         self._log = MemoryLog(partitions, retention_us, retention_bytes)
         self._rows.held = self._log.held
@@ -43,6 +50,7 @@ class MemoryStore:
         self._keys: dict[str, ApiKey] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self.identity = secrets.token_hex(8)
+        self._wake: Callable[[], None] = _nobody
 
     # Timeline
 
@@ -80,6 +88,10 @@ class MemoryStore:
     def next_due(self) -> int | None:
         """When the next release has work to do."""
         return self._rows.next_due()
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Have this called when there is room in the outbox again."""
+        self._wake = wake
 
     async def tend(self, now: int) -> bool:
         """Forget what is past its retention, all at once."""
@@ -164,21 +176,33 @@ class MemoryStore:
         """The first offset that is kept, and the next that will be given."""
         return self._log.outbox()
 
+    def shut(self, is_shut: bool) -> None:
+        """Take nothing more for Kafka, or again."""
+        if self._room.shut(is_shut):
+            self._wake()
+
     def arrived(self, offset: int) -> None:
         """Everything before this offset is on Kafka."""
-        self._rows.arrived = max(self._rows.arrived, offset)
+        if self._room.arrive(offset):
+            self._wake()
 
     async def settle(self, offset: int) -> None:
         """The same, and it may be forgotten."""
-        self.arrived(offset)
+        self.arrived(min(offset, self._log.outbox()[1]))
         self._log.settle(offset)
 
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
         """Keep records back."""
         self._log.hold(offsets, reason)
+        self._room.leave(offsets)
+        self._wake()
 
-    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
-        """Records that are kept back."""
+    async def held_topics(self) -> set[str]:
+        """The topics of which something is kept back."""
+        return self._log.held_topics()
+
+    async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
+        """Records of a topic that are kept back."""
         return self._log.held_records(topic, limit)
 
     async def free(self, offsets: Sequence[int]) -> None:
@@ -215,11 +239,22 @@ class MemoryStore:
         del elapsed, lease_us
         return True
 
+    def lanes(self) -> "Sequence[MemoryStore]":
+        """The one lane."""
+        return (self,)
+
     async def confirm(self) -> None:
         """Always ours."""
+
+    def on_free(self, call: Callable[[], None]) -> None:
+        """There is no one who could hand over."""
 
     async def resign(self) -> None:
         """There is no one to hand over to."""
 
     async def close(self) -> None:
         """There is nothing to close."""
+
+
+def _nobody() -> None:
+    """Nobody waits."""

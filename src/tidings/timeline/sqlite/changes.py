@@ -20,9 +20,10 @@ from tidings.domain.lateness import Lateness, deadline
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Every, Once, occurrence
 from tidings.timeline.sqlite import single
-from tidings.timeline.sqlite.lookup import Found, Terms, find, in_flight, lateness_of
+from tidings.timeline.sqlite.lookup import Found, find, in_flight, lateness_of
 from tidings.timeline.sqlite.rows import NO_DEADLINE
 from tidings.timeline.sqlite.writer import Writer
+from tidings.timeline.terms import Terms
 
 
 class Changes:
@@ -105,7 +106,7 @@ class Changes:
             "standing",
             writer.arrival,
             0,
-            writer.stream_of(add.tenant, add.priority),
+            writer.stream_of(add.tenant, add.priority, add.topic),
             add.due,
             writer.topic_of(add.tenant, add.topic) + hashed % writer.partitions,
             generation,

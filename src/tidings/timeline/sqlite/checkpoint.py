@@ -36,23 +36,24 @@ class Checkpointer:
         self._thread.join()
 
     def _run(self) -> None:
-        connection = connect(self._path)
-        connection.wal_autocheckpoint(0)
-        try:
-            while self._grown.wait() and not self._closing:
-                self._grown.clear()
+        connection: apsw.Connection | None = None
+        while self._grown.wait() and not self._closing:
+            self._grown.clear()
+            try:
+                if connection is None:
+                    connection = connect(self._path)
+                    connection.wal_autocheckpoint(0)
                 self._copy(connection)
-        finally:
+            except apsw.Error:
+                continue  # the next commit asks again
+            crash.point("checkpoint.done")
+            self._finish()
+        if connection is not None:
             connection.close()
 
     def _copy(self, connection: apsw.Connection) -> None:
         """Passes until little is left; the writer then does the rest between two transactions."""
         for _ in range(PASSES_MAX):
-            try:
-                total, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            except apsw.Error:
-                return  # the next commit asks again
+            total, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             if total - copied <= REST_PAGES_MAX or self._closing:
-                break
-        crash.point("checkpoint.done")
-        self._finish()
+                return

@@ -1,6 +1,42 @@
 """The lookahead: for each stream with rows near, when its first one is due."""
 
 import heapq
+from collections.abc import Container
+
+
+class Lookahead:
+    """The heads of all streams, those of Kafka apart: they are left out while the outbox is full."""
+
+    def __init__(self, on_kafka: Container[int]) -> None:
+        self._on_kafka = on_kafka
+        self._log = Heads()
+        self._kafka = Heads()
+        self._kafka_begins = False
+
+    def offer(self, stream: int, due: int) -> None:
+        """A row of this stream is near."""
+        self._heads_of(stream).offer(stream, due)
+
+    def set(self, stream: int, due: int | None) -> None:
+        """The stream's first row is due then; None: it has none."""
+        self._heads_of(stream).set(stream, due)
+
+    def first(self) -> tuple[int | None, int | None]:
+        """When the very next row is due, for the log and for Kafka."""
+        return self._log.first(), self._kafka.first()
+
+    def take(self, now: int, streams_max: int, kafka_max: int) -> dict[int, int]:
+        """The streams whose turn it is, half of them of each bus while both have so many; who begins takes turns."""
+        half = (streams_max + 1) // 2
+        self._kafka_begins = not self._kafka_begins
+        taken = self._kafka.take(now, min(half, kafka_max)) if self._kafka_begins else {}
+        of_kafka = len(taken)
+        taken |= self._log.take(now, streams_max - of_kafka if self._kafka_begins else half)
+        taken |= self._kafka.take(now, min(streams_max - len(taken), kafka_max - of_kafka))
+        return taken | self._log.take(now, streams_max - len(taken))
+
+    def _heads_of(self, stream: int) -> "Heads":
+        return self._kafka if stream in self._on_kafka else self._log
 
 
 class Heads:

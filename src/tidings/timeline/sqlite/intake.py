@@ -190,12 +190,12 @@ class _Batch:
         )
 
     def _streams(self, adds: list[Add]) -> list[int]:
-        known = {
-            priority: self._writer.stream_of(adds[0].tenant, priority) for priority in {add.priority for add in adds}
-        }
-        if len(known) == 1:
-            return [*known.values()] * len(adds)
-        return [known[add.priority] for add in adds]
+        tenant, stream_of = adds[0].tenant, self._writer.stream_of
+        places = {(add.priority, add.topic) for add in adds}
+        known = {place: stream_of(tenant, *place) for place in places}
+        if len(set(known.values())) == 1:
+            return [known[places.pop()]] * len(adds)
+        return [known[add.priority, add.topic] for add in adds]
 
     def _partitions(self, adds: list[Add], names: list[bytes]) -> list[int]:
         tenant, count = adds[0].tenant, self._writer.partitions

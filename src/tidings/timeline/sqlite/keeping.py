@@ -77,5 +77,5 @@ class Keeping:
     def _forget_before(self, now: int) -> int:
         """Ids that were due before this are finished and forgotten, unless they are found to be otherwise."""
         horizon = now - self._writer.options.id_retention_us - MARGIN_US
-        first = self._writer.next_due
+        first = self._writer.first_due
         return horizon if first is None else min(horizon, first)

@@ -1,6 +1,7 @@
 """Finding a schedule by its id: through the map, or through the place that our own ids carry."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, Literal
 
 import apsw
@@ -9,10 +10,11 @@ import msgspec
 from tidings.domain.command import FINISHED, Priority, State
 from tidings.domain.lateness import Lateness
 from tidings.domain.schedule import MADE_ID, Schedule
-from tidings.domain.when import Once, When
+from tidings.domain.when import Once
 from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, row_at
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, OUTBOX, PARTITIONS_MAX, Writer
+from tidings.timeline.terms import Terms, decode_terms
 
 Table = Literal["near", "far", "standing", "finished"]
 
@@ -26,14 +28,6 @@ FINISHED_SQL = (
     "SELECT stream, ifnull(last_due, due), partition, generation, n, accepted, content, id, labels, state, reason, at,"
     " position FROM finished WHERE due = ? AND arrival = ?"
 )
-
-
-class Terms(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """When a standing schedule falls due, and how late it may be."""
-
-    when: When
-    lateness: Lateness
-    jitter_us: int
 
 
 class Found(msgspec.Struct, gc=False):
@@ -61,10 +55,6 @@ class Found(msgspec.Struct, gc=False):
     terms: Terms | None = None
     at: int | None = None
     position: int | None = None
-
-
-encode_terms = msgspec.msgpack.Encoder().encode
-decode_terms = msgspec.msgpack.Decoder(Terms).decode
 
 
 def find(connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str, now: int) -> Found | None:
@@ -102,8 +92,8 @@ def _rows_at(connection: apsw.Connection, writer: Writer, tenant: str, arrival: 
     for place in far_places(arrival, due):
         for row in row_at(connection, place):
             yield from _resolve(connection, plain("far", arrival, place, row))
-    for priority in Priority:
-        stream = writer.streams.get((tenant, priority))
+    for priority, to_kafka in product(Priority, (False, True)):
+        stream = writer.streams.get((tenant, priority, to_kafka))
         if stream is not None:
             for row in connection.execute(NEAR, (stream, due, arrival)):
                 yield from _resolve(connection, plain("near", arrival, 0, row))

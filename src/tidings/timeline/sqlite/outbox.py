@@ -1,6 +1,6 @@
 """The outbox: what is released to Kafka, in one order. It lies on the log, in a partition that no topic has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -12,6 +12,7 @@ from tidings.ports import Part
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, OUTBOX, PARTITIONS_MAX, Writer
 
 SLICE_ROWS = 5_000
+READ_BYTES_MAX = 16 * 1024 * 1024
 
 _COLUMNS = "SELECT position, target, id, generation, n, due, released, message, final FROM log"
 _READ = (
@@ -19,8 +20,18 @@ _READ = (
     " AND position NOT IN (SELECT offset FROM held) ORDER BY position LIMIT ?"
 )
 _HELD = (
-    f"{_COLUMNS} JOIN held ON held.offset = position JOIN topic ON topic.topic = target / {PARTITIONS_MAX}"
-    " WHERE ?1 IS NULL OR topic.name = ?1 ORDER BY position LIMIT ?2"
+    f"{_COLUMNS} JOIN held ON position = {OUTBOX << OFFSET_BITS} | held.offset"
+    " WHERE held.topic = ? ORDER BY held.offset LIMIT ?"
+)
+# One step for each topic, however much of it is kept back.
+_HELD_TOPICS = (
+    "WITH RECURSIVE each(topic) AS (SELECT min(topic) FROM held UNION ALL"
+    " SELECT (SELECT min(held.topic) FROM held WHERE held.topic > each.topic) FROM each WHERE each.topic IS NOT NULL)"
+    " SELECT topic FROM each WHERE topic IS NOT NULL"
+)
+_HOLD = (
+    f"INSERT OR REPLACE INTO held SELECT position & {OFFSET_MASK}, target / {PARTITIONS_MAX}, ? FROM log"
+    " WHERE position = ?"
 )
 _SPAN = f"SELECT first, next FROM partition WHERE partition = {OUTBOX}"
 _KEPT = "position NOT IN (SELECT offset FROM held)"
@@ -29,20 +40,41 @@ _SIZE = (
     f" WHERE position >= ? AND position < ? AND {_KEPT}"
 )
 _DROP = f"DELETE FROM log WHERE position >= ? AND position < ? AND {_KEPT}"
+# The second condition is the one of the index `finished_in_outbox`, which is of no use without it.
+_MISS = (
+    "UPDATE finished SET state = 'missed', reason = ?, at = ?, position = NULL"
+    " WHERE position = ? AND position < 1 << 38"
+)
 _LIGHTEN = f"UPDATE partition SET bytes = bytes - ? WHERE partition = {OUTBOX}"
 _MOVE = f"UPDATE partition SET first = ?, bytes = bytes - ? WHERE partition = {OUTBOX}"
 
 
 def outgoing(connection: apsw.Connection, writer: Writer, offset: int, limit: int) -> list[Outgoing]:
     """Records from an offset on, without those that are kept back."""
-    rows = connection.execute(_READ, (OUTBOX << OFFSET_BITS | offset, limit)).fetchall()
-    return [_outgoing(writer, row) for row in rows]
+    rows = connection.execute(_READ, (OUTBOX << OFFSET_BITS | offset, limit))
+    return [_outgoing(writer, row) for row in _bounded(rows)]
 
 
-def held(connection: apsw.Connection, writer: Writer, topic: str | None, limit: int) -> list[Outgoing]:
-    """Records that are kept back."""
-    name = None if topic is None else join("kafka", topic)
-    return [_outgoing(writer, row) for row in connection.execute(_HELD, (name, limit)).fetchall()]
+def _bounded(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """As many as fit into memory without harm, and at least one."""
+    size = 0
+    for row in rows:
+        yield row
+        size += len(row[7])
+        if size >= READ_BYTES_MAX:
+            return
+
+
+def held_topics(connection: apsw.Connection, writer: Writer) -> set[str]:
+    """The topics of which something is kept back."""
+    return {split(writer.topic_names[number][1])[1] for (number,) in connection.execute(_HELD_TOPICS).fetchall()}
+
+
+def held(connection: apsw.Connection, writer: Writer, topic: str, limit: int) -> list[Outgoing]:
+    """Records of a topic that are kept back, whichever tenant's they are."""
+    numbers = connection.execute("SELECT topic FROM topic WHERE name = ?", (join("kafka", topic),)).fetchall()
+    rows = [row for (number,) in numbers for row in _bounded(connection.execute(_HELD, (number, limit)))]
+    return [_outgoing(writer, row) for row in _bounded(sorted(rows)[:limit])]
 
 
 def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:
@@ -65,8 +97,9 @@ def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:
 def hold(writer: Writer, offsets: Sequence[int], reason: str) -> None:
     """Keep records back."""
     with writer.transaction() as connection:
-        connection.executemany("INSERT OR REPLACE INTO held VALUES (?, ?)", [(offset, reason) for offset in offsets])
+        connection.executemany(_HOLD, [(reason, OUTBOX << OFFSET_BITS | offset) for offset in offsets])
     writer.held |= dict.fromkeys(offsets, reason)
+    writer.room.leave(offsets)
 
 
 def free(writer: Writer, offsets: Sequence[int]) -> None:
@@ -80,10 +113,7 @@ def free(writer: Writer, offsets: Sequence[int]) -> None:
 def drop(writer: Writer, offset: int, reason: str, now: int) -> None:
     """A record will never be published: inside the caller's transaction it becomes a missed one."""
     connection = writer.connection
-    connection.execute(
-        "UPDATE finished SET state = 'missed', reason = ?, at = ?, position = NULL WHERE position = ?",
-        (reason, now, OUTBOX << OFFSET_BITS | offset),
-    )
+    connection.execute(_MISS, (reason, now, OUTBOX << OFFSET_BITS | offset))
     _forget(connection, [offset])
 
 
@@ -113,7 +143,7 @@ def settle(writer: Writer, offset: int) -> bool:
         size = connection.execute(_SIZE, places).get
         connection.execute(_DROP, places)
         connection.execute(_MOVE, (end, size))
-    writer.arrived = max(writer.arrived, end)
+    writer.room.arrive(end)
     return end < min(offset, following)
 
 

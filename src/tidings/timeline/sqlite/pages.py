@@ -1,17 +1,14 @@
 """Lists, forecasts and histories: what readers see of the timeline."""
 
-import base64
-import binascii
-import struct
 from collections.abc import Iterator
 
 import apsw
 
 from tidings.domain.command import FINISHED
 from tidings.domain.destination import BUSES, join
-from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Event, Page, Query, Schedule
 from tidings.domain.when import Every
+from tidings.timeline.paging import Key, decode_cursor, encode_cursor
 from tidings.timeline.sqlite import lookup, packed
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.far import DAY_LAST, DAY_US, QUARTER_US, place_of
@@ -23,8 +20,7 @@ OVERDUE_ROWS_MAX = 1_000_000
 
 _SQL = queries("pages")
 _END = 1 << 61
-_Key = tuple[int, int]
-_Row = tuple[_Key, lookup.Found]
+_Row = tuple[Key, lookup.Found]
 
 
 class Pages:
@@ -36,7 +32,7 @@ class Pages:
         self._tenant = tenant
         self._query = query
         self._reach = _END
-        after = _decode_cursor(query.after) if query.after is not None else (-1, 0)
+        after = decode_cursor(query.after) if query.after is not None else (-1, 0)
         if query.due_from is not None and after < (query.due_from - 1, _END):
             after = (query.due_from - 1, _END)
         named = query.topic is not None
@@ -82,11 +78,11 @@ class Pages:
 
     def _cursor(self, found: list[_Row], page: list[_Row]) -> str | None:
         if len(found) > len(page):
-            return _encode_cursor(page[-1][0])
-        return None if self._reach == _END else _encode_cursor((self._reach - 1, _END))
+            return encode_cursor(page[-1][0])
+        return None if self._reach == _END else encode_cursor((self._reach - 1, _END))
 
     def _near(self) -> Iterator[_Row]:
-        for (tenant, _), stream in list(self._writer.streams.items()):
+        for (tenant, *_), stream in list(self._writer.streams.items()):
             if tenant == self._tenant:
                 yield from self._pending("near", {"stream": stream})
 
@@ -110,7 +106,7 @@ class Pages:
             yield (found.due, found.arrival), found
 
     def _wanted(self) -> packed.Wanted:
-        streams = [stream for (tenant, _), stream in list(self._writer.streams.items()) if tenant == self._tenant]
+        streams = [stream for (tenant, *_), stream in list(self._writer.streams.items()) if tenant == self._tenant]
         return packed.Wanted(self._query, streams, self._after, self._until, self._topics)
 
     def _pending(self, table: lookup.Table, more: dict[str, object]) -> Iterator[_Row]:
@@ -179,15 +175,3 @@ def history(connection: apsw.Connection, writer: Writer, schedule: Schedule, now
         if all((event.at, event.event) != (end.at, end.event) for event in events):  # else it was written down
             events.append(end)
     return sorted(events, key=lambda event: (event.at, event.event != "accepted"))
-
-
-def _encode_cursor(key: _Key) -> str:
-    return base64.urlsafe_b64encode(struct.pack(">qq", *key)).decode().rstrip("=")
-
-
-def _decode_cursor(text: str) -> _Key:
-    try:
-        due, arrival = struct.unpack(">qq", base64.urlsafe_b64decode(text + "=="))
-    except (binascii.Error, struct.error, ValueError):
-        raise Invalid("cursor", "is not one that Tidings gave out: leave it out to begin anew") from None
-    return due, arrival

@@ -4,8 +4,9 @@ from tidings.domain.lateness import MissedRange, decide
 from tidings.domain.when import Once
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.changes import next_due
-from tidings.timeline.sqlite.lookup import Found, Terms, standing
+from tidings.timeline.sqlite.lookup import Found, standing
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
+from tidings.timeline.terms import Terms
 
 
 class Recurring:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tidings import crash
 from tidings.clock import Clock
-from tidings.domain.shares import deal
+from tidings.domain.shares import deal_bounded
 from tidings.ports import Release
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.database import queries
@@ -74,7 +74,7 @@ class Releasing:
         with writer.transaction() as connection:
             if clock is not None:
                 now = clock.now()
-            due = writer.heads.take(now, rows_max)
+            due = writer.heads.take(now, rows_max, writer.room.rows)
             if not due:
                 return Release(more=self._wheel.behind(now))
             crash.point("release.begun")
@@ -94,28 +94,42 @@ class Releasing:
         return done.release()
 
     def _select_bounded(self, due: dict[int, int], now: int, rows_max: int) -> tuple[list["_Span"], int]:
-        """The batch; if it turns out to be too large in bytes, a smaller one."""
-        spans, total = self._select(due, now, rows_max)
-        size = self._writer.connection.execute("SELECT ifnull(sum(size), 0) FROM batch").get
+        """The batch; if it turns out to be too large in bytes, for us or for the outbox, a smaller one."""
+        connection, room = self._writer.connection, self._writer.room
+        rows, space = room.rows, room.bytes
+        spans, total = self._select(due, now, rows_max, rows)
+        size = connection.execute("SELECT ifnull(sum(size), 0) FROM batch").get
+        narrow = [span for span in spans if span.stream in self._writer.streams_on_kafka]
+        outgoing = self._size(narrow) if size > space else 0
+        if outgoing > space:
+            rows = max(1, sum(span.taken for span in narrow) * space // outgoing)
         if size > BATCH_BYTES_MAX and total > 1:
-            self._writer.connection.execute("DELETE FROM batch")
-            spans, total = self._select(due, now, max(1, total * BATCH_BYTES_MAX // size))
-        return spans, total
+            rows_max = max(1, total * BATCH_BYTES_MAX // size)
+        elif outgoing <= space:
+            return spans, total
+        connection.execute("DELETE FROM batch")
+        return self._select(due, now, rows_max, rows)
 
-    def _select(self, due: dict[int, int], now: int, rows_max: int) -> tuple[list["_Span"], int]:
-        """Choose the batch: fair shares in rounds, until it is full or nothing is left."""
-        names = self._writer.stream_names
+    def _size(self, spans: "list[_Span]") -> int:
+        """How large the rows of some streams are in the batch."""
+        sizes = dict(self._writer.connection.execute("SELECT stream, sum(size) FROM batch GROUP BY stream"))
+        return sum(sizes[stream] for stream in {span.stream for span in spans})
+
+    def _select(self, due: dict[int, int], now: int, rows_max: int, room: int) -> tuple[list["_Span"], int]:
+        """Choose the batch: fair shares in rounds, until it is full or nothing is left that may leave."""
+        names, narrow = self._writer.stream_names, self._writer.streams_on_kafka
         spans = {stream: _spans(stream, due[stream], now) for stream in due}
         hungry, total = set(due), 0
         for _ in range(ROUNDS_MAX):
             if not hungry or total >= rows_max:
                 break
-            quotas = deal([(stream, names[stream][1]) for stream in due if stream in hungry], rows_max - total)
-            for stream, share in quotas.items():
-                quota = min(share, rows_max - total)
+            streams = [(stream, names[stream][1]) for stream in due if stream in hungry]
+            for stream, share in deal_bounded(streams, rows_max - total, narrow, room).items():
+                quota = min(share, rows_max - total, room if stream in narrow else rows_max)
                 taken = self._take(spans[stream], quota, total)
                 total += taken
-                if taken < quota:
+                room -= taken if stream in narrow else 0
+                if taken < quota or (stream in narrow and not room):
                     hungry.discard(stream)
         return [span for pair in spans.values() for span in pair if span.taken], total
 
@@ -180,7 +194,9 @@ class Releasing:
             moved = (partition, len(rows), int(sizes[rows].sum()))
             first = self._writer.connection.execute(_SQL["advance"], moved).get
             positions[rows] = np.arange(len(rows)) + ((partition << OFFSET_BITS) + first)
-            if partition != OUTBOX:
+            if partition == OUTBOX:
+                self._writer.room.put(first, sizes[rows].tolist())
+            else:
                 done.topics.add(self._writer.topic_names[partition // PARTITIONS_MAX])
         return positions
 

@@ -3,13 +3,14 @@
 import numpy as np
 
 from tidings.domain.command import NO_CONTENT, State
+from tidings.timeline.room import RECORD_BYTES
 from tidings.timeline.sqlite.database import queries
-from tidings.timeline.sqlite.lookup import Found, Terms, encode_terms, far_places
+from tidings.timeline.sqlite.lookup import Found, far_places
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
+from tidings.timeline.terms import Terms, encode_terms
 
 HISTORY_LINES_MAX = 100
-RECORD_BYTES = 64  # what a record takes beside its message and id
 
 _SQL = queries("changes")
 
@@ -198,6 +199,8 @@ def append(writer: Writer, found: Found, now: int, n: int, due: int, *, final: b
     to_kafka = found.partition // PARTITIONS_MAX in writer.on_kafka
     partition = OUTBOX if to_kafka else found.partition
     offset = int(writer.connection.execute(_SQL["next_offset"], (partition, size)).get)
+    if to_kafka:
+        writer.room.put(offset, [size])
     position = partition << OFFSET_BITS | offset
     target = found.partition if to_kafka else None
     record = (position, due, now, found.generation, n, final, found.id, found.message, target)

@@ -53,8 +53,16 @@ def _known_names() -> Iterator[None]:
         raise NotOwner("another process owns this store") from None
 
 
+def _nobody() -> None:
+    """Nobody waits."""
+
+
 class SqliteStore:
-    """One file. A thread writes, a thread scans; short reads are done where they are asked for."""
+    """One file, and one lane: the store itself. Short reads are done where asked; a thread writes, one scans, and
+    one reads what goes to Kafka."""
+
+    number = 0
+    intakes_max = 1
 
     def __init__(self, path: str, options: Options) -> None:
         self.path = path
@@ -62,8 +70,10 @@ class SqliteStore:
         self._writer = Writer(self._connection, options)
         self.partitions = self._writer.partitions
         self._version = 0
+        self._wake: Callable[[], None] = _nobody
         self._reader = connect(path, reader=True)
         self._scanner = connect(path, reader=True)
+        self._forwarder = connect(path, reader=True)
         wheel = Wheel(self._writer)
         self._intake = Intake(self._writer)
         self._releasing = Releasing(self._writer, wheel)
@@ -71,6 +81,7 @@ class SqliteStore:
         self._lease = Lease(self._writer)
         self._writing = Worker("tidings-writer")
         self._scanning = Worker("tidings-scanner")
+        self._forwarding = Worker("tidings-outbox")  # of its own: nobody's long list holds up the way to Kafka
         self._checkpointer = Checkpointer(path, self._finish_checkpoint)
         self._connection.set_wal_hook(self._committed)
 
@@ -93,7 +104,8 @@ class SqliteStore:
         self._checkpointer.close()
         await self._writing.close()
         await self._scanning.close()
-        for connection in (self._reader, self._scanner, self._connection):
+        await self._forwarding.close()
+        for connection in (self._reader, self._scanner, self._forwarder, self._connection):
             connection.close()
 
     def _committed(self, _connection: apsw.Connection, _name: str, wal_pages: int) -> int:
@@ -124,6 +136,10 @@ class SqliteStore:
 
     def next_due(self) -> int | None:
         return self._writer.next_due
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Who does not own the file cannot change what is due; but there may be room in the outbox again."""
+        self._wake = wake
 
     async def tend(self, now: int) -> bool:
         return await self._writing.run(self._keeping.tend, now)
@@ -221,29 +237,39 @@ class SqliteStore:
 
     # Outbox
 
-    @_translated
     async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
         with _known_names():
-            return outbox.outgoing(self._reader, self._writer, offset, limit)
+            return await self._forwarding.run(outbox.outgoing, self._forwarder, self._writer, offset, limit)
 
     @_translated
     async def outbox(self) -> tuple[int, int]:
         return outbox.span(self._reader)
 
+    def shut(self, is_shut: bool) -> None:
+        if self._writer.room.shut(is_shut):
+            self._wake()
+
     def arrived(self, offset: int) -> None:
-        self._writer.arrived = max(self._writer.arrived, offset)
+        if self._writer.room.arrive(offset):
+            self._wake()
 
     async def settle(self, offset: int) -> None:
         while await self._writing.run(outbox.settle, self._writer, offset):
             pass
+        self._wake()
 
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
         await self._writing.run(outbox.hold, self._writer, offsets, reason)
+        self._wake()
 
     @_translated
-    async def held(self, topic: str | None = None, limit: int = 1_000) -> list[Outgoing]:
+    async def held_topics(self) -> set[str]:
         with _known_names():
-            return outbox.held(self._reader, self._writer, topic, limit)
+            return outbox.held_topics(self._reader, self._writer)
+
+    async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
+        with _known_names():
+            return await self._forwarding.run(outbox.held, self._forwarder, self._writer, topic, limit)
 
     async def free(self, offsets: Sequence[int]) -> None:
         await self._writing.run(outbox.free, self._writer, offsets)
@@ -287,12 +313,18 @@ class SqliteStore:
         self._writer.refresh()
         return owns
 
+    def lanes(self) -> "Sequence[SqliteStore]":
+        return (self,) if self._writer.token is not None else ()
+
     async def confirm(self) -> None:
         await self._writing.run(self._confirm)
 
     def _confirm(self) -> None:
         with self._writer.transaction():
             pass
+
+    def on_free(self, call: Callable[[], None]) -> None:
+        """Who stands by asks often enough."""
 
     async def resign(self) -> None:
         await self._writing.run(self._lease.resign)

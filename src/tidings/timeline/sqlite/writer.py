@@ -14,9 +14,10 @@ import numpy.typing as npt
 from tidings.domain.command import Priority
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import NotOwner
+from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, RECORD_BYTES, Room
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, Far, quarters
-from tidings.timeline.sqlite.heads import Heads
+from tidings.timeline.sqlite.heads import Lookahead
 from tidings.timeline.sqlite.idmap import IdMap
 from tidings.timeline.sqlite.parcels import Rows
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS
@@ -42,6 +43,13 @@ WITH RECURSIVE present(stream) AS (
 SELECT stream, (SELECT min(due) FROM near WHERE near.stream = present.stream) FROM present WHERE stream IS NOT NULL
 """
 
+# What is in the outbox from a position on, without what is kept back: offsets and sizes.
+_IN_OUTBOX = (
+    f"SELECT position & {OFFSET_MASK}, length(message) + length(id) + {RECORD_BYTES} FROM log"
+    f" WHERE position >= ? AND position < {(OUTBOX + 1) << OFFSET_BITS} AND position NOT IN (SELECT offset FROM held)"
+    " ORDER BY position"
+)
+
 _BATCH = """
 CREATE TEMP TABLE IF NOT EXISTS batch (
     ordinal INTEGER PRIMARY KEY,
@@ -65,6 +73,8 @@ class Options(msgspec.Struct, frozen=True):
     retention_bytes: int | None = None
     receipt_retention_us: int = 86_400 * 1_000_000
     created: int = 0
+    outbox_rows_max: int = OUTBOX_ROWS_MAX
+    outbox_bytes_max: int = OUTBOX_BYTES_MAX
 
 
 class Writer:
@@ -75,17 +85,17 @@ class Writer:
         self.connection = connection
         self.options = options
         self.token: bytes | None = None
-        self.heads = Heads()
-        self.next_due: int | None = None
+        self.room = Room(options.outbox_rows_max, options.outbox_bytes_max)
         self.next_far: int | None = None
-        self.streams: dict[tuple[str, int], int] = {}
+        self._next_near: tuple[int | None, int | None] = (None, None)
+        self.streams: dict[tuple[str, int, bool], int] = {}
         self.stream_names: dict[int, tuple[str, Priority]] = {}
+        self.streams_on_kafka: set[int] = set()
         self.topics: dict[tuple[str, str], int] = {}
         self.topic_counts: Counter[str] = Counter()
         self.stale = False
         self.topic_names: dict[int, tuple[str, str]] = {}
         self.on_kafka: set[int] = set()
-        self.arrived = 0
         self.held: dict[int, str] = {}
         connection.execute(_BATCH)
         self._begin()
@@ -104,21 +114,24 @@ class Writer:
             "SELECT created, secret, partitions, arrival, pending, near_until, split_until FROM tally"
         ).fetchone()
         self.identity = blake2b(row[1], digest_size=8, person=b"identity").hexdigest()
-        idmap, heads = IdMap(row[1]), Heads()
+        streams = connection.execute("SELECT stream, tenant, priority, to_kafka FROM stream").fetchall()
+        streams_on_kafka = {stream for stream, _, _, to_kafka in streams if to_kafka}
+        idmap, heads = IdMap(row[1]), Lookahead(streams_on_kafka)
         idmap.load(connection)
         for stream, due in connection.execute(_HEADS):
             heads.set(stream, due)
-        streams = connection.execute("SELECT stream, tenant, priority FROM stream").fetchall()
         topics = connection.execute("SELECT topic, tenant, name FROM topic").fetchall()
-        self.stream_names = {stream: (tenant, Priority(priority)) for stream, tenant, priority in streams}
-        self.streams = {(tenant, priority): stream for stream, tenant, priority in streams}
+        self.stream_names = {stream: (tenant, Priority(priority)) for stream, tenant, priority, _ in streams}
+        self.streams = {(tenant, priority, to_kafka == 1): stream for stream, tenant, priority, to_kafka in streams}
+        self.streams_on_kafka = streams_on_kafka
         self.topic_names = {topic: (tenant, name) for topic, tenant, name in topics}
         self.topics = {(tenant, name): topic for topic, tenant, name in topics}
         self.topic_counts = Counter(tenant for _, tenant, _ in topics)
         self.on_kafka = {topic for topic, _, name in topics if is_kafka(name)}
         settled = connection.execute(f"SELECT first FROM partition WHERE partition = {OUTBOX}").get
-        self.arrived = max(self.arrived, settled)
         self.held = dict(connection.execute("SELECT offset, reason FROM held").fetchall())
+        self.room.arrive(settled)
+        self.room.begin(connection.execute(_IN_OUTBOX, (OUTBOX << OFFSET_BITS | self.arrived,)))
         self.created, _, self.partitions, self.arrival, self.pending, self.near_until, self.split_until = row
         self.idmap, self.heads, self.far = idmap, heads, Far(connection)
         self.look_ahead()
@@ -129,6 +142,23 @@ class Writer:
         """Read it back if that failed after a transaction that failed; before anything in memory is relied on."""
         if self.stale:
             self.load()
+
+    @property
+    def arrived(self) -> int:
+        """Everything in the outbox before this offset is on Kafka."""
+        return self.room.arrived
+
+    @property
+    def next_due(self) -> int | None:
+        """When a release has work to do: what goes to Kafka counts only while there is room for it."""
+        near, on_kafka = self._next_near
+        dues = (near, on_kafka if on_kafka is not None and self.room.rows else None, self.next_far)
+        return min((due for due in dues if due is not None), default=None)
+
+    @property
+    def first_due(self) -> int | None:
+        """When the first of all that is pending is due, whether it may leave or not; never later than the truth."""
+        return min((due for due in (*self._next_near, self.next_far) if due is not None), default=None)
 
     def may_open(self, tenant: str, topic: str) -> bool:
         """Whether a topic is there, or the tenant may have one more."""
@@ -161,8 +191,7 @@ class Writer:
         """Note when there is work: something near falls due, or the time of a bucket of `far` begins."""
         place = self.far.first()
         self.next_far = None if place is None else (place >> ARRIVAL_BITS) * QUARTER_US
-        near = self.heads.first()
-        self.next_due = min((due for due in (near, self.next_far) if due is not None), default=None)
+        self._next_near = self.heads.first()
 
     def _check_owner(self) -> None:
         row = self.connection.execute("SELECT token FROM lease").fetchone()
@@ -175,13 +204,16 @@ class Writer:
             self.connection.execute("UPDATE tally SET arrival = ?, pending = ?", (self.arrival, self.pending))
             self._saved = (self.arrival, self.pending)
 
-    def stream_of(self, tenant: str, priority: int) -> int:
-        """The number of a stream; made when it is new."""
-        stream = self.streams.get((tenant, priority))
+    def stream_of(self, tenant: str, priority: int, topic: str) -> int:
+        """The number of the stream for a topic; made when it is new."""
+        to_kafka = is_kafka(topic)
+        stream = self.streams.get((tenant, priority, to_kafka))
         if stream is None:
-            sql = "INSERT INTO stream (tenant, priority) VALUES (?, ?) RETURNING stream"
-            stream = int(self.connection.execute(sql, (tenant, int(priority))).get)
-            self.streams[tenant, priority] = stream
+            sql = "INSERT INTO stream (tenant, priority, to_kafka) VALUES (?, ?, ?) RETURNING stream"
+            stream = int(self.connection.execute(sql, (tenant, int(priority), to_kafka)).get)
+            if to_kafka:
+                self.streams_on_kafka.add(stream)
+            self.streams[tenant, priority, to_kafka] = stream
             self.stream_names[stream] = (tenant, Priority(priority))
         return stream
 

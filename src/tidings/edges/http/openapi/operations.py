@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tidings.edges.http.auth import TENANT_HEADER
 from tidings.edges.http.openapi import examples
 from tidings.edges.http.openapi.shapes import Schema, ref
 from tidings.edges.http.problems import KINDS, PROBLEM_TYPE
@@ -12,7 +13,7 @@ NDJSON = "application/x-ndjson"
 _MEANINGS = {
     400: "A field, parameter or header cannot be accepted: `errors` names it and says what to change.",
     401: "No key, or one that is not known.",
-    403: "The key may not do this; without keys: a foreign Host or Origin.",
+    403: "The key may not do this, or not for this tenant; without keys: a foreign Host or Origin.",
     404: "There is no such thing.",
     405: "Another method: `Allow` lists those taken.",
     409: "Not in a state for this: `outcome` says which, `detail` what to do.",
@@ -84,6 +85,12 @@ def in_path(name: str, description: str) -> Schema:
     }
 
 
+_OF_A_TENANT = ("Schedules", "Planning", "Topics", "Groups")
+_TENANT = header(
+    TENANT_HEADER, "For whom, instead of the key's own tenant: with an admin key, or on a server without keys."
+)
+
+
 def operation(
     tag: str,
     name: str,
@@ -102,6 +109,8 @@ def operation(
     responses: dict[str, Schema] = {str(status): response for status, response in answers.items()}
     responses |= {str(status): {"$ref": f"#/components/responses/Problem{status}"} for status in sorted(statuses)}
     written: Schema = {"tags": [tag], "operationId": name, "summary": summary, "responses": responses}
+    if tag in _OF_A_TENANT:
+        parameters = [*(parameters or ()), _TENANT]
     if parameters:
         written["parameters"] = parameters
     if body is not None:

@@ -109,7 +109,7 @@ _SCHEDULE: dict[str, Schema] = {
     "bus": text("Where the topic lies.", enum=list(BUSES)),
     **MESSAGE_SHOWN,
     "finished_at": instant("When it was over."),
-    "reason": text("Why it was missed."),
+    "reason": text("Why it was missed; of one in flight why it is kept back."),
     "partition": number("Where a released one lies."),
     "offset": number("Where a released one lies."),
 }

@@ -20,12 +20,14 @@ CREATE TABLE lease (
     until INTEGER
 );
 
--- A stream is a tenant's share of one priority: what fairness is dealt by.
+-- A stream is a tenant's share of one priority and one bus: what fairness is dealt by. Those of Kafka are apart, so that
+-- they can be left out of a release while the outbox is full.
 CREATE TABLE stream (
     stream INTEGER PRIMARY KEY,
     tenant TEXT NOT NULL,
     priority INTEGER NOT NULL,
-    UNIQUE (tenant, priority)
+    to_kafka INTEGER NOT NULL,
+    UNIQUE (tenant, priority, to_kafka)
 );
 
 CREATE TABLE topic (
@@ -155,8 +157,10 @@ CREATE TABLE log (
 -- Records of the outbox that are kept back, because their topic does not take them.
 CREATE TABLE held (
     offset INTEGER PRIMARY KEY,
+    topic INTEGER NOT NULL,
     reason TEXT NOT NULL
 );
+CREATE INDEX held_topic ON held (topic, offset);
 
 -- How far the partitions of Kafka's request topics have been taken in.
 CREATE TABLE source (

@@ -1,9 +1,12 @@
 -- The release: due rows move from `near` to `log` and `finished`, in one transaction, without passing through Python.
 
 -- name: select
--- Choose a stream's first rows of a span of due times for this batch.
+-- Choose a stream's first rows of a span of due times for this batch. A row that points to `standing` has its message there.
 INSERT INTO batch (stream, due, arrival, partition, deadline, n, size)
-SELECT stream, due, arrival, partition, deadline, n, length(message) + length(id) + 64 FROM near
+SELECT stream, due, arrival, partition, deadline, n,
+       CASE n WHEN 0 THEN (SELECT length(message) FROM standing WHERE standing.arrival = near.arrival) ELSE length(message) END
+       + length(id) + 64
+FROM near
 WHERE stream = ?1 AND due > ?2 AND due <= ?3 ORDER BY due, arrival LIMIT ?4 OFFSET ?5;
 
 -- name: survey

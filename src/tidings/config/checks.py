@@ -1,0 +1,68 @@
+"""What the texts of some settings must look like. A wrong one is a ValueError that says what to write."""
+
+import re
+from collections.abc import Callable
+from ipaddress import IPv6Address
+
+PORT_MAX = 65_535
+SERVERS_HINT = "write host:port, more after commas, such as kafka-1:9092,kafka-2:9092 or [::1]:9092"
+
+PATTERN_HINT = "use letters, digits, '.', '_' and '-', and '*', '?' or '[abc]' for any of them"
+TENANT_HINT = "a tenant has 1 to 229 letters, digits, '.', '_' and '-'"
+TOPIC_HINT = "a topic has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
+
+_PATTERN = re.compile(r"(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\]){1,249}")
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,229}")
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,253}[A-Za-z0-9_.])?")
+
+
+def check_servers(text: str) -> str:
+    """Addresses of brokers, without the spaces that may stand between them."""
+    servers = [server.strip() for server in text.split(",")]
+    for server in servers:
+        host, colon, port = server.rpartition(":")
+        if not server:
+            raise ValueError(f"{text!r} has a comma without a server: {SERVERS_HINT}")
+        if "://" in server:
+            raise ValueError(f"{server!r} is a URL: {SERVERS_HINT}; kafka.security says how to connect")
+        if not colon:
+            raise ValueError(f"{server!r} has no port: {SERVERS_HINT}")
+        if not _is_host(host):
+            raise ValueError(f"{server!r} has no host that can be one: {SERVERS_HINT}")
+        if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+            raise ValueError(f"{server!r} has no port from 1 to {PORT_MAX}: {SERVERS_HINT}")
+    return ",".join(servers)
+
+
+def _is_host(text: str) -> bool:
+    if not (text.startswith("[") and text.endswith("]")):
+        return _HOST.fullmatch(text) is not None
+    try:
+        IPv6Address(text[1:-1])
+    except ValueError:
+        return False
+    return True
+
+
+def _fits(form: re.Pattern[str], noun: str, hint: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if not form.fullmatch(text):
+            raise ValueError(f"{text!r} is not a {noun}: {hint}")
+        return text
+
+    return check
+
+
+check_pattern = _fits(_PATTERN, "pattern", PATTERN_HINT)
+check_tenant = _fits(_TENANT, "tenant", TENANT_HINT)
+check_topic = _fits(_TOPIC, "topic", TOPIC_HINT)
+
+# By the name of the setting: for its texts, and for the names in a table.
+TEXTS: dict[str, Callable[[str], str]] = {
+    "kafka.servers": check_servers,
+    "kafka.tenants": check_pattern,
+    "kafka.schedules": check_tenant,
+    "kafka.destinations": check_pattern,
+}
+NAMES: dict[str, Callable[[str], str]] = {"kafka.schedules": check_topic, "kafka.destinations": check_tenant}

@@ -1,0 +1,21 @@
+"""The composition root: the only folder that names adapters."""
+
+from tidings.node.kafka import join_kafka
+from tidings.node.keys import create_key, list_keys, revoke_key
+from tidings.node.serving import SWITCH_INTERVAL_S, build_engine, run_node, serve_node, url_from_here, url_of
+from tidings.node.stores import CannotStart, open_store
+
+__all__ = [
+    "SWITCH_INTERVAL_S",
+    "CannotStart",
+    "build_engine",
+    "create_key",
+    "join_kafka",
+    "list_keys",
+    "open_store",
+    "revoke_key",
+    "run_node",
+    "serve_node",
+    "url_from_here",
+    "url_of",
+]

@@ -1,0 +1,67 @@
+"""API keys, in a store that no server need have open."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidings.clock import SystemClock
+from tidings.config import Config
+from tidings.domain.errors import NotFound
+from tidings.domain.names import check_name
+from tidings.edges.cli.program import program
+from tidings.node.stores import is_there, open_store
+from tidings.ports import ApiKey, Keys
+
+T = TypeVar("T")
+
+
+def create_key(path: str, name: str, tenant: str, admin: bool) -> str:
+    """Make a key and answer it: only its digest is kept."""
+    from tidings.edges.http.auth import make_key
+
+    check_name(name, "name")
+    check_name(tenant, "tenant")
+    key, stored = make_key(name, tenant, admin=admin, now=SystemClock().now())
+
+    async def add(keys: Keys) -> None:
+        await keys.add_key(stored)
+
+    _with_keys(path, add)
+    return key
+
+
+def list_keys(path: str) -> list[ApiKey]:
+    """The keys of a store, by name."""
+
+    async def read(keys: Keys) -> list[ApiKey]:
+        return await keys.keys()
+
+    _check_exists(path)
+    return _with_keys(path, read)
+
+
+def revoke_key(path: str, name: str) -> bool:
+    """Forget a key; False if there is none of that name."""
+
+    async def revoke(keys: Keys) -> bool:
+        return await keys.revoke_key(name)
+
+    _check_exists(path)
+    return _with_keys(path, revoke)
+
+
+def _with_keys(path: str, act: Callable[[Keys], Awaitable[T]]) -> T:
+    async def run() -> T:
+        store = await open_store(path, Config(), SystemClock())
+        try:
+            return await act(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def _check_exists(path: str) -> None:
+    if not is_there(path):
+        name = program()
+        raise NotFound(f"there is no store {path}: `{name} serve` or `{name} keys create` makes it")

@@ -1,0 +1,225 @@
+"""Changes: each command looked at by itself, answered by what really happened to the working set."""
+
+from collections.abc import Callable
+from typing import assert_never
+from zlib import crc32
+
+import msgspec
+
+from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume
+from tidings.domain.destination import is_kafka
+from tidings.domain.lateness import Lateness, deadline
+from tidings.domain.schedule import MADE_ID, make_id
+from tidings.domain.when import Every, Once
+from tidings.timeline.postgres.names import TO_KAFKA, TOPICS_PER_TENANT_MAX, Names
+from tidings.timeline.postgres.rows import Found, lateness_of
+from tidings.timeline.postgres.working import Entry
+from tidings.timeline.terms import Terms
+
+
+class Changes:
+    """Commands on entries, in memory."""
+
+    def __init__(
+        self, names: Names, parts: int, arrive: Callable[[], int], now: int, remembered: int, created: int
+    ) -> None:
+        self._names = names
+        self._parts = parts
+        self._arrive = arrive
+        self._now = now
+        self._remembered = remembered
+        self._created = created
+
+    def run(self, command: Command, entry: Entry) -> Outcome:
+        """Carry out one command on the id that it speaks of."""
+        self._age(entry)
+        match command:
+            case Add():
+                return self._refusal(command) or self._add(command, entry)
+            case Replace():
+                return self._refusal(command.add) or self._replace(command.add, entry, reuse=command.reuse)
+            case Cancel() | Pause() | Resume() | Fire():
+                return self._change(command, entry)
+            case _:
+                assert_never(command)
+
+    def make(self, add: Add, entry_of: Callable[[Add], Entry]) -> Outcome:
+        """A schedule under an id that is made for it, which is new."""
+        refusal = self._refusal(add)
+        if refusal is not None:
+            return refusal
+        arrival = self._arrive()
+        named = new_id(arrival, add)
+        entry = entry_of(named)
+        self._put(named, entry, self._row(named, entry.lane, arrival, 1))
+        return Outcome(named.id or "", "scheduled", add.due)
+
+    def _age(self, entry: Entry) -> None:
+        """What finished too long ago is free, though its row may still be there."""
+        found = entry.now
+        if found is not None and found.at is not None and found.at <= self._remembered:
+            entry.now = None
+
+    def _refusal(self, add: Add) -> Outcome | None:
+        """A tenant has no end of schedules, but an end of topics."""
+        if self._names.may_open(add.tenant, add.topic):
+            return None
+        return Outcome(
+            add.id or "", "rejected", reason=f"topic: there are {TOPICS_PER_TENANT_MAX} already, use one of them"
+        )
+
+    def _add(self, add: Add, entry: Entry) -> Outcome:
+        found = entry.now
+        if found is None:
+            return self._insert(add, entry, 1)
+        if found.content == add.content:
+            return Outcome(found.id, "unchanged", found.due, found.state)
+        if found.state in FINISHED:
+            return self._reuse(add, entry, found) if add.reuse else self._too_late(found)
+        reason = "this id holds another schedule: replace it, cancel it, or use another id"
+        return Outcome(found.id, "rejected", found.due, found.state, reason)
+
+    def _insert(self, add: Add, entry: Entry, generation: int, *, paused: bool = False) -> Outcome:
+        assert add.id is not None, "what has no id is made with one"
+        self._put(add, entry, self._row(add, entry.lane, self._arrive(), generation), paused=paused)
+        return Outcome(add.id, "scheduled", add.due)
+
+    def _put(self, add: Add, entry: Entry, found: Found, *, paused: bool = False) -> None:
+        if not isinstance(add.when, Once) or paused:
+            found.table, found.state = "standing", "paused" if paused else "pending"
+            found.terms = Terms(add.when, add.lateness, add.jitter_us)
+        entry.now = found
+
+    def _row(self, add: Add, lane: int, arrival: int, generation: int) -> Found:
+        assert add.id is not None
+        bound = deadline(add.due, add.lateness)
+        hashed = crc32(add.id.encode()) if add.key_hash is None else add.key_hash
+        part = TO_KAFKA if is_kafka(add.topic) else lane * self._parts + hashed % self._parts
+        return Found(
+            "timeline",
+            arrival,
+            add.due,
+            lane,
+            self._names.stream(add.tenant, add.priority, add.topic),
+            self._names.topic(add.tenant, add.topic),
+            part,
+            generation,
+            1,
+            self._now,
+            add.content,
+            add.id,
+            add.labels,
+            message=add.message,
+            deadline=None if bound is None else bound[0],
+            reason=None if bound is None else bound[1],
+        )
+
+    def _replace(self, add: Add, entry: Entry, *, reuse: bool) -> Outcome:
+        found = entry.now
+        assert add.id is not None, "a replacement has an id"
+        if found is None:
+            return self._unknown(add.id) if MADE_ID.match(add.id) else self._insert(add, entry, 1)
+        if found.state in FINISHED:
+            return self._reuse(add, entry, found) if reuse else self._too_late(found)
+        if found.content == add.content:
+            return Outcome(add.id, "unchanged", found.due, found.state)
+        self._tell_first(entry, found)
+        entry.withdraw()
+        entry.note(self._now, "replaced", due=add.due)
+        paused = found.state == "paused"
+        outcome = self._insert(add, entry, found.generation + 1, paused=paused)
+        return Outcome(outcome.id, "replaced", outcome.due, "paused" if paused else None)
+
+    def _reuse(self, add: Add, entry: Entry, found: Found) -> Outcome:
+        """A finished id begins a new life; the old one lives on in its history only."""
+        self._tell_first(entry, found)
+        if found.state in {"released", "missed"}:
+            entry.note(found.at or 0, found.state, found.n, found.due, found.reason)
+        entry.note(self._now, "accepted", due=add.due)
+        return self._insert(add, entry, found.generation + 1)
+
+    def _tell_first(self, entry: Entry, found: Found) -> None:
+        """Write down when a schedule was first accepted, before its row goes."""
+        if found.generation == 1:
+            entry.note(found.accepted, "accepted", due=found.due)
+
+    def _change(self, command: Cancel | Pause | Resume | Fire, entry: Entry) -> Outcome:
+        found = entry.now
+        if found is None:
+            return self._unknown(command.id)
+        if found.state in FINISHED:
+            return self._too_late(found)
+        match command:
+            case Cancel():
+                return self._cancel(entry, found)
+            case Pause():
+                return self._pause(entry, found)
+            case Resume():
+                return self._resume(entry, found)
+            case Fire():
+                return self._fire(entry, found)
+            case _:
+                assert_never(command)
+
+    def _cancel(self, entry: Entry, found: Found) -> Outcome:
+        entry.withdraw()
+        entry.now = msgspec.structs.replace(
+            found, table="finished", state="cancelled", at=self._now, reason=None, message=None, terms=None
+        )
+        entry.note(self._now, "cancelled")
+        return Outcome(found.id, "cancelled", found.due)
+
+    def _pause(self, entry: Entry, found: Found) -> Outcome:
+        if found.state == "pending":
+            terms = found.terms or Terms(Once(found.due), lateness_of(found) or Lateness(), 0)
+            entry.now = msgspec.structs.replace(found, table="standing", state="paused", terms=terms)
+            entry.note(self._now, "paused")
+        return Outcome(found.id, "paused", found.due)
+
+    def _resume(self, entry: Entry, found: Found) -> Outcome:
+        if found.state == "pending":
+            return Outcome(found.id, "unchanged", found.due, "pending")
+        entry.now = msgspec.structs.replace(found, state="pending")
+        entry.note(self._now, "resumed")
+        return Outcome(found.id, "resumed", found.due)
+
+    def _fire(self, entry: Entry, found: Found) -> Outcome:
+        if found.terms is not None and isinstance(found.terms.when, Every):
+            entry.note(self._now, "fired")
+            self._fire_extra(entry, found)
+        else:
+            self._tell_first(entry, found)
+            entry.note(self._now, "fired")
+            entry.now = msgspec.structs.replace(
+                found, table="timeline", state="pending", due=self._now, n=1, deadline=None, reason=None, terms=None
+            )
+        return Outcome(found.id, "fired", self._now)
+
+    def _fire_extra(self, entry: Entry, found: Found) -> None:
+        """One more record of a recurring schedule, which goes on unchanged."""
+        entry.now = msgspec.structs.replace(found, fires=found.fires + 1)
+        extra = msgspec.structs.replace(
+            found, table="timeline", state="pending", arrival=self._arrive(), due=self._now, n=-(found.fires + 1)
+        )
+        extra.deadline = extra.reason = extra.terms = None
+        entry.fired.append(extra)
+
+    def _too_late(self, found: Found) -> Outcome:
+        """The answer to a change of a finished schedule."""
+        match found.state:
+            case "released" | "ended" if found.flying:
+                return Outcome(found.id, "in_flight", found.due, "in_flight")
+            case "released" | "ended":
+                return Outcome(found.id, "already_released", found.due, found.state)
+            case "cancelled":
+                return Outcome(found.id, "cancelled", found.due, found.state)
+            case _:
+                return Outcome(found.id, "rejected", found.due, found.state, f"it was missed: {found.reason}")
+
+    def _unknown(self, schedule_id: str) -> Outcome:
+        return Outcome(schedule_id, "unknown", remembered_since=max(self._created, self._remembered))
+
+
+def new_id(arrival: int, add: Add) -> Add:
+    """A schedule under an id that Tidings makes."""
+    return msgspec.structs.replace(add, id=make_id(arrival, add.due, add.priority))

@@ -1,0 +1,227 @@
+"""Applying commands: new one-shots in one statement, everything else through the working set, in one transaction."""
+
+from collections.abc import Sequence
+
+import msgspec
+import psycopg
+
+from tidings import crash
+from tidings.domain.command import Add, Command, Outcome, Replace, address
+from tidings.domain.errors import KeyReused, Moved
+from tidings.domain.when import Once
+from tidings.ports import Part, Receipt, Taken
+from tidings.timeline.postgres.batch import Batch
+from tidings.timeline.postgres.changes import Changes
+from tidings.timeline.postgres.database import Connection
+from tidings.timeline.postgres.pool import Contended, Pool, rows
+from tidings.timeline.postgres.rows import key_of, way_of
+from tidings.timeline.postgres.shared import Shared
+from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
+
+TRIES_MAX = 10
+
+_encode_outcomes = msgspec.msgpack.Encoder().encode
+_decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+
+_TAKE = "SELECT topic, partition, next FROM tidings.source WHERE topic = %s AND partition = %s FOR UPDATE"
+_BEGIN = "INSERT INTO tidings.source VALUES (%s, %s, 0) ON CONFLICT DO NOTHING"
+_MOVE = "UPDATE tidings.source SET next = %s WHERE topic = %s AND partition = %s"
+_KEPT = "SELECT body, outcomes FROM tidings.receipt WHERE tenant = %s AND key = %s AND at > %s"
+_CLAIM = """
+INSERT INTO tidings.receipt AS r VALUES (%s, %s, %s, '', %s) ON CONFLICT (tenant, key)
+DO UPDATE SET body = excluded.body, outcomes = excluded.outcomes, at = excluded.at WHERE r.at <= %s RETURNING 1
+"""
+_KEEP = "UPDATE tidings.receipt SET outcomes = %s WHERE tenant = %s AND key = %s"
+
+
+class Intake:
+    """Commands in, outcomes out."""
+
+    def __init__(self, pool: Pool, shared: Shared) -> None:
+        self._pool = pool
+        self._shared = shared
+
+    async def apply(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
+    ) -> list[Outcome]:
+        """Commit all commands in order in one transaction."""
+        await self._make_names(commands)
+        crash.point("intake.begun")
+        if receipt is None and taken is None and are_new(commands):
+            outcomes = await self._schedule(commands, now)
+            if outcomes is not None:
+                return outcomes
+        for _ in range(TRIES_MAX):
+            try:
+                return await self._transact(commands, now, receipt, taken)
+            except (Quicker, Contended):
+                continue
+        return await self._transact(commands, now, receipt, taken)
+
+    async def _make_names(self, commands: Sequence[Command]) -> None:
+        """New tenants and topics are made before, in a transaction of their own."""
+        names = self._shared.names
+        seen: set[tuple[str, str]] = set()
+        for command in commands:
+            add = command.add if isinstance(command, Replace) else command
+            if isinstance(add, Add) and (add.tenant, add.topic) not in seen:
+                seen.add((add.tenant, add.topic))
+                if names.missing(add.tenant, add.topic) and names.may_open(add.tenant, add.topic):
+                    await names.make(add.tenant, add.topic)
+
+    async def _schedule(self, adds: "Sequence[Command]", now: int) -> list[Outcome] | None:
+        """New one-shots; None if an id is known, and nothing was done."""
+        arrivals = await self._shared.arrivals(len(adds))
+        batch = Batch(self._shared, [add for add in adds if isinstance(add, Add)], arrivals)
+        told = self._shared.news(batch.dues_by_way(), now)
+        async with self._pool.connection() as connection:
+            try:
+                await rows(connection, self._shared.sql["schedule"], (told, now, *batch.columns()))
+            except psycopg.errors.UniqueViolation:
+                arrivals.undo()
+                self._shared.give_back(arrivals)
+                return None
+        crash.point("intake.committed")
+        self._shared.arrived(batch.dues_by_way())
+        return batch.outcomes()
+
+    async def _transact(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
+    ) -> list[Outcome]:
+        async with self._pool.transaction() as connection:
+            if taken is not None:
+                await self._take(connection, taken.parts)
+            if receipt is not None and not await self._claim(connection, receipt, now):
+                return await self._kept(connection, receipt, now)
+            run = Run(self._shared, connection, now)
+            outcomes = await run.commands(commands)
+            if taken is not None:
+                follow = taken.follow(outcomes)
+                await self._make_names(follow)
+                await run.commands(follow)
+            await run.save()
+            if receipt is not None:
+                kept = (_encode_outcomes(outcomes), receipt.tenant, receipt.key)
+                await rows(connection, self._shared.inside(_KEEP), kept)
+            crash.point("intake.written")
+        crash.point("intake.committed")
+        await run.announce()
+        return outcomes
+
+    async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
+        """Apply commands inside a transaction of the caller's, who announces them after its commit."""
+        run = Run(self._shared, connection, now)
+        await self._make_names(commands)
+        await run.commands(commands)
+        await run.save()
+        return run
+
+    async def _take(self, connection: Connection, parts: Sequence[Part]) -> None:
+        """Move the positions of sources; `Moved` if one is not as expected."""
+        for part in sorted(parts, key=lambda each: (each.topic, each.partition)):
+            place = (part.topic, part.partition)
+            await rows(connection, self._shared.inside(_BEGIN), place)
+            ((_, _, found),) = await rows(connection, self._shared.inside(_TAKE), place)
+            if found != part.expected:
+                raise Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
+            await rows(connection, self._shared.inside(_MOVE), (part.next, *place))
+
+    async def _claim(self, connection: Connection, receipt: Receipt, now: int) -> bool:
+        """Whether an idempotency key is new, or was kept too long ago; whoever brings it again waits for us."""
+        since = now - self._shared.options.receipt_retention_us
+        claim = (receipt.tenant, receipt.key, receipt.body, now, since)
+        return bool(await rows(connection, self._shared.inside(_CLAIM), claim))
+
+    async def _kept(self, connection: Connection, receipt: Receipt, now: int) -> list[Outcome]:
+        """What was answered to an idempotency key before."""
+        since = now - self._shared.options.receipt_retention_us
+        ((body, outcomes),) = await rows(connection, self._shared.inside(_KEPT), (receipt.tenant, receipt.key, since))
+        if body != receipt.body:
+            raise KeyReused("this Idempotency-Key came before with another body: use a new key for a new request")
+        return _decode_outcomes(outcomes)
+
+
+class Run:
+    """Commands inside a transaction: what they need is loaded, what they change is saved in the end."""
+
+    def __init__(self, shared: Shared, connection: Connection, now: int) -> None:
+        self._shared = shared
+        self._connection = connection
+        self._now = now
+        self._entries: dict[bytes, Entry] = {}
+
+    async def commands(self, commands: Sequence[Command]) -> list[Outcome]:
+        """Carry them out, in order."""
+        shared = self._shared
+        keys = [_key(command) for command in commands]
+        new = {key for key in keys if key is not None} - self._entries.keys()
+        if new:
+            loader = Loader(self._connection, shared.sql, shared.lanes, "lock")
+            entries = await loader.entries(new)
+            shared.land(entries.values())
+            self._entries |= entries
+        arrivals = await shared.arrivals(len(commands))
+        remembered = self._now - shared.options.id_retention_us
+        changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created)
+        outcomes = []
+        for command, key in zip(commands, keys, strict=True):
+            if key is not None:
+                outcomes.append(changes.run(command, self._entries[key]))
+            elif isinstance(command, Add):
+                outcomes.append(changes.make(command, self._enter))
+        shared.give_back(arrivals)
+        return outcomes
+
+    def _enter(self, add: Add) -> Entry:
+        """The entry of an id that is new."""
+        key = key_of(add.tenant, add.id or "")
+        self._entries[key] = entry = Entry(key, key[0] & (self._shared.lanes - 1))
+        return entry
+
+    async def save(self) -> None:
+        """Write what has changed, and tell the owners of other lanes what is due soon."""
+        entries = list(self._entries.values())
+        await Saver(self._connection, self._shared.sql).save(entries)
+        told = self._shared.news(self._dues(), self._now)
+        if told is not None:
+            await rows(self._connection, self._shared.inside("SELECT pg_notify('tidings', %s)"), (told,))
+
+    async def announce(self) -> None:
+        """Once it is committed: our own lanes learn what is due, and what is no longer."""
+        self._shared.arrived(self._dues())
+        gone: dict[int, int] = {}
+        for entry in self._entries.values():
+            if entry.before is not None and entry.now is not entry.before and entry.before.table != "finished":
+                way = way_of(entry.before)
+                gone[way] = min(gone.get(way, entry.before.due), entry.before.due)
+        await self._shared.left(gone)
+
+    def _dues(self) -> dict[int, int]:
+        """The first due time of what was put onto each lane, for the log and for Kafka."""
+        dues: dict[int, int] = {}
+        for entry in self._entries.values():
+            waiting = list(entry.fired)
+            if entry.now is not None and entry.now is not entry.before and entry.now.state == "pending":
+                waiting.append(entry.now)
+            for found in waiting:
+                way = way_of(found)
+                dues[way] = min(dues.get(way, found.due), found.due)
+        return dues
+
+
+def _key(command: Command) -> bytes | None:
+    tenant, schedule_id = address(command)
+    return None if schedule_id is None else key_of(tenant, schedule_id)
+
+
+def are_new(commands: Sequence[Command]) -> bool:
+    """Whether all of them may be new one-shots with ids of their own."""
+    ids, nameless = set(), 0
+    for command in commands:
+        if type(command) is not Add or type(command.when) is not Once:
+            return False
+        if command.id is None:
+            nameless += 1
+        else:
+            ids.add((command.tenant, command.id))
+    return len(ids) + nameless == len(commands) > 0

@@ -1,0 +1,221 @@
+"""A lane: its release, and its outbox. Every write begins with the lane's row under our token."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from tidings import crash
+from tidings.clock import Clock
+from tidings.domain.command import Command
+from tidings.domain.destination import join, split
+from tidings.domain.errors import NotOwner
+from tidings.domain.schedule import Outgoing
+from tidings.ports import Release
+from tidings.timeline.postgres import arrays
+from tidings.timeline.postgres.heads import Head
+from tidings.timeline.postgres.intake import Intake
+from tidings.timeline.postgres.pool import Row, rows
+from tidings.timeline.postgres.recurring import Recurring
+from tidings.timeline.postgres.rows import REASONS
+from tidings.timeline.postgres.shared import Shared
+
+LOCKED_US = 2_000  # how long to leave alone what somebody is changing
+
+
+class PostgresLane:
+    """One lane, while we own it under a token."""
+
+    def __init__(self, shared: Shared, intake: Intake, number: int, token: UUID, elapsed: Callable[[], int]) -> None:
+        self.number = number
+        self.token = token
+        self.until = 0
+        self._elapsed = elapsed
+        self._shared = shared
+        self._intake = intake
+        self._log, self._kafka, self._room = shared.heads.own(number)
+        self._room_is_known = False
+        self._not_before = 0
+        self._ahead_us = 0
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether our lease has not run out by our own clock; the store may know better."""
+        return self._elapsed() < self.until
+
+    def _check(self) -> None:
+        if not self.is_ours:
+            raise NotOwner("our lease of this lane has run out")
+
+    # Release
+
+    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
+        """Move what is due; with a clock, what is due by both that clock and the store's."""
+        self._check()
+        await self._know_room()
+        log, kafka, room = self._log, self._kafka, self._room
+        news = (log.news, kafka.news)
+        given = now if clock is None else clock.now()
+        bounds = (log.low, kafka.low, room.rows, room.bytes)
+        self._room_is_known = False  # until it is known what became of this
+        crash.point("release.begun")
+        call = (self.number, self.token, given, clock is not None, rows_max, *bounds)
+        (row,) = await self._shared.pool.call(self._shared.sql["release"], call)
+        crash.point("release.committed")
+        at, late, topics, missed, size, handed, offset, outgoing, standing, due, kafka_due, taken = row
+        self._ahead_us = given - at
+        done = _Done(late or [], set(topics or ()), Counter(REASONS[reason] for reason in missed or ()), size, handed)
+        room.put(offset, [outgoing // handed] * handed if handed else [])
+        _moved(log, due, at, log.news == news[0])
+        _moved(kafka, kafka_due, at, kafka.news == news[1])
+        if standing:
+            taken += await self._release_standing(standing, at, done)
+            await self._shared.look([self.number, ~self.number])
+        self._room_is_known = True
+        following = self._next()
+        more = following is not None and following <= at
+        if more and not taken:
+            self._not_before = given + LOCKED_US
+        await self._shared.names.know(done.topics)
+        return done.release(self._shared, more=more and taken > 0)
+
+    async def _know_room(self) -> None:
+        """Count what is in the outbox, when it is not known: at the beginning, and after a release that failed."""
+        if not self._room_is_known:
+            values = (self.number, self._room.arrived)
+            self._room.begin(await self._shared.pool.read(self._shared.sql["in_outbox"], values))
+
+    async def _release_standing(self, places: Sequence[Sequence[int]], now: int, done: "_Done") -> int:
+        async with self._shared.pool.transaction() as connection:
+            ((following,),) = await rows(connection, self._shared.sql["own"], (self.number, self.token))
+            recurring = Recurring(self._shared, connection, self.number, following, now)
+            count = await recurring.release(places)
+            crash.point("release.settled")
+        done.late += recurring.lateness_us
+        done.topics |= recurring.topics
+        done.missed += recurring.missed
+        done.bytes += recurring.bytes
+        done.handed += recurring.handed
+        self._room.put(*recurring.outgoing)
+        return count
+
+    def next_due(self) -> int | None:
+        """When the next release has work to do, on the clock of whoever asks."""
+        due = self._next()
+        return None if due is None else max(due + max(0, self._ahead_us), self._not_before)
+
+    def _next(self) -> int | None:
+        """When the first is due of what may leave: what goes to Kafka only while there is room."""
+        dues = (self._log.due, self._kafka.due if self._kafka.due is not None and self._room.rows else None)
+        return min((due for due in dues if due is not None), default=None)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Have this called when something falls due earlier than was known, or there is room again."""
+        self._log.wake = self._kafka.wake = wake
+
+    # Outbox
+
+    async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
+        """Records from an offset on, without those that are kept back."""
+        found = await self._shared.pool.read(self._shared.sql["outgoing"], (self.number, offset, limit))
+        return await self._outgoing(found)
+
+    async def held_topics(self) -> set[str]:
+        """The topics of which something is kept back."""
+        found = await self._shared.pool.read(self._shared.sql["held_topics"], (self.number,))
+        return {split(name)[1] for (name,) in found}
+
+    async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
+        """Records of a topic that are kept back."""
+        values = (self.number, limit, join("kafka", topic), limit)
+        return await self._outgoing(await self._shared.pool.read(self._shared.sql["held"], values))
+
+    async def _outgoing(self, found: list[Row]) -> list[Outgoing]:
+        names = self._shared.names
+        await names.know({row[1] for row in found})
+        records = []
+        for offset, topic, schedule_id, generation, n, due, released, message, final in found:
+            tenant, destination = names.destination(topic)
+            name = split(destination)[1]
+            records.append(Outgoing(offset, tenant, name, schedule_id, generation, n, due, released, message, final))
+        return records
+
+    async def outbox(self) -> tuple[int, int]:
+        """The first offset that is kept, and the next that will be given."""
+        ((first, following),) = await self._shared.pool.read(self._shared.sql["span"], (self.number,))
+        return first, following
+
+    def shut(self, is_shut: bool) -> None:
+        """Take nothing more for Kafka, or again."""
+        if self._room.shut(is_shut):
+            self._kafka.wake()
+
+    def arrived(self, offset: int) -> None:
+        """Everything before this offset is on Kafka."""
+        if self._room.arrive(offset):
+            self._kafka.wake()
+
+    async def settle(self, offset: int) -> None:
+        """The same, durably, slice by slice."""
+        while True:
+            self._check()
+            answer = await self._shared.pool.call(self._shared.sql["settle"], (offset, self.number, self.token))
+            if not answer:
+                raise NotOwner("another node owns this lane")
+            first, following = answer[0]
+            self.arrived(first)
+            if first >= min(offset, following):
+                return
+
+    async def hold(self, offsets: Sequence[int], reason: str) -> None:
+        """Keep records back."""
+        await self._write("hold", reason, self.number, arrays.int8s(offsets))
+        self._room.leave(offsets)
+        self._kafka.wake()
+
+    async def free(self, offsets: Sequence[int]) -> None:
+        """They are on Kafka."""
+        await self._write("free", self.number, arrays.int8s(offsets))
+
+    async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
+        """A record that was kept back is missed; what tells of it is part of that."""
+        sql = self._shared.sql
+        async with self._shared.pool.transaction() as connection:
+            await rows(connection, sql["own"], (self.number, self.token))
+            await rows(connection, sql["miss"], (REASONS.index(reason), now, self.number, offset))
+            await rows(connection, sql["free"], (self.number, arrays.int8s([offset])))
+            run = await self._intake.inside(connection, instead, now)
+        await run.announce()
+
+    async def confirm(self) -> None:
+        """Raise `NotOwner` unless the lane is ours."""
+        if not await self._shared.pool.read(self._shared.sql["confirm"], (self.number, self.token)):
+            raise NotOwner("another node owns this lane")
+
+    async def _write(self, name: str, *values: object) -> None:
+        async with self._shared.pool.transaction() as connection:
+            await rows(connection, self._shared.sql["own"], (self.number, self.token))
+            await rows(connection, self._shared.sql[name], values)
+
+
+def _moved(head: Head, due: int | None, at: int, undisturbed: bool) -> None:
+    """What is due next on a way; what came while we released may be missing in the answer."""
+    if undisturbed:
+        head.due = due
+        head.low = at if due is None else min(due, at)
+    elif due is not None:
+        head.offer(due)
+
+
+class _Done:
+    """What a release did, while it is being gathered."""
+
+    def __init__(self, late: list[int], topics: set[int], missed: Counter[str], size: int, handed: int) -> None:
+        self.late = late
+        self.topics = topics
+        self.missed = missed
+        self.bytes = size
+        self.handed = handed
+
+    def release(self, shared: Shared, *, more: bool) -> Release:
+        topics = frozenset(shared.names.destination(topic) for topic in self.topics)
+        return Release(self.late, topics, dict(self.missed), more, self.bytes, self.handed)

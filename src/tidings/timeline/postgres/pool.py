@@ -1,0 +1,182 @@
+"""Connections: opened when needed, kept for the next call, thrown away when broken. No call relies on its session."""
+
+import asyncio
+import contextlib
+import select
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from tidings.domain.errors import NotOwner, StoreError, TidingsError
+from tidings.timeline.postgres.arrays import register
+from tidings.timeline.postgres.database import Connection
+
+CONNECTIONS_MAX = 24
+CONNECT_S_MAX = 5
+STATEMENT_MS = 10_000
+LOCK_MS = 2_000
+IDLE_MS = 5_000
+
+# Where the server is reached directly, these hold for every call. PgBouncer refuses them: there a call's own settings
+# and those of the role (ALTER ROLE ... SET statement_timeout) count.
+_OPTIONS = (
+    f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={LOCK_MS} -c idle_in_transaction_session_timeout={IDLE_MS}"
+    " -c jit=off"
+)
+_PATIENT = "-c statement_timeout=0"
+_LIMITS = (
+    f"SET LOCAL statement_timeout = {STATEMENT_MS}; SET LOCAL lock_timeout = {LOCK_MS};"
+    f" SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; SET LOCAL enable_seqscan = off"
+)
+_ALIVE: dict[str, Any] = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+LOST = (
+    "the connection to PostgreSQL was lost before the answer: whether the changes were made is not known."
+    " Send them again: with an id, or an idempotency key, nothing is done twice"
+)
+
+NOT_OWNER = "TD002"
+_ENDS = {"08", "080", "57P", "25P"}  # of states of SQL: those in which a connection has ended
+
+Row = tuple[Any, ...]
+Values = Sequence[object] | Mapping[str, object]
+
+
+class Lost(StoreError):
+    """The connection ended in the midst of a call."""
+
+
+class Contended(StoreError):
+    """Two transactions stood in each other's way, and this one gave way: nothing was changed, try again."""
+
+
+class Pool:
+    """Hands out connections, at most so many at a time."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._idle: list[Connection] = []
+        self._free = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._closed = False
+        self._takes_options = True
+
+    async def open(self, *, patient: bool = False) -> Connection:
+        """A connection of one's own, in which every statement commits by itself; a patient one waits without end."""
+        try:
+            connection = await self._connect(_PATIENT if patient else _OPTIONS)
+        except psycopg.Error as error:
+            raise StoreError(f"PostgreSQL cannot be reached: {_brief(error)}") from None
+        register(connection)
+        return connection
+
+    async def _connect(self, options: str) -> Connection:
+        more: dict[str, Any] = {"options": options} if self._takes_options else {}
+        try:
+            return await AsyncConnection.connect(
+                self._dsn, autocommit=True, prepare_threshold=None, connect_timeout=CONNECT_S_MAX, **_ALIVE, **more
+            )
+        except psycopg.OperationalError as error:
+            if not self._takes_options or "unsupported startup parameter" not in str(error):
+                raise
+            self._takes_options = False
+            return await self._connect(options)
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection for a short while. Errors of the database become ours."""
+        async with self._free:
+            connection = await self._take()
+            try:
+                yield connection
+            except psycopg.Error as error:
+                raise explained(error) from error
+            finally:
+                await self._give_back(connection)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A transaction that nothing can hold open for long."""
+        async with self.connection() as connection, connection.transaction():
+            await connection.execute(_LIMITS)
+            yield connection
+
+    async def call(self, statement: str, values: Values = ()) -> list[Row]:
+        """One statement in one round trip, its COMMIT included."""
+        async with self.connection() as connection:
+            return await rows(connection, statement, values)
+
+    async def read(self, statement: str, values: Values = ()) -> list[Row]:
+        """The same for what may be done again if the connection is lost."""
+        try:
+            return await self.call(statement, values)
+        except Lost:
+            return await self.call(statement, values)
+
+    async def _take(self) -> Connection:
+        if self._closed:
+            raise StoreError("the store is closed")
+        while self._idle:
+            connection = self._idle.pop()
+            if _is_sound(connection):
+                return connection
+            await connection.close()
+        return await self.open()
+
+    async def _give_back(self, connection: Connection) -> None:
+        idle = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if idle and not connection.closed and not self._closed:
+            self._idle.append(connection)
+        else:
+            await connection.close()
+
+    async def close(self) -> None:
+        """End all that are not in use; those in use end when they come back."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()
+
+
+async def rows(connection: Connection, statement: str, values: Values = ()) -> list[Row]:
+    """What a statement answers; nothing if it has no rows."""
+    cursor = await connection.execute(statement.encode(), values, binary=True)
+    return await cursor.fetchall() if cursor.description else []
+
+
+def explained(error: psycopg.Error) -> TidingsError:
+    """What went wrong, and what to do."""
+    if error.sqlstate == NOT_OWNER:
+        return NotOwner("another node owns this lane")
+    if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
+        return Contended("PostgreSQL found this call in the way of another: try again")
+    if isinstance(error, psycopg.errors.DiskFull):
+        return StoreError("PostgreSQL's disk is full: nothing was changed. Free some space; Tidings goes on by itself")
+    if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
+        return StoreError(f"PostgreSQL took too long and nothing was changed: {_brief(error)}")
+    if isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate.startswith(("57P", "08", "25P"))
+    ):
+        return Lost(LOST)
+    return StoreError(f"PostgreSQL refused: {_brief(error)}")
+
+
+def _brief(error: psycopg.Error) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _is_sound(connection: Connection) -> bool:
+    """Whether nothing has happened to it while it was idle: what can be read then is its end."""
+    if connection.closed:
+        return False
+    try:
+        readable, _, _ = select.select([connection.fileno()], [], [], 0)
+    except (OSError, ValueError, psycopg.Error):
+        return False
+    return not readable

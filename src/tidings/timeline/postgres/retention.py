@@ -1,0 +1,72 @@
+"""Retention: what is old enough is forgotten, in slices that nobody notices."""
+
+from collections.abc import Sequence
+
+from tidings import crash
+from tidings.timeline.postgres.lane import PostgresLane
+from tidings.timeline.postgres.shared import Shared
+
+SLICE_ROWS = 1_000
+SLICE_PAGES = 64
+PAUSE_US = 1_000_000
+NO_BOUND = 1 << 62
+BEFORE_ALL = -1
+
+_TRIM = "SELECT * FROM tidings.trim(%s, %s, %s, %s, %s, %s)"
+_FORGET = "SELECT * FROM tidings.forget(%s, %s, %s)"
+_RECEIPTS = """
+WITH gone AS (
+    DELETE FROM tidings.receipt WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM tidings.receipt WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
+
+class Retention:
+    """Each lane's owner trims its part of the log; whoever owns the first lane forgets for all."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._next = 0
+        self._after: dict[int, int] = {}
+        self._page = 0
+        self._swept = False
+
+    async def trim(self, lanes: Sequence[PostgresLane], now: int) -> bool:
+        """One slice of each kind at most once a second; True if there is more."""
+        if now < self._next <= now + PAUSE_US:
+            return False
+        more = False
+        for lane in lanes:
+            more = await self._trim_log(lane, now) or more
+            if lane.number == 0:
+                more = await self._forget(now) or more
+        crash.point("trim.written")
+        self._next = now if more else now + PAUSE_US
+        return more
+
+    async def _trim_log(self, lane: PostgresLane, now: int) -> bool:
+        options = self._shared.options
+        oldest = -NO_BOUND if options.retention_us is None else now - options.retention_us
+        size = NO_BOUND if options.retention_bytes is None else options.retention_bytes // self._shared.lanes
+        after = self._after.get(lane.number, BEFORE_ALL)
+        values = (lane.number, lane.token, oldest, size, after, SLICE_ROWS)
+        ((last, more),) = await self._shared.pool.call(self._shared.inside(_TRIM), values)
+        if not more:
+            self._after[lane.number] = BEFORE_ALL if last is None else last
+        return bool(more) or last is not None
+
+    async def _forget(self, now: int) -> bool:
+        """Some pages of finished schedules; where a round finds something, it is ended at once."""
+        options = self._shared.options
+        pool, inside = self._shared.pool, self._shared.inside
+        values = (now - options.id_retention_us, self._page, SLICE_PAGES)
+        ((forgotten, pages),) = await pool.call(inside(_FORGET), values)
+        self._swept = self._swept or forgotten > 0
+        self._page += SLICE_PAGES
+        more = self._swept
+        if self._page >= pages:
+            self._page, self._swept, more = 0, False, False
+        ((gone,),) = await pool.call(inside(_RECEIPTS), (now - options.receipt_retention_us, SLICE_ROWS))
+        return more or gone == SLICE_ROWS

@@ -1,0 +1,111 @@
+-- What readers see. Conditions that were not asked for are NULL; lists are in order of (due, arrival).
+
+-- name: page_pending
+-- Pending schedules of some streams; a row with n = 0 stands for the standing schedule of its arrival.
+SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
+    t.labels, t.message, t.deadline, t.reason
+FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN generate_series(0, %(lanes)s::int - 1) AS l(lane)
+CROSS JOIN LATERAL (
+    SELECT * FROM tidings.timeline t
+    WHERE t.lane = l.lane AND t.slot = s.stream %% 1536 AND (t.due, t.arrival) > (%(due)s, %(arrival)s)
+      AND t.due < %(until)s AND t.stream = s.stream AND t.n >= 0
+      AND (%(topics)s::int[] IS NULL OR t.topic = ANY (%(topics)s::int[]))
+      AND (%(prefix)s::text IS NULL OR starts_with(t.id, %(prefix)s::text))
+      AND (%(label)s::text IS NULL OR t.n = 0 OR t.labels::jsonb ->> %(label)s::text = %(value)s::text)
+    ORDER BY t.due, t.arrival LIMIT %(limit)s
+) t
+ORDER BY t.due, t.arrival LIMIT %(limit)s;
+
+-- name: page_paused
+-- Paused schedules of some streams.
+SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
+    t.labels, t.message, t.state, t.fires, t.released, t.terms
+FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN LATERAL (
+    SELECT * FROM tidings.standing t
+    WHERE t.stream = s.stream AND t.state = 'paused' AND (t.due, t.arrival) > (%(due)s, %(arrival)s)
+      AND t.due < %(until)s
+      AND (%(topics)s::int[] IS NULL OR t.topic = ANY (%(topics)s::int[]))
+      AND (%(prefix)s::text IS NULL OR starts_with(t.id, %(prefix)s::text))
+      AND (%(label)s::text IS NULL OR t.labels::jsonb ->> %(label)s::text = %(value)s::text)
+    ORDER BY t.due, t.arrival LIMIT %(limit)s
+) t
+ORDER BY t.due, t.arrival LIMIT %(limit)s;
+
+-- name: page_finished
+-- Finished schedules of some streams that are still remembered.
+SELECT f.arrival, f.due, f.lane, f.stream, f.topic, f.part, f.generation, f.n, f.accepted, uuid_send(f.content), f.id,
+    f.labels, f.state, f.reason, f.at, f.position, f.beyond, f.held
+FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN LATERAL (
+    SELECT f.*, f.part < 0 AND f.position >= l.outbox_first AS beyond, h.reason AS held FROM tidings.finished f
+    LEFT JOIN tidings.lane l ON f.part < 0 AND l.lane = f.lane
+    LEFT JOIN tidings.held h ON f.part < 0 AND h.lane = f.lane AND h."offset" = f.position
+    WHERE f.stream = s.stream AND (f.due, f.arrival) > (%(due)s, %(arrival)s) AND f.due < %(until)s
+      AND f.at > %(remembered)s
+      AND (%(state)s::int IS NULL OR f.state = %(state)s::int)
+      AND (%(flying)s::boolean IS NULL OR %(flying)s::boolean = (f.part < 0 AND coalesce(
+          h.reason IS NOT NULL OR f.position >= greatest(l.outbox_first, (%(arrived)s::bigint[])[f.lane + 1]), false)))
+      AND (%(topics)s::int[] IS NULL OR f.topic = ANY (%(topics)s::int[]))
+      AND (%(prefix)s::text IS NULL OR starts_with(f.id, %(prefix)s::text))
+      AND (%(label)s::text IS NULL OR f.labels::jsonb ->> %(label)s::text = %(value)s::text)
+    ORDER BY f.due, f.arrival LIMIT %(limit)s
+) f
+ORDER BY f.due, f.arrival LIMIT %(limit)s;
+
+-- name: forecast
+-- Pending by step of time, for some streams.
+SELECT t.due / %(width)s, count(*)
+FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN generate_series(0, %(lanes)s::int - 1) AS l(lane)
+JOIN tidings.timeline t ON t.lane = l.lane AND t.slot = s.stream %% 1536 AND t.stream = s.stream
+WHERE t.due >= %(start)s AND t.due < %(end)s AND t.n >= 0
+GROUP BY 1 ORDER BY 1 LIMIT %(limit)s;
+
+-- name: history
+-- What was written down of a schedule.
+SELECT at, event, occurrence, due, reason, count FROM tidings.history WHERE key = %s::uuid ORDER BY entry;
+
+-- name: pending
+-- How many are pending, counted up to a bound, beyond it as the statistics have it.
+SELECT counted.rows - (SELECT count(*) FROM tidings.fired), (
+    SELECT reltuples::bigint FROM pg_class WHERE oid = 'tidings.timeline'::regclass
+) FROM (SELECT count(*) AS rows FROM (SELECT 1 FROM tidings.timeline LIMIT %s) AS first) AS counted;
+
+-- name: overdue
+-- How many are due and have not left, counted up to a bound in each slot.
+SELECT count(*) FROM generate_series(0, %s::int - 1) AS l(lane) CROSS JOIN generate_series(0, tidings.slots() - 1) AS s(slot)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM tidings.timeline t WHERE t.lane = l.lane AND t.slot = s.slot AND t.due <= %s LIMIT %s
+) t;
+
+-- name: size
+-- What the store takes on disk.
+SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r';
+
+-- name: message
+-- The message of a released one-shot, while its record is kept.
+SELECT message FROM tidings.log WHERE topic = %s AND part = %s AND "offset" = %s;
+
+-- name: message_out
+-- The same while it is in the outbox.
+SELECT message FROM tidings.outbox WHERE lane = %s AND "offset" = %s;
+
+-- name: topics
+-- A tenant's topics that ever held a record, by name: the ends of each partition.
+SELECT t.name, array_agg(p.first ORDER BY p.part), array_agg(p.next ORDER BY p.part), sum(p.bytes)::bigint
+FROM tidings.topic t JOIN tidings.partition p ON p.topic = t.topic
+WHERE t.tenant = (SELECT tenant FROM tidings.tenant WHERE name = %s) AND (%s::text IS NULL OR t.name = %s::text)
+GROUP BY t.topic, t.name ORDER BY t.name;
+
+-- name: read
+-- Records of one partition from an offset on.
+SELECT l.part, l."offset", l.id, l.generation, l.n, l.due, l.released, l.message, l.final
+FROM tidings.log l WHERE l.topic = %s AND l.part = %s AND l."offset" >= %s ORDER BY l."offset" LIMIT %s;
+
+-- name: committed
+-- Where a group stands.
+SELECT part, next FROM tidings.committed WHERE topic = %s AND name = %s;
+
+-- name: commit
+-- Keep where a group stands.
+INSERT INTO tidings.committed (topic, name, part, next) SELECT %s, %s, part, next FROM unnest(%s, %s) AS p(part, next)
+ON CONFLICT (topic, name, part) DO UPDATE SET next = excluded.next;

@@ -1,0 +1,122 @@
+-- The schedules that a transaction works on: read under locks, and written back in bulk.
+
+-- name: lock
+-- Who changes an id locks it here first, in one order.
+SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = ANY (%s) ORDER BY key FOR UPDATE;
+
+-- name: lock_free
+-- The same of those that nobody else has locked.
+SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = ANY (%s) ORDER BY key FOR UPDATE SKIP LOCKED;
+
+-- name: places
+-- Where ids lie, for readers.
+SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = ANY (%s);
+
+-- name: timeline
+-- Pending one-shots by their places; waits for a release that has one of them.
+SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
+    t.labels, t.message, t.deadline, t.reason
+FROM unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)
+JOIN tidings.timeline t ON t.lane = p.lane AND t.slot = p.slot AND t.due = p.due AND t.arrival = p.arrival
+WHERE t.n > 0
+FOR UPDATE OF t;
+
+-- name: timeline_seen
+-- The same for readers.
+SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
+    t.labels, t.message, t.deadline, t.reason
+FROM unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)
+JOIN tidings.timeline t ON t.lane = p.lane AND t.slot = p.slot AND t.due = p.due AND t.arrival = p.arrival
+WHERE t.n > 0;
+
+-- name: standing
+-- Recurring and paused schedules by arrival.
+SELECT arrival, due, lane, stream, topic, part, generation, n, accepted, uuid_send(content), id, labels, message, state,
+    fires, released, terms
+FROM tidings.standing WHERE arrival = ANY (%s);
+
+-- name: finished
+-- Finished schedules by their places, and whether they are on their way to Kafka.
+SELECT f.arrival, f.due, f.lane, f.stream, f.topic, f.part, f.generation, f.n, f.accepted, uuid_send(f.content), f.id,
+    f.labels, f.state, f.reason, f.at, f.position, f.position >= l.outbox_first, h.reason
+FROM unnest(%s, %s, %s) AS p(stream, due, arrival)
+JOIN tidings.finished f ON f.stream = p.stream AND f.due = p.due AND f.arrival = p.arrival
+LEFT JOIN tidings.lane l ON f.part < 0 AND l.lane = f.lane
+LEFT JOIN tidings.held h ON f.part < 0 AND h.lane = f.lane AND h."offset" = f.position;
+
+-- name: register
+-- Ids that are new; fewer rows than ids: somebody else was quicker with one of them.
+INSERT INTO tidings.registry (key, due, arrival, stream)
+SELECT * FROM unnest(%s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1;
+
+-- name: move
+-- Ids whose newest schedule lies elsewhere now.
+UPDATE tidings.registry r SET due = p.due, arrival = p.arrival, stream = p.stream
+FROM unnest(%s, %s, %s, %s) AS p(key, due, arrival, stream) WHERE r.key = p.key;
+
+-- name: leave
+-- Take rows off the timeline.
+DELETE FROM tidings.timeline t USING unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)
+WHERE t.lane = p.lane AND t.slot = p.slot AND t.due = p.due AND t.arrival = p.arrival;
+
+-- name: wait
+-- Put rows onto the timeline.
+INSERT INTO tidings.timeline (due, arrival, accepted, content, stream, topic, generation, n, lane, slot, part, reason, id,
+    message, deadline, labels)
+SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
+
+-- name: drop_standing
+-- They stand no longer.
+DELETE FROM tidings.standing WHERE arrival = ANY (%s);
+
+-- name: stand
+-- Recurring and paused schedules, new or changed.
+INSERT INTO tidings.standing AS s (arrival, due, accepted, content, stream, topic, generation, n, fires, released, lane, part,
+    state, id, message, terms, labels)
+SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (arrival) DO UPDATE SET due = excluded.due, n = excluded.n, fires = excluded.fires,
+    released = excluded.released, state = excluded.state, terms = excluded.terms;
+
+-- name: forget
+-- Finished schedules whose ids begin a new life.
+DELETE FROM tidings.finished f USING unnest(%s, %s, %s) AS p(stream, due, arrival)
+WHERE f.stream = p.stream AND f.due = p.due AND f.arrival = p.arrival;
+
+-- name: finish
+-- Remember how schedules ended.
+INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state, reason,
+    id, position, labels)
+SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
+
+-- name: note
+-- Lines of histories, in order.
+INSERT INTO tidings.history (key, at, event, occurrence, due, reason, count)
+SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s);
+
+-- name: trim_notes
+-- Of long histories the latest lines are kept.
+DELETE FROM tidings.history h USING unnest(%s) AS k(key)
+WHERE h.key = k.key AND h.entry < (
+    SELECT min(entry) FROM (SELECT entry FROM tidings.history l WHERE l.key = k.key ORDER BY entry DESC LIMIT 100) AS latest
+);
+
+-- name: fire
+-- Extra records, and whose they are.
+INSERT INTO tidings.fired (schedule, due, arrival) SELECT * FROM unnest(%s, %s, %s);
+
+-- name: drop_fired
+-- What was fired by hand and has not left goes with its schedule.
+DELETE FROM tidings.fired WHERE schedule = ANY (%s) RETURNING schedule, due, arrival;
+
+-- name: extras
+-- Rows of standing schedules on the timeline by their places: pointers and what was fired by hand.
+SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
+    t.labels, t.message, t.deadline, t.reason
+FROM unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)
+JOIN tidings.timeline t ON t.lane = p.lane AND t.slot = p.slot AND t.due = p.due AND t.arrival = p.arrival
+WHERE t.n <= 0;
+
+-- name: left_fired
+-- Extra records that have left.
+DELETE FROM tidings.fired f USING unnest(%s, %s) AS p(schedule, arrival)
+WHERE f.schedule = p.schedule AND f.arrival = p.arrival;

@@ -1,0 +1,200 @@
+"""The PostgreSQL store: the verbs of the ports over one database, whose lanes a fleet of nodes shares."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from tidings.clock import Clock, SystemClock
+from tidings.domain.command import Command, Outcome
+from tidings.domain.errors import Invalid, StoreError
+from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, Count, Receipt, Taken
+from tidings.timeline.postgres import reading
+from tidings.timeline.postgres.database import check_schema, inside, prepare
+from tidings.timeline.postgres.intake import Intake
+from tidings.timeline.postgres.lane import PostgresLane
+from tidings.timeline.postgres.pool import Pool, rows
+from tidings.timeline.postgres.reading import Reading
+from tidings.timeline.postgres.retention import Retention
+from tidings.timeline.postgres.shared import Options, Shared
+from tidings.timeline.postgres.vacuum import Vacuum
+from tidings.timeline.postgres.watch import Watch
+
+_META = "SELECT lanes, partitions, created, identity FROM tidings.meta"
+_ADD_KEY = "INSERT INTO tidings.api_key VALUES (%s, %s, %s, %s, %s) ON CONFLICT (name) DO NOTHING RETURNING 1"
+_KEYS = "SELECT name, tenant, digest, admin, created FROM tidings.api_key ORDER BY name"
+_REVOKE_KEY = "DELETE FROM tidings.api_key WHERE name = %s RETURNING 1"
+
+
+class PostgresStore:
+    """One schema of a database. Any node takes changes and answers readers; each lane is released by its owner."""
+
+    intakes_max = 3
+
+    def __init__(self, pool: Pool, shared: Shared, clock: Clock) -> None:
+        self._pool = pool
+        self._shared = shared
+        self._clock = clock
+        self._intake = Intake(pool, shared)
+        self._reading = Reading(shared)
+        self._retention = Retention(shared)
+        self._lanes: dict[int, PostgresLane] = {}
+        self._node = uuid4()
+        self._name = shared.options.node or f"{socket.gethostname()}:{os.getpid()}"
+        self._free: Callable[[], None] = _nobody
+        self._watch = Watch(shared, clock, self._node.hex, self._lanes_are_free)
+        self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
+        self._acquiring = asyncio.Lock()
+        self.partitions = shared.partitions
+
+    @classmethod
+    async def open(cls, dsn: str, clock: Clock | None = None, **options: Any) -> "PostgresStore":
+        """Open a store, made if it is not there. Options are those of `Options`."""
+        chosen = msgspec.convert(options, Options)
+        schema = check_schema(chosen.schema)
+        pool = Pool(dsn)
+        try:
+            async with pool.connection() as connection:
+                await prepare(connection, schema, chosen.lanes, chosen.partitions, chosen.created)
+                ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
+            shared = Shared(pool, chosen, lanes, partitions, created, identity)
+            await shared.names.load()
+        except BaseException:
+            await pool.close()
+            raise
+        store = cls(pool, shared, clock or SystemClock())
+        store._watch.start()
+        store._vacuum.start()
+        return store
+
+    async def close(self) -> None:
+        """Hand over our lanes and end every connection."""
+        await self._watch.stop()
+        await self._vacuum.stop()
+        if self._lanes:
+            with contextlib.suppress(StoreError):  # then the leases run out by themselves
+                await self.resign()
+        await self._pool.close()
+
+    @property
+    def identity(self) -> str:
+        return self._shared.identity
+
+    # Timeline
+
+    def apply(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
+    ) -> Awaitable[list[Outcome]]:
+        return asyncio.ensure_future(self._intake.apply(commands, now, receipt, taken))
+
+    async def positions(self) -> dict[tuple[str, int], int]:
+        found = await self._pool.read(self._shared.inside("SELECT topic, partition, next FROM tidings.source"))
+        return {(topic, partition): following for topic, partition, following in found}
+
+    async def tend(self, now: int) -> bool:
+        return await self._retention.trim(self.lanes(), now)
+
+    # Reading
+
+    async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
+        return await self._reading.find(tenant, schedule_id, now)
+
+    async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
+        return await self._reading.history(tenant, schedule_id, now)
+
+    async def page(self, tenant: str, query: Query, now: int) -> Page:
+        return await self._reading.page(tenant, query, now)
+
+    async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
+        return await self._reading.forecast(tenant, start, end, width_us)
+
+    async def count(self, now: int) -> Count:
+        return await self._reading.count(now)
+
+    # Log
+
+    async def topics(self, tenant: str) -> list[Topic]:
+        return reading.on_log(await self._reading.topics(tenant))
+
+    async def topic(self, tenant: str, name: str) -> Topic | None:
+        found = await self._reading.topics(tenant, name)
+        return found[0] if found else None
+
+    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+        return await self._reading.read(tenant, topic, partition, offset, limit)
+
+    async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
+        return await self._reading.committed(tenant, topic, group)
+
+    async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+        await self._reading.commit(tenant, topic, group, offsets)
+
+    # Keys
+
+    async def keys(self) -> list[ApiKey]:
+        return [ApiKey(*row) for row in await self._pool.read(self._shared.inside(_KEYS))]
+
+    async def add_key(self, key: ApiKey) -> None:
+        row = (key.name, key.tenant, key.digest, key.admin, key.created)
+        if not await self._pool.call(self._shared.inside(_ADD_KEY), row):
+            raise Invalid("name", f"there is a key named {key.name} already: revoke it or use another name")
+
+    async def revoke_key(self, name: str) -> bool:
+        return bool(await self._pool.call(self._shared.inside(_REVOKE_KEY), (name,)))
+
+    # Ownership
+
+    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+        async with self._acquiring:
+            values = (self._node, self._name, lease_us)
+            owned = await self._pool.call(self._shared.sql["acquire"], values)
+            new = self._own(owned, elapsed + lease_us)
+            if new:
+                await self._shared.look([way for number in new for way in (number, ~number)], whole=True)
+        return bool(self.lanes())
+
+    def _own(self, owned: list[tuple[Any, ...]], until: int) -> list[int]:
+        """Note which lanes are ours and until when; answers those that were not before."""
+        new = []
+        for number in self._lanes.keys() - {number for number, *_ in owned}:
+            self._disown(number)
+        for number, token, first, _ in owned:
+            lane = self._lanes.get(number)
+            if lane is None or lane.token != token:
+                self._disown(number)
+                lane = PostgresLane(self._shared, self._intake, number, token, self._clock.elapsed)
+                lane.arrived(first)
+                self._lanes[number] = lane
+                new.append(number)
+            lane.until = until
+        return new
+
+    def _disown(self, number: int) -> None:
+        self._lanes.pop(number, None)
+        self._shared.heads.disown(number)
+
+    def lanes(self) -> Sequence[PostgresLane]:
+        """Those whose lease has not run out by our own clock, counted from before it was asked for."""
+        return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
+
+    def on_free(self, call: Callable[[], None]) -> None:
+        """Have this called when another node has handed lanes over."""
+        self._free = call
+
+    def _lanes_are_free(self) -> None:
+        self._free()
+
+    async def resign(self) -> None:
+        for number in list(self._lanes):
+            self._disown(number)
+        await self._pool.call(self._shared.sql["resign"], (self._node,))
+
+
+def _nobody() -> None:
+    """Nobody waits for lanes."""

@@ -1,0 +1,93 @@
+"""Watching for what other nodes do: they tell it by NOTIFY, which is a hint; the lanes' heads are polled besides.
+
+A heartbeat through NOTIFY shows whether hints reach us. While it is missing, as behind PgBouncer, we poll often.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import psycopg
+
+from tidings.clock import Clock
+from tidings.domain.errors import StoreError
+from tidings.timeline.postgres.shared import Shared
+
+POLL_S = 0.25
+POLL_OFTEN_S = 0.02
+BEAT_US = 1_000_000
+BEAT_MISSING_US = 2_500_000
+RETRY_S = 0.5
+SWEEP_POLLS = 4  # every so many polls the whole of a lane is looked at, not only what lies above its low-water mark
+DUTY = 10  # a poll that took long is not followed by another at once
+
+
+class Watch:
+    """Runs from the opening of a store to its close."""
+
+    def __init__(self, shared: Shared, clock: Clock, node: str, free: Callable[[], None]) -> None:
+        self._shared = shared
+        self._clock = clock
+        self._beat = f"beat {node}"
+        self._free = free
+        self._heard = self._sent = clock.elapsed()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def hears(self) -> bool:
+        """Whether what is told reaches us."""
+        return self._clock.elapsed() - self._heard < BEAT_MISSING_US
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._listen(), name="tidings-listen"),
+            asyncio.create_task(self._poll(), name="tidings-poll"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _listen(self) -> None:
+        """One connection of its own, opened again whenever it is lost."""
+        while True:
+            with contextlib.suppress(StoreError, psycopg.Error, OSError):
+                connection = await self._shared.pool.open()
+                try:
+                    await connection.execute(f"LISTEN {self._shared.options.schema}".encode())
+                    async for told in connection.notifies():
+                        self._hear(told.payload)
+                finally:
+                    await connection.close()
+            await asyncio.sleep(RETRY_S)
+
+    def _hear(self, told: str) -> None:
+        kind, _, rest = told.partition(" ")
+        if told == self._beat:
+            self._heard = self._clock.elapsed()
+        elif kind == "due":
+            for each in rest.split():
+                way, _, due = each.partition(":")
+                self._shared.heads.offer(int(way), int(due))
+        elif kind == "free":
+            self._free()
+
+    async def _poll(self) -> None:
+        polls = 0
+        while True:
+            begun = self._clock.elapsed()
+            with contextlib.suppress(StoreError):
+                await self._send_beat()
+                polls += 1
+                await self._shared.look(self._shared.heads.ways, whole=polls % SWEEP_POLLS == 0)
+            took_s = (self._clock.elapsed() - begun) / 1_000_000
+            await asyncio.sleep(max(POLL_S if self.hears else POLL_OFTEN_S, took_s * DUTY))
+
+    async def _send_beat(self) -> None:
+        now = self._clock.elapsed()
+        if now - self._sent >= BEAT_US:
+            self._sent = now
+            await self._shared.pool.call("SELECT pg_notify(%s, %s)", (self._shared.options.schema, self._beat))

@@ -1,0 +1,98 @@
+"""What is due and not yet on Kafka: nobody can take it back, and it says why where it is kept back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.edges.http.site import Site, serving
+from tidings.__main__ import NodeHooks
+from tidings.edges.cli.main import main
+from tidings.engine import Settings
+from tidings.timeline.memory import MemoryStore
+from tidings.timeline.sqlite.store import SqliteStore
+
+WHY = "there is no such topic on Kafka: make it"
+OTHER = {"topic": "orders", "value": "other"}
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def flying(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    """A server that releases to Kafka, where nobody forwards: `one` is in flight for good."""
+    store = MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "tidings.db")
+    async with serving(store, settings=Settings(bus="kafka")) as site:
+        await site.add(id="one", topic="orders", at="+0.01s", value="v")
+        await site.state_of("one", "in_flight")
+        yield site
+
+
+async def hold(site: Site) -> None:
+    (lane,) = site.engine.store.lanes()
+    await lane.hold([record.offset for record in await lane.outgoing(0, 10)], WHY)
+
+
+async def command(site: Site, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code = await asyncio.to_thread(main, [*argv, "--url", site.url], NodeHooks())
+    return code, "".join(capsys.readouterr())
+
+
+CHANGES = [
+    ("DELETE", "/v1/schedules/one", None),
+    ("POST", "/v1/schedules/one/pause", None),
+    ("PUT", "/v1/schedules/one", OTHER),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "document"), CHANGES, ids=["cancel", "pause", "replace"])
+async def test_a_change_tells_why_it_is_kept_back(
+    flying: Site, method: str, path: str, document: dict[str, str] | None
+) -> None:
+    under_way = (await flying.call(method, path, document)).problem
+    assert (under_way["status"], under_way["outcome"]) == (409, "in_flight")
+    assert "reason" not in under_way
+    assert "on its way to Kafka" in under_way["detail"]
+    await hold(flying)
+    kept = (await flying.call(method, path, document)).problem
+    assert (kept["outcome"], kept["reason"]) == ("in_flight", WHY)
+    assert kept["detail"].endswith(f"kept back for now: {WHY}")
+
+
+async def test_explain_says_why_and_nothing_false(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = await command(flying, capsys, "explain", "one")
+    assert code == 0
+    assert text.splitlines()[0] == "one in_flight"
+    assert "released" not in text, "it has left the timeline and is not on Kafka"
+    await hold(flying)
+    code, text = await command(flying, capsys, "explain", "one")
+    assert text.splitlines()[0] == f"one in_flight, kept back: {WHY}"
+    explained = (await flying.call("GET", "/v1/schedules/one/explain")).document
+    assert (explained["reason"], [event["event"] for event in explained["history"]]) == (WHY, ["accepted"])
+
+
+async def test_the_command_line_tells_it_in_its_own_words(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = await command(flying, capsys, "cancel", "one")
+    assert code == 4
+    assert "explain` shows how it stands" in text
+    await hold(flying)
+    code, text = await command(flying, capsys, "cancel", "one")
+    assert code == 4
+    assert text.rstrip().endswith(f"kept back for now: {WHY}")
+
+
+async def test_records_that_tell_of_refusals_are_listed_only_by_their_topic(flying: Site) -> None:
+    refusals = "rejections.default"
+    told = (await flying.add(topic=refusals, at="+0.01s", value="why"))["id"]
+    await flying.state_of(told, "in_flight")
+    mine = (await flying.add(topic=refusals, value="mine"))["id"]
+    named = (await flying.add(id="two", topic=refusals, at="+0.01s"))["id"]
+    await flying.state_of(named, "in_flight")
+
+    async def ids(query: str) -> set[str]:
+        listed = (await flying.call("GET", f"/v1/schedules{query}")).document["schedules"]
+        return {row["id"] for row in listed}
+
+    assert await ids("") == {"one", mine, named}
+    assert await ids("?state=in_flight") == {"one", named}
+    assert await ids(f"?topic={refusals}") == {told, mine, named}

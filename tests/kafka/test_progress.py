@@ -1,0 +1,152 @@
+"""What Kafka knows of our progress, and what it means for a store that does not fit it."""
+
+import asyncio
+import shutil
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.site import Site, opened
+from tests.servers.frames import Api
+from tests.servers.kafka import Broker
+from tests.servers.proxy import Proxy
+from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.lane import Estranged, Lane
+from tidings.bus.kafka.markers import Marker
+from tidings.domain.facts import Fact, Released
+from tidings.domain.message import Message, pack
+from tidings.domain.request import Request
+from tidings.domain.schedule import Outgoing
+from tidings.testing import eventually
+
+pytestmark = pytest.mark.slow
+
+SOON_S = 3.0
+
+
+async def schedule(site: Site, topic: str, *values: str, at: str | None = None) -> None:
+    requests = [Request(topic, value.encode(), id=f"{topic} {value}", at=at) for value in values]
+    await site.engine.submit([site.engine.admit("acme", request) for request in requests])
+
+
+async def ends_estranged(site: Site) -> None:
+    with pytest.raises(Estranged):
+        await asyncio.wait_for(site.engine.wait(), 30)
+
+
+async def test_a_store_that_was_put_back_is_refused_although_it_has_as_much_again(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """What fell due meanwhile fills its outbox with others in the same places."""
+    async with opened(broker, tmp_path) as site:
+        name, topic = site.name, f"{site.name}-out"
+        await schedule(site, topic, "before")
+        await site.read(topic, 1)
+        await schedule(site, topic, *(f"overdue {number}" for number in range(20)), at="+3s")
+        due = time.time() + 3
+        await eventually(lambda: not site.engine.problems())
+    shutil.copytree(tmp_path, tmp_path / "backup", ignore=shutil.ignore_patterns("backup"))
+    async with opened(broker, tmp_path, name=name) as site:
+        await schedule(site, topic, *(f"after {number}" for number in range(5)))
+        await site.read(topic, 6)
+    await eventually(lambda: time.time() > due, timeout_s=20)
+    async with opened(broker, tmp_path / "backup", name=name) as site:
+        await ends_estranged(site)
+
+
+async def test_the_name_of_another_store_is_refused_and_its_owner_goes_on(broker: Broker, tmp_path: Path) -> None:
+    async with opened(broker, tmp_path) as site:
+        topic = f"{site.name}-out"
+        await schedule(site, topic, "one")
+        await site.read(topic, 1)
+        async with opened(broker, tmp_path, file="other.db", name=site.name) as other:
+            await schedule(other, topic, "of another")
+            await ends_estranged(other)
+        begun = time.monotonic()
+        await schedule(site, topic, "two")
+        records = await site.read(topic, 2)
+        assert time.monotonic() - begun < SOON_S
+        assert [record.value() for record in records] == [b"one", b"two"]
+
+
+def test_what_another_store_kept_back_is_not_taken_for_ours(broker: Broker) -> None:
+    """Its marker of the way aside tells nothing of our records."""
+    cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
+    lane, other = Lane(cluster, "store", "held", singly=True), Lane(cluster, "other", "held", singly=True)
+    lane.take_over()
+    record = Outgoing(4, "acme", cluster.name, "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
+    lane.publish([record], f"{lane.key}/topic")
+    assert lane.marker(f"{lane.key}/topic") == Marker("store", 5, record.occurrence)
+    other.take_over()
+    with pytest.raises(Estranged):
+        other.marker(f"{other.key}/topic")
+    for one in (lane, other):
+        one.close()
+
+
+async def test_the_way_of_release_may_be_changed_and_changed_back(broker: Broker, tmp_path: Path) -> None:
+    sent: list[str] = []
+    name = f"changing-{tmp_path.name}"
+    for release in ("exactly_once", "at_least_once", "exactly_once"):
+        async with opened(broker, tmp_path, name=name, release=release) as site:
+            values = [f"{len(sent) + number}" for number in range(5)]
+            await schedule(site, name, *values)
+            sent += values
+            await site.read(name, len(sent))
+            await eventually(lambda: is_settled(site), timeout_s=20)
+            records = await site.read(name, len(sent))
+            assert [(record.value() or b"").decode() for record in records] == sent
+
+
+async def is_settled(site: Site) -> bool:
+    first, following = await site.engine.store.lanes()[0].outbox()
+    return first == following
+
+
+async def test_what_left_aside_is_released_although_nothing_follows(broker: Broker, tmp_path: Path) -> None:
+    async with opened(broker, tmp_path, topics="expect") as site:
+        topic = f"{site.name}-late"
+        await schedule(site, topic, "only")
+        await eventually(site.engine.store.lanes()[0].held_topics, timeout_s=20)
+        broker.create_topic(topic)
+        await site.read(topic, 1)
+
+        async def is_released() -> bool:
+            found = await site.engine.find("acme", f"{topic} only")
+            return found is not None and found.state == "released"
+
+        assert await eventually(is_released, timeout_s=20)
+
+
+async def test_what_was_committed_unheard_is_told_as_released(broker: Broker, tmp_path: Path) -> None:
+    told: list[Fact] = []
+    with Proxy(broker) as proxy:
+        async with opened(broker, tmp_path, servers=proxy.bootstrap) as site:
+            topic = f"{site.name}-out"
+            await schedule(site, topic, "first")
+            await site.read(topic, 1)
+            site.engine.listen(told.append)
+            cut = proxy.cut(Api.END_TXN, "after")
+            await schedule(site, topic, *(f"{number}" for number in range(10)))
+            await asyncio.to_thread(cut.wait_for_strikes)
+            await site.read(topic, 11)
+            await eventually(lambda: _released(told) == 10, timeout_s=20)
+
+
+def _released(told: list[Fact]) -> int:
+    return sum(len(fact.lateness_us) for fact in told if isinstance(fact, Released))
+
+
+async def test_a_connection_that_is_lost_while_nothing_is_due_is_made_anew_at_once(
+    broker: Broker, tmp_path: Path
+) -> None:
+    with Proxy(broker) as proxy:
+        async with opened(broker, tmp_path, servers=proxy.bootstrap) as site:
+            topic = f"{site.name}-out"
+            await schedule(site, topic, "first")
+            await site.read(topic, 1)
+            before = proxy.requests[Api.INIT_PRODUCER_ID]
+            proxy.cut_all()
+            await eventually(lambda: proxy.requests[Api.INIT_PRODUCER_ID] > before, timeout_s=20)

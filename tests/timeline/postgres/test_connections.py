@@ -1,0 +1,123 @@
+"""Lost connections: what is not known is said, and everything goes on by itself."""
+
+import asyncio
+
+import psycopg
+import pytest
+
+from tests.contract.making import ACME, NOW, SECOND, add, answer, applied, drain, left, state
+from tests.servers.downloads import Missing
+from tests.servers.fixtures import leave_out
+from tests.servers.postgres import Postgres
+from tests.timeline.postgres.conftest import OpenStore
+from tidings.domain.command import Cancel
+from tidings.domain.errors import StoreError
+from tidings.testing import SimulatedClock, eventually
+from tidings.timeline.postgres.store import PostgresStore
+
+LEASE_US = 3_600 * SECOND
+
+
+async def test_idle_connections_that_were_ended_are_replaced(postgres: Postgres, open_store: OpenStore) -> None:
+    store = await open_store(SimulatedClock(), lanes=1)
+    await store.acquire(0, LEASE_US)
+    await applied(store, add("one"))
+    with postgres.connect() as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    await eventually(lambda: not any(map(_is_open, store._pool._idle)))
+    await applied(store, add("two"))
+    await drain(store)
+    assert await left(store) == ["one", "two"]
+
+
+def _is_open(connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> bool:
+    from tidings.timeline.postgres.pool import _is_sound
+
+    return _is_sound(connection)
+
+
+async def test_a_connection_lost_in_the_midst_is_said_and_a_repeat_does_nothing_twice(
+    postgres: Postgres, open_store: OpenStore
+) -> None:
+    store = await open_store(SimulatedClock(), lanes=1)
+    await store.acquire(0, LEASE_US)
+    await applied(store, add("one", NOW + SECOND))
+    with postgres.connect() as connection, connection.transaction():
+        connection.execute(store._shared.inside("LOCK TABLE tidings.registry IN ACCESS EXCLUSIVE MODE"))
+        lost = asyncio.ensure_future(store.apply([add("two"), Cancel(ACME, "one")], NOW))
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        pid = await eventually(lambda: connection.execute(waiting).fetchone())
+        connection.execute("SELECT pg_terminate_backend(%s)", pid)
+        with pytest.raises(StoreError, match="whether the changes were made is not known"):
+            await lost
+    assert (await answer(store, add("two"))).outcome == "scheduled"
+    assert (await answer(store, add("two"))).outcome == "unchanged"
+    assert await state(store, "one") == "pending"
+
+
+async def test_it_goes_on_after_an_immediate_restart() -> None:
+    try:
+        server = Postgres.start()
+    except Missing as missing:
+        leave_out(missing)
+    with server:
+        store = await PostgresStore.open(server.dsn, SimulatedClock(), lanes=2)
+        await store.acquire(0, LEASE_US)
+        await applied(store, *(add(f"s{number}") for number in range(100)))
+        await asyncio.to_thread(server.restart, immediate=True)
+        assert (await applied(store, add("after")))[0].outcome == "scheduled"
+        await drain(store)
+        assert len(await left(store)) == 101
+
+        async def hears() -> bool:
+            other = await PostgresStore.open(server.dsn, SimulatedClock())
+            try:
+                await other.apply([add("later", NOW + SECOND)], NOW)
+            finally:
+                await other.close()
+            return any(lane.next_due() is not None for lane in store.lanes())
+
+        await eventually(hears, 10)
+        await store.close()
+
+
+async def test_a_server_that_is_not_there_is_said() -> None:
+    with pytest.raises(StoreError, match="PostgreSQL cannot be reached"):
+        await PostgresStore.open("postgresql://nobody@127.0.0.1:1/nothing")
+
+
+async def test_while_it_is_away_calls_fail_and_then_they_do_not() -> None:
+    try:
+        server = Postgres.start()
+    except Missing as missing:
+        leave_out(missing)
+    with server:
+        store = await PostgresStore.open(server.dsn, SimulatedClock(), lanes=1)
+        await store.acquire(0, LEASE_US)
+        await asyncio.to_thread(server.stop, immediate=True)
+        with pytest.raises(StoreError):
+            await store.apply([add("one")], NOW)
+        with pytest.raises(StoreError):
+            await store.acquire(0, LEASE_US)
+        assert len(store.lanes()) == 1, "the lease still runs"
+        await asyncio.to_thread(server.restart)
+        assert await store.acquire(0, LEASE_US)
+        assert (await answer(store, add("one"))).outcome == "scheduled"
+        await store.close()
+
+
+async def test_no_call_relies_on_its_session(open_store: OpenStore) -> None:
+    """As behind PgBouncer: every call may meet another connection."""
+    store = await open_store(SimulatedClock(), lanes=2)
+    await store.acquire(0, LEASE_US)
+
+    async def forget() -> None:
+        for connection in store._pool._idle:
+            await connection.execute("DISCARD ALL")
+
+    for number in range(5):
+        await applied(store, add(f"s{number}"))
+        await forget()
+        await drain(store)
+        await forget()
+    assert len(await left(store)) == 5

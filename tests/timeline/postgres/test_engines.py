@@ -1,0 +1,59 @@
+"""Whole engines on one database: lanes are shared, and a clean stop hands them over without a loss."""
+
+from tests.contract.making import SECOND, add, left, records
+from tests.timeline.postgres.conftest import OpenStore
+from tidings.clock import SystemClock
+from tidings.engine import Engine
+from tidings.testing import eventually
+from tidings.timeline.postgres.store import PostgresStore
+
+
+async def started(store: PostgresStore) -> Engine:
+    engine = Engine(store, SystemClock())
+    await engine.start()
+    return engine
+
+
+async def until_left(store: PostgresStore, wanted: int) -> None:
+    """Until so many records lie on the log."""
+
+    async def enough() -> bool:
+        topic = await store.topic("acme", "greetings")
+        return topic is not None and sum(topic.next) >= wanted
+
+    await eventually(enough, 20)
+
+
+async def test_two_engines_share_and_one_takes_over(open_store: OpenStore) -> None:
+    clock = SystemClock()
+    first, second = [await open_store(clock, lanes=4) for _ in range(2)]
+    one, two = await started(first), await started(second)
+    await eventually(lambda: len(first.lanes()) == len(second.lanes()) == 2, 10)
+    ids = [f"s{number}" for number in range(400)]
+    due = clock.now() + SECOND // 2
+    await one.submit([add(name, due + index * 5_000) for index, name in enumerate(ids)])
+
+    await until_left(second, 100)
+    await one.stop()
+    await eventually(lambda: len(second.lanes()) == 4, 3)
+    await until_left(second, len(ids))
+    assert await left(second) == sorted(ids), "each once"
+    await two.stop()
+
+
+async def test_lateness_on_an_idle_store(open_store: OpenStore) -> None:
+    """What another node schedules leaves at its moment, not at the next poll."""
+    clock = SystemClock()
+    first, second = [await open_store(clock, lanes=2) for _ in range(2)]
+    one, two = await started(first), await started(second)
+    await eventually(lambda: len(first.lanes()) == len(second.lanes()) == 1, 10)
+    for number in range(20):
+        await one.submit([add(f"s{number}", clock.now() + SECOND // 5)])
+        await until_left(second, number + 1)
+    found = await records(second)
+    late = sorted(record.released - record.due for record in found)
+    assert len(late) == 20
+    assert late[0] >= 0
+    assert late[len(late) // 2] < SECOND // 10, late
+    await one.stop()
+    await two.stop()

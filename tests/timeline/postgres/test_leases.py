@@ -1,0 +1,181 @@
+"""Lanes and leases: shared evenly, handed over at once, taken over after a crash, and no zombie writes."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.making import ACME, NOW, SECOND, add, records
+from tests.timeline.postgres.conftest import OpenStore
+from tidings.clock import SystemClock
+from tidings.domain.errors import NotOwner
+from tidings.testing import SimulatedClock, eventually
+from tidings.timeline.postgres.lane import PostgresLane
+from tidings.timeline.postgres.store import PostgresStore
+
+LEASE_US = 3 * SECOND
+SHORT_US = SECOND // 2
+
+
+def numbers(store: PostgresStore) -> list[int]:
+    return [lane.number for lane in store.lanes()]
+
+
+async def acquire(*stores: PostgresStore, lease_us: int = LEASE_US, rounds: int = 3) -> None:
+    """Let each renew a few times, as its owner does."""
+    for _ in range(rounds):
+        for store in stores:
+            await store.acquire(store._clock.elapsed(), lease_us)
+
+
+async def test_one_node_owns_all(open_store: OpenStore) -> None:
+    store = await open_store(SimulatedClock())
+    assert not store.lanes()
+    assert await store.acquire(0, LEASE_US)
+    assert numbers(store) == list(range(16))
+
+
+@pytest.mark.parametrize(("lanes", "nodes"), [(16, 2), (16, 3), (4, 3), (2, 3), (1, 2)])
+async def test_nodes_share_evenly(open_store: OpenStore, lanes: int, nodes: int) -> None:
+    stores = [await open_store(SimulatedClock(), lanes=lanes) for _ in range(nodes)]
+    await acquire(stores[0])
+    await acquire(*stores)
+    owned = [numbers(store) for store in stores]
+    assert sorted(number for each in owned for number in each) == list(range(lanes)), "each lane once"
+    sizes = sorted(len(each) for each in owned)
+    assert sizes[-1] - sizes[0] <= 1
+
+
+async def test_what_is_shared_stays_where_it_is(open_store: OpenStore) -> None:
+    stores = [await open_store(SimulatedClock()) for _ in range(3)]
+    await acquire(*stores)
+    tokens = [{lane.number: lane.token for lane in store.lanes()} for store in stores]
+    await acquire(*stores)
+    assert [{lane.number: lane.token for lane in store.lanes()} for store in stores] == tokens
+
+
+async def test_who_resigns_hands_over_at_once_and_says_so(open_store: OpenStore) -> None:
+    first, second = [await open_store(SystemClock()) for _ in range(2)]
+    await acquire(first, second)
+    called = asyncio.Event()
+    second.on_free(called.set)
+    await first.resign()
+    assert not first.lanes()
+    await asyncio.wait_for(called.wait(), 5)
+    await acquire(second, rounds=1)
+    assert numbers(second) == list(range(16))
+
+
+async def test_a_crash_is_over_with_its_lease(open_store: OpenStore) -> None:
+    crashed, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
+    await acquire(crashed, other, lease_us=SHORT_US)
+    assert len(numbers(other)) == 2
+
+    async def owns_all() -> bool:
+        await acquire(other, lease_us=SHORT_US, rounds=1)
+        return len(numbers(other)) == 4
+
+    await eventually(owns_all, 5)
+    assert numbers(crashed) == [], "by its own clock it owned nothing before anybody else did"
+
+
+async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_store: OpenStore) -> None:
+    clock = SimulatedClock(elapsed=7 * SECOND)
+    store = await open_store(clock)
+    await store.acquire(5 * SECOND, LEASE_US)  # two seconds ago, and the answer came only now
+    assert len(store.lanes()) == 16
+    clock.advance(SECOND - 1)
+    assert len(store.lanes()) == 16
+    (lane, *_) = store.lanes()
+    clock.advance(1)
+    assert not store.lanes()
+    with pytest.raises(NotOwner, match="run out"):
+        await lane.release(NOW, 100)
+
+
+async def zombie(open_store: OpenStore) -> tuple[PostgresLane, PostgresStore]:
+    """A lane of a node that stood still for longer than its lease, and who owns it now."""
+    clock = SimulatedClock()
+    still = await open_store(clock, lanes=1)
+    await still.acquire(0, 1)
+    (lane,) = still.lanes()
+    assert isinstance(lane, PostgresLane)
+    owner = await open_store(SimulatedClock(), lanes=1)
+    await still.apply([add("one"), add("kafka", topic="kafka:orders")], NOW)
+
+    async def owns() -> bool:
+        return await owner.acquire(0, LEASE_US)
+
+    await eventually(owns)
+    return lane, owner
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda lane: lane.release(NOW, 100),
+        lambda lane: lane.settle(1),
+        lambda lane: lane.hold([0], "reason"),
+        lambda lane: lane.free([0]),
+        lambda lane: lane.drop(0, "too_large", [], NOW),
+        lambda lane: lane.confirm(),
+    ],
+    ids=["release", "settle", "hold", "free", "drop", "confirm"],
+)
+async def test_a_zombie_changes_nothing(open_store: OpenStore, act: object) -> None:
+    lane, owner = await zombie(open_store)
+    with pytest.raises(NotOwner):
+        await act(lane)  # type: ignore[operator]
+    assert await records(owner) == []
+    (mine,) = owner.lanes()
+    assert await mine.outbox() == (0, 0)
+    await mine.confirm()
+    assert len((await mine.release(NOW, 100)).lateness_us) == 1
+
+
+async def test_a_release_of_recurring_ones_is_fenced_too(open_store: OpenStore) -> None:
+    lane, _ = await zombie(open_store)
+    with pytest.raises(NotOwner):
+        await lane._release_standing([[1, NOW, 1]], NOW, object())  # type: ignore[arg-type]
+
+
+async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore) -> None:
+    """By NOTIFY, long before the next poll could find it."""
+    owner, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
+    await acquire(owner, rounds=1)
+    (lane,) = owner.lanes()
+    woken = asyncio.Event()
+    lane.watch(woken.set)
+    now = SystemClock().now()
+    await other.apply([add("first", now + 60 * SECOND)], now)
+    await eventually(lambda: lane.next_due() == now + 60 * SECOND)
+    woken.clear()
+    await other.apply([add("soon", now + SECOND)], now)
+    await asyncio.wait_for(woken.wait(), 5)
+    assert lane.next_due() == now + SECOND
+
+
+async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:
+    """Behind PgBouncer nothing is heard: then it looks often."""
+    owner, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
+    await acquire(owner, rounds=1)
+    owner._watch._tasks[0].cancel()
+    (lane,) = owner.lanes()
+    now = SystemClock().now()
+    await other.apply([add("soon", now)], now)
+    await eventually(lambda: lane.next_due() is not None)
+    await eventually(lambda: not owner._watch.hears, 10)
+    await other.apply([add("before", now - SECOND, tenant=ACME)], now)
+    await eventually(lambda: lane.next_due() == now - SECOND)
+
+
+async def test_a_store_clock_that_is_behind_holds_a_release_back(open_store: OpenStore) -> None:
+    """Nothing leaves before its time by the store's clock, whatever the node's own says."""
+    ahead = SimulatedClock(SystemClock().now() + 3600 * SECOND)
+    store = await open_store(ahead, lanes=1)
+    await store.acquire(0, LEASE_US)
+    (lane,) = store.lanes()
+    due = ahead.now() - 1800 * SECOND
+    await store.apply([add("one", due)], ahead.now())
+    assert not (await lane.release(ahead.now(), 10, ahead)).lateness_us
+    assert lane.next_due() is not None
+    assert (lane.next_due() or 0) > ahead.now(), "and it is not asked again before its time"

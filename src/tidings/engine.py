@@ -13,16 +13,18 @@ from tidings.dispatch.lanes import Companion, Lanes
 from tidings.dispatch.owner import Owner
 from tidings.domain.command import Add, Command, Outcome, Replace
 from tidings.domain.destination import Bus
-from tidings.domain.errors import Invalid, NotOwner
+from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
 from tidings.domain.request import Limits, Request
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
 from tidings.domain.when import DAY_US
 from tidings.intake.admission import Admission, check_new_id
 from tidings.intake.intake import Intake
+from tidings.intake.revision import Revision
 from tidings.ports import Count, Part, Receipt, Store, Taken
 
 STOP_S = 4.0
+RETRY_S = 1.0
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -51,6 +53,7 @@ class Engine:
         self.intake = Intake(store, clock, self.tell, self.lanes.wake)
         self.owner = Owner(store, clock, self.settings.lease_us, self.lanes.follow, self.tell)
         self.following = Following(store)
+        self.revision = Revision(store, clock, self.tell, self.lanes.wake)
         self._groups = Groups(store, clock, self.following, self.settings.session_us)
         self._companions: list[Companion] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -66,8 +69,18 @@ class Engine:
             asyncio.create_task(self.owner.run(), name="tidings-owner"),
             asyncio.create_task(self.owner.tend(), name="tidings-tending"),
             asyncio.create_task(self.lanes.run(), name="tidings-lanes"),
+            asyncio.create_task(self._follow_zones(), name="tidings-zones"),
             *(asyncio.create_task(companion.run()) for companion in self._companions),
         ]
+
+    async def _follow_zones(self) -> None:
+        """Once this process owns the timeline: apply what changed in the rules of zones since it was last run."""
+        while await self.owner.owned():
+            try:
+                await self.revision.zones()
+                return
+            except (NotOwner, StoreError):
+                await self.owner.pause(RETRY_S)
 
     async def wait(self) -> None:
         """Return when the engine is stopped; raise what ended one of its tasks, for then it releases no more."""

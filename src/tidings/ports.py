@@ -7,7 +7,19 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
-from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
+from tidings.domain.revising import Pending
+from tidings.domain.schedule import (
+    Calendar,
+    Event,
+    KeptZone,
+    Moved,
+    Outgoing,
+    Page,
+    Query,
+    Record,
+    Schedule,
+    Topic,
+)
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +99,52 @@ class Timeline(Protocol):
 
     async def tend(self, now: int) -> bool:
         """One small slice of housekeeping, in its own transaction; True if more is waiting."""
+        ...
+
+
+Revise = Callable[[str, Pending, str | None], Pending | None]
+
+
+class Revised(msgspec.Struct, frozen=True, gc=False):
+    """What one slice of a revision did. `cursor` is where to go on, None if that was all."""
+
+    moved: Sequence[Moved]
+    cursor: str | None
+
+
+class Standing(Protocol):
+    """What recurring schedules depend on: calendars, and the rules of zones."""
+
+    async def calendars(self, tenant: str) -> list[Calendar]:
+        """A tenant's calendars by name."""
+        ...
+
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> None:
+        """Put it in the place of the one of its name; what is taken from then on keeps to it."""
+        ...
+
+    async def drop_calendar(self, tenant: str, name: str) -> bool:
+        """Nothing new can name it; False if there is none."""
+        ...
+
+    async def zones(self) -> list[KeptZone]:
+        """The rules of zones by which something pending was computed."""
+        ...
+
+    async def keep_zone(self, zone: KeptZone) -> None:
+        """Everything in this zone is computed by these rules now."""
+        ...
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+        """Some schedules from a cursor on, in one transaction: what `revise` answers takes the place of what it was.
+
+        It is given the tenant, the pending occurrence and the version of tzdata; None leaves a schedule as it is.
+        What moves is written down in its history and can be read by `moved`.
+        """
+        ...
+
+    async def moved(self, tenant: str, limit: int) -> list[Moved]:
+        """What was moved lately, the latest first."""
         ...
 
 
@@ -240,7 +298,7 @@ class Ownership(Protocol):
         ...
 
 
-class Store(Timeline, Reading, Log, Keys, Ownership, Protocol):
+class Store(Timeline, Standing, Reading, Log, Keys, Ownership, Protocol):
     """All of it, in one place that commits together."""
 
     @property

@@ -24,6 +24,7 @@ class Owner:
         self._tell = tell
         self._stopped = asyncio.Event()
         self._called = asyncio.Event()
+        self._owning = asyncio.Event()
         store.on_free(self._called.set)
         self._asked = self._owns = False
         self._lanes: list[Lane] = []
@@ -55,6 +56,10 @@ class Owner:
         except StoreError as error:
             owns, self._error = False, str(error)
         self._asked = True
+        if owns:
+            self._owning.set()
+        elif not self._stopped.is_set():
+            self._owning.clear()
         if owns != self._owns:
             self._owns = owns
             self._tell(Standing(self._clock.now(), owns))
@@ -67,6 +72,12 @@ class Owner:
         """End after the slice in hand."""
         self._stopped.set()
         self._called.set()
+        self._owning.set()
+
+    async def owned(self) -> bool:
+        """Wait until we own a lane; False if we are stopped instead."""
+        await self._owning.wait()
+        return not self._stopped.is_set()
 
     async def tend(self) -> None:
         """Do the housekeeping that comes with ownership, slice by slice, until stopped."""
@@ -78,7 +89,7 @@ class Owner:
                 except (NotOwner, StoreError):
                     more = False
                 self._follow()
-            await self._pause(0.001 if more else TEND_IDLE_S)
+            await self.pause(0.001 if more else TEND_IDLE_S)
 
     async def _rest(self, seconds: float) -> None:
         """Until it is time to renew, or somebody has handed lanes over."""
@@ -86,7 +97,8 @@ class Owner:
             await asyncio.wait_for(self._called.wait(), seconds)
         self._called.clear()
 
-    async def _pause(self, seconds: float) -> None:
+    async def pause(self, seconds: float) -> None:
+        """Until some time has passed, or we are stopped."""
         try:
             await asyncio.wait_for(self._stopped.wait(), seconds)
         except TimeoutError:

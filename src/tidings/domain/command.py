@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from tidings.domain.lateness import Lateness
+from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.when import Once, When
 
 
@@ -71,10 +71,14 @@ def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:
 
 
 class Replace(msgspec.Struct, frozen=True, gc=False):
-    """Put this schedule in place of whatever its id holds. `reuse` starts a new generation of a finished id."""
+    """Put this schedule in place of whatever its id holds. `reuse` starts a new generation of a finished id.
+
+    With `keep_count` the numbers of a recurring schedule go on, so that what it gave before counts against its end.
+    """
 
     add: Add
     reuse: bool = False
+    keep_count: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
@@ -92,10 +96,11 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resume(msgspec.Struct, frozen=True, gc=False):
-    """Let a paused schedule go on; what it missed meanwhile follows its lateness policy."""
+    """Let a paused schedule go on; what it missed meanwhile follows its lateness policy, or the one given here."""
 
     tenant: str
     id: str
+    missed: Policy | None = None
 
 
 class Fire(msgspec.Struct, frozen=True, gc=False):

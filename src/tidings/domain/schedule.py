@@ -54,6 +54,34 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     count: int | None = None
 
 
+class Moved(msgspec.Struct, frozen=True, gc=False):
+    """A pending occurrence that a new calendar or new rules of its zone moved; `after` None: nothing is left."""
+
+    at: int
+    cause: str
+    tenant: str
+    id: str
+    occurrence: int
+    before: int
+    after: int | None
+
+
+class Calendar(msgspec.Struct, frozen=True, gc=False):
+    """Days (since 1970) on which nothing may happen, under a name of the tenant's."""
+
+    name: str
+    days: tuple[int, ...]
+    changed: int
+
+
+class KeptZone(msgspec.Struct, frozen=True, gc=False):
+    """A zone's rules by which something pending was computed: the version of tzdata, and its file."""
+
+    name: str
+    version: str
+    content: bytes
+
+
 class Query(msgspec.Struct, frozen=True, gc=False):
     """What to list: every condition given must hold. `after` is the cursor of the page before."""
 

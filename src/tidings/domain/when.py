@@ -29,9 +29,12 @@ __all__ = [
     "advance",
     "first_index_at_or_after",
     "is_final",
+    "is_once",
     "last_index_at_or_before",
+    "lasts",
     "occurrence",
     "occurrences",
+    "renumbered",
 ]
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
@@ -129,6 +132,29 @@ def first_index_at_or_after(when: When, moment: int) -> int | None:
 def is_final(when: When, n: int) -> bool:
     """Whether no occurrence follows the n-th."""
     return occurrence(when, n + 1) is None
+
+
+def is_once(when: When) -> bool:
+    """Whether it is a single moment, whatever the clocks do."""
+    return isinstance(when, Once) or (isinstance(when, Local) and when.overlap != "both")
+
+
+def lasts(when: When | None) -> bool:
+    """Whether it can be older than what is remembered of finished schedules: it recurs."""
+    return when is not None and not is_once(when)
+
+
+def renumbered(when: When, first: int) -> When:
+    """The same moments with their numbers from `first` on; a count ends with the same number as before."""
+    match when:
+        case Once() | Local():
+            return when
+        case Every():
+            return msgspec.structs.replace(when, offset=when.offset - (first - 1))
+        case Rule() | Cron():
+            return msgspec.structs.replace(when, shift=when.shift + first - 1, given=when.given + first - 1)
+        case _:
+            assert_never(when)
 
 
 def occurrences(when: When, begin: int, end: int, most: int) -> list[tuple[int, int]]:

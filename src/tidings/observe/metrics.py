@@ -8,7 +8,7 @@ from typing import get_args
 import numpy
 
 from tidings.domain.errors import TidingsError
-from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Standing
+from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Revised, Standing
 from tidings.domain.lateness import MissedReason
 from tidings.ports import Count
 
@@ -76,6 +76,7 @@ class Metrics:
         self._missed: Counter[str] = Counter(dict.fromkeys(get_args(MissedReason), 0))
         self._commands: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._moved = 0
         self._owner = False
 
     def __call__(self, fact: Fact) -> None:
@@ -91,6 +92,8 @@ class Metrics:
                 self._refused[fact.field if known else OTHER] += 1
             case Standing():
                 self._owner = fact.owner
+            case Revised():
+                self._moved += fact.moved
             case Handed():
                 pass  # it is released once it is on Kafka
 
@@ -121,6 +124,8 @@ class Metrics:
         yield from family("tidings_released_total", "counter", "Occurrences handed to the bus.", released)
         text = "Occurrences that will never be released, by reason."
         yield from _labelled("tidings_missed_total", "counter", text, "reason", self._missed)
+        text = "Pending occurrences that a new calendar or new rules of a zone moved."
+        yield from family("tidings_moved_total", "counter", text, self._moved)
         text = "Commands committed, by what happened."
         yield from _labelled("tidings_commands_total", "counter", text, "outcome", self._commands)
         text = "Requests that were never admitted, by the field at fault."

@@ -12,7 +12,7 @@ from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.parts import Gap, Overlap, Rule
 from tidings.domain.recurrence.posix import parse_footer
 from tidings.domain.recurrence.resolve import resolved
-from tidings.domain.recurrence.zones import VERSION, digest, names, zone_named
+from tidings.domain.recurrence.zones import VERSION, content_of, digest_of, names, zone_named
 
 GAPS: tuple[Gap, ...] = ("forward", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("first", "second", "both")
@@ -31,7 +31,7 @@ FEW = [
 
 def different() -> list[str]:
     """A name for each zone that is not merely another's second name."""
-    return sorted({digest(name): name for name in sorted(names(), reverse=True)}.values())
+    return sorted({digest_of(content_of(name)): name for name in sorted(names(), reverse=True)}.values())
 
 
 def changes(name: str) -> list[tuple[int, int, int]]:

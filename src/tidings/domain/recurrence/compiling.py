@@ -7,7 +7,7 @@ from tidings.domain.recurrence.building import completed, least_distance, reduce
 from tidings.domain.recurrence.calendar import DAY_S, SECOND_US, year_of, year_start
 from tidings.domain.recurrence.cron import cron_times, cron_walls, is_exact, parse_cron
 from tidings.domain.recurrence.excluding import amended
-from tidings.domain.recurrence.moments import Bounded, Few, Moments
+from tidings.domain.recurrence.moments import Bounded, Few, Moments, Shifted
 from tidings.domain.recurrence.parts import DAILY, Cron, Gap, Local, Moment, Overlap, Parts, Recurrence, Rule
 from tidings.domain.recurrence.resolve import folded, instants_of, resolved
 from tidings.domain.recurrence.rrule import parse_rrule
@@ -39,7 +39,7 @@ def _rule(rule: Rule) -> Moments:
     gap, overlap = ("skip", "both") if exact else (rule.gap, rule.overlap)
     zoned = _rule_zoned(full, reduced_start(full, rule.start), clock, (rule.zone, gap, overlap), decade)
     end = None if parts.until is None else max(instants_of(zone, parts.until, "forward", "second"))
-    bounded = Bounded(zoned, max(anchor, -(-rule.since // SECOND_US)), end, parts.count)
+    bounded = Bounded(zoned, max(anchor, -(-rule.since // SECOND_US)), end, _left(parts.count, rule.given))
     return _amended(bounded, zone, rule)
 
 
@@ -50,7 +50,7 @@ def _cron(cron: Cron) -> Moments:
     gap, overlap = ("skip", "both") if is_exact(fields) else (cron.gap, cron.overlap)
     zoned = _cron_zoned(cron.expression, (cron.zone, gap, overlap), year_of(since // DAY_S) // 10 * 10)
     end = None if cron.end is None else cron.end // SECOND_US
-    return _amended(Bounded(zoned, since, end, cron.count), zone, cron)
+    return _amended(Bounded(zoned, since, end, _left(cron.count, cron.given)), zone, cron)
 
 
 Policy = tuple[str, Gap, Overlap]
@@ -73,10 +73,16 @@ def _cron_zoned(expression: str, policy: Policy, decade: int) -> Zoned:
 
 
 def _amended(moments: Bounded, zone: Zone, asked: Rule | Cron) -> Moments:
-    if not (asked.added or asked.excepted or asked.excluded):
-        return moments
-    added = _instants(zone, asked.added, asked.gap, asked.overlap)
-    return amended(moments, zone, asked, added)
+    counted: Moments = moments
+    if asked.added or asked.excepted or asked.excluded:
+        added = _instants(zone, asked.added, asked.gap, asked.overlap)
+        counted = amended(moments, zone, asked, added)
+    return Shifted(counted, asked.shift) if asked.shift else counted
+
+
+def _left(count: int | None, given: int) -> int | None:
+    """How many a rule may still give."""
+    return None if count is None else max(0, count - given)
 
 
 def _instants(zone: Zone, written: Sequence[Moment], gap: Gap, overlap: Overlap) -> list[int]:

@@ -110,5 +110,24 @@ class Amended:
         return place < len(self._ranges) and self._ranges[place][0] <= instant
 
 
+class Shifted:
+    """Moments whose numbers go on from what was numbered before, or leave out the first ones."""
+
+    __slots__ = ("_base", "_shift")
+
+    def __init__(self, base: Moments, shift: int) -> None:
+        self._base = base
+        self._shift = shift
+
+    def through(self, instant: int) -> int:
+        """The number of the last one at or before the instant."""
+        return max(0, self._base.through(instant) + self._shift)
+
+    def at(self, number: int) -> int | None:
+        """The moment with this number."""
+        assert number > self._shift, "what was numbered before has no moment here"
+        return self._base.at(number - self._shift)
+
+
 def _has(moments: Moments, instant: int) -> bool:
     return moments.through(instant) > moments.through(instant - 1)

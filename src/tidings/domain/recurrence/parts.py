@@ -53,7 +53,9 @@ class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="rule"):
     """An RRULE with its anchor: `start` is a wall time in `zone`, `fold` 1 where it is the second of two equal ones.
 
     Nothing occurs before the start, nor before the instant `since` (microseconds). `added` and `excepted` are RDATE
-    and EXDATE; `excluded` are days (since 1970) on which nothing may happen, and `on_excluded` what then becomes of it.
+    and EXDATE; `excluded` are days (since 1970) on which nothing may happen, and `on_excluded` what then becomes of it:
+    the days of the named `calendar`, as it stood. `shift` is added to what is counted to get an occurrence's number,
+    and `given` is how many of COUNT were given before this rule took over.
     """
 
     rrule: str
@@ -67,6 +69,9 @@ class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="rule"):
     excepted: tuple[Moment, ...] = ()
     excluded: tuple[int, ...] = ()
     on_excluded: OnExcluded = "skip"
+    calendar: str | None = None
+    shift: int = 0
+    given: int = 0
 
 
 class Cron(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="cron"):
@@ -83,6 +88,9 @@ class Cron(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="cron"):
     excepted: tuple[Moment, ...] = ()
     excluded: tuple[int, ...] = ()
     on_excluded: OnExcluded = "skip"
+    calendar: str | None = None
+    shift: int = 0
+    given: int = 0
 
 
 Recurrence = Local | Rule | Cron

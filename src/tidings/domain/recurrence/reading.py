@@ -35,6 +35,7 @@ class Terms(msgspec.Struct, frozen=True):
     exdates: Sequence[str] = ()
     excluded: Sequence[int] = ()
     on_excluded: OnExcluded = "skip"
+    calendar: str | None = None
 
 
 NO_TERMS = Terms()
@@ -65,6 +66,7 @@ def read_rule(text: str, now: int, terms: Terms = NO_TERMS) -> Rule:
         _joined(block.excepted, terms.exdates, "exdates"),
         _days(terms.excluded),
         terms.on_excluded,
+        terms.calendar,
     )
     _check_occurs(rule, "rrule")
     return rule
@@ -92,6 +94,7 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
         _joined((), terms.exdates, "exdates"),
         _days(terms.excluded),
         terms.on_excluded,
+        terms.calendar,
     )
     _check_occurs(cron, "cron")
     return cron

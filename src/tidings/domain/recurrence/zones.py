@@ -108,10 +108,27 @@ class Zone:
 
 @lru_cache(maxsize=1_024)
 def zone_named(name: str) -> Zone:
-    """The zone of an IANA name; raises `Invalid`, with a likely name where there is one."""
+    """The zone of an IANA name, or of an alias that `recall` gave."""
+    if name in _past:
+        return read_zone(name, _past[name])
+    check_zone(name)
+    return read_zone(name, content_of(name))
+
+
+def check_zone(name: str) -> None:
+    """Raise `Invalid` unless it is a zone's name, with a likely one where there is one."""
     if name not in names():
         raise Invalid("zone", _advice(name))
-    return read_zone(name, _bytes(name))
+
+
+_past: dict[str, bytes] = {}
+
+
+def recall(name: str, content: bytes) -> str:
+    """An alias for a zone as it was, so that what was computed by older rules can be computed again."""
+    alias = f"{name}@{digest_of(content)}"
+    _past[alias] = content
+    return alias
 
 
 @lru_cache(maxsize=1)
@@ -120,12 +137,13 @@ def names() -> frozenset[str]:
     return frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split())
 
 
-def digest(name: str) -> str:
+def digest_of(content: bytes) -> str:
     """A short digest of all that is known about a zone: it changes when the zone's rules do, and only then."""
-    return blake2b(_bytes(name), digest_size=8).hexdigest()
+    return blake2b(content, digest_size=8).hexdigest()
 
 
-def _bytes(name: str) -> bytes:
+def content_of(name: str) -> bytes:
+    """All that the tzdata package says about a zone."""
     return files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
 
 

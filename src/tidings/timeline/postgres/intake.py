@@ -6,15 +6,18 @@ import msgspec
 import psycopg
 
 from tidings import crash
+from tidings.domain import errors
 from tidings.domain.command import Add, Command, Outcome, Replace, address
-from tidings.domain.errors import KeyReused, Moved
+from tidings.domain.errors import KeyReused
+from tidings.domain.schedule import Moved
 from tidings.domain.when import Once
-from tidings.ports import Part, Receipt, Taken
+from tidings.ports import Part, Receipt, Revise, Revised, Taken
 from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
+from tidings.timeline.postgres.dates import Dates, Revision, result
 from tidings.timeline.postgres.pool import Contended, Pool, rows
-from tidings.timeline.postgres.rows import key_of, way_of
+from tidings.timeline.postgres.rows import Found, key_of, way_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
 
@@ -37,9 +40,10 @@ _KEEP = "UPDATE tidings.receipt SET outcomes = %s WHERE tenant = %s AND key = %s
 class Intake:
     """Commands in, outcomes out."""
 
-    def __init__(self, pool: Pool, shared: Shared) -> None:
+    def __init__(self, pool: Pool, shared: Shared, dates: Dates) -> None:
         self._pool = pool
         self._shared = shared
+        self._dates = dates
 
     async def apply(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
@@ -59,7 +63,8 @@ class Intake:
         return await self._transact(commands, now, receipt, taken)
 
     async def _make_names(self, commands: Sequence[Command]) -> None:
-        """New tenants and topics are made before, in a transaction of their own."""
+        """New tenants and topics, and zones, are made before, in a transaction of their own."""
+        await self._dates.keep_zones(commands)
         names = self._shared.names
         seen: set[tuple[str, str]] = set()
         for command in commands:
@@ -93,7 +98,7 @@ class Intake:
                 await self._take(connection, taken.parts)
             if receipt is not None and not await self._claim(connection, receipt, now):
                 return await self._kept(connection, receipt, now)
-            run = Run(self._shared, connection, now)
+            run = Run(self._shared, self._dates, connection, now)
             outcomes = await run.commands(commands)
             if taken is not None:
                 follow = taken.follow(outcomes)
@@ -110,11 +115,21 @@ class Intake:
 
     async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
         """Apply commands inside a transaction of the caller's, who announces them after its commit."""
-        run = Run(self._shared, connection, now)
+        run = Run(self._shared, self._dates, connection, now)
         await self._make_names(commands)
         await run.commands(commands)
         await run.save()
         return run
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+        """One slice of a revision, in one transaction."""
+        async with self._pool.transaction() as connection:
+            seen = await self._dates.some(connection, cursor, limit)
+            run = Run(self._shared, self._dates, connection, now)
+            moved = await run.revise(Revision(revise, cause, now), seen)
+            await run.save()
+        await run.announce()
+        return result(moved, seen, limit)
 
     async def _take(self, connection: Connection, parts: Sequence[Part]) -> None:
         """Move the positions of sources; `Moved` if one is not as expected."""
@@ -123,7 +138,7 @@ class Intake:
             await rows(connection, self._shared.inside(_BEGIN), place)
             ((_, _, found),) = await rows(connection, self._shared.inside(_TAKE), place)
             if found != part.expected:
-                raise Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
+                raise errors.Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
             await rows(connection, self._shared.inside(_MOVE), (part.next, *place))
 
     async def _claim(self, connection: Connection, receipt: Receipt, now: int) -> bool:
@@ -144,8 +159,9 @@ class Intake:
 class Run:
     """Commands inside a transaction: what they need is loaded, what they change is saved in the end."""
 
-    def __init__(self, shared: Shared, connection: Connection, now: int) -> None:
+    def __init__(self, shared: Shared, dates: Dates, connection: Connection, now: int) -> None:
         self._shared = shared
+        self._dates = dates
         self._connection = connection
         self._now = now
         self._entries: dict[bytes, Entry] = {}
@@ -154,15 +170,11 @@ class Run:
         """Carry them out, in order."""
         shared = self._shared
         keys = [_key(command) for command in commands]
-        new = {key for key in keys if key is not None} - self._entries.keys()
-        if new:
-            loader = Loader(self._connection, shared.sql, shared.lanes, "lock")
-            entries = await loader.entries(new)
-            shared.land(entries.values())
-            self._entries |= entries
+        await self._load({key for key in keys if key is not None} - self._entries.keys())
+        days = await self._dates.days(self._connection, commands)
         arrivals = await shared.arrivals(len(commands))
         remembered = self._now - shared.options.id_retention_us
-        changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created)
+        changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created, days)
         outcomes = []
         for command, key in zip(commands, keys, strict=True):
             if key is not None:
@@ -171,6 +183,21 @@ class Run:
                 outcomes.append(changes.make(command, self._enter))
         shared.give_back(arrivals)
         return outcomes
+
+    async def revise(self, revision: Revision, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
+        """Change those of some standing schedules that a revision speaks of; answers what moved."""
+        tenants = {key: tenant for tenant, found in seen if (key := revision.wanted(tenant, found)) is not None}
+        await self._load(set(tenants))
+        changed = [revision.change(tenants[key], entry) for key, entry in self._entries.items()]
+        moved = [one for one in changed if one is not None]
+        await self._dates.remember(self._connection, moved)
+        return moved
+
+    async def _load(self, keys: set[bytes]) -> None:
+        if keys:
+            entries = await Loader(self._connection, self._shared.sql, self._shared.lanes, "lock").entries(keys)
+            self._shared.land(entries.values())
+            self._entries |= entries
 
     def _enter(self, add: Add) -> Entry:
         """The entry of an id that is new."""

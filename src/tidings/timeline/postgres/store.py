@@ -13,10 +13,11 @@ import msgspec
 from tidings.clock import Clock, SystemClock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Receipt, Taken
+from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, Count, Receipt, Revise, Revised, Taken
 from tidings.timeline.postgres import reading
 from tidings.timeline.postgres.database import check_schema, inside, prepare
+from tidings.timeline.postgres.dates import Dates
 from tidings.timeline.postgres.intake import Intake
 from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.pool import Pool, rows
@@ -41,7 +42,8 @@ class PostgresStore:
         self._pool = pool
         self._shared = shared
         self._clock = clock
-        self._intake = Intake(pool, shared)
+        self._dates = Dates(shared)
+        self._intake = Intake(pool, shared, self._dates)
         self._reading = Reading(shared)
         self._retention = Retention(shared)
         self._lanes: dict[int, PostgresLane] = {}
@@ -99,6 +101,29 @@ class PostgresStore:
 
     async def tend(self, now: int) -> bool:
         return await self._retention.trim(self.lanes(), now)
+
+    # What recurring schedules depend on
+
+    async def calendars(self, tenant: str) -> list[Calendar]:
+        return await self._dates.calendars(tenant)
+
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> None:
+        await self._dates.put(tenant, calendar)
+
+    async def drop_calendar(self, tenant: str, name: str) -> bool:
+        return await self._dates.drop(tenant, name)
+
+    async def zones(self) -> list[KeptZone]:
+        return await self._dates.zones()
+
+    async def keep_zone(self, zone: KeptZone) -> None:
+        await self._dates.keep(zone)
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+        return await self._intake.revise(cursor, limit, revise, cause, now)
+
+    async def moved(self, tenant: str, limit: int) -> list[Moved]:
+        return await self._dates.moved(tenant, limit)
 
     # Reading
 

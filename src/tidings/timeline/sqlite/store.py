@@ -12,11 +12,23 @@ import msgspec
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
-from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Receipt, Release, Taken
-from tidings.timeline.sqlite import log, lookup, outbox, pages
+from tidings.domain.schedule import (
+    Calendar,
+    Event,
+    KeptZone,
+    Moved,
+    Outgoing,
+    Page,
+    Query,
+    Record,
+    Schedule,
+    Topic,
+)
+from tidings.ports import ApiKey, Count, Receipt, Release, Revise, Revised, Taken
+from tidings.timeline.sqlite import dates, log, lookup, outbox, pages
 from tidings.timeline.sqlite.checkpoint import Checkpointer
 from tidings.timeline.sqlite.database import connect, explain, file_bytes, prepare
+from tidings.timeline.sqlite.dates import Dates
 from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.keeping import Keeping
 from tidings.timeline.sqlite.lease import Lease
@@ -76,6 +88,7 @@ class SqliteStore:
         self._forwarder = connect(path, reader=True)
         wheel = Wheel(self._writer)
         self._intake = Intake(self._writer)
+        self._dates = Dates(self._writer)
         self._releasing = Releasing(self._writer, wheel)
         self._keeping = Keeping(self._writer, wheel)
         self._lease = Lease(self._writer)
@@ -143,6 +156,32 @@ class SqliteStore:
 
     async def tend(self, now: int) -> bool:
         return await self._writing.run(self._keeping.tend, now)
+
+    # What recurring schedules depend on
+
+    @_translated
+    async def calendars(self, tenant: str) -> list[Calendar]:
+        return dates.calendars(self._reader, tenant)
+
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> None:
+        await self._writing.run(self._dates.put, tenant, calendar)
+
+    async def drop_calendar(self, tenant: str, name: str) -> bool:
+        return await self._writing.run(self._dates.drop, tenant, name)
+
+    @_translated
+    async def zones(self) -> list[KeptZone]:
+        return dates.kept_zones(self._reader)
+
+    async def keep_zone(self, zone: KeptZone) -> None:
+        await self._writing.run(self._dates.keep, zone)
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+        return await self._writing.run(self._dates.revise, cursor, limit, revise, cause, now)
+
+    @_translated
+    async def moved(self, tenant: str, limit: int) -> list[Moved]:
+        return dates.moved_lately(self._reader, tenant, limit)
 
     # Reading
 

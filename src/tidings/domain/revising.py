@@ -1,0 +1,91 @@
+"""What becomes of a pending occurrence when a calendar or the rules of a zone change.
+
+What was handled stays handled: the schedule goes on behind its last occurrence. Numbers go on too, so that no
+occurrence's id comes again and none is left out; `shift` takes up the difference.
+"""
+
+import msgspec
+
+from tidings.domain.recurrence.compiling import compiled
+from tidings.domain.recurrence.cron import is_exact, parse_cron
+from tidings.domain.recurrence.parts import DAILY, Cron, Local, Rule
+from tidings.domain.recurrence.resolve import resolved
+from tidings.domain.recurrence.rrule import parse_rrule
+from tidings.domain.recurrence.zones import zone_named
+from tidings.domain.when import SECOND_US, When, occurrence
+
+
+class Pending(msgspec.Struct, frozen=True, gc=False):
+    """A schedule's rule with its pending occurrence; `due` is without jitter, None when none is left."""
+
+    when: When
+    n: int
+    due: int | None
+
+
+def calendar_of(when: When) -> str | None:
+    """The calendar that a schedule keeps to."""
+    return when.calendar if isinstance(when, Rule | Cron) else None
+
+
+def zone_of(when: When | None) -> str | None:
+    """The zone whose clocks a schedule follows; None where clock changes cannot matter."""
+    return when.zone if isinstance(when, Local | Rule | Cron) and when.zone != "UTC" else None
+
+
+def with_days(when: When, days: tuple[int, ...]) -> When:
+    """The same with the days of its calendar as they are."""
+    return msgspec.structs.replace(when, excluded=days) if isinstance(when, Rule | Cron) else when
+
+
+def by_calendar(pending: Pending, days: tuple[int, ...], now: int) -> Pending:
+    """After a change of its calendar. What was excluded in the past stays so: it does not come back as overdue."""
+    old = pending.when
+    assert isinstance(old, Rule | Cron), "only rules and expressions keep to a calendar"
+    assert pending.due is not None
+    new = msgspec.structs.replace(old, excluded=days)
+    handled = now // SECOND_US if pending.due > now else _handled(old, pending.n)
+    return _renumbered(new, pending.n, handled, given=False)
+
+
+def by_zone(pending: Pending, before: str) -> Pending:
+    """After a change of its zone's rules; `before` is the alias of the zone as it was."""
+    when = pending.when
+    if isinstance(when, Local):
+        return _local(when, pending.n)
+    assert isinstance(when, Rule | Cron), "only wall times have a zone"
+    handled = _handled(msgspec.structs.replace(when, zone=before), pending.n)
+    if handled is not None and not _exact(when):
+        wall = handled + zone_named(before).offset_at(handled)
+        handled = max(resolved(zone_named(when.zone), wall, "forward", "both"))
+    return _renumbered(when, pending.n, handled, given=True)
+
+
+def _local(when: Local, n: int) -> Pending:
+    """A wall time that no longer exists is not lost: it moves behind the jump."""
+    due = occurrence(when, n)
+    if due is None and n == 1:
+        when = msgspec.structs.replace(when, gap="forward")
+        due = occurrence(when, n)
+    return Pending(when, n, due)
+
+
+def _handled(when: Rule | Cron, n: int) -> int | None:
+    """The second of the occurrence before the pending one; None if there was none."""
+    return compiled(when).at(n - 1) if n - 1 > max(0, when.shift) else None
+
+
+def _renumbered(when: Rule | Cron, n: int, handled: int | None, *, given: bool) -> Pending:
+    """The rule such that occurrence n is the first one behind what was handled."""
+    if handled is not None:
+        shift = n - 1 - compiled(msgspec.structs.replace(when, shift=0)).through(handled)
+        more = shift - when.shift if given else 0
+        when = msgspec.structs.replace(when, shift=shift, given=when.given + more)
+    second = compiled(when).at(n)
+    return Pending(when, n, None if second is None else second * SECOND_US)
+
+
+def _exact(when: Rule | Cron) -> bool:
+    if isinstance(when, Cron):
+        return is_exact(parse_cron(when.expression))
+    return parse_rrule(when.rrule).frequency > DAILY

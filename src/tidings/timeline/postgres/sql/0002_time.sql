@@ -1,0 +1,30 @@
+-- What recurring schedules depend on.
+
+-- Days on which nothing may happen, by tenant and name: a list of days since 1970.
+CREATE TABLE tidings.calendar (
+    tenant text NOT NULL,
+    name text NOT NULL,
+    days bytea NOT NULL,
+    changed bigint NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+
+-- The rules of zones by which what is pending was computed, so that a change of them can be told.
+CREATE TABLE tidings.zone (
+    name text PRIMARY KEY,
+    version text NOT NULL,
+    content bytea NOT NULL
+);
+
+-- Pending occurrences that a new calendar or new rules of a zone moved, the latest ones.
+CREATE TABLE tidings.moved (
+    entry bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at bigint NOT NULL,
+    cause text NOT NULL,
+    tenant text NOT NULL,
+    id text NOT NULL,
+    occurrence bigint NOT NULL,
+    before bigint NOT NULL,
+    after bigint
+);
+CREATE INDEX moved_tenant ON tidings.moved (tenant, entry);

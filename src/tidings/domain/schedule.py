@@ -22,6 +22,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
 
     `due` is the pending occurrence's moment, for a finished one that of its last. `occurrence` is that occurrence's
     number. `message` is packed, None once it is gone. `partition` and `offset` say where a released one-shot lies.
+    `tzdata` is the version of the zones' rules by which `due` was computed, where it has a zone.
     """
 
     tenant: str
@@ -41,6 +42,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     partition: int | None = None
     offset: int | None = None
+    tzdata: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):

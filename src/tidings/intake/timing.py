@@ -1,6 +1,6 @@
 """When a request falls due: its fields about time, read together; a refusal names the field and what to change."""
 
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -8,15 +8,11 @@ from tidings.domain import iso8601
 from tidings.domain.errors import Invalid
 from tidings.domain.names import check_name
 from tidings.domain.recurrence.compiling import least_distance_us
-from tidings.domain.recurrence.parts import Gap, OnExcluded, Overlap
+from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.recurrence.reading import COUNT_MAX, Terms, read_cron, read_local, read_rule
 from tidings.domain.recurrence.zones import check_zone
 from tidings.domain.request import Limits, Request, Timing
 from tidings.domain.when import SECOND_US, Cron, Every, Once, Rule, When, advance, occurrence
-
-GAPS: Final[dict[str, Gap]] = {"forward": "forward", "skip": "skip"}
-OVERLAPS: Final[dict[str, Overlap]] = {"first": "first", "second": "second", "both": "both"}
-ON_EXCLUDED: Final[dict[str, OnExcluded]] = {"skip": "skip", "next_day": "next_day"}
 
 Word = TypeVar("Word", bound=str)
 

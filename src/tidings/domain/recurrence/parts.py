@@ -8,6 +8,10 @@ Gap = Literal["forward", "skip"]
 Overlap = Literal["first", "second", "both"]
 OnExcluded = Literal["skip", "next_day"]
 
+GAPS: dict[str, Gap] = {"forward": "forward", "skip": "skip"}
+OVERLAPS: dict[str, Overlap] = {"first": "first", "second": "second", "both": "both"}
+ON_EXCLUDED: dict[str, OnExcluded] = {"skip": "skip", "next_day": "next_day"}
+
 YEARLY, MONTHLY, WEEKLY, DAILY, HOURLY, MINUTELY, SECONDLY = range(7)
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")

@@ -1,6 +1,6 @@
 """A recurrence as the fields that ask for it, so that what is shown could be sent again."""
 
-from tidings.domain.recurrence.calendar import DAY_S, SECOND_US
+from tidings.domain.recurrence.calendar import SECOND_US
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Recurrence, Rule
 from tidings.domain.recurrence.preview import local_text, wall_text
 
@@ -32,9 +32,8 @@ def _lists(asked: Rule | Cron) -> dict[str, object]:
         fields["rdates"] = [_written(moment) for moment in asked.added]
     if asked.excepted:
         fields["exdates"] = [_written(moment) for moment in asked.excepted]
-    if asked.excluded:
-        fields["excluded"] = [wall_text(day * DAY_S)[:10] for day in asked.excluded]
-        fields["on_excluded"] = asked.on_excluded
+    if asked.calendar is not None:
+        fields |= {"calendar": asked.calendar, "on_excluded": asked.on_excluded}
     return fields
 
 

@@ -59,8 +59,8 @@ class Document(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
     start: str | None = None
     until: str | None = None
     count: int | None = None
-    rdates: tuple[str, ...] = ()
-    exdates: tuple[str, ...] = ()
+    rdates: tuple[str, ...] | None = None
+    exdates: tuple[str, ...] | None = None
     gap: str | None = None
     overlap: str | None = None
     calendar: str | None = None
@@ -131,7 +131,8 @@ def timing_of(document: "Document") -> Timing | None:
         and document.on_excluded is None
     ):
         return None
-    return Timing(*(getattr(document, name) for name in TIMING))
+    given: dict[str, Any] = {name: value for name in TIMING if (value := getattr(document, name)) is not None}
+    return Timing(**given)
 
 
 def id_of(body: bytes) -> str | None:

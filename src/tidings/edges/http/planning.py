@@ -51,8 +51,8 @@ class Preview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone: str | None = None
     start: str | None = None
     until: str | None = None
-    rdates: tuple[str, ...] = ()
-    exdates: tuple[str, ...] = ()
+    rdates: tuple[str, ...] | None = None
+    exdates: tuple[str, ...] | None = None
     gap: str | None = None
     overlap: str | None = None
     calendar: str | None = None
@@ -63,8 +63,8 @@ class Preview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def timing(self) -> Timing | None:
         """What it says about time in more than one word; `count` is how many are shown."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in TIMING if name != "count"}
-        timing = Timing(**fields)
-        return None if timing == Timing() else timing
+        given = {name: value for name, value in fields.items() if value is not None}
+        return Timing(**given) if given else None
 
 
 _decoder = msgspec.json.Decoder(Preview)

@@ -92,13 +92,14 @@ class Batch:
                 return self._engine.command(ask.tenant, ask.request, self._now, reuse=ask.reuse)
             case "replace":
                 assert ask.request is not None, "a wire gives what is to be scheduled"
-                return Replace(self._engine.command(ask.tenant, ask.request, self._now, new=False), ask.reuse)
+                add = self._engine.command(ask.tenant, ask.request, self._now, new=False)
+                return Replace(add, ask.reuse, ask.keep_count)
             case "cancel":
                 return Cancel(ask.tenant, ask.id)
             case "pause":
                 return Pause(ask.tenant, ask.id)
             case "resume":
-                return Resume(ask.tenant, ask.id)
+                return Resume(ask.tenant, ask.id, ask.missed)
             case "fire":
                 return Fire(ask.tenant, ask.id)
 

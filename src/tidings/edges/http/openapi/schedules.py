@@ -95,8 +95,8 @@ COUNT = number("How many occurrences, unless the rule says it.", minimum=1)
 
 
 def nullable(fields: dict[str, Schema]) -> dict[str, Schema]:
-    """Fields that may be null as well as absent; lists may only be absent."""
-    made = {name: schema if schema["type"] == "array" else or_null(schema) for name, schema in fields.items()}
+    """Fields that may be null as well as absent."""
+    made = {name: or_null(schema) for name, schema in fields.items()}
     for schema in made.values():
         if "enum" in schema:
             schema["enum"] = [*schema["enum"], None]

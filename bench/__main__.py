@@ -20,6 +20,7 @@ NAMES = (
     "lateness",
     "backlog",
     "tenants",
+    "recurring_burst",
     "recurrence",
     "parse",
     "kafka_intake",

@@ -16,8 +16,9 @@ from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
 from tidings.domain.request import Limits, Request
+from tidings.domain.revising import calendar_of, with_days
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
-from tidings.domain.when import DAY_US
+from tidings.domain.when import DAY_US, When
 from tidings.intake.admission import Admission, check_new_id
 from tidings.intake.intake import Intake
 from tidings.intake.revision import Revision
@@ -149,9 +150,19 @@ class Engine:
         """Admit and commit one new schedule."""
         return (await self.submit([self.admit(tenant, request)], receipt))[0]
 
-    async def replace(self, tenant: str, request: Request, *, reuse: bool = False) -> Outcome:
+    async def replace(self, tenant: str, request: Request, *, reuse: bool = False, keep_count: bool = False) -> Outcome:
         """Admit a schedule and put it in place of what its id holds."""
-        return (await self.submit([Replace(self.admit(tenant, request, new=False), reuse)]))[0]
+        return (await self.submit([Replace(self.admit(tenant, request, new=False), reuse, keep_count)]))[0]
+
+    async def dated(self, tenant: str, when: When) -> When:
+        """The same with the days of the calendar that it names; `Invalid` if there is none."""
+        name = calendar_of(when)
+        if name is None:
+            return when
+        for calendar in await self.store.calendars(tenant):
+            if calendar.name == name:
+                return with_days(when, calendar.days)
+        raise Invalid("calendar", f"there is no calendar {name!r}: put it there first, or leave it out")
 
     # Reads
 

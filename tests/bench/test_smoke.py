@@ -24,6 +24,7 @@ TIMEOUT_S = 240
         ("http_batch", "http_batch"),
         ("http_single", "p99_ms"),
         ("burst", "first_ms"),
+        ("recurring_burst", "recurring"),
         ("recurrence", "p99_us"),
         ("parse", "rrule"),
         pytest.param("lateness", "sse_2000_p99_ms", marks=pytest.mark.slow),

@@ -127,7 +127,8 @@ async def test_a_year_of_downtime_of_a_rule_of_seconds_is_one_release(store: Sto
 
 async def test_fire_all_after_a_year_releases_the_latest_ten_thousand(store: Store) -> None:
     await answer(store, scheduled(read_rule("FREQ=SECONDLY", NOW, Terms("2026-11-20T09:00:00")), policy="fire_all"))
-    await store.lanes()[0].release(NOW + YEAR, 1) if len(store.lanes()) == 1 else await drain(store, NOW + YEAR)
+    for lane in store.lanes():
+        await lane.release(NOW + YEAR, 1)
     released = await numbers(store, "one")
     assert released[0] == YEAR // SECOND + 1 - 10_000 + 1
 

@@ -8,7 +8,6 @@ from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.recurrence.preview import preview
 from tidings.domain.request import Request, Timing
-from tidings.domain.revising import calendar_of, with_days
 from tidings.domain.when import (
     DAY_US,
     SECOND_US,
@@ -88,19 +87,9 @@ class Planning:
         at = sent.at if sent.scheduled_at is None else sent.scheduled_at
         request = Request("preview", at=at, every=sent.every, timing=sent.timing())
         when = self._engine.admission.admit(call.caller.tenant, request, now).when
-        when = await self._dated(call.caller.tenant, when)
+        when = await self._engine.dated(call.caller.tenant, when)
         after = now if sent.after is None else moment({"after": sent.after}, "after", now) or 0
         return json_answer(_moments(when, after, sent.count) | self._passed(when, now))
-
-    async def _dated(self, tenant: str, when: When) -> When:
-        """With the days of the calendar that it names."""
-        name = calendar_of(when)
-        if name is None:
-            return when
-        for calendar in await self._engine.store.calendars(tenant):
-            if calendar.name == name:
-                return with_days(when, calendar.days)
-        raise Invalid("calendar", f"there is no calendar {name!r}: put it there first, or leave it out")
 
     async def forecast(self, call: Call) -> Reply:
         """How many fall due in each step of time."""

@@ -30,11 +30,8 @@ class Together:
     def __init__(self, writer: Writer, now: int, rows: int) -> None:
         self._writer = writer
         self._now = now
+        self._rows = rows
         self._positions = np.full(rows, -1, dtype=np.int64)
-        self._hashes = np.zeros(rows, dtype=np.int64)
-        self._dues = np.full(rows, -1, dtype=np.int64)
-        self._arrivals = np.zeros(rows, dtype=np.int64)
-        self._long: list[int] = []
         self.lateness_us: list[int] = []
         self.topics: set[tuple[str, str]] = set()
         self.handed = self.bytes = 0
@@ -42,23 +39,29 @@ class Together:
     def release(self) -> list[int]:
         """Release those that go on; answers the arrivals of the others."""
         others: list[int] = []
+        going: list[tuple[int, int, int, int, int]] = []  # place, next due time, arrival, stream, number
+        names: list[str] = []
         partitions: dict[int, list[tuple[int, int]]] = {}
-        hash_of, names = self._writer.idmap.hash, self._writer.stream_names
+        decided: dict[tuple[bytes, int, int], int | None] = {}  # what is equal is decided once
+        late: dict[int, list[int]] = {}
         for ordinal, arrival, due, partition, size, stream, n, name, policy in self._pending():
-            following = self._following(_terms(policy), n, due)
+            asked = policy, n, due
+            if asked not in decided:
+                decided[asked] = self._following(_terms(policy), n, due)
+            following = decided[asked]
             if following is None:
                 others.append(arrival)
                 continue
-            place = ordinal - 1
-            self._dues[place], self._arrivals[place] = following, arrival
-            self._hashes[place] = id_hash = hash_of(names[stream][0], name)
-            partitions.setdefault(partition, []).append((place, size))
-            if n % TRIM_EVERY == 0:
-                self._long.append(id_hash)
-            self._count(partition, due)
-        if partitions:
+            going.append((ordinal - 1, following, arrival, stream, n))
+            names.append(name)
+            if partition not in partitions:
+                partitions[partition], late[partition] = [], []
+            partitions[partition].append((ordinal - 1, size))
+            late[partition].append(self._now - due)
+        if going:
+            self._count(late)
             self._place(partitions)
-            self._write()
+            self._write(going, names)
         return others
 
     def _pending(self) -> list[tuple[int, int, int, int, int, int, int, str, bytes]]:
@@ -78,13 +81,13 @@ class Together:
             return None
         return following + terms.jitter_us
 
-    def _count(self, partition: int, due: int) -> None:
-        topic = partition // PARTITIONS_MAX
-        if topic in self._writer.on_kafka:
-            self.handed += 1
-        else:
-            self.lateness_us.append(self._now - due)
-            self.topics.add(self._writer.topic_names[topic])
+    def _count(self, late: dict[int, list[int]]) -> None:
+        for partition, lateness_us in late.items():
+            if self._on_kafka(partition):
+                self.handed += len(lateness_us)
+            else:
+                self.lateness_us += lateness_us
+                self.topics.add(self._writer.topic_names[partition // PARTITIONS_MAX])
 
     def _place(self, partitions: dict[int, list[tuple[int, int]]]) -> None:
         """Give each the next position of its partition, and move the partitions' ends."""
@@ -105,24 +108,39 @@ class Together:
     def _on_kafka(self, partition: int) -> bool:
         return partition // PARTITIONS_MAX in self._writer.on_kafka
 
-    def _write(self) -> None:
+    def _write(self, going: list[tuple[int, int, int, int, int]], names: list[str]) -> None:
         connection, writer = self._writer.connection, self._writer
-        positions, dues = apsw.carray(self._positions), self._dues
-        connection.execute(_SQL["log"], (positions, self._now))
-        connection.execute(_SQL["note"], (apsw.carray(self._hashes), positions, self._now))
-        for id_hash in self._long:
+        places, next_dues, next_arrivals, streams, numbers = np.array(going, dtype=np.int64).T
+        hashes = self._hashes(streams, names)
+        connection.execute(_SQL["log"], (apsw.carray(self._positions), self._now))
+        connection.execute(_SQL["note"], (apsw.carray(self._spread(places, hashes, 0)), self._now))
+        for id_hash in hashes[numbers % TRIM_EVERY == 0].tolist():
             connection.execute(_SQL["trim"], (id_hash, HISTORY_LINES_MAX))
-        connection.execute(_SQL["go_on"], (apsw.carray(dues),))
-        there = dues >= 0
-        soon = there & (dues < writer.near_until)
+        connection.execute(_SQL["go_on"], (apsw.carray(self._spread(places, next_dues)),))
+        soon = next_dues < writer.near_until
         if soon.any():
-            near = np.where(soon, dues, -1)
+            near = self._spread(places[soon], next_dues[soon])
             connection.execute(_SQL["wait_near"], (apsw.carray(near), NO_DEADLINE, NO_CONTENT))
-        later = there & ~soon
-        if later.any():
-            places = np.where(later, writer.buckets(dues) << ARRIVAL_BITS | self._arrivals, -1)
-            connection.execute(_SQL["wait_far"], (apsw.carray(places), NO_DEADLINE, NO_CONTENT))
-        writer.pending += int(there.sum())
+        if not soon.all():
+            far = writer.buckets(next_dues) << ARRIVAL_BITS | next_arrivals
+            later = self._spread(places[~soon], far[~soon])
+            connection.execute(_SQL["wait_far"], (apsw.carray(later), NO_DEADLINE, NO_CONTENT))
+        writer.pending += len(going)
+
+    def _hashes(self, streams: Numbers, names: list[str]) -> Numbers:
+        """The hash of each id; 0 is for rows that are none of ours."""
+        hashes = np.zeros(len(names), dtype=np.int64)
+        for stream in set(streams.tolist()):
+            chosen = np.flatnonzero(streams == stream)
+            tenant = self._writer.stream_names[stream][0]
+            hashes[chosen] = self._writer.idmap.hashes(tenant, [names[index] for index in chosen.tolist()])
+        return hashes
+
+    def _spread(self, places: Numbers, values: Numbers, other: int = -1) -> Numbers:
+        """Values at their places in the batch."""
+        spread = np.full(self._rows, other, dtype=np.int64)
+        spread[places] = values
+        return spread
 
 
 _ADVANCE = queries("release")["advance"]

@@ -13,7 +13,11 @@ BERLIN = "Europe/Berlin"
 
 
 def admitted(
-    at: int | str | None = None, every: str | None = None, now: int = NOW, limits: Limits | None = None, **fields: object
+    at: int | str | None = None,
+    every: str | None = None,
+    now: int = NOW,
+    limits: Limits | None = None,
+    **fields: object,
 ) -> Add:
     late = fields.pop("late", None)
     request = Request("t", at=at, every=every, id="one", late=late, timing=Timing(**fields))  # type: ignore[arg-type]
@@ -108,7 +112,10 @@ def test_the_same_said_twice_is_the_same_content() -> None:
         ({"cron": "0 0 30 2 *"}, "cron: has no occurrence"),
         ({"zone": BERLIN}, "zone: goes with a local 'at', with 'rrule' or with 'cron'"),
         ({"at": "+5s", "zone": BERLIN}, "zone: a moment that is said without clocks needs no zone"),
-        ({"at": "2027-01-01T00:00:00Z", "zone": BERLIN}, "at: '2027-01-01T00:00:00Z' has an offset, and a zone is given"),
+        (
+            {"at": "2027-01-01T00:00:00Z", "zone": BERLIN},
+            "at: '2027-01-01T00:00:00Z' has an offset, and a zone is given",
+        ),
         ({"at": "2027-03-28 02:30", "zone": BERLIN, "gap": "skip"}, "at: '2027-03-28 02:30' does not exist in"),
         ({"at": "2027-01-01T00:00", "gap": "skip"}, "gap: says what clock changes do to a local time"),
         ({"at": "+5s", "count": 3}, "count: goes with 'rrule', 'cron' or 'every'"),

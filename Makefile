@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev run kafka check test lint fmt bench lock clean
+.PHONY: help setup setup-dev run kafka postgres check test lint fmt bench lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,10 @@ run: setup  ## start Tidings; flags in ARGS="--port 8461"
 	$(BIN)/tidings serve $(ARGS)
 
 kafka: setup  ## start a real Kafka on localhost:9092 (needs Java 17 and Maven); flags in ARGS="--port 9093"
-	@$(BIN)/python -m tests.servers $(ARGS)
+	@$(BIN)/python -m tests.servers kafka $(ARGS)
+
+postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed); flags in ARGS="--port 5433"
+	@$(BIN)/python -m tests.servers postgres $(ARGS)
 
 check: lint  ## style, types, layers and the quick tests: under two minutes
 	$(BIN)/pytest -m "not slow and not kill" $(ARGS)

@@ -7,6 +7,7 @@ import pytest
 
 from tidings.config import Config, ConfigError, load, render
 from tidings.config.options import OPTIONS
+from tidings.config.settings import Node
 from tidings.domain.request import Limits
 
 
@@ -242,3 +243,37 @@ def test_all_problems_are_told_at_once() -> None:
 
 def test_a_named_file_must_be_there() -> None:
     assert "missing.toml: cannot be read" in problems("missing.toml")
+
+
+@pytest.mark.parametrize("lanes", ["1", "2", "16", "256"])
+def test_lanes(lanes: str) -> None:
+    assert load(None, {"TIDINGS_STORE_LANES": lanes}, {}).config.store.lanes == int(lanes)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("TIDINGS_STORE_LANES", "12", "TIDINGS_STORE_LANES: '12' is not a power of two: write 8 or 16"),
+        ("TIDINGS_STORE_LANES", "512", "'512' is out of bounds: at least 1, at most 256"),
+        ("TIDINGS_STORE_SCHEMA", "My Schema", "'My Schema' is not a plain name of a schema: use 1 to 63 small"),
+        ("TIDINGS_STORE_SCHEMA", "pg_own", "not beginning with a digit or with pg_"),
+        ("TIDINGS_NODE_NAME", "a b", "'a b' is not a name of a node: use 1 to 100 letters"),
+        ("TIDINGS_NODE_ROLES", "api,cook", "'cook' is not one of them: write a list such as"),
+        ("TIDINGS_NODE_ROLES", "none", "TIDINGS_NODE_ROLES: is empty: write a list such as"),
+    ],
+)
+def test_what_a_node_can_be_told_is_checked(variable: str, text: str, said: str) -> None:
+    assert said in problems(**{variable: text})
+
+
+def test_roles_in_a_file() -> None:
+    write('[node]\nroles = ["api", "dispatch"]\nname = "north-1:8460"\n')
+    assert load(None, {}, {}).config.node == Node("north-1:8460", ("api", "dispatch"))
+    assert 'roles = ["api", "dispatch"]' in render(load(None, {}, {}))
+
+
+def test_the_password_of_a_store_is_not_printed() -> None:
+    write('[store]\npath = "postgres://me:secret@db/shop?password=secret"\n')
+    printed = render(load(None, {}, {}))
+    assert "secret" not in printed
+    assert 'path = "postgres://me:***@db/shop?password=***"' in printed

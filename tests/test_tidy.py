@@ -139,7 +139,7 @@ def test_only_clock_reads_the_clock() -> None:
 
 
 def test_tests_do_not_sleep() -> None:
-    real_time = {ROOT / "tests/faults", ROOT / "tests/kafka/faults"}
+    real_time = {ROOT / "tests/faults", ROOT / "tests/kafka/faults", ROOT / "tests/fleet"}
     assert faults(sleeps, [path for path in files("tests") if real_time.isdisjoint(path.parents)]) == []
 
 

@@ -11,10 +11,12 @@ from tidings.bus.groups import Groups
 from tidings.clock import Clock
 from tidings.dispatch.lanes import Companion, Lanes
 from tidings.dispatch.owner import Owner
+from tidings.dispatch.pace import Pacing
 from tidings.domain.command import Add, Command, Outcome, Replace
 from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
+from tidings.domain.fleet import Fleet, Report
 from tidings.domain.request import Limits, Request
 from tidings.domain.revising import calendar_of, with_days
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
@@ -37,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True):
     lease_us: int = 3_000_000
     session_us: int = 4_000_000
     bus: Bus = "log"
+    about: Report = Report()
 
 
 class Engine:
@@ -47,12 +50,13 @@ class Engine:
     ) -> None:
         self.settings = settings or Settings()
         self.store = store
-        self.clock = clock
+        self.clock = clock = store.clock or clock
         self._listeners = list(listeners)
         self.lanes = Lanes(store, clock, self.tell)
         self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
         self.intake = Intake(store, clock, self.tell, self.lanes.wake)
-        self.owner = Owner(store, clock, self.settings.lease_us, self.lanes.follow, self.tell)
+        self._pacing = Pacing()
+        self.owner = Owner(store, clock, self.settings.lease_us, self.lanes.follow, self.tell, self.report)
         self.following = Following(store)
         self.revision = Revision(store, clock, self.tell, self.lanes.wake)
         self._groups = Groups(store, clock, self.following, self.settings.session_us)
@@ -109,6 +113,7 @@ class Engine:
         """Tell everyone what happened. Followers wake up; who no longer owns the timeline has no groups."""
         match fact:
             case Released():
+                self._pacing.add(fact.lateness_us, self.clock.elapsed())
                 self.following.notify(fact.topics)
             case Handed():
                 for companion in self._all_companions():
@@ -210,6 +215,15 @@ class Engine:
         if not self.owner.readiness()[0]:
             raise NotOwner(self.owner.readiness()[1])
         return self._groups
+
+    def report(self) -> Report:
+        """What others see of this node."""
+        pace = self._pacing.pace(self.clock.elapsed())
+        return msgspec.structs.replace(self.settings.about, at=self.clock.now(), **msgspec.structs.asdict(pace))
+
+    async def nodes(self) -> Fleet:
+        """Who shares the store, and who owns which lane."""
+        return await self.store.nodes(self.clock.now())
 
     def readiness(self) -> tuple[bool, str]:
         """Whether this process takes changes now, and why not."""

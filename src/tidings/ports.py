@@ -7,6 +7,7 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
+from tidings.domain.fleet import Fleet, Report
 from tidings.domain.revising import Pending
 from tidings.domain.schedule import (
     Calendar,
@@ -183,6 +184,16 @@ class Log(Protocol):
         """Keep where a group stands, durably."""
         ...
 
+    async def follow(self, tenant: str, topic: str) -> None:
+        """Be told of what other processes put onto a topic, from now on until as many calls of `unfollow`."""
+        ...
+
+    def unfollow(self, tenant: str, topic: str) -> None: ...
+
+    def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        """Have this called, as soon as can be, with the topics on which others put something. It is a hint."""
+        ...
+
 
 class Outbox(Protocol):
     """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back.
@@ -278,15 +289,32 @@ class Keys(Protocol):
 class Ownership(Protocol):
     """Each lane is owned by one process, by a lease that it renews; every write of a lane checks the owner's token."""
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
-        """Renew the leases of our lanes and take our share of those that are free; False if we own none.
+    @property
+    def clock(self) -> Clock | None:
+        """The clock that counts, where it is not each process's own: the store's, as this process measures it."""
+        ...
 
-        `elapsed` was read before the call: the leases run from then on.
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
+        """Renew the leases of our lanes and take our share of those that are free; False if we may take no changes.
+
+        `elapsed` was read before the call: the leases run from then on. The report is what others see of us; whose
+        roles have no dispatch owns no lane.
         """
+        ...
+
+    async def nodes(self, now: int) -> Fleet:
+        """Who lives, and who owns which lane."""
         ...
 
     def lanes(self) -> Sequence[Lane]:
         """The lanes that this process owns now, as far as it can know by itself."""
+        ...
+
+    def reads(self, source: str, partition: int) -> bool:
+        """Whether a partition of a source is for this process to take in now. May be asked on any thread.
+
+        For a moment two processes may think so of the same one: `Moved` tells the second.
+        """
         ...
 
     def on_free(self, call: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 
 from tidings.domain.schedule import Record, Topic
 from tidings.testing import SimulatedClock
+from tidings.timeline.alone import Alone
 
 TENANT, TOPIC, GROUP = "default", "greetings", "workers"
 SECOND_US = 1_000_000
@@ -77,7 +78,7 @@ class Turn:
         yield
 
 
-class FakeLog:
+class FakeLog(Alone):
     """The least that is a log. Given a source of chance, answers take some turns, before and after."""
 
     def __init__(self, chance: random.Random | None = None, partitions: int = 4) -> None:
@@ -87,7 +88,7 @@ class FakeLog:
         self.first: dict[tuple[str, str], list[int]] = {}
         self.offsets: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
         self.commits: list[dict[int, int]] = []
-        self.looks = self.reads = 0
+        self.looks = self.pages = 0
         self.readable = asyncio.Event()  # while clear, reads take their time
         self.readable.set()
         self.writable = asyncio.Event()  # while clear, commits do
@@ -120,7 +121,7 @@ class FakeLog:
         return found
 
     async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
-        self.reads += 1
+        self.pages += 1
         await self.pause()
         start = max(offset, self.first[tenant, topic][partition])
         found = self.records[tenant, topic][partition][start : start + limit]

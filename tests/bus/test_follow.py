@@ -215,7 +215,7 @@ async def test_a_follower_reads_no_more_than_there_is_news() -> None:
         log.append(n % 4)
         following.notify(NEWS)
         await waiting
-    assert (log.looks, log.reads) == (101, 100)
+    assert (log.looks, log.pages) == (101, 100)
     await batches.aclose()
 
 
@@ -234,7 +234,7 @@ async def test_a_burst_comes_in_full_pages() -> None:
     await batches.aclose()
     assert in_order(records)
     assert cursor == encode((25_000,) * 4)
-    assert log.reads == 400
+    assert log.pages == 400
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -11,6 +11,7 @@ from tidings.dispatch import owner as module
 from tidings.dispatch.owner import Owner
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Fact, Standing
+from tidings.domain.fleet import Report
 from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.memory import MemoryStore
 
@@ -23,12 +24,14 @@ class Store:
     def __init__(self) -> None:
         self.answer: bool | StoreError = True
         self.asked: list[tuple[int, int]] = []
+        self.reports: list[Report] = []
         self.tended = 0
         self.tending: bool | Exception = False
         self.resigned = 0
         self.lane = MemoryStore()
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+    async def acquire(self, elapsed: int, lease_us: int, report: Report) -> bool:
+        self.reports.append(report)
         self.asked.append((elapsed, lease_us))
         if isinstance(self.answer, StoreError):
             raise self.answer
@@ -93,7 +96,7 @@ async def test_changes_are_told_once_and_wake_the_dispatcher(scene: Scene) -> No
     for answer in (True, True, False, False, True):
         scene.store.answer = answer
         await scene.owner.try_once()
-    assert scene.facts == [Standing(NOW, True), Standing(NOW, False), Standing(NOW, True)]
+    assert scene.facts == [Standing(NOW, True, (0,)), Standing(NOW, False), Standing(NOW, True, (0,))]
     assert scene.wakes == 3
 
 
@@ -162,3 +165,26 @@ async def test_trouble_does_not_end_the_tending(scene: Scene, trouble: Exception
     await eventually(lambda: scene.store.tended > 3)
     scene.owner.stop()
     await tending
+
+
+async def test_a_store_that_has_not_answered_for_a_lease_is_not_trusted(scene: Scene) -> None:
+    await scene.owner.try_once()
+    scene.clock.advance(LEASE_US - 1)
+    assert scene.owner.readiness() == (True, "ready")
+    scene.clock.advance(1)
+    assert scene.owner.readiness() == (False, "the store has not answered for 3 s")
+
+
+async def test_who_owns_no_lane_may_be_ready(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.store, "lanes", list)
+    await scene.owner.try_once()
+    assert scene.owner.readiness() == (True, "ready")
+    assert scene.facts == [Standing(NOW, True, ())]
+
+
+async def test_lanes_that_come_and_go_are_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    await scene.owner.try_once()
+    monkeypatch.setattr(scene.store, "lanes", list)
+    await scene.owner.try_once()
+    assert scene.facts == [Standing(NOW, True, (0,)), Standing(NOW, True, ())]
+    assert scene.wakes == 2

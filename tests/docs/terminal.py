@@ -7,13 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.docs.pages import Block, blocks
+from tests.servers.downloads import Missing
+from tests.servers.fixtures import leave_out
+from tests.servers.postgres import Postgres
 
 PLAY_S = 55.0
-PORT, SECOND_PORT = 8460, 8461
+PORT, *MORE_PORTS = PORTS = (8460, 8461, 8462)
+POSTGRES_PORT = 5432
+ADMINISTRATOR = "as an administrator"
 READY = Path(__file__).with_name("ready.py")
 MARK = "@@@"
 
@@ -52,8 +59,8 @@ def play(page: Path, folder: Path) -> Played:
     found, ports = blocks(page), _free_ports()
     (folder / ".venv").symlink_to(sys.prefix)
     script, output = folder / ".play.sh", folder / ".output"
-    script.write_text(_ported(_script(found), ports))
-    with output.open("ab") as sink:
+    with _served(found) as postgres_port, output.open("ab") as sink:
+        script.write_text(_ported(_script(found), (*PORTS, POSTGRES_PORT), (*ports, postgres_port)))
         process = subprocess.Popen(
             ["bash", script.name],
             cwd=folder,
@@ -85,11 +92,33 @@ def _environment(port: int) -> dict[str, str]:
     return kept | {"NO_COLOR": "1", "TIDINGS_URL": url, "TIDINGS_SERVER_PORT": str(port)}
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
+@contextmanager
+def _served(page: list[Block]) -> Iterator[int]:
+    """The port of a PostgreSQL on which was done what an administrator does; of none, where the page needs none."""
+    if not any("postgres://" in block.text for block in page if block.runs):
+        yield POSTGRES_PORT
+        return
+    try:
+        server = Postgres.start()
+    except Missing as missing:
+        leave_out(missing)
+    with server:
+        with server.connect() as connection:
+            for block in page:
+                for statement in block.text.split(";\n") if block.note == ADMINISTRATOR else ():
+                    connection.execute(statement.encode())
+        yield server.port
+
+
+def _free_ports() -> list[int]:
+    sockets = [socket.socket() for _ in PORTS]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
 
 
 def _script(page: list[Block]) -> str:
@@ -121,7 +150,7 @@ def _python(number: int, block: Block) -> str:
 def _started(block: Block) -> list[tuple[int, str]]:
     """Which servers a block starts, and what to ask them before going on."""
     found = (match[0] for match in _SERVES.finditer(block.text))
-    return [(SECOND_PORT, "healthz") if str(SECOND_PORT) in line else (PORT, "readyz") for line in found]
+    return [next(((port, "healthz") for port in MORE_PORTS if str(port) in line), (PORT, "readyz")) for line in found]
 
 
 def _ready(port: int, probe: str) -> str:
@@ -129,9 +158,9 @@ def _ready(port: int, probe: str) -> str:
     return f"{python} {ready} http://127.0.0.1:{port}/{probe}"
 
 
-def _ported(script: str, ports: tuple[int, int]) -> str:
-    """The script with free ports in the place of ours."""
-    for ours, free in zip((PORT, SECOND_PORT), ports, strict=True):
+def _ported(script: str, shown: Sequence[int], ports: Sequence[int]) -> str:
+    """The script with free ports in the place of those that are shown."""
+    for ours, free in zip(shown, ports, strict=True):
         script = re.sub(rf"(127\.0\.0\.1:|--port ){ours}\b", rf"\g<1>{free}", script)
     return script
 

@@ -49,21 +49,22 @@ class PortTaken(StartFailed):
 class Postgres:
     """A server in a folder, with its port. As a context manager it ends with the block."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str], port: int | None = None) -> None:
         self.folder = folder
-        self.port = free_ports(1)[0]
+        self.port = port or free_ports(1)[0]
+        self._may_move = port is None
         self.log = folder / "server.log"
         self._settings = settings
         self._process: Process | None = None
         self._lives = 0
 
     @classmethod
-    def start(cls, settings: Mapping[str, str] = QUICK) -> Self:
-        """A new server that answers. Raises `Missing` and `StartFailed`."""
+    def start(cls, settings: Mapping[str, str] = QUICK, port: int | None = None) -> Self:
+        """A new server that answers, on a free port unless one is named. Raises `Missing` and `StartFailed`."""
         binary("postgres")
         folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         try:
-            server = cls(folder, settings)
+            server = cls(folder, settings, port)
             server._make()
             server._begin()
         except BaseException:
@@ -101,6 +102,11 @@ class Postgres:
     @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.is_alive
+
+    def wait(self) -> None:
+        """Until it ends by itself."""
+        assert self._process is not None
+        self._process.wait(None)
 
     def stop(self, *, immediate: bool = False) -> None:
         """End it in good order, or at once as a crash would; the data stays."""
@@ -173,7 +179,7 @@ class Postgres:
                 self.restart()
                 return
             except PortTaken:
-                if attempt == ATTEMPTS:
+                if attempt == ATTEMPTS or not self._may_move:
                     raise
                 self.port = free_ports(1)[0]
 

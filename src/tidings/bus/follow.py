@@ -1,8 +1,8 @@
 """Following topics: pages of records in fair shares, and waiting for more without losing a wake-up."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Record, Topic
 from tidings.ports import Log
 
-LOOK_AGAIN_US = 2_000_000  # news comes by `notify`; this is for a process that stands by, whose store another writes
+LOOK_AGAIN_US = 2_000_000  # news comes by `notify`; what is told by other processes may be lost on its way
 
 _MICRO = 1_000_000
 _released = attrgetter("released")
@@ -64,6 +64,7 @@ class Following:
         self._log = log
         self._bells: dict[tuple[str, str], set[Bell]] = {}
         self.closed = False
+        log.on_news(self.notify)
 
     def notify(self, topics: frozenset[tuple[str, str]]) -> None:
         """Wake the readers of these topics, given as (tenant, topic). Call on the loop, after the commit."""
@@ -82,7 +83,7 @@ class Following:
     ) -> tuple[list[Record], str]:
         """Records after a cursor, waiting for one if there is none; and the cursor behind them."""
         self._check(cursor, limit)
-        with self.listening(tenant, topic, wait_us) as bell:
+        async with self.listening(tenant, topic, wait_us) as bell:
             positions = await self._resolve(tenant, topic, cursor)
             while True:
                 bell.quiet()
@@ -103,9 +104,9 @@ class Following:
         self._check(cursor, limit)
         return self._batches(tenant, topic, cursor, limit)
 
-    @contextmanager
-    def listening(self, tenant: str, topic: str, wait_us: int | None = None) -> Iterator[Bell]:
-        """A bell that rings with news of a topic, and ends after a time if one is given."""
+    @asynccontextmanager
+    async def listening(self, tenant: str, topic: str, wait_us: int | None = None) -> AsyncIterator[Bell]:
+        """A bell that rings with news of a topic, whoever released it, and ends after a time if one is given."""
         bell = Bell()
         timer: asyncio.TimerHandle | None = None
         if self.closed or (wait_us is not None and wait_us <= 0):
@@ -114,11 +115,16 @@ class Following:
             timer = asyncio.get_running_loop().call_later(wait_us / _MICRO, bell.end)
         bells = self._bells.setdefault((tenant, topic), set())
         bells.add(bell)
+        waits = not bell.over
         try:
+            if waits:
+                await self._log.follow(tenant, topic)
             yield bell
         finally:
             if timer is not None:
                 timer.cancel()
+            if waits:
+                self._log.unfollow(tenant, topic)
             bells.discard(bell)
             if not bells:
                 del self._bells[tenant, topic]
@@ -126,7 +132,7 @@ class Following:
     async def _batches(
         self, tenant: str, topic: str, cursor: str | None, limit: int
     ) -> AsyncGenerator[tuple[list[Record], str], None]:
-        with self.listening(tenant, topic) as bell:
+        async with self.listening(tenant, topic) as bell:
             positions = await self._resolve(tenant, topic, cursor)
             while not self.closed:
                 bell.quiet()

@@ -84,7 +84,7 @@ class Groups:
         if limit < 1:
             raise Invalid("limit", "ask for at least 1 record")
         found = self._arrive((tenant, topic, group), member)
-        with self._following.listening(tenant, topic, min(wait_us, self._session_us // 2)) as bell:
+        async with self._following.listening(tenant, topic, min(wait_us, self._session_us // 2)) as bell:
             found.roster.bells.add(bell)
             try:
                 return await self._fetch(found, member, generation, limit, bell)

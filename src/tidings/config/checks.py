@@ -10,10 +10,14 @@ SERVERS_HINT = "write host:port, more after commas, such as kafka-1:9092,kafka-2
 PATTERN_HINT = "use letters, digits, '.', '_' and '-', and '*', '?' or '[abc]' for any of them"
 TENANT_HINT = "a tenant has 1 to 229 letters, digits, '.', '_' and '-'"
 TOPIC_HINT = "a topic has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
+SCHEMA_HINT = "use 1 to 63 small letters, digits and '_', not beginning with a digit or with pg_"
+NODE_HINT = "use 1 to 100 letters, digits, '.', ':', '_' and '-'"
 
 _PATTERN = re.compile(r"(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\]){1,249}")
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,229}")
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+_SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
+_NODE = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,253}[A-Za-z0-9_.])?")
 
 
@@ -54,15 +58,29 @@ def _fits(form: re.Pattern[str], noun: str, hint: str) -> Callable[[str], str]:
     return check
 
 
+def check_lanes(number: int) -> int:
+    """A number of lanes: an id chooses its lane by some bits of a digest."""
+    if number & (number - 1):
+        below = 1 << number.bit_length() - 1
+        raise ValueError(f"'{number}' is not a power of two: write {below} or {2 * below}, for example")
+    return number
+
+
 check_pattern = _fits(_PATTERN, "pattern", PATTERN_HINT)
 check_tenant = _fits(_TENANT, "tenant", TENANT_HINT)
 check_topic = _fits(_TOPIC, "topic", TOPIC_HINT)
+check_schema = _fits(_SCHEMA, "plain name of a schema", SCHEMA_HINT)
+check_node = _fits(_NODE, "name of a node", NODE_HINT)
 
 # By the name of the setting: for its texts, and for the names in a table.
 TEXTS: dict[str, Callable[[str], str]] = {
+    "node.name": check_node,
+    "store.schema": check_schema,
     "kafka.servers": check_servers,
     "kafka.tenants": check_pattern,
     "kafka.schedules": check_tenant,
     "kafka.destinations": check_pattern,
 }
+NUMBERS: dict[str, Callable[[int], int]] = {"store.lanes": check_lanes}
+NOT_EMPTY = ("node.roles",)
 NAMES: dict[str, Callable[[str], str]] = {"kafka.schedules": check_topic, "kafka.destinations": check_tenant}

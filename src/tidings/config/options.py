@@ -6,7 +6,8 @@ from typing import Any, Literal, Union, assert_never, get_args, get_origin, get_
 
 import msgspec
 
-from tidings.config.checks import NAMES, TEXTS
+from tidings.config.addresses import without_password
+from tidings.config.checks import NAMES, NOT_EMPTY, NUMBERS, TEXTS
 from tidings.config.settings import Config
 from tidings.config.several import LIST_HINT, LISTS_HINT, TABLE_HINT, read_list, read_lists, read_table, to_toml
 from tidings.domain.request import LIMITS_MOST
@@ -70,7 +71,7 @@ _LEAST = {
     "limits.headers_max": 0,
     "limits.labels_max": 0,
 }
-_MOST = {"server.port": 65_535, "log.partitions": 16}
+_MOST = {"server.port": 65_535, "store.lanes": 256, "log.partitions": 16}
 
 
 def _options() -> Iterator[Option]:
@@ -122,7 +123,8 @@ def parse(option: Option, raw: object) -> Value:
             return _checked(option, _text(option, raw))
         case "number" | "size" | "duration":
             text = _text(option, raw)
-            return _bounded(option, _amount(option, text), text)
+            amount = _bounded(option, _amount(option, text), text)
+            return NUMBERS[option.name](amount) if option.name in NUMBERS else amount
         case _:
             assert_never(option.kind)
 
@@ -139,7 +141,10 @@ def _text(option: Option, raw: object) -> str:
 
 def _several(option: Option, raw: object) -> Value:
     if option.kind == "list":
-        return tuple(_checked(option, item) for item in read_list(raw, option.allowed))
+        items = tuple(_checked(option, item) for item in read_list(raw, option.allowed))
+        if not items and option.name in NOT_EMPTY:
+            raise ValueError(f"is empty: {option.allowed}")
+        return items
     if option.kind == "table":
         return {NAMES[option.name](name): _checked(option, text) for name, text in read_table(raw).items()}
     lists = read_lists(raw).items()
@@ -190,6 +195,8 @@ def written(option: Option, value: Value) -> str:
         return UNLIMITED
     if option.field.endswith("_password"):
         return HIDDEN
+    if option.name == "store.path":
+        return without_password(str(value), HIDDEN)
     if isinstance(value, tuple | dict):
         return to_toml(value)
     if option.kind == "size":

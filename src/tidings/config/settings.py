@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from tidings.domain.fleet import ROLES, Role
 from tidings.domain.request import Limits
 from tidings.domain.units import DAY_US
 
@@ -22,10 +23,19 @@ class Server(msgspec.Struct, frozen=True):
     port: int = 8460
 
 
+class Node(msgspec.Struct, frozen=True):
+    """Which process this is among those that share a store, and what it does there."""
+
+    name: str | None = None
+    roles: tuple[Role, ...] = ROLES
+
+
 class Store(msgspec.Struct, frozen=True):
-    """Where everything is kept."""
+    """Where everything is kept; the rest is of PostgreSQL."""
 
     path: str = "tidings.db"
+    schema: str = "tidings"
+    lanes: int = 16
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -85,6 +95,7 @@ class Config(msgspec.Struct, frozen=True):
     """Every setting of a node."""
 
     server: Server = Server()
+    node: Node = Node()
     store: Store = Store()
     log: Log = Log()
     ids: Ids = Ids()

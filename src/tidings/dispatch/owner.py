@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Standing
+from tidings.domain.fleet import Report
 from tidings.ports import Lane, Store
 
 POLL_S = 0.25
@@ -14,14 +15,27 @@ TEND_IDLE_S = 0.25
 
 
 class Owner:
-    """Keeps the leases of our lanes, or stands by until one is free. `follow` is told when that changes."""
+    """Keeps the leases of our lanes, or stands by until one is free. `follow` is told when that changes.
 
-    def __init__(self, store: Store, clock: Clock, lease_us: int, follow: Callable[[], None], tell: Listener) -> None:
+    In a fleet a process without a lane is as good as any: it takes changes, and others release them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        lease_us: int,
+        follow: Callable[[], None],
+        tell: Listener,
+        report: Callable[[], Report] = Report,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._lease_us = lease_us
         self._follow = follow
         self._tell = tell
+        self._report = report
+        self._renewed = 0
         self._stopped = asyncio.Event()
         self._called = asyncio.Event()
         self._owning = asyncio.Event()
@@ -31,9 +45,12 @@ class Owner:
         self._error: str | None = None
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether we own a lane, and if not, what we wait for."""
+        """Whether we take changes, and if not, what we wait for."""
         if self._owns:
-            return True, "ready"
+            silent_us = self._clock.elapsed() - self._renewed
+            if silent_us < self._lease_us:
+                return True, "ready"
+            return False, f"the store has not answered for {silent_us // 1_000_000} s"
         if not self._asked:
             return False, "starting: the store is about to be taken over"
         killed = f"or was killed less than {self._lease_us / 1_000_000:g} s ago"
@@ -50,20 +67,21 @@ class Owner:
 
     async def try_once(self) -> None:
         """Take or renew the leases."""
+        elapsed = self._clock.elapsed()
         try:
-            owns = await self._store.acquire(self._clock.elapsed(), self._lease_us)
+            owns = await self._store.acquire(elapsed, self._lease_us, self._report())
             self._error = None
         except StoreError as error:
             owns, self._error = False, str(error)
-        self._asked = True
+        self._asked, self._renewed = True, elapsed
         if owns:
             self._owning.set()
         elif not self._stopped.is_set():
             self._owning.clear()
-        if owns != self._owns:
-            self._owns = owns
-            self._tell(Standing(self._clock.now(), owns))
         lanes = list(self._store.lanes())
+        if owns != self._owns or [lane.number for lane in lanes] != [lane.number for lane in self._lanes]:
+            self._owns = owns
+            self._tell(Standing(self._clock.now(), owns, tuple(lane.number for lane in lanes)))
         if lanes != self._lanes:
             self._lanes = lanes
             self._follow()

@@ -56,10 +56,11 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
-    """This node began or ceased to own the timeline."""
+    """This node began or ceased to take changes, or other lanes than before are its own: those that it releases now."""
 
     at: int
     owner: bool
+    lanes: tuple[int, ...] = ()
 
 
 Fact = Changed | Released | Handed | Missed | Revised | Refused | Standing

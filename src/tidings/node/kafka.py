@@ -1,5 +1,6 @@
 """Kafka, joined to an engine: requests are read from it, and what is released appears on it."""
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,10 +54,18 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
         ways.add(forwarder, lane.number)
         return [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
 
+    async def may_begin() -> bool:
+        """Whether Kafka's progress was seen to be that of our store; who owns no lane looks for himself."""
+        if ways.have_begun or engine.store.lanes():
+            return ways.have_begun
+        await asyncio.to_thread(kind(cluster, identity, "0").peek)
+        return True
+
     engine.admission.forbidden = requests.destinations.forbidden
-    intake = KafkaIntake(engine, cluster, requests.wires, lambda: ways.have_begun)
+    intake = KafkaIntake(engine, cluster, requests.wires, may_begin)
     engine.lanes.accompany(accompany)
-    engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
+    if "intake" in config.node.roles:
+        engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
     if facts is not None:
         engine.listen(facts)
         engine.accompany(facts)

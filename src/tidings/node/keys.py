@@ -1,11 +1,12 @@
 """API keys, in a store that no server need have open."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tidings.clock import SystemClock
-from tidings.config import Config
+from tidings.config import load
 from tidings.domain.errors import NotFound
 from tidings.domain.names import check_name
 from tidings.edges.cli.program import program
@@ -51,8 +52,10 @@ def revoke_key(path: str, name: str) -> bool:
 
 
 def _with_keys(path: str, act: Callable[[Keys], Awaitable[T]]) -> T:
+    config = load(None, os.environ, {}).config  # what is chosen when a store is made: its schema and lanes
+
     async def run() -> T:
-        store = await open_store(path, Config(), SystemClock())
+        store = await open_store(path, config, SystemClock())
         try:
             return await act(store)
         finally:

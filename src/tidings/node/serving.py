@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from tidings import __version__
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
+from tidings.config.addresses import is_postgres, without_password
 from tidings.domain.facts import Listener
+from tidings.domain.fleet import Report
 from tidings.edges.cli.program import program
 from tidings.engine import Engine, Settings
 from tidings.node.kafka import cluster_of, join_kafka
-from tidings.node.stores import CannotStart, is_there, open_store, shown
+from tidings.node.stores import CannotStart, check_address, is_there, open_store, shown
 from tidings.observe.logs import FactLog
 from tidings.observe.logs import configure as configure_logs
 from tidings.ports import Store
@@ -33,13 +35,17 @@ STOP_S_MAX = 4.7
 logger = logging.getLogger("tidings")
 
 
-def build_engine(store: Store, config: Config, clock: Clock, listeners: Sequence[Listener] = ()) -> Engine:
-    """An engine over a store, told what the settings say."""
+def build_engine(
+    store: Store, config: Config, clock: Clock, listeners: Sequence[Listener] = (), url: str = ""
+) -> Engine:
+    """An engine over a store, told what the settings say, and how it is reached if it is."""
+    name = config.node.name or f"{socket.gethostname()}:{os.getpid()}"
     settings = Settings(
         limits=config.limits,
         low_jitter_us=config.dispatch.low_priority_jitter_us,
         id_retention_us=config.ids.retention_us,
         bus="log" if config.kafka.servers is None else "kafka",
+        about=Report(name, config.node.roles, url, __version__),
     )
     return Engine(store, clock, settings, listeners)
 
@@ -54,13 +60,15 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
 
     clock = SystemClock()
     with listen(config.server.host, config.server.port) as listener:
+        check_address(config.store.path, config)
         if not is_there(config.store.path):
             _check_reach(config, has_keys=False)
         if config.kafka.servers is not None:
             cluster_of(config)
         store = await open_store(config.store.path, config, clock)
-        facts = FactLog()
-        engine = build_engine(store, config, clock, [facts])
+        facts = FactLog(of_a_fleet=is_postgres(config.store.path))
+        host, port = listener.getsockname()[:2]
+        engine = build_engine(store, config, clock, [facts], url_of(host, port))
         try:
             keys = KeyRing(store, clock)
             _check_reach(config, has_keys=not await keys.is_empty())
@@ -86,7 +94,8 @@ async def _serve(
     metrics = Metrics(__version__, engine.count, [joined.metrics.lines] if joined else ())
     engine.listen(metrics)
     following = joined.following if joined else None
-    app = create_app(engine, keys=keys, metrics=metrics.render, version=__version__, kafka=following)
+    has_api = "api" in config.node.roles
+    app = create_app(engine, keys=keys, metrics=metrics.render, version=__version__, kafka=following, has_api=has_api)
     async with running_on(listener, app) as (host, port):
         await engine.start()
         ready(url_of(host, port))
@@ -112,13 +121,15 @@ def _check_reach(config: Config, *, has_keys: bool) -> None:
     """Without keys nobody but this machine may reach us."""
     from tidings.edges.http.auth import is_loopback
 
-    host, store = config.server.host, config.store.path
-    if is_loopback(host) or has_keys:
+    host, path = config.server.host, config.store.path
+    if is_loopback(host) or has_keys or "api" not in config.node.roles:
         return
+    store = without_password(path)
+    hint = "" if store == path else "\n(the password is not shown: write it into the URL, or set PGPASSWORD)"
     raise CannotStart(
         f"refusing to listen on {host} without API keys: whoever reaches it could read and send everything\n"
         f"make a key first:       {program()} keys create admin --tenant default --admin --store {quote(store)}\n"
-        f"or serve this machine:  {program()} serve --host 127.0.0.1"
+        f"or serve this machine:  {program()} serve --host 127.0.0.1{hint}"
     )
 
 

@@ -1,16 +1,21 @@
 """Which store an address names: PostgreSQL by its URL, SQLite by its file, or memory."""
 
+import logging
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any
 
 from tidings.clock import Clock
 from tidings.config import Config
+from tidings.config.addresses import is_postgres, scheme_of, without_password
 from tidings.domain.errors import Invalid, TidingsError
 from tidings.ports import Store
 
+if TYPE_CHECKING:
+    from tidings.timeline.postgres.store import PostgresStore
+
 MEMORY = ":memory:"
-POSTGRES = ("postgres://", "postgresql://")
+
+logger = logging.getLogger("tidings")
 
 
 class CannotStart(TidingsError):
@@ -19,6 +24,7 @@ class CannotStart(TidingsError):
 
 async def open_store(path: str, config: Config, clock: Clock) -> Store:
     """The store that a path names; `:memory:` forgets everything at its end."""
+    check_address(path, config)
     options: dict[str, Any] = {
         "partitions": config.log.partitions,
         "id_retention_us": config.ids.retention_us,
@@ -32,11 +38,7 @@ async def open_store(path: str, config: Config, clock: Clock) -> Store:
 
         return MemoryStore(**options)
     if is_postgres(path):
-        try:
-            from tidings.timeline.postgres.store import PostgresStore
-        except ImportError:
-            raise CannotStart("PostgreSQL needs its client: pip install 'tidings[postgres]'") from None
-        return await PostgresStore.open(path, clock, **options)
+        return await _open_postgres(path, config, clock, options)
     from tidings.timeline.sqlite.store import SqliteStore
 
     if file_of(path).is_dir():
@@ -44,9 +46,28 @@ async def open_store(path: str, config: Config, clock: Clock) -> Store:
     return await SqliteStore.open(file_of(path), **options)
 
 
-def is_postgres(path: str) -> bool:
-    """Whether a path is the URL of a database rather than a file."""
-    return path.startswith(POSTGRES)
+def check_address(path: str, config: Config) -> None:
+    """Refuse what can be told before anything is opened."""
+    scheme = scheme_of(path)
+    if scheme is not None and not is_postgres(path):
+        raise Invalid("store", f"{scheme}:// is no store: name a file, or postgres://user:password@host:5432/database")
+    if not is_postgres(path) and "dispatch" not in config.node.roles:
+        text = "without dispatch nothing would be released: of a file, or in memory, one process does everything"
+        raise Invalid("node.roles", f"{text}. Add dispatch, or share a PostgreSQL between several nodes")
+
+
+async def _open_postgres(path: str, config: Config, clock: Clock, options: dict[str, Any]) -> "PostgresStore":
+    try:
+        from tidings.timeline.postgres.store import PostgresStore
+    except ImportError:
+        raise CannotStart("PostgreSQL needs its client: pip install 'tidings[postgres]'") from None
+    lanes, schema = config.store.lanes, config.store.schema
+    store = await PostgresStore.open(path, clock, schema=schema, lanes=lanes, **options)
+    wanted = lanes * -(-config.log.partitions // lanes)
+    if (store.lanes_total, store.partitions) != (lanes, wanted):
+        told = "this store was made with %d lanes and %d partitions, which hold: store.lanes and log.partitions do not"
+        logger.info(told, store.lanes_total, store.partitions)
+    return store
 
 
 def file_of(path: str) -> Path:
@@ -63,10 +84,4 @@ def shown(path: str) -> str:
     """A store's address for people to read: without its password."""
     if not is_postgres(path):
         return path if path == MEMORY else str(file_of(path).resolve())
-    parts = urlsplit(path)
-    return urlunsplit(parts._replace(netloc=_without_password(parts.netloc), query="", fragment=""))
-
-
-def _without_password(netloc: str) -> str:
-    user, at, host = netloc.rpartition("@")
-    return user.partition(":")[0] + at + host
+    return without_password(path)

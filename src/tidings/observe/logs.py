@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import msgspec
 
 from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Revised, Standing
+from tidings.domain.fleet import ranges
 from tidings.domain.iso8601 import format_duration, format_instant
 
 SUMMARY_S = 1.0
@@ -84,8 +85,9 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 class FactLog:
     """A listener that logs facts. Releases and changes come in bursts: they are summed up once a second."""
 
-    def __init__(self, summary_s: float = SUMMARY_S) -> None:
+    def __init__(self, summary_s: float = SUMMARY_S, *, of_a_fleet: bool = False) -> None:
         self._summary_s = summary_s
+        self._of_a_fleet = of_a_fleet
         self._released = 0
         self._latest_us = 0
         self._outcomes: Counter[str] = Counter()
@@ -95,8 +97,8 @@ class FactLog:
     def __call__(self, fact: Fact) -> None:
         match fact:
             case Standing():
-                text = "owns the timeline" if fact.owner else "stands by: another process owns the timeline"
-                logger.info(text, extra={"fact": "standing", "owner": fact.owner})
+                text = _in_a_fleet(fact) if self._of_a_fleet else _alone(fact)
+                logger.info(text, extra={"fact": "standing", "owner": fact.owner, "lanes": fact.lanes})
             case Missed():
                 total = sum(fact.counts.values())
                 extra = {"fact": "missed", "missed": total, "reasons": fact.counts}
@@ -141,3 +143,13 @@ class FactLog:
     def _sum_up_soon(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._summary_s, self.flush)
+
+
+def _alone(standing: Standing) -> str:
+    return "owns the timeline" if standing.owner else "stands by: another process owns the timeline"
+
+
+def _in_a_fleet(standing: Standing) -> str:
+    if not standing.owner:
+        return "takes no changes: the store does not answer"
+    return f"owns lanes {ranges(standing.lanes)}" if standing.lanes else "owns no lane"

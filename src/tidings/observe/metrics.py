@@ -78,6 +78,7 @@ class Metrics:
         self._refused: Counter[str] = Counter()
         self._moved = 0
         self._owner = False
+        self._lanes = 0
 
     def __call__(self, fact: Fact) -> None:
         match fact:
@@ -91,7 +92,7 @@ class Metrics:
                 known = fact.field in self._refused or len(self._refused) < LABELS_MAX
                 self._refused[fact.field if known else OTHER] += 1
             case Standing():
-                self._owner = fact.owner
+                self._owner, self._lanes = fact.owner, len(fact.lanes)
             case Revised():
                 self._moved += fact.moved
             case Handed():
@@ -100,7 +101,8 @@ class Metrics:
     async def render(self) -> bytes:
         """Everything in Prometheus' text format. While the store is away its gauges are left out."""
         lines = list(self._counters())
-        lines += family("tidings_owner", "gauge", "1 while this process owns the timeline.", int(self._owner))
+        lines += family("tidings_owner", "gauge", "1 while this process takes changes.", int(self._owner))
+        lines += family("tidings_lanes", "gauge", "The lanes that this process releases.", self._lanes)
         count = await self._size()
         if count is not None:
             lines += _gauges(count)

@@ -152,6 +152,7 @@ async def test_real_answers_have_their_shapes(each_site: Site) -> None:
         ("POST", f"{group}/leave", "", member, 200),
         ("POST", f"{group}/leave", "", member, 409),
         ("GET", "/v1/keys", "", None, 200),
+        ("GET", "/v1/nodes", "", None, 200),
         ("GET", "/healthz", "", None, 200),
         ("GET", "/readyz", "", None, 200),
         ("PUT", "/healthz", "", None, 405),

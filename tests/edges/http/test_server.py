@@ -11,6 +11,7 @@ import pytest
 from tests.edges.http.site import FAR, NDJSON, VERSION, Site, serving
 from tidings.clock import SystemClock
 from tidings.domain.errors import Invalid
+from tidings.domain.fleet import Report
 from tidings.domain.schedule import Topic
 from tidings.edges.http.app import create_app
 from tidings.edges.http.server import PortTaken, listen, loop_factory, running, serve
@@ -95,7 +96,7 @@ async def test_each_problem_with_kafka_is_told_once_in_plain_words(problems: lis
 class StandbyStore(MemoryStore):
     """Owned by another process."""
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
         return False
 
     def lanes(self) -> tuple[()]:

@@ -10,6 +10,7 @@ pytest.importorskip("confluent_kafka")
 from tidings.domain.command import Add, Outcome
 from tidings.domain.message import unpack
 from tidings.edges.kafka.batch import Batch
+from tidings.edges.kafka.reader import Reading
 from tidings.engine import Engine, Settings
 from tidings.testing import SimulatedClock
 from tidings.timeline.memory.store import MemoryStore
@@ -41,7 +42,7 @@ def records(*contents: tuple[bytes, bytes]) -> Iterator[Record]:
 def batch(*found: Record) -> Batch:
     engine = Engine(MemoryStore(), SimulatedClock(), Settings(bus="kafka"))
     wire = Faulty()
-    return Batch(engine, lambda _: wire, list(found))
+    return Batch(engine, lambda _: wire, Reading(list(found), {}))
 
 
 def test_a_fault_of_a_wire_is_the_end_of_one_record_only(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,13 +7,14 @@ import pytest
 from tests.contract.making import ACME, NOW, SECOND, add, records
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.clock import SystemClock
-from tidings.domain.errors import NotOwner
+from tidings.domain.errors import NotOwner, StoreError
 from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.postgres.lane import PostgresLane
+from tidings.timeline.postgres.pool import rows
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3 * SECOND
-SHORT_US = SECOND // 2
+SHORT_US = 1_500_000
 
 
 def numbers(store: PostgresStore) -> list[int]:
@@ -24,7 +25,7 @@ async def acquire(*stores: PostgresStore, lease_us: int = LEASE_US, rounds: int 
     """Let each renew a few times, as its owner does."""
     for _ in range(rounds):
         for store in stores:
-            await store.acquire(store._clock.elapsed(), lease_us)
+            await store.acquire(store.clock.elapsed(), lease_us)
 
 
 async def test_one_node_owns_all(open_store: OpenStore) -> None:
@@ -92,6 +93,25 @@ async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_s
         await lane.release(NOW, 100)
 
 
+@pytest.mark.slow
+async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_lease(open_store: OpenStore) -> None:
+    """As of a machine that loses its power, or its network, in the midst of a release of recurring schedules."""
+    gone, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
+    await acquire(gone, rounds=1)
+    (lane,) = gone.lanes()
+    begun = SystemClock().elapsed()
+
+    async def owns() -> bool:
+        await acquire(other, rounds=1)
+        return bool(other.lanes())
+
+    with pytest.raises(StoreError):
+        async with gone._shared.pool.transaction() as connection:
+            await rows(connection, gone._shared.sql["own"], (lane.number, lane.token))
+            await eventually(owns, 10)
+    assert SystemClock().elapsed() - begun < LEASE_US + SECOND
+
+
 async def zombie(open_store: OpenStore) -> tuple[PostgresLane, PostgresStore]:
     """A lane of a node that stood still for longer than its lease, and who owns it now."""
     clock = SimulatedClock()
@@ -103,7 +123,8 @@ async def zombie(open_store: OpenStore) -> tuple[PostgresLane, PostgresStore]:
     await still.apply([add("one"), add("kafka", topic="kafka:orders")], NOW)
 
     async def owns() -> bool:
-        return await owner.acquire(0, LEASE_US)
+        await owner.acquire(0, LEASE_US)
+        return len(owner.lanes()) == 1
 
     await eventually(owns)
     return lane, owner

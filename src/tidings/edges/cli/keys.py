@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from tidings.config.addresses import without_password
 from tidings.edges.cli.arguments import Arguments, add_server, client_of
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
@@ -30,7 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         if verb == "create":
             command.add_argument("--tenant", default="default", help="whose messages it sees (default)")
             command.add_argument("--admin", action="store_true", help="may also manage keys")
-        command.add_argument("--store", metavar="FILE", help="work on this store instead of a running server")
+        command.add_argument(
+            "--store",
+            metavar="STORE",
+            help="work on this store (a file, or postgres://...) instead of a running server",
+        )
         add_server(command, of_tenant=False)
         command.set_defaults(run=runs[verb])
 
@@ -51,9 +56,10 @@ def create(arguments: Arguments, screen: Screen) -> int:
         screen.say(document["key"])
         screen.note("keep it: only its digest is stored. Use it by TIDINGS_KEY, or as `Authorization: Bearer`")
     if not any(key["admin"] for key in keys):
+        store = without_password(arguments.store or "FILE")
         screen.note(
             "warning: every call needs a key from now on, and no key may manage keys\n"
-            f"make one that may: {program()} keys create NAME --admin --store {arguments.store or 'FILE'}"
+            f"make one that may: {program()} keys create NAME --admin --store {store}"
         )
     return Exit.DONE
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "calendars": ("calendars", "days on which nothing happens: list, show, put, drop"),
     "tzdata": ("tzdata", "the rules of zones: their version, and what a change of them moved"),
     "keys": ("keys", "create, list and revoke API keys"),
+    "nodes": ("nodes", "who shares the store, who owns which lanes, how late each runs"),
     "bench": ("bench", "run the benchmarks"),
     "version": ("version", "print the version"),
 }

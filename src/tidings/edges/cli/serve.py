@@ -11,7 +11,8 @@ from tidings.edges.cli.screen import Screen
 FLAGS = {
     "--host": ("server.host", "where to listen (127.0.0.1); any other address wants API keys"),
     "--port": ("server.port", "on which port (8460); 0 takes a free one"),
-    "--store": ("store.path", "the file that holds everything (tidings.db)"),
+    "--store": ("store.path", "the file that holds everything (tidings.db), or postgres://user@host/database to share"),
+    "--roles": ("node.roles", "what this node does: api, intake, dispatch, deliver (all of them)"),
     "--kafka": ("kafka.servers", "read requests from this Kafka and release to it (host:port, more after commas)"),
     "--log-format": ("logs.format", "auto, human or json"),
     "--log-level": ("logs.level", "debug, info, warning or error"),

@@ -12,6 +12,7 @@ from tidings.edges.http.edge import Edge, Metrics
 from tidings.edges.http.groups import Groups
 from tidings.edges.http.health import Health
 from tidings.edges.http.keys import ApiKeys
+from tidings.edges.http.nodes import Nodes
 from tidings.edges.http.planning import Planning
 from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routing import Resource, UnknownVerb, problem_answer
@@ -28,15 +29,18 @@ SCHEDULES = "/v1/schedules"
 class App:
     """The HTTP edge of one engine, as an ASGI application."""
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, *, has_api: bool = True) -> None:
         self.edge = edge
-        self._schedules, self.routes = _resources(edge)
-        self._router = Router(self.routes, redirect_slashes=False, default=_not_found)
+        self._schedules: Resource | None = None
+        self.routes = _watching(edge)
+        if has_api:
+            self._schedules, self.routes = _resources(edge)
+        self._router = Router(self.routes, redirect_slashes=False, default=_not_found if has_api else _no_api)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
-        elif scope["path"] == SCHEDULES:
+        elif scope["path"] == SCHEDULES and self._schedules is not None:
             await self._schedules.handle(scope, receive, send)
         else:
             raw = scope.get("raw_path")
@@ -55,9 +59,13 @@ def create_app(
     metrics: Metrics | None = None,
     version: str,
     kafka: "KafkaFollowing | None" = None,
+    has_api: bool = True,
 ) -> App:
-    """The application for an engine. Without a key ring only this machine is served."""
-    return App(Edge(engine, keys, metrics, version, kafka))
+    """The application for an engine. Without a key ring only this machine is served, without the API no one is.
+
+    Those who watch over the process are always answered.
+    """
+    return App(Edge(engine, keys, metrics, version, kafka), has_api=has_api)
 
 
 def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
@@ -65,7 +73,8 @@ def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
     schedules = Schedules(edge)
     busiest = Resource(edge, SCHEDULES, {"GET": schedules.index, "POST": schedules.add})
     resources = [busiest]
-    for stage in (Topics(edge), Groups(edge), Planning(edge), Calendars(edge), Zones(edge), ApiKeys(edge)):
+    stages = (Topics(edge), Groups(edge), Planning(edge), Calendars(edge), Zones(edge), ApiKeys(edge), Nodes(edge))
+    for stage in stages:
         resources += [Resource(edge, path, methods) for path, methods in stage.methods().items()]
     *verbs, one = [Resource(edge, path, methods, slashes=True) for path, methods in schedules.methods().items()]
     known = [resource.path.rpartition("/")[2] for resource in verbs if "POST" in resource.methods]
@@ -75,10 +84,23 @@ def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
     return busiest, resources
 
 
+def _watching(edge: Edge) -> list[Resource]:
+    """What a node without the API serves."""
+    return [Resource(edge, path, methods, guarded=False) for path, methods in Health(edge).methods().items()]
+
+
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await _refuse(scope, receive, send, f"there is no {scope['path'][:200]!r} here: /docs lists every path")
+
+
+async def _no_api(scope: Scope, receive: Receive, send: Send) -> None:
+    detail = "this node has no api role, only /healthz, /readyz and /metrics: ask one that has it (see `tidings nodes`)"
+    await _refuse(scope, receive, send, detail)
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, detail: str) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1000})
         return
-    detail = f"there is no {scope['path'][:200]!r} here: /docs lists every path"
     await problem_answer(Refusal("not_found", detail))(send)

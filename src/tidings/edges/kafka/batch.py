@@ -8,6 +8,7 @@ from tidings.domain.destination import join
 from tidings.domain.errors import Invalid
 from tidings.domain.facts import Refused
 from tidings.domain.message import Message, pack
+from tidings.edges.kafka.reader import Reading
 from tidings.engine import Engine
 from tidings.wires.record import Ask, Record, Refusal, Rejection
 from tidings.wires.wire import DEFAULT_TENANT, Wire, told
@@ -34,7 +35,8 @@ class Batch:
     Made on the reader's thread, while the batch before is stored: what it has to tell waits in `refused`.
     """
 
-    def __init__(self, engine: Engine, wire_of: Callable[[str], Wire | None], records: list[Record]) -> None:
+    def __init__(self, engine: Engine, wire_of: Callable[[str], Wire | None], reading: Reading) -> None:
+        records, self.starts = reading
         self._engine = engine
         self._now = engine.clock.now()
         self.ends = {(record.topic, record.partition): record.offset + 1 for record in records}

@@ -3,17 +3,19 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from confluent_kafka import KafkaException
 
 from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.lane import LaneLost
 from tidings.bus.kafka.thread import OwnThread
+from tidings.bus.kafka.topics import NoTopic
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.edges.kafka.batch import Batch
 from tidings.edges.kafka.preparation import Preparation
 from tidings.edges.kafka.reader import Reader
-from tidings.edges.kafka.sources import Place, Positions, ReadFailed
+from tidings.edges.kafka.sources import Positions, ReadFailed
 from tidings.engine import Engine
 from tidings.ports import Part
 from tidings.wires.wire import Wire
@@ -27,14 +29,14 @@ logger = logging.getLogger("tidings.kafka")
 
 
 class KafkaIntake:
-    """Reads while this process owns the store; whatever goes wrong, it goes on from where the store stands."""
+    """Reads what is ours to read; whatever goes wrong, it goes on from where the store stands."""
 
     def __init__(
         self,
         engine: Engine,
         cluster: Cluster,
         wires: Sequence[Wire],
-        may_begin: Callable[[], bool] = lambda: True,
+        may_begin: Callable[[], Awaitable[bool]],
     ) -> None:
         self._engine = engine
         self._may_begin = may_begin
@@ -61,18 +63,18 @@ class KafkaIntake:
 
     async def _keep_reading(self) -> None:
         while not self._stopped.is_set():
-            if not self._engine.readiness()[0] or not self._may_begin():
-                await self._rest(WAIT_S)
-                continue
             try:
+                if not self._engine.readiness()[0] or not await self._may_begin():
+                    await self._rest(WAIT_S)
+                    continue
                 reader = await self._thread.run(self._open)
-            except KafkaException as error:
+            except (LaneLost, NoTopic, KafkaException) as error:
                 self._lost(error)
                 await self._rest(RETRY_S)
                 continue
             try:
                 await self._take(reader)
-            except (Moved, NotOwner, ReadFailed, StoreError, KafkaException) as error:
+            except (NotOwner, ReadFailed, StoreError, KafkaException) as error:
                 self._lost(error)
                 await self._rest(RETRY_S)
             finally:
@@ -107,10 +109,9 @@ class KafkaIntake:
         def positions() -> Positions:
             return asyncio.run_coroutine_threadsafe(self._engine.store.positions(), self._loop).result()
 
-        return Reader(self._cluster, positions, self._engine.clock)
+        return Reader(self._cluster, positions, self._engine.store.reads, self._engine.clock)
 
     async def _take(self, reader: Reader) -> None:
-        positions: dict[Place, int] = {}
         reading = self._thread.start(self._read, reader)
         try:
             while not self._stopped.is_set():
@@ -118,10 +119,14 @@ class KafkaIntake:
                 self._hear(reader)
                 self._prepare(reader)
                 reading = self._thread.start(self._read, reader)
-                if batch.ends:
-                    await self._commit(batch, reader, positions)
-                    self._is_well()
-                await self._tell_kafka(reader, positions)
+                try:
+                    await self._commit(batch, reader)
+                except Moved as moved:
+                    logger.info("others took what was read here: %s", moved)
+                    stale = batch.starts.keys() | (await reading).starts.keys()
+                    await self._thread.run(reader.give_up, stale)
+                    reading = self._thread.start(self._read, reader)
+                await self._tell_kafka(reader)
         finally:
             await asyncio.wait({reading})
             reading.exception()  # whatever it was, a new reader begins where the store stands
@@ -129,12 +134,14 @@ class KafkaIntake:
     def _read(self, reader: Reader) -> Batch:
         return Batch(self._engine, self._wire_of, reader.read(BATCH_RECORDS_MAX))
 
-    async def _commit(self, batch: Batch, reader: Reader, positions: dict[Place, int]) -> None:
+    async def _commit(self, batch: Batch, reader: Reader) -> None:
         """One transaction; while the store is full it is tried again, and nothing more is read."""
-        taken = []
-        for place, end in batch.ends.items():
-            expected = positions.get(place, reader.start_of(place))
-            taken.append(Part(reader.source_of(place[0]), place[1], expected, end))
+        if not batch.ends:
+            return
+        taken = [
+            Part(reader.source_of(topic), partition, batch.starts[topic, partition], end)
+            for (topic, partition), end in batch.ends.items()
+        ]
         while True:
             try:
                 await self._engine.take(batch.commands, taken, batch.follow)
@@ -144,7 +151,12 @@ class KafkaIntake:
                 await self._rest(RETRY_S)
                 if self._stopped.is_set():
                     return
-        positions |= batch.ends
+        reader.store(batch.ends)
+        self._is_well()
+        self._tell(batch)
+
+    def _tell(self, batch: Batch) -> None:
+        """What was refused."""
         self.rejected += len(batch.rejections)
         for fact in batch.refused:
             self._engine.tell(fact)
@@ -164,13 +176,13 @@ class KafkaIntake:
             self._prepared.add(topic)
         self._preparation.want(names)
 
-    async def _tell_kafka(self, reader: Reader, positions: dict[Place, int]) -> None:
+    async def _tell_kafka(self, reader: Reader) -> None:
         now = self._engine.clock.elapsed()
         if now - self._committed_at < COMMIT_US:
             return
         self._committed_at = now
-        reader.commit(positions)
-        self.lag = reader.lag(positions)
+        reader.commit()
+        self.lag = reader.lag()
 
     def _wire_of(self, topic: str) -> Wire | None:
         wire = self._known.get(topic)

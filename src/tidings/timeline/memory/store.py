@@ -9,6 +9,7 @@ from tidings.clock import Clock
 from tidings.domain import errors
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, KeyReused
+from tidings.domain.fleet import Fleet, Node, Report, one_fleet, one_node
 from tidings.domain.schedule import (
     Calendar,
     Event,
@@ -22,6 +23,7 @@ from tidings.domain.schedule import (
     Topic,
 )
 from tidings.ports import ApiKey, Count, Part, Receipt, Release, Revise, Revised, Taken
+from tidings.timeline.alone import Alone
 from tidings.timeline.memory.changes import Changes
 from tidings.timeline.memory.dates import Dates
 from tidings.timeline.memory.log import MemoryLog
@@ -34,11 +36,12 @@ HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
 
-class MemoryStore:
+class MemoryStore(Alone):
     """Keeps everything in this process and forgets it at its end. Its one lane is the store itself."""
 
     number = 0
     intakes_max = 1
+    clock = None
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class MemoryStore:
         self._positions: dict[tuple[str, int], int] = {}
         self.identity = secrets.token_hex(8)
         self._wake: Callable[[], None] = _nobody
+        self._node: Node | None = None
 
     # Timeline
 
@@ -279,10 +283,15 @@ class MemoryStore:
 
     # Ownership: no other process can reach this memory
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
         """Always ours."""
-        del elapsed, lease_us
+        del elapsed
+        self._node = one_node(self._node, report, lease_us)
         return True
+
+    async def nodes(self, now: int) -> Fleet:
+        """The one node, with the one lane."""
+        return one_fleet(self._node, now, self.next_due())
 
     def lanes(self) -> "Sequence[MemoryStore]":
         """The one lane."""

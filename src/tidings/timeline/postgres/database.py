@@ -63,7 +63,7 @@ async def prepare(connection: Connection, schema: str, lanes: int, partitions: i
                 " upgrade Tidings, or name another schema or database"
             )
         if version == 0:
-            await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+            await _make_schema(connection, schema)
         for step in steps[version:]:
             await _run(connection, schema, step.read_text())
         if version < len(steps):
@@ -73,6 +73,13 @@ async def prepare(connection: Connection, schema: str, lanes: int, partitions: i
             await _begin(connection, schema, lanes, partitions, created, len(steps))
         elif version < len(steps):
             await _run(connection, schema, f"UPDATE tidings.meta SET version = {len(steps)}")
+
+
+async def _make_schema(connection: Connection, schema: str) -> None:
+    """Unless it is there: whoever was given one need not be allowed to make one."""
+    found = await connection.execute("SELECT to_regnamespace(%s)", (schema,))
+    if await found.fetchone() == (None,):
+        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
 
 
 async def _version(connection: Connection, schema: str) -> int:

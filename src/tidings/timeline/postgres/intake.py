@@ -12,11 +12,13 @@ from tidings.domain.errors import KeyReused
 from tidings.domain.schedule import Moved
 from tidings.domain.when import Once
 from tidings.ports import Part, Receipt, Revise, Revised, Taken
+from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.dates import Dates, Revision, result
-from tidings.timeline.postgres.pool import Contended, Pool, rows
+from tidings.timeline.postgres.errors import Contended
+from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.rows import Found, key_of, way_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
@@ -26,9 +28,18 @@ TRIES_MAX = 10
 _encode_outcomes = msgspec.msgpack.Encoder().encode
 _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
 
-_TAKE = "SELECT topic, partition, next FROM tidings.source WHERE topic = %s AND partition = %s FOR UPDATE"
-_BEGIN = "INSERT INTO tidings.source VALUES (%s, %s, 0) ON CONFLICT DO NOTHING"
-_MOVE = "UPDATE tidings.source SET next = %s WHERE topic = %s AND partition = %s"
+_BEGIN = """
+INSERT INTO tidings.source SELECT topic, partition, 0 FROM unnest(%s, %s) AS p(topic, partition) ORDER BY 1, 2
+ON CONFLICT DO NOTHING
+"""
+_TAKE = """
+SELECT s.topic, s.partition, s.next FROM tidings.source s JOIN unnest(%s, %s) AS p(topic, partition)
+ON s.topic = p.topic AND s.partition = p.partition ORDER BY 1, 2 FOR UPDATE OF s
+"""
+_MOVE = """
+UPDATE tidings.source s SET next = p.next FROM unnest(%s, %s, %s) AS p(topic, partition, next)
+WHERE s.topic = p.topic AND s.partition = p.partition
+"""
 _KEPT = "SELECT body, outcomes FROM tidings.receipt WHERE tenant = %s AND key = %s AND at > %s"
 _CLAIM = """
 INSERT INTO tidings.receipt AS r VALUES (%s, %s, %s, '', %s) ON CONFLICT (tenant, key)
@@ -133,13 +144,17 @@ class Intake:
 
     async def _take(self, connection: Connection, parts: Sequence[Part]) -> None:
         """Move the positions of sources; `Moved` if one is not as expected."""
-        for part in sorted(parts, key=lambda each: (each.topic, each.partition)):
-            place = (part.topic, part.partition)
-            await rows(connection, self._shared.inside(_BEGIN), place)
-            ((_, _, found),) = await rows(connection, self._shared.inside(_TAKE), place)
-            if found != part.expected:
+        inside = self._shared.inside
+        places = (
+            arrays.texts([part.topic.encode() for part in parts]),
+            arrays.int4s([part.partition for part in parts]),
+        )
+        await rows(connection, inside(_BEGIN), places)
+        stored = {(topic, partition): at for topic, partition, at in await rows(connection, inside(_TAKE), places)}
+        for part in parts:
+            if (found := stored[part.topic, part.partition]) != part.expected:
                 raise errors.Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
-            await rows(connection, self._shared.inside(_MOVE), (part.next, *place))
+        await rows(connection, inside(_MOVE), (*places, arrays.int8s([part.next for part in parts])))
 
     async def _claim(self, connection: Connection, receipt: Receipt, now: int) -> bool:
         """Whether an idempotency key is new, or was kept too long ago; whoever brings it again waits for us."""

@@ -28,6 +28,7 @@ WITH added AS (
 INSERT INTO tidings.partition (topic, part, lane)
 SELECT topic, part, part / %s::int FROM added, generate_series(0, %s::int - 1) AS part
 """
+_TELL = "SELECT pg_notify('tidings', 'made')"  # somebody may wait for it already
 
 
 class Names:
@@ -80,6 +81,7 @@ class Names:
                 ((number,),) = await rows(connection, find, (tenant,))
                 parts = 0 if is_kafka(topic) else self._partitions
                 await rows(connection, inside(self._schema, _ADD_TOPIC), (number, topic, self._each, parts))
+                await rows(connection, inside(self._schema, _TELL))
             await self.load()
 
     def stream(self, tenant: str, priority: int, topic: str) -> int:

@@ -9,15 +9,16 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
-from tidings.domain.errors import NotOwner, StoreError, TidingsError
+from tidings.domain.errors import StoreError
 from tidings.timeline.postgres.arrays import register
 from tidings.timeline.postgres.database import Connection
+from tidings.timeline.postgres.errors import Lost, check_url, explained, unreachable
 
 CONNECTIONS_MAX = 24
 CONNECT_S_MAX = 5
 STATEMENT_MS = 10_000
 LOCK_MS = 2_000
-IDLE_MS = 5_000
+IDLE_MS = 2_000  # less than a lease: a node that is gone must not hold a lane for longer than that
 
 # Where the server is reached directly, these hold for every call. PgBouncer refuses them: there a call's own settings
 # and those of the role (ALTER ROLE ... SET statement_timeout) count.
@@ -37,31 +38,15 @@ _ALIVE: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
 }
 
-LOST = (
-    "the connection to PostgreSQL was lost before the answer: whether the changes were made is not known."
-    " Send them again: with an id, or an idempotency key, nothing is done twice"
-)
-
-NOT_OWNER = "TD002"
-_ENDS = {"08", "080", "57P", "25P"}  # of states of SQL: those in which a connection has ended
-
 Row = tuple[Any, ...]
 Values = Sequence[object] | Mapping[str, object]
-
-
-class Lost(StoreError):
-    """The connection ended in the midst of a call."""
-
-
-class Contended(StoreError):
-    """Two transactions stood in each other's way, and this one gave way: nothing was changed, try again."""
 
 
 class Pool:
     """Hands out connections, at most so many at a time."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+        self._dsn = check_url(dsn)
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(CONNECTIONS_MAX)
         self._closed = False
@@ -72,7 +57,7 @@ class Pool:
         try:
             connection = await self._connect(_PATIENT if patient else _OPTIONS)
         except psycopg.Error as error:
-            raise StoreError(f"PostgreSQL cannot be reached: {_brief(error)}") from None
+            raise unreachable(error) from None
         register(connection)
         return connection
 
@@ -96,6 +81,8 @@ class Pool:
             try:
                 yield connection
             except psycopg.Error as error:
+                if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+                    await connection.close()  # it was the primary once; the next one is looked for anew
                 raise explained(error) from error
             finally:
                 await self._give_back(connection)
@@ -148,27 +135,6 @@ async def rows(connection: Connection, statement: str, values: Values = ()) -> l
     """What a statement answers; nothing if it has no rows."""
     cursor = await connection.execute(statement.encode(), values, binary=True)
     return await cursor.fetchall() if cursor.description else []
-
-
-def explained(error: psycopg.Error) -> TidingsError:
-    """What went wrong, and what to do."""
-    if error.sqlstate == NOT_OWNER:
-        return NotOwner("another node owns this lane")
-    if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
-        return Contended("PostgreSQL found this call in the way of another: try again")
-    if isinstance(error, psycopg.errors.DiskFull):
-        return StoreError("PostgreSQL's disk is full: nothing was changed. Free some space; Tidings goes on by itself")
-    if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
-        return StoreError(f"PostgreSQL took too long and nothing was changed: {_brief(error)}")
-    if isinstance(error, psycopg.OperationalError) and (
-        error.sqlstate is None or error.sqlstate.startswith(("57P", "08", "25P"))
-    ):
-        return Lost(LOST)
-    return StoreError(f"PostgreSQL refused: {_brief(error)}")
-
-
-def _brief(error: psycopg.Error) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _is_sound(connection: Connection) -> bool:

@@ -171,6 +171,7 @@ class Recurring:
             arrays.int2s([part for _, part in sizes]),
             arrays.int8s([count for count, _ in sizes.values()]),
             arrays.int8s([size for _, size in sizes.values()]),
+            self._lane,
         )
         following = {(topic, part): first for topic, part, first in moved}
         for record in records:

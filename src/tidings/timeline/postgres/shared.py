@@ -19,7 +19,7 @@ _CALLS = {
     "schedule": "SELECT tidings.schedule(" + ", ".join(["%s"] * 18) + ")",
     "release": "SELECT * FROM tidings.release(" + ", ".join(["%s"] * 9) + ")",
     "heads": "SELECT * FROM tidings.heads(%s, %s)",
-    "acquire": "SELECT * FROM tidings.acquire(%s, %s, %s)",
+    "acquire": "SELECT * FROM tidings.acquire(%s, %s, %s, %s)",
     "resign": "SELECT tidings.resign(%s)",
 }
 
@@ -37,7 +37,6 @@ class Options(msgspec.Struct, frozen=True):
     outbox_rows_max: int = OUTBOX_ROWS_MAX
     outbox_bytes_max: int = OUTBOX_BYTES_MAX
     schema: str = "tidings"
-    node: str = ""
 
 
 class Arrivals:
@@ -73,7 +72,7 @@ class Shared:
         self.names = Names(pool, options.schema, lanes, partitions)
         self.heads = Heads(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
-        for name in ("working", "lane", "pages"):
+        for name in ("working", "lane", "pages", "fleet", "following"):
             self.sql |= queries(name, options.schema)
         self._next = self._end = 0
         self._reserving = asyncio.Lock()

@@ -2,28 +2,29 @@
 
 import asyncio
 import contextlib
-import os
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 
-from tidings.clock import Clock, SystemClock
+from tidings.clock import Clock, StoreClock, SystemClock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
+from tidings.domain.fleet import Fleet, LaneState, Node, Report
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Receipt, Revise, Revised, Taken
 from tidings.timeline.postgres import reading
 from tidings.timeline.postgres.database import check_schema, inside, prepare
 from tidings.timeline.postgres.dates import Dates
+from tidings.timeline.postgres.errors import check_version
 from tidings.timeline.postgres.intake import Intake
 from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.reading import Reading
 from tidings.timeline.postgres.retention import Retention
 from tidings.timeline.postgres.shared import Options, Shared
+from tidings.timeline.postgres.sharing import Sharing
 from tidings.timeline.postgres.vacuum import Vacuum
 from tidings.timeline.postgres.watch import Watch
 
@@ -41,19 +42,21 @@ class PostgresStore:
     def __init__(self, pool: Pool, shared: Shared, clock: Clock) -> None:
         self._pool = pool
         self._shared = shared
-        self._clock = clock
+        self.clock = StoreClock(clock)
         self._dates = Dates(shared)
         self._intake = Intake(pool, shared, self._dates)
         self._reading = Reading(shared)
         self._retention = Retention(shared)
         self._lanes: dict[int, PostgresLane] = {}
         self._node = uuid4()
-        self._name = shared.options.node or f"{socket.gethostname()}:{os.getpid()}"
         self._free: Callable[[], None] = _nobody
-        self._watch = Watch(shared, clock, self._node.hex, self._lanes_are_free)
+        self._watch = Watch(shared, self.clock, self._node, self._lanes_are_free)
         self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
+        self._sharing = Sharing(self._node, self.clock.elapsed)
         self._acquiring = asyncio.Lock()
+        self._has_joined = False
         self.partitions = shared.partitions
+        self.lanes_total = shared.lanes
 
     @classmethod
     async def open(cls, dsn: str, clock: Clock | None = None, **options: Any) -> "PostgresStore":
@@ -63,14 +66,16 @@ class PostgresStore:
         pool = Pool(dsn)
         try:
             async with pool.connection() as connection:
+                check_version(connection.info.server_version)
                 await prepare(connection, schema, chosen.lanes, chosen.partitions, chosen.created)
                 ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
             shared = Shared(pool, chosen, lanes, partitions, created, identity)
             await shared.names.load()
+            store = cls(pool, shared, clock or SystemClock())
+            await store._measure()
         except BaseException:
             await pool.close()
             raise
-        store = cls(pool, shared, clock or SystemClock())
         store._watch.start()
         store._vacuum.start()
         return store
@@ -79,7 +84,8 @@ class PostgresStore:
         """Hand over our lanes and end every connection."""
         await self._watch.stop()
         await self._vacuum.stop()
-        if self._lanes:
+        await self._watch.followed.close()
+        if self._has_joined:
             with contextlib.suppress(StoreError):  # then the leases run out by themselves
                 await self.resign()
         await self._pool.close()
@@ -160,6 +166,15 @@ class PostgresStore:
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
         await self._reading.commit(tenant, topic, group, offsets)
 
+    async def follow(self, tenant: str, topic: str) -> None:
+        await self._watch.followed.follow((tenant, topic))
+
+    def unfollow(self, tenant: str, topic: str) -> None:
+        self._watch.followed.unfollow((tenant, topic))
+
+    def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        self._watch.followed.news = call
+
     # Keys
 
     async def keys(self) -> list[ApiKey]:
@@ -175,25 +190,52 @@ class PostgresStore:
 
     # Ownership
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
+        """Renew, and take our share. Whoever reaches the database takes changes, with or without a lane."""
         async with self._acquiring:
-            values = (self._node, self._name, lease_us)
+            await self._measure()
+            told = msgspec.structs.replace(report, ahead_us=self.clock.ahead_us())
+            values = (self._node, lease_us, list(report.roles), msgspec.json.encode(told).decode())
             owned = await self._pool.call(self._shared.sql["acquire"], values)
+            self._has_joined = True
+            readers = await self._pool.read(self._shared.sql["readers"])
+            self._sharing.learn([node for (node,) in readers], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
             if new:
                 await self._shared.look([way for number in new for way in (number, ~number)], whole=True)
-        return bool(self.lanes())
+        return True
+
+    async def _measure(self) -> None:
+        """Ask for the time, in a call of its own: one that also writes answers long after it looked."""
+        sent = self.clock.elapsed()
+        ((told,),) = await self._pool.read(self._shared.sql["now"])
+        self.clock.measure(sent, told, self.clock.elapsed())
+
+    async def nodes(self, now: int) -> Fleet:
+        """Everybody who said lately that he lives, and the lanes as the store knows them."""
+        found = await self._pool.read(self._shared.sql["nodes"])
+        lanes = await self._pool.read(self._shared.sql["lanes"])
+        return Fleet(
+            [
+                Node(node.hex, since, until, is_alive, msgspec.json.decode(report, type=Report))
+                for node, since, until, is_alive, report in found
+            ],
+            [
+                LaneState(lane, node and node.hex, node and since, 0 if due is None else max(0, now - due))
+                for lane, node, since, due in lanes
+            ],
+        )
 
     def _own(self, owned: list[tuple[Any, ...]], until: int) -> list[int]:
         """Note which lanes are ours and until when; answers those that were not before."""
         new = []
         for number in self._lanes.keys() - {number for number, *_ in owned}:
             self._disown(number)
-        for number, token, first, _ in owned:
+        for number, token, first in owned:
             lane = self._lanes.get(number)
             if lane is None or lane.token != token:
                 self._disown(number)
-                lane = PostgresLane(self._shared, self._intake, number, token, self._clock.elapsed)
+                lane = PostgresLane(self._shared, self._intake, number, token, self.clock.elapsed)
                 lane.arrived(first)
                 self._lanes[number] = lane
                 new.append(number)
@@ -208,6 +250,9 @@ class PostgresStore:
         """Those whose lease has not run out by our own clock, counted from before it was asked for."""
         return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
 
+    def reads(self, source: str, partition: int) -> bool:
+        return self._sharing.reads(source, partition)
+
     def on_free(self, call: Callable[[], None]) -> None:
         """Have this called when another node has handed lanes over."""
         self._free = call
@@ -216,9 +261,11 @@ class PostgresStore:
         self._free()
 
     async def resign(self) -> None:
+        self._sharing.learn((), 0)
         for number in list(self._lanes):
             self._disown(number)
         await self._pool.call(self._shared.sql["resign"], (self._node,))
+        self._has_joined = False
 
 
 def _nobody() -> None:

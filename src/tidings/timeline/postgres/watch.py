@@ -6,11 +6,13 @@ A heartbeat through NOTIFY shows whether hints reach us. While it is missing, as
 import asyncio
 import contextlib
 from collections.abc import Callable
+from uuid import UUID
 
 import psycopg
 
 from tidings.clock import Clock
 from tidings.domain.errors import StoreError
+from tidings.timeline.postgres.followed import Followed
 from tidings.timeline.postgres.shared import Shared
 
 POLL_S = 0.25
@@ -25,10 +27,11 @@ DUTY = 10  # a poll that took long is not followed by another at once
 class Watch:
     """Runs from the opening of a store to its close."""
 
-    def __init__(self, shared: Shared, clock: Clock, node: str, free: Callable[[], None]) -> None:
+    def __init__(self, shared: Shared, clock: Clock, node: UUID, free: Callable[[], None]) -> None:
         self._shared = shared
         self._clock = clock
-        self._beat = f"beat {node}"
+        self._beat = f"beat {node.hex}"
+        self.followed = Followed(shared, clock, node, lambda: self.hears)
         self._free = free
         self._heard = self._sent = clock.elapsed()
         self._tasks: list[asyncio.Task[None]] = []
@@ -42,6 +45,7 @@ class Watch:
         self._tasks = [
             asyncio.create_task(self._listen(), name="tidings-listen"),
             asyncio.create_task(self._poll(), name="tidings-poll"),
+            asyncio.create_task(self.followed.run(), name="tidings-followed"),
         ]
 
     async def stop(self) -> None:
@@ -58,6 +62,7 @@ class Watch:
                 connection = await self._shared.pool.open()
                 try:
                     await connection.execute(f"LISTEN {self._shared.options.schema}".encode())
+                    self.followed.stir()
                     async for told in connection.notifies():
                         self._hear(told.payload)
                 finally:
@@ -72,6 +77,10 @@ class Watch:
             for each in rest.split():
                 way, _, due = each.partition(":")
                 self._shared.heads.offer(int(way), int(due))
+        elif kind == "new":
+            self.followed.hear([int(number) for number in rest.split()])
+        elif kind == "made":
+            self.followed.stir()
         elif kind == "free":
             self._free()
 

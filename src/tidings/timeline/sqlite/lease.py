@@ -4,7 +4,9 @@ import secrets
 from pathlib import Path
 
 import apsw
+import msgspec
 
+from tidings.domain.fleet import Node, Report, one_node
 from tidings.timeline.sqlite.writer import Writer
 
 TOKEN_BYTES = 16
@@ -17,13 +19,14 @@ class Lease:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._boot = _boot()
+        self._node: Node | None = None
 
-    def acquire(self, elapsed: int, lease_us: int) -> tuple[bool, bool]:
+    def acquire(self, elapsed: int, lease_us: int, report: Report) -> tuple[bool, bool]:
         """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale."""
         connection = self._writer.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            answer = self._take(connection, elapsed, lease_us)
+            answer = self._take(connection, elapsed, lease_us, report)
             self._writer.stale = self._writer.stale or answer == (True, True)
             connection.execute("COMMIT")
         except BaseException:
@@ -32,7 +35,7 @@ class Lease:
             raise
         return answer
 
-    def _take(self, connection: apsw.Connection, elapsed: int, lease_us: int) -> tuple[bool, bool]:
+    def _take(self, connection: apsw.Connection, elapsed: int, lease_us: int, report: Report) -> tuple[bool, bool]:
         row = connection.execute("SELECT token, boot, until FROM lease").fetchone()
         mine = row is not None and row[0] is not None and row[0] == self._writer.token
         free = row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
@@ -40,7 +43,9 @@ class Lease:
             self._writer.token = None
             return False, False
         token = self._writer.token if mine else secrets.token_bytes(TOKEN_BYTES)
-        connection.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?)", (token, self._boot, elapsed + lease_us))
+        self._node = one_node(self._node if mine else None, report, lease_us)
+        row = (token, self._boot, elapsed + lease_us, msgspec.json.encode(self._node))
+        connection.execute("INSERT OR REPLACE INTO lease (one, token, boot, until, node) VALUES (1, ?, ?, ?, ?)", row)
         self._writer.token = token
         return True, not mine
 
@@ -50,6 +55,12 @@ class Lease:
         if token is not None:
             self._writer.connection.set_busy_timeout(RESIGN_MS)
             self._writer.connection.execute("UPDATE lease SET token = NULL WHERE token = ?", (token,))
+
+
+def owner(connection: apsw.Connection) -> Node | None:
+    """Who owns the file, or did when it was last heard of; None if it was handed over."""
+    found = connection.execute("SELECT node FROM lease WHERE token IS NOT NULL AND node IS NOT NULL").get
+    return None if found is None else msgspec.json.decode(found, type=Node)
 
 
 def _boot() -> str:

@@ -138,6 +138,15 @@ def overdue(connection: apsw.Connection, now: int, rows_max: int) -> int:
     return total
 
 
+def first_overdue(connection: apsw.Connection, now: int) -> int | None:
+    """When the first of those that are due was due, of as many parcels as are read at once."""
+    for _, heads in _blocks(connection, *_span(0, now + 1)):
+        dues = heads["due"][(heads["live"] == 1) & (heads["due"] <= now)]
+        if len(dues):
+            return int(dues.min())
+    return None
+
+
 def _span(start: int, end: int) -> tuple[int, int]:
     """The places of what is due in a span of time: from the bucket of its first day on."""
     first = min(start // QUARTER_US, QUARTER_LAST) // DAY_QUARTERS * DAY_QUARTERS

@@ -158,6 +158,18 @@ def overdue(connection: apsw.Connection, writer: Writer, now: int) -> int:
     return min(total, OVERDUE_ROWS_MAX)
 
 
+def first_overdue(connection: apsw.Connection, writer: Writer, now: int) -> int | None:
+    """When the first of what is due and has not left was due."""
+    dues = [
+        connection.execute("SELECT min(due) FROM near WHERE stream = ? AND due <= ?", (stream, now)).get
+        for stream in list(writer.stream_names)
+    ]
+    first = place_of(now // QUARTER_US + 1)
+    dues.append(connection.execute("SELECT min(due) FROM far WHERE place < ? AND due <= ?", (first, now)).get)
+    dues.append(packed.first_overdue(connection, now))
+    return min((due for due in dues if due is not None), default=None)
+
+
 def history(connection: apsw.Connection, writer: Writer, schedule: Schedule, now: int) -> list[Event]:
     """What happened to a schedule, oldest first: what its row tells, and what was written down.
 

@@ -12,6 +12,7 @@ import msgspec
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
+from tidings.domain.fleet import Fleet, Report, one_fleet
 from tidings.domain.schedule import (
     Calendar,
     Event,
@@ -25,13 +26,14 @@ from tidings.domain.schedule import (
     Topic,
 )
 from tidings.ports import ApiKey, Count, Receipt, Release, Revise, Revised, Taken
+from tidings.timeline.alone import Alone
 from tidings.timeline.sqlite import dates, log, lookup, outbox, pages
 from tidings.timeline.sqlite.checkpoint import Checkpointer
 from tidings.timeline.sqlite.database import connect, explain, file_bytes, prepare
 from tidings.timeline.sqlite.dates import Dates
 from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.keeping import Keeping
-from tidings.timeline.sqlite.lease import Lease
+from tidings.timeline.sqlite.lease import Lease, owner
 from tidings.timeline.sqlite.release import Releasing
 from tidings.timeline.sqlite.wheel import Wheel
 from tidings.timeline.sqlite.worker import Worker
@@ -69,12 +71,13 @@ def _nobody() -> None:
     """Nobody waits."""
 
 
-class SqliteStore:
+class SqliteStore(Alone):
     """One file, and one lane: the store itself. Short reads are done where asked; a thread writes, one scans, and
     one reads what goes to Kafka."""
 
     number = 0
     intakes_max = 1
+    clock = None
 
     def __init__(self, path: str, options: Options) -> None:
         self.path = path
@@ -342,15 +345,22 @@ class SqliteStore:
 
     # Ownership
 
-    async def acquire(self, elapsed: int, lease_us: int) -> bool:
-        return await self._writing.run(self._acquire, elapsed, lease_us)
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
+        return await self._writing.run(self._acquire, elapsed, lease_us, report)
 
-    def _acquire(self, elapsed: int, lease_us: int) -> bool:
-        owns, new = self._lease.acquire(elapsed, lease_us)
+    def _acquire(self, elapsed: int, lease_us: int, report: Report) -> bool:
+        owns, new = self._lease.acquire(elapsed, lease_us, report)
         if new:
             self._keeping.begin()
         self._writer.refresh()
         return owns
+
+    @_translated
+    async def nodes(self, now: int) -> Fleet:
+        """The owner of the file, whoever is asked."""
+        await self._refresh()
+        due = await self._scanning.run(pages.first_overdue, self._scanner, self._writer, now)
+        return one_fleet(owner(self._reader), now, due)
 
     def lanes(self) -> "Sequence[SqliteStore]":
         return (self,) if self._writer.token is not None else ()

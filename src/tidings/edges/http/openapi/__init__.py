@@ -1,7 +1,6 @@
 """The description of the API: OpenAPI 3.1, complete; tests compare it with the application."""
 
-from tidings.edges.http.openapi import dates, records, schedules
-from tidings.edges.http.openapi.dates import date_paths
+from tidings.edges.http.openapi import dates, fleet, records, schedules
 from tidings.edges.http.openapi.more_paths import group_paths, key_paths, watch_paths
 from tidings.edges.http.openapi.operations import problem_responses
 from tidings.edges.http.openapi.paths import planning_paths, schedule_paths, topic_paths
@@ -19,13 +18,22 @@ _TAGS = {
     "Topics": "Where released records appear.",
     "Groups": "Consumers that share a topic's partitions. A dead member's partitions move within 5 s.",
     "Keys": "Who may use this server.",
+    "Nodes": "Who shares the store, and how late each runs.",
     "Watching": "For those who watch over the process.",
 }
 
 
 def describe(version: str) -> Schema:
     """The whole description."""
-    paths = {**schedule_paths(), **planning_paths(), **date_paths(), **topic_paths(), **group_paths(), **key_paths()}
+    paths = {
+        **schedule_paths(),
+        **planning_paths(),
+        **dates.date_paths(),
+        **topic_paths(),
+        **group_paths(),
+        **key_paths(),
+        **fleet.node_paths(),
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Tidings", "version": version, "description": _ABOUT, "license": _LICENSE},
@@ -34,7 +42,7 @@ def describe(version: str) -> Schema:
         "tags": [{"name": name, "description": meaning} for name, meaning in _TAGS.items()],
         "paths": {**paths, **watch_paths()},
         "components": {
-            "schemas": {**schedules.SCHEMAS, **records.SCHEMAS, **dates.SCHEMAS},
+            "schemas": {**schedules.SCHEMAS, **records.SCHEMAS, **dates.SCHEMAS, **fleet.SCHEMAS},
             "responses": problem_responses(),
             "securitySchemes": {
                 "key": {

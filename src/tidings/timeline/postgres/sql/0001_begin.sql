@@ -26,13 +26,21 @@ CREATE TABLE tidings.lane (
     outbox_next bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- The nodes that share the lanes, for as long as they say that they live.
+-- The nodes that share the work, for as long as they say that they live, and a minute longer.
 CREATE TABLE tidings.node (
     node uuid PRIMARY KEY,
-    name text NOT NULL,
     since bigint NOT NULL,
+    until bigint NOT NULL,            -- on the clock of this database
+    roles text[] NOT NULL,
+    report text NOT NULL              -- what it says of itself: JSON
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- The topics that readers of a node wait for, so that whoever releases something onto them tells it.
+CREATE TABLE tidings.follower (
+    node uuid PRIMARY KEY,
+    topics int[] NOT NULL,
     until bigint NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 20);
 
 -- Tenants are numbered from 0 without gaps: stream = tenant * 6 + priority, + 3 for what goes to Kafka; slot = stream
 -- modulo 1536. What goes to Kafka has slots of its own, so that it can be left out while the outbox is full.

@@ -64,9 +64,10 @@ BEGIN
 END
 $$;
 
--- Renew a node's leases, give back what is more than its share, take what is free up to it. Shares are even.
-CREATE OR REPLACE FUNCTION tidings.acquire(node_ uuid, name_ text, lease bigint)
-RETURNS TABLE (lane smallint, token uuid, outbox_first bigint, freed boolean)
+-- Renew a node's leases, give back what is more than its share, take what is free up to it. Shares are even among those
+-- that dispatch; who does not only says that it lives.
+CREATE OR REPLACE FUNCTION tidings.acquire(node_ uuid, lease bigint, roles_ text[], report_ text)
+RETURNS TABLE (lane smallint, token uuid, outbox_first bigint)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -74,32 +75,31 @@ DECLARE
     place int;
     nodes int;
     total int;
-    share int;
+    share int := 0;
     mine int;
-    given int := 0;
 BEGIN
-    INSERT INTO tidings.node AS n (node, name, since, until) VALUES (node_, name_, now_, now_ + lease)
-    ON CONFLICT (node) DO UPDATE SET until = excluded.until;
+    INSERT INTO tidings.node AS n (node, since, until, roles, report) VALUES (node_, now_, now_ + lease, roles_, report_)
+    ON CONFLICT (node) DO UPDATE SET until = excluded.until, roles = excluded.roles, report = excluded.report;
     DELETE FROM tidings.node WHERE until < now_ - 60000000;
-    SELECT count(*) FILTER (WHERE n.node < node_), count(*) INTO place, nodes FROM tidings.node n WHERE n.until > now_;
-    SELECT count(*) INTO total FROM tidings.lane;
-    share := total / nodes + (place < total % nodes)::int;
+    IF 'dispatch' = ANY (roles_) THEN
+        SELECT count(*) FILTER (WHERE n.node < node_), count(*) INTO place, nodes
+        FROM tidings.node n WHERE n.until > now_ AND 'dispatch' = ANY (n.roles);
+        SELECT count(*) INTO total FROM tidings.lane;
+        share := total / nodes + (place < total % nodes)::int;
+    END IF;
     UPDATE tidings.lane l SET until = now_ + lease WHERE l.node = node_;
     GET DIAGNOSTICS mine = ROW_COUNT;
     IF mine > share THEN
         UPDATE tidings.lane l SET token = NULL, node = NULL, until = 0 WHERE l.lane IN (
             SELECT o.lane FROM tidings.lane o WHERE o.node = node_ ORDER BY o.since DESC, o.lane DESC LIMIT mine - share);
-        GET DIAGNOSTICS given = ROW_COUNT;
+        PERFORM pg_notify('tidings', 'free');
     ELSIF mine < share THEN
         UPDATE tidings.lane l SET token = gen_random_uuid(), node = node_, since = now_, until = now_ + lease
         WHERE l.lane IN (
             SELECT o.lane FROM tidings.lane o WHERE o.token IS NULL OR o.until <= now_
             ORDER BY o.lane LIMIT share - mine FOR UPDATE SKIP LOCKED);
     END IF;
-    IF given > 0 THEN
-        PERFORM pg_notify('tidings', 'free');
-    END IF;
-    RETURN QUERY SELECT l.lane, l.token, l.outbox_first, given > 0 FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane;
+    RETURN QUERY SELECT l.lane, l.token, l.outbox_first FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane;
 END
 $$;
 

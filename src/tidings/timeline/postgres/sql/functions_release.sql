@@ -234,6 +234,9 @@ BEGIN
         SELECT m.late, m.topics, m.missed, m.handed INTO late, topics, missed, handed
         FROM tidings.move_mixed(alike.places, following, at) m;
     END IF;
+    IF topics IS NOT NULL THEN
+        PERFORM tidings.tell(lane_, topics);
+    END IF;
     IF handed > 0 THEN
         UPDATE tidings.lane SET outbox_next = following + handed WHERE lane.lane = lane_;
     END IF;

@@ -80,10 +80,15 @@ UPDATE tidings.finished SET state = 1, reason = %s, at = %s, position = NULL
 WHERE lane = %s AND position = %s AND part < 0;
 
 -- name: advance
--- Move the ends of partitions; answers where each was.
-UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.bytes
-FROM unnest(%s, %s, %s, %s) AS c(topic, part, rows, bytes)
-WHERE p.topic = c.topic AND p.part = c.part RETURNING p.topic, p.part, p.next - c.rows;
+-- Move the ends of partitions; answers where each was. Who waits for these topics is told.
+WITH moved AS (
+    UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.bytes
+    FROM unnest(%s, %s, %s, %s) AS c(topic, part, rows, bytes)
+    WHERE p.topic = c.topic AND p.part = c.part RETURNING p.topic, p.part, p.next - c.rows AS first
+), told AS MATERIALIZED (
+    SELECT tidings.tell(%s, (SELECT array_agg(DISTINCT topic) FROM moved))
+)
+SELECT m.topic, m.part, m.first FROM moved m CROSS JOIN told;
 
 -- name: hand
 -- Move the end of an outbox.

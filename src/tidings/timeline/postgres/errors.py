@@ -1,0 +1,103 @@
+"""What went wrong with the database, in words that say what to do. No password is ever in them."""
+
+import re
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tidings.domain.errors import Invalid, NotOwner, StoreError, TidingsError
+
+VERSION_MIN = 15
+NOT_OWNER = "TD002"
+LOST = (
+    "the connection to PostgreSQL was lost before the answer: whether the changes were made is not known."
+    " Send them again: with an id, or an idempotency key, nothing is done twice"
+)
+URL_HINT = (
+    "write postgres://user:password@host:5432/database, and in a password %40 for @, %3A for :, %2F for /, %3F for ?,"
+    " %23 for # and %25 for %; or leave it out and set PGPASSWORD"
+)
+
+# What a server or its client says when there is no connection, and what to do then.
+_ADVICE = (
+    (r"password authentication failed|no password supplied", "correct user and password in the URL, or set PGPASSWORD"),
+    (r'database "(?P<name>.*)" does not exist', "make it there: CREATE DATABASE {name}"),
+    (r'role "(?P<name>.*)" does not exist', "make it there: CREATE ROLE {name} LOGIN PASSWORD '...'"),
+    (r"no pg_hba\.conf entry", "let this machine in by a line in the server's pg_hba.conf"),
+    (r"permission denied for database", "GRANT CONNECT, CREATE ON DATABASE ... TO this user"),
+    (
+        r"too many clients|remaining connection slots|too many connections",
+        "raise its max_connections, or use PgBouncer",
+    ),
+    (r"starting up|shutting down|recovery mode|not yet accepting", "it will answer soon: try again"),
+    (r"read-only|is not read-only|hot standby", "name the primary, not a standby"),
+    (r"SSL|certificate", "see sslmode and sslrootcert in the URL"),
+    (r"", "see that it runs, and that host and port are right"),
+)
+_UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "([a-z_]+)"')
+
+
+class Lost(StoreError):
+    """The connection ended in the midst of a call."""
+
+
+class Contended(StoreError):
+    """Two transactions stood in each other's way, and this one gave way: nothing was changed, try again."""
+
+
+def check_url(url: str) -> str:
+    """Refuse a URL that cannot be one. What is wrong in it may be a part of the password, so it is not shown."""
+    userinfo, _, rest = url.partition("://")[2].partition("?")[0].partition("@")
+    try:
+        parameters = conninfo_to_dict(url)
+    except psycopg.Error as error:
+        unknown = _UNKNOWN_PARAMETER.search(str(error))
+        reason = f"has a parameter {unknown[1]} that PostgreSQL does not know" if unknown else "is no such URL"
+        raise Invalid("store", f"{reason}: {URL_HINT}") from None
+    ports = str(parameters.get("port", "")).split(",")
+    if "@" in rest or ("/" in userinfo and rest) or not all(port.isdigit() or not port for port in ports):
+        raise Invalid("store", f"is no such URL: {URL_HINT}")
+    return url
+
+
+def check_version(number: int) -> None:
+    """Refuse a server that lacks what is used here; its number is that of libpq, such as 150004."""
+    if number // 10_000 < VERSION_MIN:
+        raise StoreError(f"PostgreSQL {number // 10_000} is too old: Tidings needs {VERSION_MIN} or newer")
+
+
+def unreachable(error: psycopg.Error) -> StoreError:
+    """There is no connection."""
+    text = brief(error).removeprefix("connection failed: ").removeprefix("connection is bad: ")
+    for pattern, advice in _ADVICE:
+        found = re.search(pattern, text)
+        if found is not None:
+            return StoreError(f"PostgreSQL cannot be reached: {text}: {advice.format(**found.groupdict())}")
+    raise AssertionError("the last pattern fits everything")
+
+
+def explained(error: psycopg.Error) -> TidingsError:
+    """What went wrong in a call."""
+    if error.sqlstate == NOT_OWNER:
+        return NotOwner("another node owns this lane")
+    if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
+        return Contended("PostgreSQL found this call in the way of another: try again")
+    if isinstance(error, psycopg.errors.DiskFull):
+        return StoreError("PostgreSQL's disk is full: nothing was changed. Free some space; Tidings goes on by itself")
+    if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
+        return StoreError(f"PostgreSQL took too long and nothing was changed: {brief(error)}")
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return StoreError("this PostgreSQL is a standby, or read-only: name the primary; nothing was changed")
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        advice = "its user must own its schema: CREATE SCHEMA tidings AUTHORIZATION the_user, done by an administrator"
+        return StoreError(f"PostgreSQL refused: {brief(error)}: {advice}")
+    if isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate.startswith(("57P", "08", "25P"))
+    ):
+        return Lost(LOST)
+    return StoreError(f"PostgreSQL refused: {brief(error)}")
+
+
+def brief(error: psycopg.Error) -> str:
+    """The first line."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,14 @@
+-- Readers on other nodes: who waits for a topic is told when something was put onto it.
+
+-- Tell the nodes whose readers wait for one of these topics, once for all of them, unless only the lane's owner does.
+-- NOTIFY takes a lock of the whole server until the COMMIT: where nobody waits, nobody is told.
+CREATE OR REPLACE FUNCTION tidings.tell(lane_ smallint, topics_ int[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF EXISTS (
+        SELECT 1 FROM tidings.follower f WHERE f.topics && topics_ AND f.until > tidings.now()
+          AND f.node IS DISTINCT FROM (SELECT l.node FROM tidings.lane l WHERE l.lane = lane_)
+    ) THEN
+        PERFORM pg_notify('tidings', CASE WHEN cardinality(topics_) > 500 THEN 'new' ELSE 'new ' || array_to_string(topics_, ' ') END);
+    END IF;
+END
+$$;

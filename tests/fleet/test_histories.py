@@ -1,0 +1,34 @@
+"""Many clients change the same ids on different nodes at the moment when they are due: each id has a true history."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.faults import Faults
+from tests.fleet.loop import Plan, trial
+from tests.servers.postgres import Postgres
+
+pytestmark = [pytest.mark.slow, pytest.mark.kill]
+
+CONTENDED = 400
+SECONDS_MAX = 60.0
+
+
+@pytest.mark.parametrize("faults", [0, 6], ids=["calm", "with faults"])
+async def test_cancel_and_replace_against_release_are_linearizable(
+    postgres: Postgres, tmp_path: Path, faults: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan(nodes=3, seed=random.randrange(1_000_000))
+    async with trial(plan, tmp_path, postgres, programs=("contended", "recurring")) as begun:
+        befallen = Faults(begun.fleet, plan.seed)
+        async with begun.running(tellers=20, pourers=0):
+            await befallen.befall(faults)
+            async with asyncio.timeout(SECONDS_MAX):
+                await begun.sent(CONTENDED)
+        with capsys.disabled():
+            print(f"\nseed {plan.seed}\n{befallen.table() if faults else ''}\n{begun.report()}")
+        assert begun.verdict.is_clean, str(begun.verdict)
+        assert begun.verdict.contended >= CONTENDED // 2
+        assert await begun.fleet.witness.zombie_writes() == []

@@ -1,0 +1,38 @@
+"""At least forty faults over twenty thousand messages; `python -m tests.fleet.loop` runs longer ones."""
+
+import random
+import time
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.fleet.faults import CRASHES, FAULTS
+from tests.fleet.loop import Plan, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.kill]
+
+FAULTS_EACH = 21
+MESSAGES_EACH = 10_200
+CRASH_S_MAX = 10.0  # the lease says 3.75 s; a busy machine has its own mind
+
+
+@pytest.mark.parametrize("bus", ["log", "kafka"])
+async def test_no_fault_loses_or_doubles_anything(
+    bus: Literal["log", "kafka"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan(FAULTS_EACH, 2, MESSAGES_EACH, bus, rate=110, seed=random.randrange(1_000_000))
+    begun = time.monotonic()
+    try:
+        outcome = await run(plan, tmp_path)
+    except BaseException as error:
+        error.add_note(str(plan))
+        raise
+    with capsys.disabled():
+        print(f"\n{outcome}\n{time.monotonic() - begun:.0f} s")
+    assert outcome.trial.verdict.is_clean, f"{plan}\n{outcome.trial.verdict}"
+    assert outcome.zombie_writes == 0
+    assert outcome.faults.done.total() >= FAULTS_EACH
+    assert set(FAULTS) <= set(outcome.faults.done)
+    assert outcome.trial.verdict.schedules >= MESSAGES_EACH
+    assert outcome.faults.worst_s(*CRASHES) <= CRASH_S_MAX

@@ -1,0 +1,207 @@
+"""Looks at the database from beside the nodes: who owns which lane, who wrote to it, and how soon it is released again.
+
+Every write of a lane is noted by triggers that these tests install: by which connection, and who owned the lane then.
+Connections carry the name of their node's life, so that a write of a zombie stands out.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tests.servers.postgres import Postgres
+from tidings.testing import eventually
+
+LOOK_S = 0.03
+NOT_OWNER = "another node owns this lane"
+
+_TABLES = """
+CREATE SCHEMA audit;
+CREATE TABLE audit.written (life text, lane int, node uuid, at bigint, what text);
+CREATE TABLE audit.life (life text PRIMARY KEY, node uuid)
+"""
+
+_TRIGGERS = """
+CREATE FUNCTION audit.turned() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO audit.written VALUES (current_setting('application_name'), NEW.lane, NEW.node, tidings.now(), 'lane');
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER turned AFTER UPDATE ON tidings.lane FOR EACH ROW
+WHEN (OLD.turns <> NEW.turns OR OLD.outbox_first <> NEW.outbox_first OR OLD.outbox_next <> NEW.outbox_next)
+EXECUTE FUNCTION audit.turned();
+
+CREATE FUNCTION audit.logged() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO audit.written
+    SELECT DISTINCT current_setting('application_name'), l.lane, l.node, tidings.now(), 'log'
+    FROM fresh JOIN tidings.partition p ON p.topic = fresh.topic AND p.part = fresh.part
+    JOIN tidings.lane l ON l.lane = p.lane;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER logged AFTER INSERT ON tidings.log REFERENCING NEW TABLE AS fresh
+FOR EACH STATEMENT EXECUTE FUNCTION audit.logged();
+
+CREATE FUNCTION audit.handed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO audit.written
+    SELECT DISTINCT current_setting('application_name'), l.lane, l.node, tidings.now(), 'outbox'
+    FROM fresh JOIN tidings.lane l ON l.lane = fresh.lane;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER handed AFTER INSERT ON tidings.outbox REFERENCING NEW TABLE AS fresh
+FOR EACH STATEMENT EXECUTE FUNCTION audit.handed();
+"""
+
+_ZOMBIES = """
+SELECT w.life, w.lane, w.what, w.at FROM audit.written w LEFT JOIN audit.life l USING (life)
+WHERE l.node IS DISTINCT FROM w.node ORDER BY w.at
+"""
+
+
+_NODE = "SELECT node::text FROM tidings.node WHERE report::json ->> 'name' = %s"
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A lane as it stands."""
+
+    node: str | None
+    until: int
+    turns: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How long lanes went without their owner: until all had another, and until all of them were released again."""
+
+    kind: str
+    lanes: int
+    owned_s: float
+    working_s: float
+
+
+class Witness:
+    """A few connections straight to the server."""
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    # What the test installs
+
+    async def prepare(self) -> None:
+        """Make room for what will be noted, before there is a store."""
+        await self._run(_TABLES)
+
+    async def install(self) -> None:
+        """Note every write of a lane from now on."""
+        await self._run(_TRIGGERS)
+
+    async def know(self, life: str, node: str) -> None:
+        """Which node a life is."""
+        await self._run("INSERT INTO audit.life VALUES (%s, %s)", (life, node))
+
+    async def take_fences_away(self) -> int:
+        """Let every function of the store accept any token; answers how many checked it."""
+        found = await self._run(
+            "SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
+            " WHERE n.nspname = 'tidings' AND p.prosrc ~ 'AND token = token_'"
+        )
+        for (text,) in found:
+            await self._run(re.sub(r" AND token = token_", "", str(text)))
+        return len(found)
+
+    # What there is to see
+
+    async def node_of(self, life: str) -> str:
+        """The id of the node that a life calls itself."""
+        found: list[tuple[Any, ...]] = []
+
+        async def is_there() -> bool:
+            nonlocal found
+            found = await self._run(_NODE, (life,))
+            return bool(found)
+
+        await eventually(is_there, 20)
+        return str(found[0][0])
+
+    async def lanes(self) -> dict[int, Owned]:
+        """Who owns what now."""
+        found = await self._run("SELECT lane, node::text, until, turns FROM tidings.lane")
+        return {lane: Owned(node, until, turns) for lane, node, until, turns in found}
+
+    async def zombie_writes(self) -> list[tuple[Any, ...]]:
+        """What was written to a lane by somebody who did not own it."""
+        return await self._run(_ZOMBIES)
+
+    async def writes(self) -> int:
+        """How many were noted."""
+        return int((await self._run("SELECT count(*) FROM audit.written"))[0][0])
+
+    def refusals(self) -> int:
+        """How often the server told somebody that a lane is another's, over all of its lives."""
+        logs = self._postgres.folder.glob("server*.log")
+        return sum(path.read_text("utf-8", errors="replace").count(NOT_OWNER) for path in logs)
+
+    async def backends(self, life: str) -> list[int]:
+        """The server's processes for the connections of a life."""
+        found = await self._run("SELECT pid FROM pg_stat_activity WHERE application_name = %s", (life,))
+        return [pid for (pid,) in found]
+
+    async def terminate(self, backends: Sequence[int]) -> int:
+        """End them; answers how many there were to end."""
+        found = await self._run("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", (list(backends),))
+        return sum(bool(done) for (done,) in found)
+
+    async def started(self) -> str:
+        """When the server began its present life."""
+        return str((await self._run("SELECT pg_postmaster_start_time()"))[0][0])
+
+    async def taken_over(self, kind: str, node: str, before: dict[int, Owned], begun: float, within_s: float) -> Taken:
+        """Wait until others own all that a node had before, and release it; `begun` is when it lost its strength."""
+        lost = {lane for lane, owned in before.items() if owned.node == node}
+        first: dict[int, int] = {}
+        owned_s = working_s = 0.0
+        while lost:
+            lanes = await self.lanes()
+            gone = time.monotonic() - begun
+            for lane in list(lost):
+                owned = lanes[lane]
+                if owned.node in {None, node}:
+                    first.pop(lane, None)
+                elif lane not in first:
+                    first[lane] = owned.turns
+                    owned_s = gone
+                elif owned.turns > first[lane]:
+                    lost.discard(lane)
+                    working_s = gone
+            assert gone < within_s, f"{kind}: lanes {sorted(lost)} of {node} wait since {gone:.1f} s: {lanes}"
+            await asyncio.sleep(LOOK_S)
+        count = sum(owned.node == node for owned in before.values())
+        return Taken(kind, count, owned_s, working_s)
+
+    async def shared_evenly(self, nodes: Callable[[], int], timeout_s: float = 20.0) -> list[int]:
+        """Until every node has its share; answers how many lanes each has."""
+        shares: list[int] = []
+
+        async def is_even() -> bool:
+            nonlocal shares
+            lanes = await self.lanes()
+            owners = [owned.node for owned in lanes.values()]
+            shares = sorted(owners.count(owner) for owner in set(owners))
+            return None not in owners and len(shares) == nodes() and shares[-1] - shares[0] <= 1
+
+        await eventually(is_even, timeout_s)
+        return shares
+
+    async def _run(self, statement: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+        async with await psycopg.AsyncConnection.connect(self._postgres.dsn, autocommit=True) as connection:
+            cursor = await connection.execute(statement.encode(), values)
+            return await cursor.fetchall() if cursor.description else []

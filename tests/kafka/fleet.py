@@ -1,0 +1,71 @@
+"""Several engines in this process over one PostgreSQL and one broker, as nodes of a fleet would be."""
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tests.kafka.site import Site
+from tests.servers.kafka import Broker
+from tests.servers.postgres import Postgres
+from tidings.clock import SystemClock
+from tidings.config import Config
+from tidings.config.settings import Kafka, Node
+from tidings.domain.fleet import ROLES, Role
+from tidings.engine import Engine
+from tidings.node import build_engine, join_kafka
+from tidings.timeline.postgres.store import PostgresStore
+
+
+class Fleet:
+    """Its nodes, each a site of its own."""
+
+    def __init__(self, broker: Broker, postgres: Postgres, lanes: int, settings: dict[str, Any]) -> None:
+        self.name = f"fleet-{uuid.uuid4().hex[:8]}"
+        self.broker = broker
+        self._postgres = postgres
+        self._lanes = lanes
+        self._kafka = Kafka(servers=broker.bootstrap, name=self.name, **settings)
+        self._living: list[Engine] = []
+
+    async def start(self, roles: tuple[Role, ...] = ROLES) -> Site:
+        """One more node."""
+        config = Config(kafka=self._kafka, node=Node(roles=roles))
+        clock, schema = SystemClock(), self.name.replace("-", "_")
+        store = await PostgresStore.open(self._postgres.dsn, clock, schema=schema, lanes=self._lanes)
+        engine = build_engine(store, config, clock)
+        join_kafka(engine, config)
+        await engine.start()
+        self._living.append(engine)
+        return Site(engine, self.broker, self.name)
+
+    async def stop(self, site: Site) -> None:
+        """In good order."""
+        self._living.remove(site.engine)
+        await site.engine.stop()
+
+    async def kill(self, site: Site) -> None:
+        """At once: nothing is handed over, no lease given back."""
+        engine = site.engine
+        self._living.remove(engine)
+        store = engine.store
+        assert isinstance(store, PostgresStore)
+        await store._watch.stop()
+        await store._vacuum.stop()
+        await store._pool.close()
+        for task in engine._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        for engine in list(self._living):
+            await engine.stop()
+
+
+@contextlib.asynccontextmanager
+async def fleet_on(broker: Broker, postgres: Postgres, *, lanes: int = 4, **settings: Any) -> AsyncIterator[Fleet]:
+    """A new fleet without nodes."""
+    fleet = Fleet(broker, postgres, lanes, settings)
+    try:
+        yield fleet
+    finally:
+        await fleet.close()

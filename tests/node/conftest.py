@@ -1,0 +1,39 @@
+"""The fixtures of these tests: a PostgreSQL that asks for passwords, and nodes as processes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.servers.fixtures import postgres
+from tests.servers.ports import HOST
+from tests.servers.postgres import Postgres
+from tests.test_node import Start, start
+
+__all__ = ["Start", "postgres", "start"]
+
+SECRET = "s3cr3t/@:%"
+WRITTEN = "s3cr3t%2F%40%3A%25"
+
+
+class Guarded:
+    """A server on which `app` may make schemas, and `guest` may not; `app` needs its password."""
+
+    def __init__(self, server: Postgres) -> None:
+        self.server = server
+
+    def url(self, user: str = f"app:{WRITTEN}", database: str = "shop", port: int | None = None, more: str = "") -> str:
+        return f"postgres://{user}@{HOST}:{port or self.server.port}/{database}{more}"
+
+
+@pytest.fixture(scope="session")
+def guarded(postgres: Postgres) -> Guarded:
+    with postgres.connect() as connection:
+        connection.execute(f"CREATE ROLE app LOGIN PASSWORD '{SECRET}'")
+        connection.execute("CREATE ROLE guest LOGIN")
+        connection.execute("CREATE DATABASE shop OWNER app")
+        found = connection.execute("SHOW hba_file").fetchone()
+        assert found is not None
+        hba = Path(str(found[0]))
+        hba.write_text(f"host all app {HOST}/32 scram-sha-256\n{hba.read_text()}")
+        connection.execute("SELECT pg_reload_conf()")
+    return Guarded(postgres)

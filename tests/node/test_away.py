@@ -1,0 +1,63 @@
+"""PostgreSQL goes away and comes back: the node says so meanwhile, and goes on by itself."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.conftest import Start
+from tests.servers.downloads import Missing
+from tests.servers.fixtures import leave_out
+from tests.servers.postgres import Postgres
+from tests.test_node import eventually, is_ready
+from tidings.edges.cli.client import Client
+from tidings.edges.cli.exits import Failure
+
+pytestmark = [pytest.mark.slow]
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    try:
+        started = Postgres.start()
+    except Missing as missing:
+        leave_out(missing)
+    with started:
+        yield started
+
+
+def told(client: Client, method: str, path: str, **more: object) -> tuple[int, str]:
+    """The status and the words of a refusal."""
+    with pytest.raises(Failure) as failed:
+        client.call(method, path, **more)  # type: ignore[arg-type]
+    return failed.value.document["status"], failed.value.document["detail"]
+
+
+def test_away_and_back(start: Start, own_postgres: Postgres) -> None:
+    node = start("--store", own_postgres.dsn)
+    client = node.ready()
+    body = {"topic": "x", "id": "before", "at": "+1s"}
+    client.call("POST", "/v1/schedules", body=body)
+    own_postgres.stop(immediate=True)
+
+    assert eventually(lambda: not is_ready(client))
+    assert eventually(lambda: "cannot be reached" in told(client, "GET", "/readyz")[1])
+    for method, path, more in (
+        ("GET", "/readyz", {}),
+        ("POST", "/v1/schedules", {"body": body | {"id": "meanwhile"}}),
+        ("GET", "/v1/schedules/before", {}),
+        ("GET", "/v1/nodes", {}),
+    ):
+        status, detail = told(client, method, path, **more)
+        assert status == 503
+        assert "PostgreSQL cannot be reached" in detail
+        assert "see that it runs" in detail
+    assert client.call("GET", "/healthz")["status"] == "ok"
+    assert "tidings_up 0" in client.call("GET", "/metrics")
+
+    own_postgres.restart()
+    assert eventually(lambda: is_ready(client)), node.log
+    page = client.call("GET", "/v1/topics/x/records", query={"wait": "10s"})
+    assert [record["id"] for record in page["records"]] == ["before"]
+    assert client.call("POST", "/v1/schedules", body=body | {"id": "after"})["outcome"] == "scheduled"
+    assert "Traceback" not in node.log
+    node.said("takes no changes: the store does not answer")

@@ -126,12 +126,18 @@ def months_mask(kind: Kind, months: Iterable[int]) -> int:
 
 def month_days_mask(kind: Kind, days: Iterable[int]) -> int:
     """These days of every month; negative ones count from its end."""
-    mask = 0
+    named, from_end = 0, []
     for day in days:
-        for first, stop in pairwise(kind.starts):
-            place = first + day - 1 if day > 0 else stop + day
-            if first <= place < stop:
-                mask |= 1 << place
+        if day > 0:
+            named |= 1 << day - 1
+        else:
+            from_end.append(day)
+    mask = 0
+    for first, stop in pairwise(kind.starts):
+        mask |= (named & (1 << stop - first) - 1) << first
+        for day in from_end:
+            if stop + day >= first:
+                mask |= 1 << stop + day
     return mask
 
 

@@ -7,6 +7,7 @@ leave each remainder is counted once, and a year is one sum over its days.
 from bisect import bisect_left
 from functools import lru_cache
 from math import gcd
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,35 +22,73 @@ _NOTHING: Numbers = np.zeros(YEAR_BITS_MAX + 1, dtype=np.int64)
 Fields = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
+class Table(Protocol):
+    """The allowed units of a day by what they leave when divided by the interval."""
+
+    def of(self, remainders: Numbers) -> Numbers:
+        """How many units leave each of these."""
+        ...
+
+    def second(self, remainder: int, number: int) -> int:
+        """The second of the day at which the unit with this number, from 0, of those that leave this one begins."""
+        ...
+
+    def before(self, remainder: int, second: int) -> tuple[int, bool]:
+        """How many of them begin before a second, and whether one begins there."""
+        ...
+
+
+class Every:
+    """All units are allowed: nothing but arithmetic."""
+
+    def __init__(self, interval: int, unit: int) -> None:
+        self._interval = interval
+        self._unit = unit
+        self._units = DAY_S // unit
+
+    def of(self, remainders: Numbers) -> Numbers:
+        """How many units leave each of these."""
+        counts: Numbers = np.maximum(0, -((remainders - self._units) // self._interval))
+        return counts
+
+    def second(self, remainder: int, number: int) -> int:
+        """The second of the day at which the unit with this number begins."""
+        return (remainder + number * self._interval) * self._unit
+
+    def before(self, remainder: int, second: int) -> tuple[int, bool]:
+        """How many begin before a second, and whether one begins there."""
+        unit = second // self._unit
+        return max(0, -((remainder - unit) // self._interval)), unit >= remainder and not (
+            (unit - remainder) % self._interval
+        )
+
+
 class Remainders:
-    """The allowed units of a day, in seconds, sorted by what they leave when divided by the interval."""
+    """Some units are allowed: their seconds, sorted by what they leave."""
 
     def __init__(self, units: Numbers, interval: int, unit: int) -> None:
         left = units % interval
         self._kept = min(interval, DAY_S)
         self._counts: Numbers = np.bincount(left, minlength=self._kept + 1).astype(np.int64)  # the last one is 0
-        self.firsts: Numbers = np.concatenate(([0], np.cumsum(self._counts)))
-        self.seconds: Numbers = _by_remainder(units, left, interval) * unit
+        self._firsts: Numbers = np.concatenate(([0], np.cumsum(self._counts)))
+        self._seconds: Numbers = np.sort(left * DAY_S + units) % DAY_S * unit
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
         counts: Numbers = self._counts[np.minimum(remainders, self._kept)]
         return counts
 
-    def place(self, remainder: int) -> tuple[int, int]:
-        """Where in `seconds` the units that leave this one begin and end."""
+    def second(self, remainder: int, number: int) -> int:
+        """The second of the day at which the unit with this number begins."""
+        return int(self._seconds[int(self._firsts[remainder]) + number])
+
+    def before(self, remainder: int, second: int) -> tuple[int, bool]:
+        """How many begin before a second, and whether one begins there."""
         if remainder >= self._kept:
-            return 0, 0
-        return int(self.firsts[remainder]), int(self.firsts[remainder + 1])
-
-
-def _by_remainder(units: Numbers, left: Numbers, interval: int) -> Numbers:
-    """Units sorted by what they leave, then by size; where all are allowed that is a table read by columns."""
-    if len(units) > int(units[-1]) and interval < len(units):
-        rows = np.arange(-(-len(units) // interval) * interval, dtype=np.int64).reshape(-1, interval)
-        columns = rows.T.ravel()
-        return columns[columns < len(units)]
-    return np.sort(left * DAY_S + units) % DAY_S
+            return 0, False
+        begin, end = int(self._firsts[remainder]), int(self._firsts[remainder + 1])
+        place = begin + int(np.searchsorted(self._seconds[begin:end], second))
+        return place - begin, place < end and bool(self._seconds[place] == second)
 
 
 def units_of_day(frequency: int, fields: Fields) -> Numbers:
@@ -62,8 +101,10 @@ def units_of_day(frequency: int, fields: Fields) -> Numbers:
 
 
 @lru_cache(maxsize=64)  # up to a few megabytes each
-def remainders(frequency: int, fields: Fields, interval: int, unit: int) -> Remainders:
+def remainders(frequency: int, fields: Fields, interval: int, unit: int) -> Table:
     """The table of an interval, kept for rules that share it."""
+    if not any(fields[: frequency - HOURLY + 1]):
+        return Every(interval, unit)
     return Remainders(units_of_day(frequency, fields), interval, unit)
 
 
@@ -77,7 +118,7 @@ class Lattice(ByYear):
     def __init__(
         self,
         days: Days,
-        table: Remainders,
+        table: Table,
         lattice: tuple[int, int, int],
         fine: tuple[int, ...],
         years: tuple[int, int],
@@ -142,17 +183,15 @@ class Lattice(ByYear):
         day_place = int(np.searchsorted(self._sums[place], rest, side="right")) - 1
         day = YEAR_STARTS[place + self.origin_year - FIRST_YEAR] + day_place
         units, rest = divmod(rest - int(self._sums[place][day_place]), len(self._fine))
-        begin, _ = self._place(day)
-        return day * DAY_S + int(self._table.seconds[begin + units]) + self._fine[rest]
+        return day * DAY_S + self._table.second(self._left(day), units) + self._fine[rest]
 
     def _before_in(self, day: int, second: int) -> int:
         """How many elements of a day lie before a second of it."""
-        begin, end = self._place(day)
         rest = second % self._unit
-        place = begin + int(np.searchsorted(self._table.seconds[begin:end], second - rest))
-        whole = (place - begin) * len(self._fine)
-        reached = place < end and self._table.seconds[place] == second - rest
+        units, reached = self._table.before(self._left(day), second - rest)
+        whole = units * len(self._fine)
         return whole + bisect_left(self._fine, rest) if reached else whole
 
-    def _place(self, day: int) -> tuple[int, int]:
-        return self._table.place((self._first_unit - day * self._day_units) % self._interval)
+    def _left(self, day: int) -> int:
+        """What the units of a day that the lattice meets leave."""
+        return (self._first_unit - day * self._day_units) % self._interval

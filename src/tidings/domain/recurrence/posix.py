@@ -1,6 +1,7 @@
 """The POSIX `TZ` rule in the footer of a zone's file: `CET-1CEST,M3.5.0,M10.5.0/3`."""
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -20,7 +21,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     def wall(self, year: int) -> int:
         """The wall time of the change in a year, on the clock that it ends."""
-        return (year_start(year) + _day_of_year(self.day, year)) * DAY_S + self.seconds
+        start = year_start(year)
+        return (start + _day_of_year(self.day, is_leap(year), start % 7)) * DAY_S + self.seconds
 
 
 class Footer(msgspec.Struct, frozen=True, gc=False):
@@ -63,9 +65,12 @@ def _seconds(text: str) -> int:
     return sign * sum(part * size for part, size in zip(parts, (3_600, 60, 1), strict=False))
 
 
-def _day_of_year(day: str, year: int) -> int:
-    """Counted from 0. `J60` is March 1 in every year, `59` is February 29 in leap years, `M3.5.0` the last Sunday."""
-    leap = is_leap(year)
+@lru_cache(maxsize=1_024)  # there are fourteen kinds of years, and few rules
+def _day_of_year(day: str, leap: bool, start: int) -> int:
+    """Counted from 0; `start` is the year's first day since 1970, or what it leaves when divided by 7.
+
+    `J60` is March 1 in every year, `59` is February 29 in leap years, `M3.5.0` the last Sunday of March.
+    """
     if day.startswith("J"):
         number = int(day[1:]) - 1
         return number + 1 if leap and number >= 59 else number
@@ -74,6 +79,6 @@ def _day_of_year(day: str, year: int) -> int:
     month, week, weekday = (int(part) for part in day[1:].split("."))
     starts = month_starts(leap=leap)
     first, length = starts[month - 1], starts[month] - starts[month - 1]
-    first_weekday = (year_start(year) + first + 4) % 7  # Sunday is 0
+    first_weekday = (start + first + 4) % 7  # Sunday is 0
     offset = (weekday - first_weekday) % 7 + (week - 1) * 7
     return first + (offset if offset < length else offset - 7)

@@ -28,6 +28,12 @@ NAMES = (
     "kafka_lateness",
     "kafka_backlog",
     "kafka_outage",
+    "pg_intake",
+    "pg_burst",
+    "pg_lateness",
+    "pg_churn",
+    "takeover",
+    "fleet_kafka",
     "peers",
 )
 LEFT_OUT = 3  # the exit code of a benchmark that needs what is not installed here
@@ -54,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         report = benchmark.run(options)
     except Missing as missing:
-        note(f"{chosen.name}: left out, it needs a real Kafka broker. {missing}")
+        note(f"{chosen.name}: left out, it needs a real server. {missing}")
         return LEFT_OUT
     print(to_json(report) if chosen.json else table(report, benchmark.BARS, benchmark.TITLE), flush=True)
     if chosen.save:

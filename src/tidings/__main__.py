@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 from tidings.edges.cli.main import main as run_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tidings.config import Config
+    from tidings.node.moving import Copied
     from tidings.ports import ApiKey
+    from tidings.timeline.carrying import Move
+    from tidings.timeline.copying import Tell as CopyTell
+    from tidings.timeline.layouts import Done, Plan
 
 
 class NodeHooks:
@@ -32,6 +38,21 @@ class NodeHooks:
         from tidings.node import revoke_key
 
         return revoke_key(store, name)
+
+    def migrate_store(self, store: str, schema: str, check: bool, tell: "Callable[[Done], None]") -> "Plan":
+        from tidings.node import migrate_store
+
+        return migrate_store(store, schema, check, tell)
+
+    def copy_store(self, source: str, target: str, schema: str, leave_log: bool, tell: "CopyTell") -> "Copied":
+        from tidings.node import copy_store
+
+        return copy_store(source, target, schema, leave_log, tell)
+
+    def take_back(self, source: str, schema: str) -> "Move":
+        from tidings.node import take_back
+
+        return take_back(source, schema)
 
 
 def main() -> int:

@@ -34,13 +34,16 @@ KAFKA_POINTS = (
     "kafka.committed",
     "kafka.settled",
 )
+CARRY_POINTS = ("carry.marked", "carry.written", "carry.committed")
+MIGRATION_POINTS = ("migrate.written", "migrate.committed")
+_ALL = POINTS + KAFKA_POINTS + CARRY_POINTS + MIGRATION_POINTS
 
 
 class _Trap:
     def __init__(self, setting: str) -> None:
         self.point, _, visits = setting.partition(":")
         self.visits = int(visits or 1)
-        assert self.point in POINTS + KAFKA_POINTS, f"{VARIABLE} names no crash point: {self.point}"
+        assert self.point in _ALL, f"{VARIABLE} names no crash point: {self.point}"
 
 
 _setting = os.environ.get(VARIABLE)

@@ -211,8 +211,8 @@ class Engine:
 
     @property
     def groups(self) -> Groups:
-        """The consumer groups, which only the owner of the timeline leads."""
-        if not self.owner.readiness()[0]:
+        """The consumer groups; where who is in them is known in memory, only the owner of the timeline leads them."""
+        if self.store.rosters is None and not self.owner.readiness()[0]:
             raise NotOwner(self.owner.readiness()[1])
         return self._groups
 

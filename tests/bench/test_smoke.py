@@ -35,6 +35,12 @@ TIMEOUT_S = 240
         pytest.param("kafka_lateness", "late_2000_p99_ms", marks=pytest.mark.slow),
         pytest.param("kafka_backlog", "late_p99_ms", marks=pytest.mark.slow),
         pytest.param("kafka_outage", "normal_s", marks=pytest.mark.slow),
+        pytest.param("pg_intake", "callers_ids_full", marks=pytest.mark.slow),
+        pytest.param("pg_burst", "two_nodes", marks=pytest.mark.slow),
+        pytest.param("pg_lateness", "full_2000_p99_ms", marks=pytest.mark.slow),
+        pytest.param("pg_churn", "size_mb", marks=pytest.mark.slow),
+        pytest.param("takeover", "killed_s_longest", marks=pytest.mark.slow),
+        pytest.param("fleet_kafka", "two_nodes", marks=pytest.mark.slow),
         pytest.param("peers", "tidings_burst", marks=pytest.mark.slow),
     ],
 )

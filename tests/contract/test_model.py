@@ -91,9 +91,11 @@ receipts = some.none() | some.builds(
 class Life(RuleBasedStateMachine):
     """Commands, releases and housekeeping under a clock that mostly goes forward."""
 
+    make: type[Twins] = Twins
+
     def __init__(self) -> None:
         super().__init__()
-        self.twins = Twins()
+        self.twins = self.make()
         self.now = NOW
         self.made: list[str] = []
 

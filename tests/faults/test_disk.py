@@ -22,11 +22,13 @@ from tests.contract.making import ACME, NOW, SECOND, add, drain, found, left, st
 from tests.faults.disks import Disk, inserted
 from tests.faults.lives import Node, start_plain
 from tests.sim.thresholds import lowered
+from tests.timeline.later import later
 from tidings.clock import SystemClock
 from tidings.domain.errors import StoreError
 from tidings.domain.request import Request
 from tidings.engine import Engine
 from tidings.testing import eventually
+from tidings.timeline.layouts import Layouts
 from tidings.timeline.sqlite import database
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -244,17 +246,14 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, spoil: Callable[[Path], None
 async def test_an_older_store_migrates_itself(tmp_path: Path) -> None:
     path = tmp_path / "tidings.db"
     await make_store(path)
-    step = tmp_path / "0002_more.sql"
-    step.write_text("CREATE TABLE more (one INTEGER);")
-    migrations = [*database.migration_files(), step]
-    with patch.object(database, "migration_files", lambda: migrations):
-        store = await SqliteStore.open(path)
-        assert await store.acquire(10 * SECOND, SECOND)
-        assert (await found(store, "n7")).due == NOW + 7 * SECOND
-        await store.close()
-        await (await SqliteStore.open(path)).close()  # and only once
+    layouts = later(database.LAYOUTS, tmp_path, more="CREATE TABLE more (one INTEGER);")
+    store = await SqliteStore.open(path, layouts=layouts)
+    assert await store.acquire(10 * SECOND, SECOND)
+    assert (await found(store, "n7")).due == NOW + 7 * SECOND
+    await store.close()
+    await (await SqliteStore.open(path, layouts=layouts)).close()  # and only once
     with contextlib.closing(apsw.Connection(str(path))) as connection:
-        assert connection.pragma("user_version") == len(migrations)
+        assert connection.pragma("user_version") == Layouts(layouts).known
         assert connection.execute("SELECT count(*) FROM more").get == 0
     with pytest.raises(StoreError, match="newer Tidings"):
         await SqliteStore.open(path)
@@ -263,12 +262,10 @@ async def test_an_older_store_migrates_itself(tmp_path: Path) -> None:
 async def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tidings.db"
     await make_store(path)
-    version = len(database.migration_files())
-    step = tmp_path / "0002_more.sql"
-    step.write_text("CREATE TABLE more (one INTEGER); INSERT INTO nowhere VALUES (1);")
-    migrations = [*database.migration_files(), step]
-    with patch.object(database, "migration_files", lambda: migrations), pytest.raises(StoreError, match="nowhere"):
-        await SqliteStore.open(path)
+    version = Layouts(database.LAYOUTS).known
+    text = "CREATE TABLE more (one INTEGER); INSERT INTO nowhere VALUES (1);"
+    with pytest.raises(StoreError, match="nowhere"):
+        await SqliteStore.open(path, layouts=later(database.LAYOUTS, tmp_path, more=text))
     store = await SqliteStore.open(path)
     assert await store.acquire(10 * SECOND, SECOND)
     assert (await found(store, "n7")).due == NOW + 7 * SECOND

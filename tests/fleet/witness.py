@@ -22,13 +22,22 @@ NOT_OWNER = "another node owns this lane"
 _TABLES = """
 CREATE SCHEMA audit;
 CREATE TABLE audit.written (life text, lane int, node uuid, at bigint, what text);
+CREATE TABLE audit.released (lane int PRIMARY KEY, node uuid, times int);
 CREATE TABLE audit.life (life text PRIMARY KEY, node uuid)
 """
 
 _TRIGGERS = """
+INSERT INTO audit.released SELECT lane, NULL, 0 FROM tidings.lane;
+CREATE FUNCTION audit.note(lane_ int, node_ uuid, what text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO audit.written VALUES (current_setting('application_name'), lane_, node_, tidings.now(), what);
+    UPDATE audit.released SET node = node_, times = times + 1 WHERE lane = lane_ AND what <> 'lane';
+END
+$$;
+
 CREATE FUNCTION audit.turned() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO audit.written VALUES (current_setting('application_name'), NEW.lane, NEW.node, tidings.now(), 'lane');
+    PERFORM audit.note(NEW.lane, NEW.node, 'lane');
     RETURN NULL;
 END
 $$;
@@ -38,10 +47,8 @@ EXECUTE FUNCTION audit.turned();
 
 CREATE FUNCTION audit.logged() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO audit.written
-    SELECT DISTINCT current_setting('application_name'), l.lane, l.node, tidings.now(), 'log'
-    FROM fresh JOIN tidings.partition p ON p.topic = fresh.topic AND p.part = fresh.part
-    JOIN tidings.lane l ON l.lane = p.lane;
+    PERFORM audit.note(l.lane, l.node, 'log') FROM tidings.lane l WHERE l.lane IN (
+        SELECT p.lane FROM fresh JOIN tidings.partition p ON p.topic = fresh.topic AND p.part = fresh.part);
     RETURN NULL;
 END
 $$;
@@ -50,9 +57,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION audit.logged();
 
 CREATE FUNCTION audit.handed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO audit.written
-    SELECT DISTINCT current_setting('application_name'), l.lane, l.node, tidings.now(), 'outbox'
-    FROM fresh JOIN tidings.lane l ON l.lane = fresh.lane;
+    PERFORM audit.note(l.lane, l.node, 'outbox') FROM tidings.lane l WHERE l.lane IN (SELECT lane FROM fresh);
     RETURN NULL;
 END
 $$;
@@ -71,11 +76,11 @@ _NODE = "SELECT node::text FROM tidings.node WHERE report::json ->> 'name' = %s"
 
 @dataclass(frozen=True)
 class Owned:
-    """A lane as it stands."""
+    """A lane as it stands: who owns it, who released something of it last, and how often that was done."""
 
     node: str | None
-    until: int
-    turns: int
+    by: str | None
+    times: int
 
 
 @dataclass(frozen=True)
@@ -134,8 +139,10 @@ class Witness:
 
     async def lanes(self) -> dict[int, Owned]:
         """Who owns what now."""
-        found = await self._run("SELECT lane, node::text, until, turns FROM tidings.lane")
-        return {lane: Owned(node, until, turns) for lane, node, until, turns in found}
+        found = await self._run(
+            "SELECT l.lane, l.node::text, r.node::text, r.times FROM tidings.lane l JOIN audit.released r USING (lane)"
+        )
+        return {lane: Owned(*owned) for lane, *owned in found}
 
     async def zombie_writes(self) -> list[tuple[Any, ...]]:
         """What was written to a lane by somebody who did not own it."""
@@ -167,25 +174,21 @@ class Witness:
     async def taken_over(self, kind: str, node: str, before: dict[int, Owned], begun: float, within_s: float) -> Taken:
         """Wait until others own all that a node had before, and release it; `begun` is when it lost its strength."""
         lost = {lane for lane, owned in before.items() if owned.node == node}
-        first: dict[int, int] = {}
-        owned_s = working_s = 0.0
+        unowned, owned_s, working_s = set(lost), 0.0, 0.0
         while lost:
             lanes = await self.lanes()
             gone = time.monotonic() - begun
             for lane in list(lost):
                 owned = lanes[lane]
-                if owned.node in {None, node}:
-                    first.pop(lane, None)
-                elif lane not in first:
-                    first[lane] = owned.turns
+                if lane in unowned and owned.node not in {None, node}:
+                    unowned.discard(lane)
                     owned_s = gone
-                elif owned.turns > first[lane]:
+                if owned.by != node and owned.times > before[lane].times:
                     lost.discard(lane)
                     working_s = gone
             assert gone < within_s, f"{kind}: lanes {sorted(lost)} of {node} wait since {gone:.1f} s: {lanes}"
             await asyncio.sleep(LOOK_S)
-        count = sum(owned.node == node for owned in before.values())
-        return Taken(kind, count, owned_s, working_s)
+        return Taken(kind, sum(owned.node == node for owned in before.values()), owned_s, working_s)
 
     async def shared_evenly(self, nodes: Callable[[], int], timeout_s: float = 20.0) -> list[int]:
         """Until every node has its share; answers how many lanes each has."""

@@ -151,6 +151,25 @@ def test_what_another_lane_left_open_holds_nobody_up(broker: Broker) -> None:
     lane.close()
 
 
+def test_what_a_dead_owner_left_open_on_the_lane_itself_holds_nobody_up(broker: Broker) -> None:
+    """A look at the progress comes before the old owner is fenced, which alone ends what it left open."""
+    cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
+    record = Outgoing(0, "acme", f"to-{cluster.name}", "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
+    dead, heir = Lane(cluster, "store"), Lane(cluster, "store")
+    dead.take_over()
+    dead.publish([record])
+    assert dead._producer is not None
+    dead._producer.begin_transaction()
+    dead._mark(dead._producer, dead.key, record)
+    assert dead._producer.flush(10) == 0
+    begun = time.monotonic()
+    heir.peek()
+    assert heir.take_over() == Marker("store", 1, record.occurrence)
+    assert time.monotonic() - begun < HELD_UP_S_MAX
+    for lane in (dead, heir):
+        lane.close()
+
+
 def test_the_home_of_a_lane_stays_when_partitions_are_added() -> None:
     assert home_of("tidings/0", 1) == home_of("other/0", 15) == 0
     assert home_of("tidings/0", 16) == home_of("tidings/0", 64)

@@ -5,16 +5,15 @@ until that is settled: by the commit, by its next fetch, by leaving, or by the e
 holder, who starts from what is committed, does not get the same records again.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from itertools import chain
 
-from tidings.bus.follow import Bell
+import msgspec
+
 from tidings.domain.errors import NotAMember
 
 
-@dataclass(slots=True)
-class Place:
+class Place(msgspec.Struct):
     """Where a holder stands in a partition: first offset of this holding, committed offset, next to fetch."""
 
     start: int
@@ -22,8 +21,7 @@ class Place:
     position: int
 
 
-@dataclass(slots=True, eq=False)
-class Member:
+class Member(msgspec.Struct, eq=False):
     """One consumer. `joined` and `changed` are generations: of its joining, and of its newest partitions."""
 
     name: str
@@ -31,44 +29,75 @@ class Member:
     joined: int
     changed: int
     partitions: tuple[int, ...] = ()
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, Place] = {}
 
     def owes(self, partition: int) -> bool:
         """Whether it fetched records of a partition that it has not committed."""
         place = self.places.get(partition)
         return place is not None and place.position > place.committed
 
-    def is_at(self, partition: int, position: int) -> bool:
-        """Whether a partition is still its own to fetch from, and it stands where it stood."""
-        place = self.places.get(partition)
-        return place is not None and place.position == position and partition in self.partitions
+
+class _State(msgspec.Struct, array_like=True):
+    """All of a roster, as it is kept."""
+
+    generation: int
+    members: list[Member]
+    owners: dict[int, str]
+    holders: dict[int, str]
+    settle_by: dict[int, int]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_State).decode
 
 
 class Roster:
-    """Pure coordination: every call is given the elapsed time, nothing here waits."""
+    """Pure coordination: every call is given the time, nothing here waits.
 
-    def __init__(self, partitions: int, session_us: int, generations: Iterator[int]) -> None:
+    A member that calls has a session from then on, and up to `slack_us` more, so that not every call changes something.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        session_us: int,
+        next_generation: Callable[[int], int],
+        slack_us: int = 0,
+        kept: bytes | None = None,
+    ) -> None:
+        state = _State(0, [], {}, {}, {}) if kept is None else _decode(kept)
         self._session_us = session_us
-        self._generations = generations
-        self._owners: dict[int, str] = {}  # whose a partition shall be
-        self._holders: dict[int, str] = {}  # who may commit it now
-        self._settle_by: dict[int, int] = {}
+        self._slack_us = slack_us
+        self._next_generation = next_generation
+        self._owners = state.owners  # whose a partition shall be
+        self._holders = state.holders  # who may commit it now
+        self._settle_by = state.settle_by
         self._partitions = range(partitions)
-        self.generation = 0
-        self.members: dict[str, Member] = {}
-        self.bells: set[Bell] = set()
+        self.generation = state.generation
+        self.members = {member.name: member for member in state.members}
+        self.moved = False
+
+    def encode(self) -> bytes:
+        """All of it, for the next call."""
+        members = list(self.members.values())
+        return _encode(_State(self.generation, members, self._owners, self._holders, self._settle_by))
+
+    @property
+    def until(self) -> int:
+        """When everyone is out, if nobody calls; 0 if nobody is in."""
+        return max((member.deadline for member in self.members.values()), default=0)
 
     def join(self, name: str, now: int) -> Member:
         """Add a member. Under a name that is in already, the former one is out and its partitions stay."""
-        self.generation = next(self._generations)
-        member = Member(name, now + self._session_us, self.generation, self.generation)
+        self.generation = self._next_generation(self.generation)
+        member = Member(name, now + self._session_us + self._slack_us, self.generation, self.generation)
         former = self.members.get(name)
         self.members[name] = member
         if former is not None:
             member.partitions = former.partitions
             former.places.clear()
             self.settle(member)
-            self._ring()
+            self.moved = True
         else:
             self._rebalance(now)
         return member
@@ -76,8 +105,8 @@ class Roster:
     def touch(self, name: str, now: int) -> None:
         """Note that a member lives, unless its session has ended."""
         member = self.members.get(name)
-        if member is not None and member.deadline > now:
-            member.deadline = now + self._session_us
+        if member is not None and now < member.deadline < now + self._session_us:
+            member.deadline = now + self._session_us + self._slack_us
 
     def present(self, name: str, generation: int) -> Member:
         """The member of that name; raises `NotAMember` if it is out, or was never in such a generation."""
@@ -91,10 +120,6 @@ class Roster:
     def leave(self, name: str, now: int) -> None:
         """Take a member out; what it held is free at once."""
         self._remove([self.members[name]], now)
-
-    def dissolve(self, now: int) -> None:
-        """Take everyone out."""
-        self._remove(list(self.members.values()), now)
 
     def sweep(self, now: int) -> None:
         """Take out those whose session ended, and move what was not settled in time."""
@@ -134,7 +159,7 @@ class Roster:
         for member in members:
             del self.members[member.name]
             member.places.clear()
-        self.generation = next(self._generations)
+        self.generation = self._next_generation(self.generation)
         self._rebalance(now)
 
     def _rebalance(self, now: int) -> None:
@@ -146,7 +171,7 @@ class Roster:
                 member.partitions, member.changed = partitions, self.generation
         for partition in self._partitions:
             self._move(partition, now)
-        self._ring()
+        self.moved = True
 
     def _move(self, partition: int, now: int) -> None:
         owner, holder = self._owners.get(partition), self._holders.get(partition)
@@ -165,11 +190,7 @@ class Roster:
         if partition in self._owners:
             self._holders[partition] = self._owners[partition]
         self._settle_by.pop(partition, None)
-        self._ring()
-
-    def _ring(self) -> None:
-        for bell in self.bells:
-            bell.ring()
+        self.moved = True
 
 
 def share(partitions: Sequence[int], members: Sequence[str], owners: dict[int, str]) -> dict[int, str]:

@@ -2,6 +2,7 @@
 
 from tidings.node.kafka import join_kafka
 from tidings.node.keys import create_key, list_keys, revoke_key
+from tidings.node.moving import copy_store, migrate_store, take_back
 from tidings.node.serving import SWITCH_INTERVAL_S, build_engine, run_node, serve_node, url_from_here, url_of
 from tidings.node.stores import CannotStart, open_store
 
@@ -9,13 +10,16 @@ __all__ = [
     "SWITCH_INTERVAL_S",
     "CannotStart",
     "build_engine",
+    "copy_store",
     "create_key",
     "join_kafka",
     "list_keys",
+    "migrate_store",
     "open_store",
     "revoke_key",
     "run_node",
     "serve_node",
+    "take_back",
     "url_from_here",
     "url_of",
 ]

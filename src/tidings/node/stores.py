@@ -1,19 +1,27 @@
 """Which store an address names: PostgreSQL by its URL, SQLite by its file, or memory."""
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from tidings.clock import Clock
 from tidings.config import Config
 from tidings.config.addresses import is_postgres, scheme_of, without_password
 from tidings.domain.errors import Invalid, TidingsError
+from tidings.domain.iso8601 import format_instant
+from tidings.edges.cli.program import program
 from tidings.ports import Store
+from tidings.timeline.carrying import HasMoved
+from tidings.timeline.layouts import OldLayout
 
 if TYPE_CHECKING:
     from tidings.timeline.postgres.store import PostgresStore
 
 MEMORY = ":memory:"
+SCHEMA = Config().store.schema
 
 logger = logging.getLogger("tidings")
 
@@ -22,8 +30,11 @@ class CannotStart(TidingsError):
     """A node that must not run like this; the text says how to go on."""
 
 
-async def open_store(path: str, config: Config, clock: Clock) -> Store:
-    """The store that a path names; `:memory:` forgets everything at its end."""
+async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool = False) -> Store:
+    """The store that a path names; `:memory:` forgets everything at its end.
+
+    One that has moved to another place is opened only for who moves it.
+    """
     check_address(path, config)
     options: dict[str, Any] = {
         "partitions": config.log.partitions,
@@ -38,12 +49,41 @@ async def open_store(path: str, config: Config, clock: Clock) -> Store:
 
         return MemoryStore(**options)
     if is_postgres(path):
-        return await _open_postgres(path, config, clock, options)
+        options["moved_too"] = moved_too
+        with _advised(path, config.store.schema):
+            return await _open_postgres(path, config, clock, options)
     from tidings.timeline.sqlite.store import SqliteStore
 
     if file_of(path).is_dir():
         raise Invalid("store", f"{path} is a folder: name a file in it, such as {Path(path) / 'tidings.db'}")
-    return await SqliteStore.open(file_of(path), **options)
+    with _advised(path, SCHEMA):
+        return await SqliteStore.open(file_of(path), moved_too=moved_too, **options)
+
+
+@contextlib.contextmanager
+def _advised(path: str, schema: str) -> Iterator[None]:
+    """Say how to go on with a store that cannot be used as it is."""
+    named = quote(shown(path)) + ("" if schema == SCHEMA else f" --schema {schema}")
+    try:
+        yield
+    except OldLayout as old:
+        raise CannotStart(
+            f"{old}\nbring it up to date, while nodes of the older version run:  {program()} migrate --store {named}"
+        ) from None
+    except HasMoved as gone:
+        move = gone.move
+        to = quote(move.to)
+        if not move.done:
+            raise CannotStart(
+                f"{gone} since {format_instant(move.at)}, and not all of it is there yet\n"
+                f"go on:         {program()} copy --from {named} --to {to}\n"
+                f"or take back:  {program()} copy --from {named} --take-back"
+            ) from None
+        raise CannotStart(
+            f"{gone} at {format_instant(move.at)}: served here too, everything would leave twice\n"
+            f"serve the new one:            {program()} serve --store {to}\n"
+            f"or, once that one is emptied: {program()} copy --from {named} --take-back"
+        ) from None
 
 
 def check_address(path: str, config: Config) -> None:

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 
+from tidings.ports import Rosters
+
 
 class Alone:
     """The verbs that concern other processes, where at most one works and any other stands by."""
+
+    rosters: Rosters | None = None
 
     async def follow(self, tenant: str, topic: str) -> None:
         """What this process releases it knows by itself."""

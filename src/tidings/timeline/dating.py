@@ -23,6 +23,11 @@ def kept_zone(name: str) -> KeptZone:
     return KeptZone(name, zones.VERSION, zones.content_of(name))
 
 
+def is_current(zone: KeptZone) -> bool:
+    """Whether these are the rules that the zone has now."""
+    return zone.content == zones.content_of(zone.name)
+
+
 def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
     """The schedule with the days of its calendar, None if there is no such calendar; or why it is rejected."""
     name = calendar_of(add.when)

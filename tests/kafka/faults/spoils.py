@@ -22,7 +22,7 @@ def _without_marker() -> None:
     lane: Any = importlib.import_module("tidings.bus.kafka.lane")
     forwarder: Any = importlib.import_module("tidings.bus.kafka.forwarder")
     lane.Lane._mark = lambda *_: None
-    lane.read_marker = lambda *_: None
+    lane.read_marker = lambda *_, **__: None
     forwarder.SETTLE_S = 0.0
 
 

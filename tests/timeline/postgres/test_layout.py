@@ -3,14 +3,16 @@
 import asyncio
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from tests.contract.making import NOW, add, applied
 from tests.servers.postgres import Postgres
+from tests.timeline.later import later
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.errors import Invalid, StoreError
 from tidings.testing import SimulatedClock
-from tidings.timeline.postgres import database
+from tidings.timeline.layouts import OUTSIDE, Layouts, OldLayout
+from tidings.timeline.postgres.layout import LAYOUTS, prepare
 from tidings.timeline.postgres.rows import key_of
 from tidings.timeline.postgres.store import PostgresStore
 
@@ -50,18 +52,58 @@ async def test_a_newer_layout_is_refused(postgres: Postgres, open_store: OpenSto
         await open_store(SimulatedClock())
 
 
-async def test_an_older_layout_is_brought_up_to_date(
-    postgres: Postgres, open_store: OpenStore, schema: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_an_older_layout_is_left_to_the_migration(open_store: OpenStore, tmp_path: Path) -> None:
+    await open_store(SimulatedClock(), lanes=1)
+    with pytest.raises(OldLayout, match="has layout 1, and this Tidings needs layout 2"):
+        await open_store(SimulatedClock(), layouts=later(LAYOUTS, tmp_path, more="SELECT 1;"))
+
+
+async def test_an_empty_schema_gets_every_layout_at_once(
+    postgres: Postgres, open_store: OpenStore, schema: str, tmp_path: Path
 ) -> None:
-    store = await open_store(SimulatedClock(), lanes=1)
-    await applied(store, add("kept", NOW))
-    step = tmp_path / "0002_more.sql"
-    step.write_text("CREATE TABLE tidings.more AS SELECT count(*) AS rows FROM tidings.timeline;")
-    steps = [*database.migrations(), step]
-    monkeypatch.setattr(database, "migrations", lambda: steps)
-    await asyncio.gather(*(open_store(SimulatedClock()) for _ in range(3)))
+    layouts = later(
+        LAYOUTS,
+        tmp_path,
+        more="CREATE TABLE tidings.more (one int);",
+        index=f"{OUTSIDE}\nCREATE INDEX CONCURRENTLY IF NOT EXISTS more_one ON tidings.more (one);",
+    )
+    stores = await asyncio.gather(*(open_store(SimulatedClock(), layouts=layouts) for _ in range(4)))
+    assert len({store.identity for store in stores}) == 1
     with postgres.connect() as connection:
-        assert connection.execute(f"SELECT rows, version FROM {schema}.more, {schema}.meta").fetchall() == [(1, 2)]
+        assert connection.execute(f"SELECT version FROM {schema}.meta").fetchone() == (3,)
+        assert connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{schema}.more_one",)).fetchone() == (True,)
+
+
+async def test_functions_follow_the_newest_program(
+    postgres: Postgres, open_store: OpenStore, schema: str, tmp_path: Path
+) -> None:
+    """A program whose functions are others writes them; an older one that starts again leaves them."""
+    await open_store(SimulatedClock())
+    text = "CREATE OR REPLACE FUNCTION tidings.answer() RETURNS int LANGUAGE sql AS $$ SELECT {} $$;"
+
+    def start(program: str, answer: int) -> None:
+        folder = tmp_path / program
+        folder.mkdir()
+        layouts = Layouts(later(LAYOUTS, folder, functions=text.format(answer)))
+
+        async def run() -> None:
+            async with await psycopg.AsyncConnection.connect(postgres.dsn, autocommit=True) as connection:
+                await prepare(connection, schema, layouts, 1, 1, 0, program)
+
+        asyncio.run(run())
+
+    def answered() -> object:
+        with postgres.connect() as connection:
+            return connection.execute(f"SELECT {schema}.answer(), program FROM {schema}.meta").fetchone()
+
+    for program, answer, expected in (
+        ("9.0.0", 1, (1, "9.0.0")),
+        ("10.0.0", 2, (2, "10.0.0")),
+        ("9.0.1", 3, (2, "10.0.0")),
+        ("10.0.1", 3, (3, "10.0.1")),
+    ):
+        await asyncio.to_thread(start, program, answer)
+        assert answered() == expected
 
 
 async def test_keys_are_the_same_in_sql(postgres: Postgres, open_store: OpenStore, schema: str) -> None:

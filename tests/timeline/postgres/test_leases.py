@@ -105,10 +105,13 @@ async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_le
         await acquire(other, rounds=1)
         return bool(other.lanes())
 
-    with pytest.raises(StoreError):
+    async def stand_still() -> None:
         async with gone._shared.pool.transaction() as connection:
             await rows(connection, gone._shared.sql["own"], (lane.number, lane.token))
             await eventually(owns, 10)
+
+    with pytest.raises(StoreError):
+        await stand_still()
     assert SystemClock().elapsed() - begun < LEASE_US + SECOND
 
 

@@ -88,8 +88,8 @@ def calls(store: PostgresStore) -> dict[str, tuple[str, Any]]:
         "history": (sql["history"], ("0" * 32,)),
         "overdue": (sql["overdue"], (LANES, NOW, 1000)),
         "choose": (
-            store._shared.inside("SELECT * FROM tidings.choose(%s, %s, %s, %s, %s, %s, %s)"),
-            (0, NOW, 2_000, 0, 0, 9_000, 1 << 30),
+            store._shared.inside("SELECT * FROM tidings.choose(%s, %s, %s, %s, %s, %s, %s, %s, %s, false)"),
+            (0, NOW, 2_000, 0, 0, 9_000, 1 << 30, arrays.int4s([0, 1]), arrays.int8s([0, 0])),
         ),
     }
 

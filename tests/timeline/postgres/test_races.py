@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -115,3 +116,21 @@ async def test_readers_of_the_log_never_see_a_gap(open_store: OpenStore) -> None
             offsets = [record.offset for record in await other.read(ACME, "greetings", partition, 0, 10_000)]
             assert offsets == list(range(len(offsets)))
     await draining
+
+
+async def test_no_topic_is_known_before_its_tenant(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node makes both while we look: who releases the topic's records asks for its tenant's name."""
+    ours, other = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
+    read = ours._pool.read
+
+    async def interrupted(*call: Any) -> list[Any]:
+        found = await read(*call)
+        await other.apply([add("one", tenant="new", topic="news")], NOW)
+        return found
+
+    monkeypatch.setattr(ours._pool, "read", interrupted)
+    names = ours._shared.names
+    for _ in range(2):
+        await names.load()
+        assert all(tenant < len(names.tenant_names) for tenant, _ in names.topic_names)
+    assert names.destination(0) == ("new", "news")

@@ -76,19 +76,22 @@ class Lane:
         self.stopping = False
 
     def peek(self) -> None:
-        """See that the progress is ours, before anybody is fenced."""
+        """See that the progress is ours, before anybody is fenced.
+
+        What a dead owner left open ends only when it is fenced, or after its timeout: that is not waited for.
+        """
         self._home = home_of(self.key, self._topics.prepare(PROGRESS, HOMES))
-        self.marker(self.key)
+        self.marker(self.key, waits=False)
 
     def take_over(self) -> Marker | None:
         """Fence whoever had the lane, end what it left open, and read how far it came."""
         self._renew()
         return self.marker(self.key)
 
-    def marker(self, key: str) -> Marker | None:
-        """The last committed marker of this key."""
+    def marker(self, key: str, *, waits: bool = True) -> Marker | None:
+        """The last committed marker of this key; without waiting, the last that shows while something is open."""
         try:
-            marker = read_marker(self._cluster, key, self._home)
+            marker = read_marker(self._cluster, key, self._home, waits=waits)
         except (KafkaException, SystemError) as error:
             raise LaneLost(str(error.__cause__ or error)) from None
         crash.point("kafka.taken")

@@ -33,13 +33,16 @@ def home_of(lane: str, partitions: int) -> int:
     return crc32(lane.encode()) % HOMES if partitions >= HOMES else 0
 
 
-def read_marker(cluster: Cluster, key: str, home: int) -> Marker | None:
-    """The last committed marker of this key, at the home of its lane or where that was while there were fewer."""
-    found = _last_of(cluster, key, home)
-    return found if found is not None or home == 0 else _last_of(cluster, key, 0)
+def read_marker(cluster: Cluster, key: str, home: int, *, waits: bool = True) -> Marker | None:
+    """The last committed marker of this key, at the home of its lane or where that was while there were fewer.
+
+    It waits for what is open to end; otherwise the answer is the last one that shows now.
+    """
+    found = _last_of(cluster, key, home, waits)
+    return found if found is not None or home == 0 else _last_of(cluster, key, 0, waits)
 
 
-def _last_of(cluster: Cluster, key: str, partition: int) -> Marker | None:
+def _last_of(cluster: Cluster, key: str, partition: int, waits: bool) -> Marker | None:
     """Looks near the end first, and steps back while there is none.
 
     The end is that of the log, not of what is committed: while the transaction of another lane is open, our own later
@@ -55,7 +58,7 @@ def _last_of(cluster: Cluster, key: str, partition: int) -> Marker | None:
         step = STEP
         while start > low:
             end, start, step = start, max(low, start - step), step * 2
-            found = _last_between(consumer, key, TopicPartition(PROGRESS, partition, start), end)
+            found = _last_between(consumer, key, TopicPartition(PROGRESS, partition, start), end, waits)
             if found is not None:
                 return found
         return None
@@ -76,8 +79,11 @@ def _consumer(cluster: Cluster, isolation_level: str) -> Consumer:
     )
 
 
-def _last_between(consumer: Consumer, key: str, start: TopicPartition, end: int) -> Marker | None:
-    """The last marker of a key in a span of offsets, once nothing in it is open; what was aborted does not show."""
+def _last_between(consumer: Consumer, key: str, start: TopicPartition, end: int, waits: bool) -> Marker | None:
+    """The last marker of a key in a span of offsets, once nothing in it is open; what was aborted does not show.
+
+    Without waiting, that of the part before what is open.
+    """
     consumer.assign([start])
     found = None
     while True:
@@ -87,7 +93,7 @@ def _last_between(consumer: Consumer, key: str, start: TopicPartition, end: int)
         error = record.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
-        if (record.offset() or 0) >= end:
+        if (record.offset() or 0) >= end or (error is not None and not waits):
             return found
         if error is None and record.key() == key.encode():
             found = _decode(record.value() or b"")

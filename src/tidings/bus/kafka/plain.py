@@ -29,8 +29,8 @@ class PlainLane(Lane):
         self._failed: list[str] = []
         return None
 
-    def marker(self, key: str) -> Marker | None:
-        del key
+    def marker(self, key: str, *, waits: bool = True) -> Marker | None:
+        del key, waits
         return None
 
     def check(self) -> None:

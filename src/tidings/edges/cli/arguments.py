@@ -51,6 +51,11 @@ def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True, of_te
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
 
 
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """Which schema of a database, for commands that work on a store without a server."""
+    parser.add_argument("--schema", default="tidings", metavar="NAME", help="the schema of a PostgreSQL (tidings)")
+
+
 def add_bus(parser: argparse.ArgumentParser) -> None:
     """Which bus is meant."""
     parser.add_argument("--bus", choices=BUSES, help="where the topic lies; left out: where the server releases to")

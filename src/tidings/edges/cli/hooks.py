@@ -1,14 +1,19 @@
 """What the command line needs of the node, given to it from above: edges do not know how a node is built."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tidings.config import Config
     from tidings.ports import ApiKey
+    from tidings.timeline.carrying import Move
+    from tidings.timeline.copying import Tell as CopyTell
+    from tidings.timeline.layouts import Done, Plan
 
 
 class Hooks(Protocol):
-    """Run a node, and care for the API keys of a store that no server need have open."""
+    """Run a node, and care for stores that no server need have open: API keys, layouts, moves."""
 
     def run_node(self, config: "Config") -> int:
         """Serve until told to stop; answers the exit code."""
@@ -24,4 +29,16 @@ class Hooks(Protocol):
 
     def revoke_key(self, store: str, name: str) -> bool:
         """Forget a key; False if there is none of that name."""
+        ...
+
+    def migrate_store(self, store: str, schema: str, check: bool, tell: "Callable[[Done], None]") -> "Plan":
+        """Bring a store up to date, or say what would be done."""
+        ...
+
+    def copy_store(self, source: str, target: str, schema: str, leave_log: bool, tell: "CopyTell") -> Any:
+        """Move everything from one store to another."""
+        ...
+
+    def take_back(self, source: str, schema: str) -> "Move":
+        """Let a store that has moved be served again."""
         ...

@@ -37,6 +37,8 @@ COMMANDS = {
     "tzdata": ("tzdata", "the rules of zones: their version, and what a change of them moved"),
     "keys": ("keys", "create, list and revoke API keys"),
     "nodes": ("nodes", "who shares the store, who owns which lanes, how late each runs"),
+    "migrate": ("migrate", "bring a store up to the layout of this version"),
+    "copy": ("copy", "move everything from one store to another"),
     "bench": ("bench", "run the benchmarks"),
     "version": ("version", "print the version"),
 }

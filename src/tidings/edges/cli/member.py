@@ -21,14 +21,25 @@ class Member:
         self._client = client
         self._path = f"/v1/topics/{segment(topic)}/groups/{segment(group)}"
         self._place: dict[str, Any] = {}
+        self._in_doubt = False
 
     def join(self) -> None:
-        """Become a member, again if need be."""
-        self._settle(self._call("join", {}))
+        """Become a member, again if need be: under the name that we had, so that we keep our partitions."""
+        self._settle(self._call("join", {"member": self._place["member"]} if self._place else {}))
+        self._in_doubt = False
 
     def fetch(self) -> list[dict[str, Any]]:
-        """The next records, waiting a little for one."""
-        fetched = self._call("fetch", {**self._place, "limit": BATCH_RECORDS, "wait": WAIT})
+        """The next records, waiting a little for one.
+
+        If the answer is lost, what it held counts as ours: we join again, and what is not committed comes again.
+        """
+        if self._in_doubt:
+            self.join()
+        try:
+            fetched = self._call("fetch", {**self._place, "limit": BATCH_RECORDS, "wait": WAIT})
+        except Failure as failure:
+            self._in_doubt = failure.code != Exit.CONFLICT
+            raise
         records: list[dict[str, Any]] = fetched["records"]
         if not records:
             self.heartbeat()

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, where a person watches; silent elsewhere."""
+"""A progress bar on standard error, where a person watches; silent or a line now and then elsewhere."""
 
 import sys
 from types import TracebackType
@@ -7,6 +7,7 @@ from tidings.clock import Clock
 
 WIDTH = 28
 REDRAW_US = 100_000
+LINE_US = 5_000_000
 
 
 class Progress:
@@ -52,3 +53,35 @@ class Progress:
         line_bytes = self._sent_bytes / max(self._sent_lines, 1)
         share = min(self._answered * line_bytes / self._total, 1.0)
         return f"[{'#' * int(share * WIDTH):<{WIDTH}}] {share:4.0%}  {counts}"
+
+
+class Counted:
+    """How many of how many are done: a bar where a person watches, a line now and then elsewhere."""
+
+    def __init__(self, what: str, clock: Clock) -> None:
+        self._what = what
+        self._clock = clock
+        self._is_bar = sys.stderr.isatty()
+        self._started = self._told_at = clock.elapsed()
+
+    def tell(self, count: int, total: int) -> None:
+        """So many are done by now."""
+        now = self._clock.elapsed()
+        if now - self._told_at >= (REDRAW_US if self._is_bar else LINE_US):
+            self._told_at = now
+            line = self.line(count, total, now)
+            sys.stderr.write(f"\r{line}\x1b[K" if self._is_bar else f"{line}\n")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._is_bar and self._told_at > self._started:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def line(self, count: int, total: int, now: int) -> str:
+        """How it stands."""
+        rate = count * 1_000_000 // max(now - self._started, 1)
+        counts = f"{count:,} of {total:,} {self._what}  {rate:,}/s"
+        share = min(count / max(total, 1), 1.0)
+        return f"[{'#' * int(share * WIDTH):<{WIDTH}}] {share:4.0%}  {counts}" if self._is_bar else counts

@@ -82,7 +82,7 @@ def int8s(values: Sequence[int] | Numbers) -> Int8s:
 
 def maybe_int8s(values: Sequence[int | None]) -> Int8s:
     """Numbers of which some are not there."""
-    if all(value is None for value in values):
+    if values.count(None) == len(values):
         return Int8s(_header(len(values), _INT8, True) + _NULL * len(values))
     packed = [None if value is None else value.to_bytes(8, "big", signed=True) for value in values]
     return Int8s(_varied(packed, _INT8))
@@ -105,7 +105,7 @@ def texts(values: Sequence[bytes | None]) -> Texts:
 
 
 def maybe_texts(values: Sequence[str | None]) -> Texts:
-    if all(value is None for value in values):
+    if values.count(None) == len(values):
         return Texts(_header(len(values), _TEXT, True) + _NULL * len(values))
     return texts([None if value is None else value.encode() for value in values])
 

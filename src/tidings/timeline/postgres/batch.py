@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from hashlib import sha256
+from operator import attrgetter
 from zlib import crc32
 
 import numpy as np
@@ -16,6 +17,7 @@ from tidings.timeline.postgres.rows import KEY_BYTES, REASONS
 from tidings.timeline.postgres.shared import Arrivals, Shared
 
 _PLAIN = Lateness()
+_kind = attrgetter("tenant", "topic", "priority")
 
 
 class Batch:
@@ -26,16 +28,12 @@ class Batch:
         numbers = [arrivals.take() for _ in given]
         adds = [new_id(number, add) if add.id is None else add for number, add in zip(numbers, given, strict=True)]
         self._adds = adds
-        prefixes = {tenant: f"{tenant}\0".encode() for tenant in {add.tenant for add in adds}}
+        self._kinds = _Kinds(shared, adds)
         self._ids = [add.id.encode() for add in adds if add.id is not None]
-        self._keys = [
-            sha256(prefixes[add.tenant] + name).digest()[:KEY_BYTES] for add, name in zip(adds, self._ids, strict=True)
-        ]
+        self._keys = self._kinds.keys(self._ids)
         words = np.frombuffer(b"".join(self._keys), dtype=">u8").reshape(-1, 2)
         self._lanes = (words[:, 0] >> np.uint64(56)).astype(np.int64) & (shared.lanes - 1)
-        outside = {topic for topic in {add.topic for add in adds} if is_kafka(topic)}
-        to_kafka = np.array([add.topic in outside for add in adds]) if outside else False
-        self._ways = np.where(to_kafka, ~self._lanes, self._lanes)
+        self._ways = np.where(self._kinds.to_kafka, ~self._lanes, self._lanes)
         self._dues = np.array([add.due for add in adds], dtype=np.int64)
         self._arrivals = np.array(numbers, dtype=np.int64)
         self._by_key = np.argsort(words[:, 0])
@@ -53,7 +51,7 @@ class Batch:
 
     def columns(self) -> list[object]:
         """What `tidings.schedule` takes after the time."""
-        streams, topics, parts = self._numbers()
+        streams, topics, parts = self._kinds.streams, self._kinds.topics, self._parts()
         by_key, order = self._by_key, self._order
         adds = [self._adds[index] for index in order]
         deadlines, reasons = _bounds(adds)
@@ -76,12 +74,9 @@ class Batch:
             arrays.maybe_texts([add.labels for add in adds]),
         ]
 
-    def _numbers(self) -> tuple[arrays.Numbers, arrays.Numbers, arrays.Numbers]:
-        """Streams, topics and partitions."""
-        names, each = self._shared.names, self._shared.parts
-        known = {place: names.topic(*place) for place in {(add.tenant, add.topic) for add in self._adds}}
-        streams = np.array([names.stream(add.tenant, add.priority, add.topic) for add in self._adds], dtype=np.int64)
-        topics = np.array([known[add.tenant, add.topic] for add in self._adds], dtype=np.int64)
+    def _parts(self) -> arrays.Numbers:
+        """Partitions."""
+        each = self._shared.parts
         parts = self._lanes * each
         if each > 1:
             hashes = [
@@ -89,15 +84,36 @@ class Batch:
                 for add, name in zip(self._adds, self._ids, strict=True)
             ]
             parts = parts + np.array(hashes, dtype=np.int64) % each
-        outside = {number for (_, topic), number in known.items() if is_kafka(topic)}
-        if outside:
-            parts = np.where(np.isin(topics, list(outside)), TO_KAFKA, parts)
-        return streams, topics, parts
+        return np.where(self._kinds.to_kafka, TO_KAFKA, parts)
+
+
+class _Kinds:
+    """What rows of one tenant, topic and priority have in common; mostly a batch has only one kind of them."""
+
+    def __init__(self, shared: Shared, adds: Sequence[Add]) -> None:
+        names = shared.names
+        kinds = list(map(_kind, adds))
+        distinct = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        self._prefixes = [f"{tenant}\0".encode() for tenant, _, _ in distinct]
+        self._numbers = [] if len(distinct) == 1 else [distinct[kind] for kind in kinds]
+        which = np.array(self._numbers, dtype=np.int64) if self._numbers else np.zeros(len(kinds), dtype=np.int64)
+        self.streams = np.array([names.stream(tenant, priority, topic) for tenant, topic, priority in distinct])[which]
+        self.topics = np.array([names.topic(tenant, topic) for tenant, topic, _ in distinct])[which]
+        self.to_kafka = np.array([is_kafka(topic) for _, topic, _ in distinct])[which]
+
+    def keys(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Under which keys ids are known; `rows.key_of` says the same of one."""
+        if not self._numbers:
+            (prefix,) = self._prefixes
+            return [sha256(prefix + name).digest()[:KEY_BYTES] for name in ids]
+        prefixes = self._prefixes
+        named = zip(self._numbers, ids, strict=True)
+        return [sha256(prefixes[number] + name).digest()[:KEY_BYTES] for number, name in named]
 
 
 def _bounds(adds: list[Add]) -> tuple[list[int | None], list[int]]:
     """When each may leave at the latest, and the number of the reason for which it is missed then."""
-    if all(add.lateness is adds[0].lateness for add in adds) and adds[0].lateness == _PLAIN:
+    if [add.lateness for add in adds].count(_PLAIN) == len(adds):
         return [None] * len(adds), [0] * len(adds)
     bounds = [deadline(add.due, add.lateness) for add in adds]
     return (

@@ -9,7 +9,7 @@ from tidings.domain.recurrence import zones
 from tidings.domain.revising import Pending, calendar_of, zone_of
 from tidings.domain.schedule import Calendar, KeptZone, Moved
 from tidings.ports import Revise, Revised
-from tidings.timeline.dating import MOVED_MAX, kept_zone
+from tidings.timeline.dating import MOVED_MAX, is_current, kept_zone
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.pool import rows
@@ -28,6 +28,8 @@ _PUT = """
 INSERT INTO tidings.calendar VALUES (%s, %s, %s, %s)
 ON CONFLICT (tenant, name) DO UPDATE SET days = excluded.days, changed = excluded.changed
 """
+_ADD = "INSERT INTO tidings.calendar VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+_ALL_CALENDARS = "SELECT tenant, name, days, changed FROM tidings.calendar ORDER BY tenant, name"
 _DROP = "DELETE FROM tidings.calendar WHERE tenant = %s AND name = %s RETURNING 1"
 _ZONES = "SELECT name, version, content FROM tidings.zone ORDER BY name"
 _FIRST = "INSERT INTO tidings.zone VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
@@ -37,12 +39,12 @@ ON CONFLICT (name) DO UPDATE SET version = excluded.version, content = excluded.
 """
 _SOME = "SELECT arrival FROM tidings.standing WHERE arrival > %s ORDER BY arrival LIMIT %s"
 _REMEMBER = """
-INSERT INTO tidings.moved (at, cause, tenant, id, occurrence, before, after)
+INSERT INTO tidings.movement (at, cause, tenant, id, occurrence, before, after)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s)
 """
-_TRIM = "DELETE FROM tidings.moved WHERE entry <= (SELECT max(entry) FROM tidings.moved) - %s"
+_TRIM = "DELETE FROM tidings.movement WHERE entry <= (SELECT max(entry) FROM tidings.movement) - %s"
 _MOVED = """
-SELECT at, cause, tenant, id, occurrence, before, after FROM tidings.moved
+SELECT at, cause, tenant, id, occurrence, before, after FROM tidings.movement
 WHERE tenant = %s ORDER BY entry DESC LIMIT %s
 """
 
@@ -67,6 +69,20 @@ class Dates:
     async def drop(self, tenant: str, name: str) -> bool:
         """Nothing new can name it."""
         return bool(await self._shared.pool.call(self._shared.inside(_DROP), (tenant, name)))
+
+    async def all_calendars(self) -> list[tuple[str, Calendar]]:
+        """Every calendar with its tenant."""
+        found = await self._shared.pool.read(self._shared.inside(_ALL_CALENDARS))
+        return [(tenant, Calendar(name, _decode_days(days), changed)) for tenant, name, days, changed in found]
+
+    async def take(self, calendars: Iterable[tuple[str, Calendar]], kept: Iterable[KeptZone]) -> None:
+        """What came from another store; of a zone the older rules stay, so that what follows them is revised."""
+        for tenant, calendar in calendars:
+            row = (tenant, calendar.name, _encode_days(calendar.days), calendar.changed)
+            await self._shared.pool.call(self._shared.inside(_ADD), row)
+        for zone in kept:
+            statement = _FIRST if is_current(zone) else _KEEP
+            await self._shared.pool.call(self._shared.inside(statement), (zone.name, zone.version, zone.content))
 
     async def zones(self) -> list[KeptZone]:
         """The rules of zones by which something pending was computed."""

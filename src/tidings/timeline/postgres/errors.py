@@ -9,6 +9,7 @@ from tidings.domain.errors import Invalid, NotOwner, StoreError, TidingsError
 
 VERSION_MIN = 15
 NOT_OWNER = "TD002"
+HAS_MOVED = "TD003"
 LOST = (
     "the connection to PostgreSQL was lost before the answer: whether the changes were made is not known."
     " Send them again: with an id, or an idempotency key, nothing is done twice"
@@ -80,6 +81,8 @@ def explained(error: psycopg.Error) -> TidingsError:
     """What went wrong in a call."""
     if error.sqlstate == NOT_OWNER:
         return NotOwner("another node owns this lane")
+    if error.sqlstate == HAS_MOVED:
+        return StoreError("this store has moved to another place, and takes no more changes: start this node again")
     if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
         return Contended("PostgreSQL found this call in the way of another: try again")
     if isinstance(error, psycopg.errors.DiskFull):

@@ -1,6 +1,6 @@
 """Applying commands: new one-shots in one statement, everything else through the working set, in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 import psycopg
@@ -185,7 +185,7 @@ class Run:
         """Carry them out, in order."""
         shared = self._shared
         keys = [_key(command) for command in commands]
-        await self._load({key for key in keys if key is not None} - self._entries.keys())
+        await self.load({key for key in keys if key is not None})
         days = await self._dates.days(self._connection, commands)
         arrivals = await shared.arrivals(len(commands))
         remembered = self._now - shared.options.id_retention_us
@@ -202,17 +202,21 @@ class Run:
     async def revise(self, revision: Revision, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
         """Change those of some standing schedules that a revision speaks of; answers what moved."""
         tenants = {key: tenant for tenant, found in seen if (key := revision.wanted(tenant, found)) is not None}
-        await self._load(set(tenants))
-        changed = [revision.change(tenants[key], entry) for key, entry in self._entries.items()]
+        entries = await self.load(tenants.keys())
+        changed = [revision.change(tenants[key], entry) for key, entry in entries.items()]
         moved = [one for one in changed if one is not None]
         await self._dates.remember(self._connection, moved)
         return moved
 
-    async def _load(self, keys: set[bytes]) -> None:
-        if keys:
-            entries = await Loader(self._connection, self._shared.sql, self._shared.lanes, "lock").entries(keys)
+    async def load(self, keys: Set[bytes]) -> dict[bytes, Entry]:
+        """The ids of some keys, locked; answers all that are loaded."""
+        new = keys - self._entries.keys()
+        if new:
+            loader = Loader(self._connection, self._shared.sql, self._shared.lanes, "lock")
+            entries = await loader.entries(new)
             self._shared.land(entries.values())
             self._entries |= entries
+        return self._entries
 
     def _enter(self, add: Add) -> Entry:
         """The entry of an id that is new."""

@@ -16,6 +16,7 @@ from tidings.timeline.postgres.heads import Head
 from tidings.timeline.postgres.intake import Intake
 from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.postgres.recurring import Recurring
+from tidings.timeline.postgres.releases import Asked
 from tidings.timeline.postgres.rows import REASONS
 from tidings.timeline.postgres.shared import Shared
 
@@ -58,8 +59,8 @@ class PostgresLane:
         bounds = (log.low, kafka.low, room.rows, room.bytes)
         self._room_is_known = False  # until it is known what became of this
         crash.point("release.begun")
-        call = (self.number, self.token, given, clock is not None, rows_max, *bounds)
-        (row,) = await self._shared.pool.call(self._shared.sql["release"], call)
+        asked = Asked(self.number, self.token, given, clock is not None, rows_max, *bounds)
+        row = await self._shared.releases.release(asked)
         crash.point("release.committed")
         at, late, topics, missed, size, handed, offset, outgoing, standing, due, kafka_due, taken = row
         self._ahead_us = given - at

@@ -47,12 +47,14 @@ class Names:
         self._counts: Counter[int] = Counter()
 
     async def load(self) -> None:
-        """Read what is new."""
-        for number, name in await self._pool.read(inside(self._schema, _TENANTS), (len(self.tenant_names),)):
+        """Read what is new: topics first, so that no topic is known here before its tenant."""
+        topics = await self._pool.read(inside(self._schema, _TOPICS), (len(self.topic_names),))
+        tenants = await self._pool.read(inside(self._schema, _TENANTS), (len(self.tenant_names),))
+        for number, name in tenants:
             if number == len(self.tenant_names):
                 self.tenant_names.append(name)
                 self.tenants[name] = number
-        for number, tenant, name in await self._pool.read(inside(self._schema, _TOPICS), (len(self.topic_names),)):
+        for number, tenant, name in topics:
             if number == len(self.topic_names):
                 self.topic_names.append((tenant, name))
                 self.topics[tenant, name] = number

@@ -52,6 +52,11 @@ class Pool:
         self._closed = False
         self._takes_options = True
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether PostgreSQL itself answers, as far as is known: PgBouncer takes no options."""
+        return self._takes_options
+
     async def open(self, *, patient: bool = False) -> Connection:
         """A connection of one's own, in which every statement commits by itself; a patient one waits without end."""
         try:

@@ -9,6 +9,7 @@ from tidings.timeline.postgres.database import inside, queries
 from tidings.timeline.postgres.heads import Heads
 from tidings.timeline.postgres.names import Names
 from tidings.timeline.postgres.pool import Pool
+from tidings.timeline.postgres.releases import Releases
 from tidings.timeline.postgres.working import Entry
 from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX
 
@@ -18,6 +19,10 @@ NEWS_US = 3_000_000  # what is due within this is told to the owner of its lane 
 _CALLS = {
     "schedule": "SELECT tidings.schedule(" + ", ".join(["%s"] * 18) + ")",
     "release": "SELECT * FROM tidings.release(" + ", ".join(["%s"] * 9) + ")",
+    "release_several": "SELECT r.* FROM unnest("
+    + ", ".join(["%s"] * 9)
+    + ") AS a(lane, token, given, capped, rows_max, low, kafka_low, room, room_bytes) CROSS JOIN LATERAL"
+    " tidings.release(lane, token, given, capped <> 0, rows_max, low, kafka_low, room, room_bytes) AS r",
     "heads": "SELECT * FROM tidings.heads(%s, %s)",
     "acquire": "SELECT * FROM tidings.acquire(%s, %s, %s, %s)",
     "resign": "SELECT tidings.resign(%s)",
@@ -72,8 +77,9 @@ class Shared:
         self.names = Names(pool, options.schema, lanes, partitions)
         self.heads = Heads(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
-        for name in ("working", "lane", "pages", "fleet", "following"):
+        for name in ("working", "lane", "pages", "fleet", "following", "groups"):
             self.sql |= queries(name, options.schema)
+        self.releases = Releases(pool, self.sql["release"], self.sql["release_several"])
         self._next = self._end = 0
         self._reserving = asyncio.Lock()
 

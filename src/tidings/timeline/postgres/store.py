@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,12 +15,16 @@ from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.fleet import Fleet, LaneState, Node, Report
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Receipt, Revise, Revised, Taken
+from tidings.timeline.carrying import HasMoved, decode_move
+from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading
-from tidings.timeline.postgres.database import check_schema, inside, prepare
+from tidings.timeline.postgres.carrying import PostgresCarrier
+from tidings.timeline.postgres.database import check_schema, inside
 from tidings.timeline.postgres.dates import Dates
 from tidings.timeline.postgres.errors import check_version
 from tidings.timeline.postgres.intake import Intake
 from tidings.timeline.postgres.lane import PostgresLane
+from tidings.timeline.postgres.layout import LAYOUTS, prepare
 from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.reading import Reading
 from tidings.timeline.postgres.retention import Retention
@@ -57,17 +62,32 @@ class PostgresStore:
         self._has_joined = False
         self.partitions = shared.partitions
         self.lanes_total = shared.lanes
+        self.rosters = self._watch.rosters
 
     @classmethod
-    async def open(cls, dsn: str, clock: Clock | None = None, **options: Any) -> "PostgresStore":
-        """Open a store, made if it is not there. Options are those of `Options`."""
+    async def open(
+        cls,
+        dsn: str,
+        clock: Clock | None = None,
+        *,
+        layouts: Path = LAYOUTS,
+        moved_too: bool = False,
+        **options: Any,
+    ) -> "PostgresStore":
+        """Open a store, made if it is not there. Options are those of `Options`.
+
+        `OldLayout` if it has to be migrated first, `HasMoved` if the store lives elsewhere now.
+        """
         chosen = msgspec.convert(options, Options)
         schema = check_schema(chosen.schema)
         pool = Pool(dsn)
         try:
             async with pool.connection() as connection:
                 check_version(connection.info.server_version)
-                await prepare(connection, schema, chosen.lanes, chosen.partitions, chosen.created)
+                await prepare(connection, schema, Layouts(layouts), chosen.lanes, chosen.partitions, chosen.created)
+                moved = await rows(connection, inside(schema, "SELECT move FROM tidings.moved"))
+                if moved and not moved_too:
+                    raise HasMoved(decode_move(moved[0][0]))
                 ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
             shared = Shared(pool, chosen, lanes, partitions, created, identity)
             await shared.names.load()
@@ -93,6 +113,10 @@ class PostgresStore:
     @property
     def identity(self) -> str:
         return self._shared.identity
+
+    def carrier(self) -> PostgresCarrier:
+        """The way in and out for everything at once."""
+        return PostgresCarrier(self._shared)
 
     # Timeline
 

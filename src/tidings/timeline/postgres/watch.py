@@ -13,6 +13,7 @@ import psycopg
 from tidings.clock import Clock
 from tidings.domain.errors import StoreError
 from tidings.timeline.postgres.followed import Followed
+from tidings.timeline.postgres.rosters import PostgresRosters
 from tidings.timeline.postgres.shared import Shared
 
 POLL_S = 0.25
@@ -32,6 +33,7 @@ class Watch:
         self._clock = clock
         self._beat = f"beat {node.hex}"
         self.followed = Followed(shared, clock, node, lambda: self.hears)
+        self.rosters = PostgresRosters(shared, lambda: self.hears)
         self._free = free
         self._heard = self._sent = clock.elapsed()
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,6 +83,8 @@ class Watch:
             self.followed.hear([int(number) for number in rest.split()])
         elif kind == "made":
             self.followed.stir()
+        elif kind == "moved":
+            self.rosters.hear(rest)
         elif kind == "free":
             self._free()
 

@@ -1,12 +1,17 @@
 """Opening the file: connections, pragmas, migrations, and the queries by name."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import apsw
 
+from tidings import crash
+from tidings.clock import Clock
 from tidings.domain.errors import StoreError
+from tidings.timeline.layouts import Done, Layouts, Plan, Tell
 
 BUSY_MS = 5_000
 CACHE_KIB = 16 * 1024
@@ -14,6 +19,7 @@ PAGE_BYTES = 4_096  # with 8 KiB the many tails of intake make every commit half
 APPLICATION_ID = 0x7469_6469  # "tidi"
 
 _SQL = files(__package__) / "sql"
+LAYOUTS = Path(str(_SQL))
 
 
 def queries(name: str) -> dict[str, str]:
@@ -41,12 +47,38 @@ def connect(path: str, *, reader: bool = False) -> apsw.Connection:
     return connection
 
 
-def prepare(path: str) -> None:
-    """Make the file if it is new, bring an older layout up to date, refuse what we do not know."""
-    try:
+def prepare(path: str, layouts: Path = LAYOUTS, tell: Tell | None = None, clock: Clock | None = None) -> None:
+    """Make the file if it is new, bring an older layout up to date, refuse what we do not know.
+
+    Who wants to be told of each step gives a clock to time it by.
+    """
+    with _explained(path):
         if Path(path).parent.is_dir() and not Path(path).exists():
             Path(path).touch(mode=0o600)  # it will hold everybody's messages
-        _prepare(path)
+        connection = _opened(path)
+        try:
+            connection.pragma("journal_mode", "wal")
+            _migrate(connection, path, Layouts(layouts), tell, clock)
+        finally:
+            connection.close()
+
+
+def plan(path: str, layouts: Path = LAYOUTS) -> Plan:
+    """What `prepare` would do to a file that is there."""
+    with _explained(path):
+        connection = _opened(path)
+        try:
+            return Layouts(layouts).plan(connection.pragma("user_version"), path)
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """What goes wrong with a file, as errors of ours."""
+    try:
+        yield
+
     except apsw.NotADBError as error:
         raise StoreError(f"{path} is not a Tidings store: {error}. Name another file with --store.") from None
     except (apsw.CantOpenError, OSError) as error:
@@ -57,48 +89,44 @@ def prepare(path: str) -> None:
         raise StoreError(f"{path}: {explain(error)}") from None
 
 
-def _prepare(path: str) -> None:
+def _opened(path: str) -> apsw.Connection:
+    """A file that is ours, or empty."""
     connection = connect(path)
-    try:
-        application = connection.pragma("application_id")
-        if application not in {0, APPLICATION_ID} or (application == 0 and _has_tables(connection)):
-            raise StoreError(f"{path} is a database of another program. Name another file with --store.")
-        connection.pragma("journal_mode", "wal")
-        _migrate(connection, path)
-    finally:
+    application = connection.pragma("application_id")
+    if application not in {0, APPLICATION_ID} or (application == 0 and _has_tables(connection)):
         connection.close()
+        raise StoreError(f"{path} is a database of another program. Name another file with --store.")
+    return connection
 
 
 def _has_tables(connection: apsw.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
 
 
-def _migrate(connection: apsw.Connection, path: str) -> None:
-    migrations = migration_files()
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        version = connection.pragma("user_version")
-        if version > len(migrations):
-            raise StoreError(
-                f"{path} was written by a newer Tidings (layout {version}, this one knows {len(migrations)}): "
-                "upgrade Tidings, or name another file with --store."
-            )
-        for number in range(version, len(migrations)):
-            connection.execute(migrations[number].read_text())
-        if version < len(migrations):
-            connection.pragma("user_version", len(migrations))
+def _migrate(connection: apsw.Connection, path: str, layouts: Layouts, tell: Tell | None, clock: Clock | None) -> None:
+    """Step by step, each in a transaction of its own; whoever comes second goes on from where the first one was."""
+    while True:
+        begun = 0 if clock is None else clock.elapsed()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = connection.pragma("user_version")
+            layouts.plan(version, path)
+            if version == layouts.known:
+                connection.execute("ROLLBACK")
+                return
+            step = layouts.steps[version]
+            connection.execute(step.text)
+            connection.pragma("user_version", step.number)
             connection.pragma("application_id", APPLICATION_ID)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def migration_files() -> list[Path]:
-    """The numbered layouts, oldest first."""
-    folder = Path(str(_SQL))
-    return sorted(folder.glob("[0-9][0-9][0-9][0-9]_*.sql"))
+            crash.point("migrate.written")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        crash.point("migrate.committed")
+        if tell is not None and clock is not None:
+            tell(Done(step.label, clock.elapsed() - begun))
 
 
 def file_bytes(path: str) -> int:

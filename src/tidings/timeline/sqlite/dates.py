@@ -9,7 +9,7 @@ from tidings.domain.recurrence import zones
 from tidings.domain.revising import Pending
 from tidings.domain.schedule import Calendar, KeptZone, Moved
 from tidings.ports import Revise, Revised
-from tidings.timeline.dating import MOVED_MAX, kept_zone
+from tidings.timeline.dating import MOVED_MAX, is_current, kept_zone
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.lookup import Found, standing
 from tidings.timeline.sqlite.writer import Writer
@@ -43,6 +43,17 @@ class Dates:
         """Everything in this zone is computed by these rules now."""
         with self._writer.transaction() as connection:
             _keep(connection, zone)
+
+    def take(self, calendars_there: Iterable[tuple[str, Calendar]], zones_there: Iterable[KeptZone]) -> None:
+        """What came from another store; of a zone the older rules stay, so that what follows them is revised."""
+        with self._writer.transaction() as connection:
+            for tenant, calendar in calendars_there:
+                row = (tenant, calendar.name, _encode_days(calendar.days), calendar.changed)
+                connection.execute("INSERT OR IGNORE INTO calendar VALUES (?, ?, ?, ?)", row)
+            for zone in zones_there:
+                if zone.name not in self._writer.zones or not is_current(zone):
+                    _keep(connection, zone)
+                    self._writer.zones.add(zone.name)
 
     def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
         """Ask about some schedules from a cursor on, and change those that it answers for."""
@@ -105,6 +116,12 @@ def calendars(connection: apsw.Connection, tenant: str) -> list[Calendar]:
     return [Calendar(name, _decode_days(days), changed) for name, days, changed in rows]
 
 
+def all_calendars(connection: apsw.Connection) -> list[tuple[str, Calendar]]:
+    """Every calendar with its tenant."""
+    rows = connection.execute("SELECT tenant, name, days, changed FROM calendar ORDER BY tenant, name")
+    return [(tenant, Calendar(name, _decode_days(days), changed)) for tenant, name, days, changed in rows]
+
+
 def kept_zones(connection: apsw.Connection) -> list[KeptZone]:
     """The rules of zones by which something pending was computed."""
     return [KeptZone(*row) for row in connection.execute("SELECT name, version, content FROM zone ORDER BY name")]
@@ -113,7 +130,7 @@ def kept_zones(connection: apsw.Connection) -> list[KeptZone]:
 def moved_lately(connection: apsw.Connection, tenant: str, limit: int) -> list[Moved]:
     """What was moved lately, the latest first."""
     sql = (
-        "SELECT at, cause, tenant, id, occurrence, before, after FROM moved WHERE tenant = ?"
+        "SELECT at, cause, tenant, id, occurrence, before, after FROM movement WHERE tenant = ?"
         " ORDER BY entry DESC LIMIT ?"
     )
     return [Moved(*row) for row in connection.execute(sql, (tenant, limit))]
@@ -124,6 +141,6 @@ def _keep(connection: apsw.Connection, zone: KeptZone) -> None:
 
 
 def _remember(connection: apsw.Connection, moved: Iterable[Moved]) -> None:
-    sql = "INSERT INTO moved (at, cause, tenant, id, occurrence, before, after) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    sql = "INSERT INTO movement (at, cause, tenant, id, occurrence, before, after) VALUES (?, ?, ?, ?, ?, ?, ?)"
     connection.executemany(sql, (msgspec.structs.astuple(one) for one in moved))
-    connection.execute("DELETE FROM moved WHERE entry <= (SELECT max(entry) FROM moved) - ?", (MOVED_MAX,))
+    connection.execute("DELETE FROM movement WHERE entry <= (SELECT max(entry) FROM movement) - ?", (MOVED_MAX,))

@@ -28,7 +28,7 @@ class Keeping:
     def tend(self, now: int) -> bool:
         """One slice; True if more is waiting."""
         self._writer.refresh()
-        if self._flush() or self._wheel.turn(now):
+        if self.flush() or self._wheel.turn(now):
             return True
         try:
             if self._tend_map(now):
@@ -38,7 +38,7 @@ class Keeping:
             raise
         return self._retention.trim(now)
 
-    def _flush(self) -> bool:
+    def flush(self) -> bool:
         """Write the newest ids out when they are many; before anything else, so that they stay few."""
         idmap = self._writer.idmap
         if idmap.recent_count < RECENT_ENTRIES_MAX:

@@ -7,6 +7,7 @@ import apsw
 import msgspec
 
 from tidings.domain.fleet import Node, Report, one_node
+from tidings.timeline.carrying import HasMoved, Move, decode_move
 from tidings.timeline.sqlite.writer import Writer
 
 TOKEN_BYTES = 16
@@ -21,12 +22,19 @@ class Lease:
         self._boot = _boot()
         self._node: Node | None = None
 
-    def acquire(self, elapsed: int, lease_us: int, report: Report) -> tuple[bool, bool]:
-        """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale."""
+    def acquire(self, elapsed: int, lease_us: int, report: Report, *, moved_too: bool = False) -> tuple[bool, bool]:
+        """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale.
+
+        `HasMoved` if the store lives elsewhere now. Who carries it there takes it all the same, and at once: whoever
+        else has it then carries it too, and the target lets only one of them go on.
+        """
         connection = self._writer.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            answer = self._take(connection, elapsed, lease_us, report)
+            move = moved(connection)
+            if move is not None and not moved_too:
+                raise HasMoved(move)
+            answer = self._take(connection, elapsed, lease_us, report, carries=move is not None)
             self._writer.stale = self._writer.stale or answer == (True, True)
             connection.execute("COMMIT")
         except BaseException:
@@ -35,10 +43,12 @@ class Lease:
             raise
         return answer
 
-    def _take(self, connection: apsw.Connection, elapsed: int, lease_us: int, report: Report) -> tuple[bool, bool]:
+    def _take(
+        self, connection: apsw.Connection, elapsed: int, lease_us: int, report: Report, *, carries: bool
+    ) -> tuple[bool, bool]:
         row = connection.execute("SELECT token, boot, until FROM lease").fetchone()
         mine = row is not None and row[0] is not None and row[0] == self._writer.token
-        free = row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
+        free = carries or row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
         if not mine and not free:
             self._writer.token = None
             return False, False
@@ -67,3 +77,9 @@ def _boot() -> str:
     """What tells this boot of the machine from another."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else ""
+
+
+def moved(connection: apsw.Connection) -> Move | None:
+    """Where the store has moved to."""
+    row = connection.execute("SELECT move FROM moved").fetchone()
+    return None if row is None else decode_move(row[0])

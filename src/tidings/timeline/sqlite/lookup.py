@@ -157,28 +157,33 @@ def plain(table: Table, arrival: int, place: int, row: tuple[Any, ...]) -> Found
 def standing(connection: apsw.Connection, arrival: int) -> Iterator[Found]:
     """The standing schedule of an arrival, if there is one."""
     for row in connection.execute(STANDING, (arrival,)):
-        stream, due, partition, generation, n, accepted, content, schedule_id, labels, message = row[:10]
-        state, origin, fires, released, policy = row[10:]
-        yield Found(
-            "standing",
-            arrival,
-            0,
-            stream,
-            due,
-            partition,
-            generation,
-            n,
-            accepted,
-            content,
-            schedule_id,
-            labels,
-            state,
-            message,
-            origin=origin,
-            fires=fires,
-            released=released,
-            terms=decode_terms(policy),
-        )
+        yield standing_row(arrival, row)
+
+
+def standing_row(arrival: int, row: tuple[Any, ...]) -> Found:
+    """A row of `standing`."""
+    stream, due, partition, generation, n, accepted, content, schedule_id, labels, message = row[:10]
+    state, origin, fires, released, policy = row[10:]
+    return Found(
+        "standing",
+        arrival,
+        0,
+        stream,
+        due,
+        partition,
+        generation,
+        n,
+        accepted,
+        content,
+        schedule_id,
+        labels,
+        state,
+        message,
+        origin=origin,
+        fires=fires,
+        released=released,
+        terms=decode_terms(policy),
+    )
 
 
 def finished(arrival: int, origin: int, row: tuple[Any, ...]) -> Found:

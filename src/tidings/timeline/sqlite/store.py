@@ -27,9 +27,11 @@ from tidings.domain.schedule import (
 )
 from tidings.ports import ApiKey, Count, Receipt, Release, Revise, Revised, Taken
 from tidings.timeline.alone import Alone
-from tidings.timeline.sqlite import dates, log, lookup, outbox, pages
+from tidings.timeline.carrying import HasMoved
+from tidings.timeline.sqlite import dates, lease, log, lookup, outbox, pages
+from tidings.timeline.sqlite.carrying import SqliteCarrier
 from tidings.timeline.sqlite.checkpoint import Checkpointer
-from tidings.timeline.sqlite.database import connect, explain, file_bytes, prepare
+from tidings.timeline.sqlite.database import LAYOUTS, connect, explain, file_bytes, prepare
 from tidings.timeline.sqlite.dates import Dates
 from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.keeping import Keeping
@@ -102,16 +104,26 @@ class SqliteStore(Alone):
         self._connection.set_wal_hook(self._committed)
 
     @classmethod
-    async def open(cls, path: str | Path, **options: Any) -> "SqliteStore":
-        """Open or make the file. Options are those of `Options`."""
+    async def open(
+        cls, path: str | Path, *, layouts: Path = LAYOUTS, moved_too: bool = False, **options: Any
+    ) -> "SqliteStore":
+        """Open or make the file. Options are those of `Options`; `HasMoved` if the store lives elsewhere now."""
         chosen = msgspec.convert(options, Options)
         if not 1 <= chosen.partitions <= PARTITIONS_MAX:
             raise Invalid("partitions", f"must lie between 1 and {PARTITIONS_MAX}")
-        prepare(str(path))
+        prepare(str(path), layouts)
         try:
-            return cls(str(path), chosen)
+            store = cls(str(path), chosen)
         except apsw.Error as error:
             raise StoreError(f"{path}: {explain(error)}") from error
+        if not moved_too and (move := lease.moved(store._reader)) is not None:
+            await store.close()
+            raise HasMoved(move)
+        return store
+
+    def carrier(self) -> SqliteCarrier:
+        """The way in and out for everything at once."""
+        return SqliteCarrier(self._writer, self._lease, self._keeping, self._writing, self._scanner, self._scanning)
 
     async def close(self) -> None:
         """Finish what was handed over, hand over the lease, leave a file without a write-ahead log."""

@@ -8,7 +8,9 @@ CREATE TABLE tidings.meta (
     identity text NOT NULL,
     created bigint NOT NULL,
     lanes int NOT NULL,
-    partitions int NOT NULL           -- of every topic; a lane has partitions / lanes of them
+    partitions int NOT NULL,          -- of every topic; a lane has partitions / lanes of them
+    functions text NOT NULL DEFAULT '',  -- a digest of the functions,
+    program text NOT NULL DEFAULT ''  -- and the version of the program that wrote them
 );
 
 -- Arrival numbers are given out in blocks.
@@ -239,10 +241,33 @@ CREATE TABLE tidings.committed (
     PRIMARY KEY (topic, name, part)
 ) WITH (fillfactor = 50);
 
+-- Who is in each consumer group, as the bus writes it down; its version is compared whenever it changes.
+CREATE TABLE tidings.roster (
+    tenant text NOT NULL,
+    topic text NOT NULL,
+    name text NOT NULL,
+    version bigint NOT NULL,
+    until bigint NOT NULL,            -- when the last session ends, on the clock of this database
+    state bytea NOT NULL,
+    PRIMARY KEY (tenant, topic, name)
+) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
 CREATE TABLE tidings.api_key (
     name text PRIMARY KEY,
     tenant text NOT NULL,
     digest bytea NOT NULL UNIQUE,
     admin boolean NOT NULL,
     created bigint NOT NULL
+);
+
+-- Where this store has moved to: one row, once it is being carried into another.
+CREATE TABLE tidings.moved (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    move bytea NOT NULL
+);
+
+-- What came from other stores: how far each passage has come.
+CREATE TABLE tidings.carried (
+    passage text PRIMARY KEY,
+    progress bytea NOT NULL
 );

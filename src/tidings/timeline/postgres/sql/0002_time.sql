@@ -17,7 +17,7 @@ CREATE TABLE tidings.zone (
 );
 
 -- Pending occurrences that a new calendar or new rules of a zone moved, the latest ones.
-CREATE TABLE tidings.moved (
+CREATE TABLE tidings.movement (
     entry bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at bigint NOT NULL,
     cause text NOT NULL,
@@ -27,4 +27,4 @@ CREATE TABLE tidings.moved (
     before bigint NOT NULL,
     after bigint
 );
-CREATE INDEX moved_tenant ON tidings.moved (tenant, entry);
+CREATE INDEX movement_tenant ON tidings.movement (tenant, entry);

@@ -87,6 +87,7 @@ BEGIN
         SELECT count(*) INTO total FROM tidings.lane;
         share := total / nodes + (place < total % nodes)::int;
     END IF;
+    PERFORM 1 FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane FOR UPDATE; -- in the order of everybody
     UPDATE tidings.lane l SET until = now_ + lease WHERE l.node = node_;
     GET DIAGNOSTICS mine = ROW_COUNT;
     IF mine > share THEN
@@ -106,6 +107,7 @@ $$;
 -- Hand over everything that a node owns.
 CREATE OR REPLACE FUNCTION tidings.resign(node_ uuid) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
 BEGIN
+    PERFORM 1 FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane FOR UPDATE;
     UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = node_;
     DELETE FROM tidings.node WHERE node = node_;
     PERFORM pg_notify('tidings', 'free');

@@ -1,63 +1,80 @@
 -- Keeping: what is old enough is forgotten.
 
 -- Drop the oldest records of some topics of a lane, while they are too old or a topic is too large for the lane.
--- Answers the last topic that was looked at (NULL: those were all) and whether there is more to drop.
+-- Answers the last topic that was looked at (NULL: those were all) and whether there is more to drop. A release waits
+-- for this: records are deleted by their places, so that no plan can read more than them.
 CREATE OR REPLACE FUNCTION tidings.trim(
     lane_ smallint, token_ uuid, oldest bigint, bytes_max bigint, after int, rows_max int, OUT last int, OUT more boolean
-) LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' SET enable_seqscan = off AS $$
+) LANGUAGE plpgsql VOLATILE
+SET lock_timeout = '2s' SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     place record;
-    gone record;
-    excess bigint;
+    old record;
 BEGIN
-    PERFORM tidings.own(lane_, token_);
     more := false;
+    SELECT after + 256 INTO last WHERE EXISTS (SELECT 1 FROM tidings.topic t WHERE t.topic > after + 256);
+    -- where nothing is to be dropped, as nearly always, nothing is written and nobody waits
+    IF NOT EXISTS (
+        SELECT 1 FROM tidings.partition p CROSS JOIN LATERAL (
+            SELECT l.released FROM tidings.log l WHERE l.topic = p.topic AND l.part = p.part AND l."offset" >= p.first
+            ORDER BY l."offset" LIMIT 1
+        ) l WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256 AND p.first < p.next AND l.released < oldest
+    ) AND NOT EXISTS (
+        SELECT 1 FROM tidings.partition p WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256
+        GROUP BY p.topic HAVING sum(p.bytes) > bytes_max
+    ) THEN
+        RETURN;
+    END IF;
+    PERFORM tidings.own(lane_, token_);
     FOR place IN
         SELECT p.topic, p.part, p.first FROM tidings.partition p
         WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256 AND p.first < p.next
     LOOP
-        WITH oldest_rows AS (
-            SELECT l."offset", l.released FROM tidings.log l
-            WHERE l.topic = place.topic AND l.part = place.part AND l."offset" >= place.first
+        SELECT array_agg(l.ctid) AS places, count(*) AS rows, max(l."offset") AS last, sum(l.bytes) AS bytes INTO old FROM (
+            SELECT l.ctid, l."offset", l.released, octet_length(l.message) + octet_length(l.id) + 64 AS bytes
+            FROM tidings.log l WHERE l.topic = place.topic AND l.part = place.part AND l."offset" >= place.first
             ORDER BY l."offset" LIMIT rows_max
-        ), dropped AS (
-            DELETE FROM tidings.log l USING oldest_rows o
-            WHERE l.topic = place.topic AND l.part = place.part AND l."offset" = o."offset" AND o.released < oldest
-            RETURNING l."offset", octet_length(l.message) + octet_length(l.id) + 64 AS bytes
-        )
-        SELECT count(*) AS rows, max("offset") AS last, sum(bytes) AS bytes INTO gone FROM dropped;
-        IF gone.rows > 0 THEN
-            UPDATE tidings.partition p SET first = gone.last + 1, bytes = p.bytes - gone.bytes
+        ) l WHERE l.released < oldest;
+        IF old.rows > 0 THEN
+            DELETE FROM tidings.log l WHERE l.ctid = ANY (old.places);
+            UPDATE tidings.partition p SET first = old.last + 1, bytes = p.bytes - old.bytes
             WHERE p.topic = place.topic AND p.part = place.part;
-            more := more OR gone.rows = rows_max;
+            more := more OR old.rows = rows_max;
         END IF;
     END LOOP;
     FOR place IN
         SELECT p.topic, sum(p.bytes) - bytes_max AS excess FROM tidings.partition p
         WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256 GROUP BY 1 HAVING sum(p.bytes) > bytes_max
     LOOP
-        WITH oldest_rows AS (
-            SELECT l.part, l."offset", l.released, octet_length(l.message) + octet_length(l.id) + 64 AS bytes
-            FROM tidings.partition p CROSS JOIN LATERAL (
-                SELECT * FROM tidings.log l WHERE l.topic = p.topic AND l.part = p.part AND l."offset" >= p.first
-                ORDER BY l."offset" LIMIT rows_max
-            ) l WHERE p.lane = lane_ AND p.topic = place.topic
-        ), summed AS (
-            SELECT part, "offset", bytes, sum(bytes) OVER (ORDER BY released, part, "offset") - bytes AS before
-            FROM oldest_rows ORDER BY released, part, "offset" LIMIT rows_max
-        ), dropped AS (
-            DELETE FROM tidings.log l USING summed s
-            WHERE l.topic = place.topic AND l.part = s.part AND l."offset" = s."offset" AND s.before < place.excess
-            RETURNING l.part, l."offset", s.bytes
-        ), moved AS (
-            UPDATE tidings.partition p SET first = d.last + 1, bytes = p.bytes - d.bytes
-            FROM (SELECT part, max("offset") AS last, sum(bytes) AS bytes, count(*) AS rows FROM dropped GROUP BY 1) d
-            WHERE p.topic = place.topic AND p.part = d.part RETURNING d.rows
-        )
-        SELECT coalesce(sum(rows), 0) AS rows INTO gone FROM moved;
-        more := more OR gone.rows = rows_max;
+        more := tidings.shrink(lane_, place.topic, place.excess::bigint, rows_max) OR more;
     END LOOP;
-    SELECT after + 256 INTO last WHERE EXISTS (SELECT 1 FROM tidings.topic t WHERE t.topic > after + 256);
+END
+$$;
+
+-- Drop so many bytes of the oldest records that a lane has of a topic; whether there is more to drop.
+CREATE OR REPLACE FUNCTION tidings.shrink(lane_ smallint, topic_ int, excess bigint, rows_max int)
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    places tid[];
+BEGIN
+    SELECT array_agg(s.place) INTO places FROM (
+        SELECT r.place, sum(r.bytes) OVER (ORDER BY r.released, r.part, r."offset") - r.bytes AS before FROM (
+            SELECT l.* FROM tidings.partition p CROSS JOIN LATERAL (
+                SELECT l.ctid AS place, l.part, l."offset", l.released,
+                    octet_length(l.message) + octet_length(l.id) + 64 AS bytes
+                FROM tidings.log l WHERE l.topic = p.topic AND l.part = p.part AND l."offset" >= p.first
+                ORDER BY l."offset" LIMIT rows_max
+            ) l WHERE p.lane = lane_ AND p.topic = topic_ ORDER BY l.released, l.part, l."offset" LIMIT rows_max
+        ) r
+    ) s WHERE s.before < excess;
+    WITH dropped AS (
+        DELETE FROM tidings.log l WHERE l.ctid = ANY (places)
+        RETURNING l.part, l."offset", octet_length(l.message) + octet_length(l.id) + 64 AS bytes
+    )
+    UPDATE tidings.partition p SET first = d.last + 1, bytes = p.bytes - d.bytes
+    FROM (SELECT part, max("offset") AS last, sum(bytes) AS bytes FROM dropped GROUP BY 1) d
+    WHERE p.topic = topic_ AND p.part = d.part;
+    RETURN cardinality(places) = rows_max;
 END
 $$;
 
@@ -65,7 +82,8 @@ $$;
 -- and how many pages it has. Ids that somebody is changing are left for later. Pages are looked at one after the other:
 -- an index on the time of the end would cost every release more than this does.
 CREATE OR REPLACE FUNCTION tidings.forget(before bigint, page bigint, pages_max int, OUT forgotten int, OUT pages bigint)
-LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' SET enable_seqscan = off AS $$
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     low tid := format('(%s,0)', page)::tid;
     high tid := format('(%s,0)', page + pages_max)::tid;

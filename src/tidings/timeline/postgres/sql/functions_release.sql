@@ -60,45 +60,29 @@ BEGIN
 END
 $$;
 
--- Choose the next batch: the places of its rows, and of those that belong to standing schedules (slot, due, arrival).
--- All that is due if the batch and the outbox hold it, or if it is all of one slot and of one age; in fair shares otherwise.
+-- Choose the next batch where several slots, or what is fresh and what is overdue, have rows: the places of its rows, and
+-- of those that belong to standing schedules (slot, due, arrival). All that is due if the batch holds it and the outbox
+-- is not narrow, in fair shares otherwise.
 CREATE OR REPLACE FUNCTION tidings.choose(
-    lane_ smallint, at bigint, rows_max int, low bigint, kafka_low bigint, room int, room_bytes bigint, OUT places tid[], OUT standing bigint[], OUT size bigint
+    lane_ smallint, at bigint, rows_max int, low bigint, kafka_low bigint, room int, room_bytes bigint,
+    due_slots int[], lows bigint[], narrow boolean, OUT places tid[], OUT standing bigint[]
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    due_slots int[];
-    lows bigint[];
-    narrow boolean;
-    fresh int;
-    old int;
     total int;
 BEGIN
-    SELECT array_agg(s.slot), array_agg(s.low), count(f.due), count(o.due), bool_or(s.slot / 3 % 2 = 1)
-    INTO due_slots, lows, fresh, old, narrow FROM tidings.open_slots(low, kafka_low, room) AS s
-    LEFT JOIN LATERAL (
-        SELECT t.due FROM tidings.timeline t WHERE t.lane = lane_ AND t.slot = s.slot
-          AND t.due >= greatest(s.low, at - 999999) AND t.due <= at ORDER BY t.due LIMIT 1
-    ) f ON true
-    LEFT JOIN LATERAL (
-        SELECT t.due FROM tidings.timeline t WHERE t.lane = lane_ AND t.slot = s.slot
-          AND t.due >= s.low AND t.due < at - 999999 ORDER BY t.due LIMIT 1
-    ) o ON true
-    WHERE f.due IS NOT NULL OR o.due IS NOT NULL;
-    IF fresh + old > 1 THEN
-        SELECT count(*) INTO total FROM (
-            SELECT 1 FROM unnest(due_slots, lows) AS s(slot, low) CROSS JOIN LATERAL (
-                SELECT 1 FROM tidings.timeline t
-                WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= s.low AND t.due <= at LIMIT rows_max + 1
-            ) t LIMIT rows_max + 1
-        ) counted;
-    END IF;
-    IF total > rows_max OR (narrow AND (room < rows_max OR room_bytes < 8388608)) THEN
-        SELECT array_agg(f.place), array_agg(ARRAY[f.slot, f.due, f.arrival]) FILTER (WHERE f.n <= 0), sum(f.size)
-        INTO places, standing, size FROM tidings.fair(lane_, at, rows_max, low, kafka_low, room, room_bytes) f;
+    SELECT count(*) INTO total FROM (
+        SELECT 1 FROM unnest(due_slots, lows) AS s(slot, low) CROSS JOIN LATERAL (
+            SELECT 1 FROM tidings.timeline t
+            WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= s.low AND t.due <= at LIMIT rows_max + 1
+        ) t LIMIT rows_max + 1
+    ) counted;
+    IF narrow OR total > rows_max THEN
+        SELECT array_agg(f.place), array_agg(ARRAY[f.slot, f.due, f.arrival]) FILTER (WHERE f.n <= 0)
+        INTO places, standing FROM tidings.fair(lane_, at, rows_max, low, kafka_low, room, room_bytes) f;
     ELSE
-        SELECT array_agg(t.place), array_agg(ARRAY[s.slot, t.due, t.arrival]) FILTER (WHERE t.n <= 0), sum(t.size)
-        INTO places, standing, size FROM unnest(due_slots, lows) AS s(slot, low) CROSS JOIN LATERAL (
-            SELECT t.ctid AS place, t.due, t.arrival, t.n, octet_length(t.message) AS size FROM tidings.timeline t
+        SELECT array_agg(t.place), array_agg(ARRAY[s.slot, t.due, t.arrival]) FILTER (WHERE t.n <= 0)
+        INTO places, standing FROM unnest(due_slots, lows) AS s(slot, low) CROSS JOIN LATERAL (
+            SELECT t.ctid AS place, t.due, t.arrival, t.n FROM tidings.timeline t
             WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= s.low AND t.due <= at
             ORDER BY t.due, t.arrival LIMIT rows_max
         ) t;
@@ -106,83 +90,106 @@ BEGIN
 END
 $$;
 
--- Move rows of one series off the timeline: all of them leave, for one partition or for the outbox.
-CREATE OR REPLACE FUNCTION tidings.move_alike(places tid[], base bigint, at bigint, OUT late bigint[])
-LANGUAGE plpgsql VOLATILE AS $$
+-- Lock the rows of a batch: what somebody is changing is left for later, what was changed meanwhile is no longer there.
+-- Answers their places in the order of their due times, how late those for the log are, the size, whether all of them
+-- leave and are of one series (of which topic and partition), and the size of what goes to Kafka.
+CREATE OR REPLACE FUNCTION tidings.lock_chosen(
+    lane_ smallint, at bigint, chosen tid[], OUT places tid[], OUT late bigint[], OUT size bigint, OUT topic int,
+    OUT part smallint, OUT alike boolean, OUT outgoing bigint
+) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    WITH gone AS (
-        DELETE FROM tidings.timeline t WHERE t.ctid = ANY (places) RETURNING t.*
-    ), placed AS MATERIALIZED (
-        SELECT g.*, base - 1 + row_number() OVER (ORDER BY g.due, g.arrival) AS position FROM gone g
-    ), logged AS (
-        INSERT INTO tidings.log (topic, part, final, "offset", due, released, generation, n, id, message)
-        SELECT p.topic, p.part, true, p.position, p.due, at, p.generation, p.n, p.id, p.message FROM placed p WHERE p.part >= 0
-    ), out AS (
-        INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message)
-        SELECT p.position, p.due, at, p.topic, p.generation, p.n, p.lane, true, p.id, p.message FROM placed p WHERE p.part < 0
-    ), ended AS (
-        INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state,
-            reason, id, position, labels)
-        SELECT p.due, p.arrival, move_alike.at, p.accepted, p.content, p.stream, p.topic, p.generation, p.n, p.lane, p.part,
-            0, 0, p.id, p.position, p.labels FROM placed p
-    )
-    SELECT array_agg(move_alike.at - p.due) FILTER (WHERE p.part >= 0) INTO late FROM placed p;
+    SELECT array_agg(l.ctid ORDER BY l.due, l.arrival), array_agg(at - l.due) FILTER (WHERE l.leaves AND l.part >= 0),
+        sum(l.size), min(l.topic), min(l.part),
+        min(l.topic) = max(l.topic) AND min(l.part) = max(l.part) AND bool_and(l.leaves),
+        sum(l.size) FILTER (WHERE l.part < 0 AND l.leaves)
+    INTO places, late, size, topic, part, alike, outgoing FROM (
+        SELECT t.ctid, t.due, t.arrival, t.topic, t.part, t.deadline IS NULL OR t.deadline >= at AS leaves,
+            octet_length(t.message) + octet_length(t.id) + 64 AS size
+        FROM tidings.timeline t
+        WHERE t.ctid = ANY (chosen) AND t.lane = lane_ AND t.due <= at AND t.n > 0 FOR UPDATE SKIP LOCKED
+    ) l;
 END
 $$;
 
--- Move rows of any kind off the timeline: each to the end of its partition, into the outbox, or to what was missed.
-CREATE OR REPLACE FUNCTION tidings.move_mixed(
-    places tid[], following bigint, at bigint, OUT late bigint[], OUT topics int[], OUT missed int[], OUT handed int
+-- The same of the first rows of one slot, chosen and locked in one pass; and the rows of standing schedules among them.
+-- It begins with the first row that was seen: those that have left lie before it until they are vacuumed.
+CREATE OR REPLACE FUNCTION tidings.lock_first(
+    lane_ smallint, at bigint, rows_max int, slot_ int, first bigint, first_arrival bigint, OUT places tid[], OUT late bigint[], OUT size bigint,
+    OUT topic int, OUT part smallint, OUT alike boolean, OUT outgoing bigint, OUT standing bigint[]
 ) LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    arrivals bigint[];
-    positions bigint[];
+BEGIN
+    SELECT array_agg(l.ctid) FILTER (WHERE l.leaves IS NOT NULL),
+        array_agg(at - l.due) FILTER (WHERE l.leaves AND l.part >= 0),
+        sum(l.size) FILTER (WHERE l.leaves IS NOT NULL), min(l.topic), min(l.part),
+        min(l.topic) = max(l.topic) AND min(l.part) = max(l.part) AND bool_and(l.leaves),
+        sum(l.size) FILTER (WHERE l.part < 0 AND l.leaves),
+        array_agg(ARRAY[slot_, l.due, l.arrival]) FILTER (WHERE l.leaves IS NULL)
+    INTO places, late, size, topic, part, alike, outgoing, standing FROM (
+        SELECT t.ctid, t.due, t.arrival, t.topic, t.part,
+            CASE WHEN t.n > 0 THEN t.deadline IS NULL OR t.deadline >= at END AS leaves,
+            octet_length(t.message) + octet_length(t.id) + 64 AS size
+        FROM tidings.timeline t WHERE t.lane = lane_ AND t.slot = slot_ AND (t.due, t.arrival) >= (first, first_arrival)
+            AND t.due <= at
+        ORDER BY t.due, t.arrival LIMIT rows_max FOR UPDATE SKIP LOCKED
+    ) l;
+END
+$$;
+
+-- Where rows of any kind go: each to the end of its partition, into the outbox, or nowhere because it is missed. Answers
+-- the positions in the order of the places, the topics, what was missed by reason, and how many go into the outbox.
+CREATE OR REPLACE FUNCTION tidings.position(
+    places tid[], following bigint, at bigint, OUT positions bigint[], OUT topics int[], OUT missed int[], OUT handed int
+) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     WITH rows AS MATERIALIZED (
-        SELECT t.due, t.arrival, t.part, CASE WHEN t.part < 0 THEN -1 ELSE t.topic END AS series,
+        SELECT p.turn, t.part, t.topic, CASE WHEN t.part < 0 THEN -1 ELSE t.topic END AS series, t.reason,
             t.deadline IS NULL OR t.deadline >= at AS leaves, octet_length(t.message) + octet_length(t.id) + 64 AS size
-        FROM tidings.timeline t WHERE t.ctid = ANY (places)
+        FROM unnest(places) WITH ORDINALITY AS p(place, turn) JOIN tidings.timeline t ON t.ctid = p.place
     ), ends AS (
         UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.size
         FROM (SELECT series, part, count(*) AS rows, sum(size) AS size FROM rows WHERE leaves AND part >= 0 GROUP BY 1, 2) c
         WHERE p.topic = c.series AND p.part = c.part RETURNING p.topic AS series, p.part, p.next - c.rows AS base
     ), placed AS (
         SELECT r.*, CASE WHEN r.leaves THEN coalesce(e.base, following) - 1
-            + row_number() OVER (PARTITION BY r.series, r.part, r.leaves ORDER BY r.due, r.arrival) END AS position
+            + row_number() OVER (PARTITION BY r.series, r.part, r.leaves ORDER BY r.turn) END AS position
         FROM rows r LEFT JOIN ends e ON e.series = r.series AND e.part = r.part
     )
-    SELECT array_agg(p.arrival), array_agg(p.position), array_agg(at - p.due) FILTER (WHERE p.leaves AND p.part >= 0),
-        count(*) FILTER (WHERE p.leaves AND p.part < 0)
-    INTO arrivals, positions, late, handed FROM placed p;
-    WITH gone AS (
-        DELETE FROM tidings.timeline t WHERE t.ctid = ANY (places) RETURNING t.*
-    ), placed AS MATERIALIZED (
-        SELECT g.*, p.position FROM gone g JOIN unnest(arrivals, positions) AS p(arrival, position) USING (arrival)
-    ), logged AS (
+    SELECT array_agg(p.position ORDER BY p.turn), array_agg(DISTINCT p.topic) FILTER (WHERE p.leaves AND p.part >= 0),
+        array_agg(p.reason::int) FILTER (WHERE NOT p.leaves), count(*) FILTER (WHERE p.leaves AND p.part < 0)
+    INTO positions, topics, missed, handed FROM placed p;
+END
+$$;
+
+-- Move rows that are locked off the timeline. They are read by their places once for each table, which costs less than to
+-- carry their messages along.
+CREATE OR REPLACE FUNCTION tidings.move(places tid[], positions bigint[], at bigint, logged boolean, handed boolean)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF logged THEN
         INSERT INTO tidings.log (topic, part, final, "offset", due, released, generation, n, id, message)
-        SELECT p.topic, p.part, true, p.position, p.due, at, p.generation, p.n, p.id, p.message
-        FROM placed p WHERE p.position IS NOT NULL AND p.part >= 0
-    ), out AS (
+        SELECT t.topic, t.part, true, p.position, t.due, at, t.generation, t.n, t.id, t.message
+        FROM unnest(places, positions) AS p(place, position) JOIN tidings.timeline t ON t.ctid = p.place
+        WHERE p.position IS NOT NULL AND t.part >= 0;
+    END IF;
+    IF handed THEN
         INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message)
-        SELECT p.position, p.due, at, p.topic, p.generation, p.n, p.lane, true, p.id, p.message
-        FROM placed p WHERE p.position IS NOT NULL AND p.part < 0
-    ), ended AS (
-        INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state,
-            reason, id, position, labels)
-        SELECT p.due, p.arrival, move_mixed.at, p.accepted, p.content, p.stream, p.topic, p.generation, p.n, p.lane, p.part,
-            (p.position IS NULL)::int, CASE WHEN p.position IS NULL THEN p.reason ELSE 0 END, p.id, p.position, p.labels
-        FROM placed p
-    )
-    SELECT array_agg(DISTINCT p.topic) FILTER (WHERE p.position IS NOT NULL AND p.part >= 0),
-        array_agg(p.reason::int) FILTER (WHERE p.position IS NULL)
-    INTO topics, missed FROM placed p;
+        SELECT p.position, t.due, at, t.topic, t.generation, t.n, t.lane, true, t.id, t.message
+        FROM unnest(places, positions) AS p(place, position) JOIN tidings.timeline t ON t.ctid = p.place
+        WHERE p.position IS NOT NULL AND t.part < 0;
+    END IF;
+    INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state,
+        reason, id, position, labels)
+    SELECT t.due, t.arrival, move.at, t.accepted, t.content, t.stream, t.topic, t.generation, t.n, t.lane, t.part,
+        (p.position IS NULL)::int, CASE WHEN p.position IS NULL THEN t.reason ELSE 0 END, t.id, p.position, t.labels
+    FROM unnest(places, positions) AS p(place, position) JOIN tidings.timeline t ON t.ctid = p.place;
+    DELETE FROM tidings.timeline t WHERE t.ctid = ANY (places);
 END
 $$;
 
 -- Move one-shots that are due from the timeline to the log or into the outbox, and remember how they ended.
 -- Answers the moment, how late each was, the topics, what was missed by reason, the bytes, how many went into the
 -- outbox, from which offset on and their bytes, the rows of standing schedules that were chosen too and are left to the
--- caller, and what is due next, for the log and for Kafka.
+-- caller, and what is due next, for the log and for Kafka: a moment before which nothing is due.
 CREATE OR REPLACE FUNCTION tidings.release(
     lane_ smallint, token_ uuid, given bigint, capped boolean, rows_max int, low bigint,
     kafka_low bigint, room int, room_bytes bigint,
@@ -192,55 +199,95 @@ CREATE OR REPLACE FUNCTION tidings.release(
 ) LANGUAGE plpgsql VOLATILE
 SET lock_timeout = '2s' SET enable_seqscan = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    places tid[];
     following bigint;
-    size bigint;
-    alike record;
+    seen record;
+    batch record;
+    narrow boolean;
+    alone boolean;
+    positions bigint[];
 BEGIN
-    UPDATE tidings.lane SET turns = turns + 1 WHERE lane.lane = lane_ AND token = token_ RETURNING outbox_next INTO following;
+    UPDATE tidings.lane SET turns = turns + 1 WHERE lane.lane = lane_ AND token = token_ RETURNING outbox_next INTO handed_from;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another node owns this lane' USING ERRCODE = 'TD002';
     END IF;
-    handed_from := following;
     at := CASE WHEN capped THEN least(given, tidings.now()) ELSE given END;
-    SELECT c.places, c.standing, c.size INTO places, standing, size 
-    FROM tidings.choose(lane_, at, rows_max, low, kafka_low, room, room_bytes) c;
-    IF size > 8388608 THEN
-        places := places[1:greatest(1, (cardinality(places) * 8388608 / size)::int)];
+    bytes := 0; handed := 0; handed_bytes := 0; taken := 0;
+    SELECT array_agg(h.slot) FILTER (WHERE h.leaves) AS slots, array_agg(h.low) FILTER (WHERE h.leaves) AS lows,
+        min(h.due) FILTER (WHERE h.leaves) AS first, min(h.arrival) FILTER (WHERE h.leaves) AS first_arrival,
+        bool_or(h.kafka) FILTER (WHERE h.leaves) AS kafka,
+        min(h.due) FILTER (WHERE NOT h.kafka) AS head, min(h.due) FILTER (WHERE h.kafka) AS kafka_head,
+        min(h.due) FILTER (WHERE NOT h.kafka AND NOT h.leaves) AS later,
+        min(h.due) FILTER (WHERE h.kafka AND NOT h.leaves) AS kafka_later
+    INTO seen FROM (
+        SELECT s.slot, s.kafka, s.low, h.due, h.arrival, h.due <= at AND (room > 0 OR NOT s.kafka) AS leaves FROM (
+            SELECT slot, slot / 3 % 2 = 1 AS kafka, CASE WHEN slot / 3 % 2 = 1 THEN kafka_low ELSE release.low END AS low
+            FROM generate_series(0, tidings.slots() - 1) AS slot
+        ) s CROSS JOIN LATERAL (
+            SELECT t.due, t.arrival FROM tidings.timeline t
+            WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= s.low ORDER BY t.due, t.arrival LIMIT 1
+        ) h
+    ) h;
+    IF seen.slots IS NULL THEN
+        head := seen.head;
+        kafka_head := seen.kafka_head;
+        RETURN;
     END IF;
-    -- what somebody is changing is left for later; what was changed meanwhile is no longer there
-    SELECT array_agg(l.ctid) AS places, count(*)::int AS rows, coalesce(sum(l.size), 0) AS size, min(l.topic) AS topic,
-        min(l.part) AS part, min(l.topic) = max(l.topic) AND min(l.part) = max(l.part) AND bool_and(l.leaves) AS one,
-        coalesce(sum(l.size) FILTER (WHERE l.part < 0 AND l.leaves), 0) AS outgoing
-    INTO alike FROM (
-        SELECT t.ctid, t.topic, t.part, t.deadline IS NULL OR t.deadline >= at AS leaves,
-            octet_length(t.message) + octet_length(t.id) + 64 AS size
-        FROM tidings.timeline t
-        WHERE t.ctid = ANY (places) AND t.lane = lane_ AND t.due <= at AND t.n > 0 FOR UPDATE SKIP LOCKED
-    ) l;
-    taken := alike.rows;
-    bytes := alike.size;
-    handed_bytes := alike.outgoing;
-    handed := 0;
-    IF alike.one AND alike.part >= 0 THEN
-        UPDATE tidings.partition p SET next = p.next + alike.rows, bytes = p.bytes + alike.size
-        WHERE p.topic = alike.topic AND p.part = alike.part RETURNING p.next - alike.rows INTO following;
-        SELECT m.late INTO late FROM tidings.move_alike(alike.places, following, at) m;
-        topics := ARRAY[alike.topic];
-    ELSIF alike.one THEN
-        handed := alike.rows;
-        PERFORM tidings.move_alike(alike.places, following, at);
+    narrow := seen.kafka AND (room < rows_max OR room_bytes < 8388608);
+    alone := cardinality(seen.slots) = 1 AND NOT narrow;
+    IF alone AND seen.first < at - 999999 THEN
+        alone := NOT EXISTS (SELECT 1 FROM tidings.timeline t WHERE t.lane = lane_ AND t.slot = seen.slots[1]
+            AND t.due >= at - 999999 AND t.due <= at);
+    END IF;
+    IF alone THEN
+        SELECT * INTO batch FROM tidings.lock_first(lane_, at, rows_max, seen.slots[1], seen.first, seen.first_arrival);
+        standing := batch.standing;
+    ELSE
+        SELECT c.places, c.standing INTO batch FROM tidings.choose(
+            lane_, at, rows_max, low, kafka_low, room, room_bytes, seen.slots, seen.lows, narrow) c;
+        standing := batch.standing;
+        SELECT * INTO batch FROM tidings.lock_chosen(lane_, at, batch.places);
+    END IF;
+    IF batch.size > 8388608 THEN
+        SELECT * INTO batch FROM tidings.lock_chosen(
+            lane_, at, batch.places[1:greatest(1, (cardinality(batch.places) * 8388608 / batch.size)::int)]);
+    END IF;
+    taken := coalesce(cardinality(batch.places), 0);
+    bytes := coalesce(batch.size, 0);
+    handed_bytes := coalesce(batch.outgoing, 0);
+    late := batch.late;
+    IF batch.alike THEN
+        following := handed_from;
+        IF batch.part >= 0 THEN
+            UPDATE tidings.partition p SET next = p.next + taken, bytes = p.bytes + batch.size
+            WHERE p.topic = batch.topic AND p.part = batch.part RETURNING p.next - taken INTO following;
+            topics := ARRAY[batch.topic];
+        ELSE
+            handed := taken;
+        END IF;
+        positions := ARRAY(SELECT generate_series(following, following + taken - 1));
     ELSIF taken > 0 THEN
-        SELECT m.late, m.topics, m.missed, m.handed INTO late, topics, missed, handed
-        FROM tidings.move_mixed(alike.places, following, at) m;
+        SELECT p.positions, p.topics, p.missed, p.handed INTO positions, topics, missed, handed
+        FROM tidings.position(batch.places, handed_from, at) p;
+    END IF;
+    IF taken > 0 THEN
+        PERFORM tidings.move(batch.places, positions, at, topics IS NOT NULL, handed > 0);
     END IF;
     IF topics IS NOT NULL THEN
         PERFORM tidings.tell(lane_, topics);
     END IF;
     IF handed > 0 THEN
-        UPDATE tidings.lane SET outbox_next = following + handed WHERE lane.lane = lane_;
+        UPDATE tidings.lane SET outbox_next = handed_from + handed WHERE lane.lane = lane_;
     END IF;
-    SELECT min(h.due) FILTER (WHERE h.way >= 0), min(h.due) FILTER (WHERE h.way < 0) INTO head, kafka_head
-    FROM tidings.heads(ARRAY[lane_, -1 - lane_]::smallint[], ARRAY[low, kafka_low]) h;
+    IF taken = rows_max THEN -- there may be more of the same age; to look for it would lead over all that has just left
+        head := seen.head;
+        kafka_head := seen.kafka_head;
+    ELSE
+        SELECT least(seen.later, min(h.due) FILTER (WHERE s.slot / 3 % 2 = 0)),
+            least(seen.kafka_later, min(h.due) FILTER (WHERE s.slot / 3 % 2 = 1))
+        INTO head, kafka_head FROM unnest(seen.slots, seen.lows) AS s(slot, low) CROSS JOIN LATERAL (
+            SELECT t.due FROM tidings.timeline t
+            WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= s.low ORDER BY t.due LIMIT 1
+        ) h;
+    END IF;
 END
 $$;

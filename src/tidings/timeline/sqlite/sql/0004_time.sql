@@ -17,7 +17,7 @@ CREATE TABLE zone (
 ) WITHOUT ROWID;
 
 -- Pending occurrences that a new calendar or new rules of a zone moved, the latest ones.
-CREATE TABLE moved (
+CREATE TABLE movement (
     entry INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,
     cause TEXT NOT NULL,
@@ -27,4 +27,4 @@ CREATE TABLE moved (
     before INTEGER NOT NULL,
     after INTEGER
 );
-CREATE INDEX moved_tenant ON moved (tenant, entry);
+CREATE INDEX movement_tenant ON movement (tenant, entry);

@@ -1,0 +1,108 @@
+"""`copy`: move everything from one store to another, for good."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tidings.clock import SystemClock
+from tidings.edges.cli.arguments import Arguments, add_schema
+from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.program import program
+from tidings.edges.cli.progress import Counted
+from tidings.edges.cli.screen import Screen, shown
+
+if TYPE_CHECKING:
+    from tidings.timeline.carrying import Kind, Progress
+
+NAMES = {
+    "one_shots": "one-shots",
+    "recurring": "recurring",
+    "paused": "paused",
+    "finished": "finished, remembered",
+    "receipts": "idempotency keys",
+    "keys": "API keys",
+    "positions": "positions in request topics",
+}
+SHOWN_MAX = 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parser."""
+    where = "sqlite:FILE, a file, or postgres://user@host/database"
+    parser.add_argument("--from", dest="source", required=True, metavar="STORE", help=f"what to move: {where}")
+    parser.add_argument("--to", dest="target", metavar="STORE", help="where to; made if it is not there")
+    add_schema(parser)
+    parser.add_argument(
+        "--leave-log", action="store_true", help="go on though consumer groups have not read all of the log"
+    )
+    parser.add_argument(
+        "--take-back", action="store_true", help="let a store that was moved be served again; nothing is copied"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
+    parser.set_defaults(run=copy)
+
+
+def copy(arguments: Arguments, screen: Screen) -> int:
+    """Move everything; ends with 4 if something stood in the way of something."""
+    if arguments.take_back:
+        return _take_back(arguments, screen)
+    if arguments.target is None:
+        raise Failure(Exit.USAGE, f"where to? give --to\nsee `{program()} copy --help`")
+    clock = SystemClock()
+    started, counted = clock.elapsed(), Counted("moved", clock)
+
+    def tell(progress: "Progress", cargo: "dict[Kind, int]") -> None:
+        counted.tell(sum(progress.seen(kind) for kind in cargo), sum(cargo.values()))
+
+    try:
+        done = arguments.hooks.copy_store(
+            arguments.source, arguments.target, arguments.schema, arguments.leave_log, tell
+        )
+    finally:
+        counted.end()
+    if arguments.json:
+        screen.json(_document(done))
+    else:
+        _show(done, clock.elapsed() - started, screen)
+    return Exit.CONFLICT if done.progress.conflicts else Exit.DONE
+
+
+def _take_back(arguments: Arguments, screen: Screen) -> int:
+    if arguments.target is not None:
+        raise Failure(Exit.USAGE, "--take-back needs no --to: the store knows where it went")
+    move = arguments.hooks.take_back(arguments.source, arguments.schema)
+    if arguments.json:
+        screen.json({"from": arguments.source, "taken_back_from": move.to})
+    else:
+        screen.say(f"{shown(arguments.source)} can be served again")
+        screen.note(f"warning: what was copied is in {shown(move.to)} as well, and leaves there too if that is served")
+    return Exit.DONE
+
+
+def _document(done: Any) -> dict[str, Any]:
+    progress = done.progress
+    return {
+        "from": done.source,
+        "to": done.target,
+        "moved": {kind: progress.moved.get(kind, 0) for kind in NAMES},
+        "there_already": {kind: progress.left.get(kind, 0) for kind in NAMES},
+        "conflicts": {kind: progress.conflicts.get(kind, 0) for kind in NAMES},
+        "conflicting": list(progress.named),
+        "fired_records": progress.fired,
+        "left_behind": {"log_records": done.records, "groups": list(done.groups)},
+    }
+
+
+def _show(done: Any, elapsed_us: int, screen: Screen) -> None:
+    progress = done.progress
+    tallies = (progress.moved, progress.left, progress.conflicts)
+    rows = [(name, *(f"{tally.get(kind, 0):,}" for tally in tallies)) for kind, name in NAMES.items()]
+    screen.table(("", "moved", "there already", "conflicts"), rows)
+    for name in progress.named[:SHOWN_MAX]:
+        screen.note(f"conflict: {shown(name)}: it is another one there, and was left as it is")
+    if (more := sum(progress.conflicts.values()) - min(len(progress.named), SHOWN_MAX)) > 0:
+        screen.note(f"... and {more:,} more; --json names them")
+    total = sum(done.cargo.values())
+    screen.say(f"{total:,} in {elapsed_us / 1_000_000:,.1f} s, from {shown(done.source)} to {shown(done.target)}")
+    if done.records:
+        screen.note(f"left behind: {done.records:,} records that had been released to the log, and where groups stood")
+    screen.note(f"the old store is closed: no server starts on it, `{program()} copy --take-back` opens it again")

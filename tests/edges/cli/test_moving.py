@@ -1,0 +1,108 @@
+"""`migrate` and `copy`, on files: what they say, and how they end."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.contract.making import ACME, HOUR, MINUTE, add
+from tests.edges.cli.conftest import Cli
+from tidings.clock import SystemClock
+from tidings.timeline.layouts import Layouts
+from tidings.timeline.sqlite.database import LAYOUTS
+from tidings.timeline.sqlite.store import SqliteStore
+
+KNOWN = Layouts(LAYOUTS).known
+
+
+async def made(path: Path, *ids: str, value: bytes = b"hello") -> None:
+    clock, store = SystemClock(), await SqliteStore.open(path)
+    assert await store.acquire(clock.elapsed(), MINUTE)
+    await store.apply([add(name, clock.now() + HOUR, value=value, content=repr(value)) for name in ids], clock.now())
+    await store.close()
+
+
+async def ids_in(path: Path) -> list[str]:
+    clock, store = SystemClock(), await SqliteStore.open(path)
+    found = [name for name in ("a", "b", "c") if await store.find(ACME, name, clock.now())]
+    await store.close()
+    return found
+
+
+@pytest.fixture
+async def old(tmp_path: Path) -> Path:
+    await made(tmp_path / "old.db", "a", "b")
+    return tmp_path / "old.db"
+
+
+async def test_copy_moves_everything_and_closes_the_old_store(cli: Cli, old: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    done = run(cli, "copy", "--from", f"sqlite:{old}", "--to", str(new))
+    assert done[0] == 0, done
+    assert "one-shots                    2      0              0" in done[1]
+    assert "the old store is closed" in done[2]
+    assert await ids_in(new) == ["a", "b"]
+    again = run(cli, "copy", "--from", str(old), "--to", str(new), "--json")
+    assert json.loads(again[1])["moved"]["one_shots"] == 2
+    code, _, err = run(cli, "keys", "list", "--store", str(old))
+    assert code == 1
+    assert f"this store has moved to {new}" in err
+    assert f"copy --from {old} --take-back" in err
+    code, out, err = run(cli, "copy", "--from", str(old), "--take-back")
+    assert (code, out) == (0, f"{old} can be served again\n")
+    assert "leaves there too" in err
+    assert await ids_in(old) == ["a", "b"]
+
+
+async def test_conflicts_are_listed_and_the_code_tells(cli: Cli, old: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    await made(new, "b", "c", value=b"another")
+    code, out, err = run(cli, "copy", "--from", str(old), "--to", str(new))
+    assert code == 4
+    assert "one-shots                    1      0              1" in out
+    assert "conflict: schedule acme/b" in err
+
+
+def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
+    here = str(tmp_path / "none.db")
+    for argv, code, text in (
+        (("copy", "--from", here), 2, "give --to"),
+        (("copy", "--from", here, "--to", here + "2"), 3, "there is no store"),
+        (("copy", "--from", ":memory:", "--to", here), 2, "what is in memory ends with its server"),
+        (("copy", "--from", "mysql://x", "--to", here), 2, "is no store"),
+        (("copy", "--from", here, "--take-back", "--to", here), 2, "needs no --to"),
+        (("migrate", "--store", here), 3, "there is no store"),
+        (("migrate",), 2, "--store"),
+    ):
+        done = run(cli, *argv)
+        assert done[0] == code, (argv, done)
+        assert text in done[2], (argv, done)
+    assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
+async def test_migrate_tells_its_steps(cli: Cli, old: Path) -> None:
+    assert run(cli, "migrate", "--store", str(old), "--check")[:2] == (0, f"layout {KNOWN}: nothing to do\n")
+    with apsw.Connection(str(old)) as connection:
+        connection.execute("DROP TABLE moved; DROP TABLE carried")
+        connection.pragma("user_version", KNOWN - 1)
+    code, out, _ = run(cli, "migrate", "--store", str(old), "--check")
+    assert (code, out) == (4, f"layout {KNOWN - 1}, this Tidings knows {KNOWN}; to do: {KNOWN:04d} moved\n")
+    code, out, _ = run(cli, "migrate", "--store", str(old))
+    first, last = out.splitlines()
+    assert code == 0
+    assert first.startswith(f"{KNOWN:04d} moved  ")
+    assert last == f"layout {KNOWN - 1} -> {KNOWN}"
+    with apsw.Connection(str(old)) as connection:
+        connection.pragma("user_version", KNOWN + 1)
+    code, _, err = run(cli, "migrate", "--store", str(old), "--json")
+    assert code == 1
+    assert "written by a newer Tidings" in err
+
+
+def run(cli: Cli, *argv: str) -> tuple[int, str, str]:
+    """These commands begin a loop of their own: outside of ours."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(cli, *argv, server=False).result()
+    return done.code, done.out, done.err

@@ -1,0 +1,20 @@
+"""Requests on Kafka are read by nodes that have the role, and by no others."""
+
+import pytest
+
+from tidings.clock import SystemClock
+from tidings.config import Config
+from tidings.config.settings import Kafka, Node
+from tidings.domain.fleet import ROLES, Role
+from tidings.edges.kafka.beginning import Beginning
+from tidings.node import build_engine, join_kafka
+from tidings.timeline.memory import MemoryStore
+
+
+@pytest.mark.parametrize("roles", [ROLES, ("dispatch", "intake"), ("api", "dispatch"), ("dispatch",)])
+async def test_who_reads(roles: tuple[Role, ...]) -> None:
+    config = Config(kafka=Kafka(servers="127.0.0.1:1"), node=Node(roles=roles))
+    engine = build_engine(MemoryStore(), config, SystemClock())
+    join_kafka(engine, config)
+    reads = any(isinstance(companion, Beginning) for companion in engine._all_companions())
+    assert reads == ("intake" in roles)

@@ -1,0 +1,65 @@
+"""Releases of several lanes in one call: nothing is lost or twice, and a lane that is lost holds up no other."""
+
+import asyncio
+
+from tests.contract.making import NOW, SECOND, add, left
+from tests.servers.postgres import Postgres
+from tests.timeline.postgres.conftest import OpenStore
+from tidings.domain.errors import NotOwner
+from tidings.ports import Release
+from tidings.testing import SimulatedClock
+from tidings.timeline.postgres.releases import UNDER_WAY_MAX
+from tidings.timeline.postgres.store import PostgresStore
+
+LANES = 16
+IDS = [f"s{number}" for number in range(400)]
+
+
+async def with_rows(open_store: OpenStore) -> PostgresStore:
+    """A store whose lanes all have rows that are due."""
+    store = await open_store(SimulatedClock(), lanes=LANES)
+    assert await store.acquire(0, 60 * SECOND)
+    await store.apply([add(name, NOW) for name in IDS], NOW)
+    return store
+
+
+async def release_all(store: PostgresStore) -> list[Release | BaseException]:
+    return await asyncio.gather(*(lane.release(NOW, 100) for lane in store.lanes()), return_exceptions=True)
+
+
+async def test_lanes_that_release_together_share_a_transaction(open_store: OpenStore, postgres: Postgres) -> None:
+    store = await with_rows(open_store)
+    answers = await release_all(store)
+    released = [answer for answer in answers if isinstance(answer, Release)]
+    assert len(released) == LANES
+    assert sum(len(answer.lateness_us) for answer in released) == len(IDS)
+    assert await left(store) == sorted(IDS), "each once"
+    with postgres.connect() as connection:
+        query = store._shared.inside("SELECT count(DISTINCT xmin::text)::int FROM tidings.log").encode()
+        ((transactions,),) = connection.execute(query).fetchall()
+    assert UNDER_WAY_MAX < int(str(transactions)) < LANES, "those that could not begin at once went together"
+
+
+async def test_a_lane_that_is_lost_holds_up_no_other(open_store: OpenStore, postgres: Postgres) -> None:
+    store = await with_rows(open_store)
+    with postgres.connect() as connection:
+        lost = store._shared.inside("UPDATE tidings.lane SET token = gen_random_uuid() WHERE lane = 7")
+        connection.execute(lost.encode())
+    answers = await release_all(store)
+    assert [number for number, answer in enumerate(answers) if isinstance(answer, NotOwner)] == [7]
+    assert all(isinstance(answer, Release) for number, answer in enumerate(answers) if number != 7)
+    assert set(await left(store)) < set(IDS)
+    assert sum(len(answer.lateness_us) for answer in answers if isinstance(answer, Release)) == len(await left(store))
+
+
+async def test_where_nothing_is_to_be_dropped_nothing_is_written(open_store: OpenStore, postgres: Postgres) -> None:
+    store = await with_rows(open_store)
+    await release_all(store)
+    turns = store._shared.inside("SELECT sum(turns) FROM tidings.lane").encode()
+    with postgres.connect() as connection:
+        before = connection.execute(turns).fetchone()
+        await store.tend(NOW)
+        assert connection.execute(turns).fetchone() == before
+        await store.tend(NOW + 8 * 86_400 * SECOND)
+        assert connection.execute(turns).fetchone() != before
+    assert await left(store) == []

@@ -1,0 +1,321 @@
+"""Everything of one store is carried into another: what is pending, what is remembered, and nothing twice."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.contract.making import (
+    ACME,
+    DAY,
+    HOUR,
+    MINUTE,
+    NOW,
+    SECOND,
+    add,
+    answer,
+    applied,
+    drain,
+    every,
+    found,
+    left,
+    numbers,
+    records,
+    words,
+)
+from tests.contract.stores import Served
+from tidings.clock import SystemClock
+from tidings.domain.command import Cancel, Fire, Pause, Priority, Replace, Resume
+from tidings.domain.errors import KeyReused, NotOwner, StoreError
+from tidings.domain.lateness import Lateness
+from tidings.ports import ApiKey, Part, Receipt, Taken
+from tidings.timeline.carrying import Carrier, HasMoved, Progress
+from tidings.timeline.copying import Copied, Passage, Refused, take_back
+from tidings.timeline.postgres.store import PostgresStore
+from tidings.timeline.sqlite.store import SqliteStore
+
+LEASE_US = 60 * SECOND
+WAYS = [("sqlite", "postgres"), ("sqlite", "sqlite"), ("postgres", "sqlite"), ("postgres", "postgres")]
+KEY = ApiKey("deploy", ACME, b"d" * 32, True, NOW)
+
+AnyStore = SqliteStore | PostgresStore
+_numbers = iter(range(1, 1_000))
+
+
+class Places:
+    """Stores by address; each is opened as often as a test wants, and closed with it."""
+
+    def __init__(self, folder: Path, stack: contextlib.AsyncExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+
+    def new(self, kind: str) -> tuple[str, str]:
+        number = next(_numbers)
+        return kind, str(self._folder / f"{number}.db") if kind == "sqlite" else f"carry_{number}"
+
+    async def open(self, place: tuple[str, str], **options: Any) -> AnyStore:
+        kind, name = place
+        store: AnyStore
+        if kind == "sqlite":
+            store = await SqliteStore.open(name, **options)
+        else:
+            store = await PostgresStore.open(Served.dsn(), SystemClock(), schema=name, lanes=4, **options)
+        self._stack.push_async_callback(store.close)
+        return store
+
+
+@pytest.fixture
+async def places(tmp_path: Path) -> AsyncIterator[Places]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Places(tmp_path, stack)
+
+
+pytestmark = [pytest.mark.slow]
+
+
+async def live(store: AnyStore) -> AnyStore:
+    """As a server does: own it."""
+    assert await store.acquire(SystemClock().elapsed(), LEASE_US)
+    return store
+
+
+def quiet(_progress: Progress, _cargo: object) -> None:
+    """Nobody watches."""
+
+
+async def copied(source: AnyStore, target: AnyStore, tell: Callable[..., None] = quiet, **options: bool) -> Copied:
+    return await Passage(source.carrier(), target.carrier(), "there", SystemClock(), tell).run(**options)
+
+
+async def moved(places: Places, origin: tuple[str, str], goal: tuple[str, str]) -> tuple[AnyStore, Copied]:
+    """Copy from one place to another; answers the new store, which is ours."""
+    source = await places.open(origin, moved_too=True)
+    target = await places.open(goal)
+    done = await copied(source, target)
+    await source.close()
+    return await live(target), done
+
+
+@pytest.mark.parametrize(("origin", "goal"), WAYS)
+async def test_every_kind_arrives(places: Places, origin: str, goal: str) -> None:
+    begin, end = places.new(origin), places.new(goal)
+    source = await live(await places.open(begin))
+    later = NOW + HOUR
+    await applied(
+        source,
+        add("far", NOW + 40 * DAY, key=b"k", headers=(("a", b"1"), ("a", None)), labels='{"x":"1"}'),
+        add("soon", NOW + SECOND, priority=Priority.HIGH, lateness=Lateness(expires_after_us=5 * SECOND)),
+        add("kafka", later, topic="kafka:orders", tenant="globex", priority=Priority.LOW),
+        add("held", later),
+        Pause(ACME, "held"),
+        add("gone", later),
+        Cancel(ACME, "gone"),
+        add("twice", later),
+        Replace(add("twice", later + SECOND, value=b"second")),
+        every("again", NOW - 2 * SECOND, period=SECOND, count=9, jitter_us=7),
+        every("still", NOW - 2 * SECOND, count=5),
+        Pause(ACME, "still"),
+        every("rung", NOW + DAY),
+        every("spent", NOW - 2 * SECOND, count=5, lateness=Lateness("fire_all", expires_after_us=SECOND // 2)),
+        add("late", NOW - MINUTE, lateness=Lateness(expires_after_us=SECOND)),
+        add("left", NOW),
+    )
+    made = await answer(source, add(None, later, value=b"made"))
+    await drain(source)
+    await applied(source, Fire(ACME, "rung"), Fire(ACME, "rung"), now=NOW + 1)
+    receipt = Receipt(ACME, "k1", b"body")
+    told = await source.apply([add("once", later)], NOW, receipt)
+    await source.apply([], NOW, None, Taken([Part("requests", 3, 0, 17)], lambda _: []))
+    await source.add_key(KEY)
+    names = ["far", "soon", "held", "gone", "twice", "again", "still", "rung", "spent", "late", "left", made.id, "once"]
+    before = {name: await found(source, name) for name in names}
+    histories = {name: await source.history(ACME, name, NOW + 2) for name in names}
+    await source.close()
+
+    target, done = await moved(places, begin, end)
+    assert done.progress.moved == {kind: count for kind, count in done.cargo.items() if count}
+    assert done.cargo == {
+        "positions": 1,
+        "keys": 1,
+        "receipts": 1,
+        "one_shots": 6,
+        "recurring": 3,
+        "paused": 2,
+        "finished": 3,
+    }
+    assert done.progress.fired == 2
+    assert not done.progress.left
+    assert not done.progress.conflicts
+    for name, schedule in before.items():
+        came = await found(target, name)
+        at_rest = {"message": None, "partition": None, "offset": None}  # what has left lies on the old log
+        if schedule.finished is not None:
+            schedule = msgspec.structs.replace(schedule, **at_rest)
+        assert came == schedule
+        assert await target.history(ACME, name, NOW + 2) == histories[name]
+    assert (await found(target, "kafka", tenant="globex")).topic == "kafka:orders"
+    assert await target.keys() == [KEY]
+    assert await target.positions() == {("requests", 3): 17}
+    assert await target.apply([add("once", later)], NOW, receipt) == told
+    with pytest.raises(KeyReused):
+        await target.apply([add("other", later)], NOW, Receipt(ACME, "k1", b"another"))
+    await check_life(target, made.id)
+
+
+async def check_life(target: AnyStore, made: str) -> None:
+    """What was carried goes on as if nothing had happened."""
+    later = NOW + HOUR
+    assert await words(target, add("left", NOW)) == ["unchanged"]
+    assert await words(target, Cancel(ACME, "left"), Cancel(ACME, "gone")) == ["already_released", "cancelled"]
+    assert await words(target, add("far", NOW + 40 * DAY, key=b"k")) == ["unchanged"]
+    assert await words(target, Replace(add(made, later, value=b"new"))) == ["replaced"]
+    assert (await found(target, made)).generation == 2
+    await drain(target, NOW + 2)
+    assert sorted(await numbers(target, "rung")) == [-2, -1]
+    assert await numbers(target, "again") == []
+    await drain(target, NOW + 20 * SECOND)
+    assert await numbers(target, "again") == [3, 4, 5, 6, 7, 8, 9], "two had left"
+    assert "soon" not in await left(target), "it expired"
+    assert (await found(target, "spent", NOW + 20 * SECOND)).state == "ended", "one had left, the last were missed"
+    assert (await found(target, "soon", NOW + 20 * SECOND)).reason == "expired"
+    await applied(target, Resume(ACME, "held"), Resume(ACME, "still"), now=NOW + 20 * SECOND)
+    await drain(target, later + MINUTE)
+    assert await numbers(target, "still") == [1, 2, 3, 4, 5]
+    assert {"held", "twice", "once", made} <= set(await left(target))
+    values = {record.id: record for record in await records(target)}
+    assert values["twice"].generation == 2
+
+
+@pytest.mark.parametrize(("origin", "goal"), WAYS)
+async def test_a_second_run_finds_everything_there(places: Places, origin: str, goal: str) -> None:
+    begin, end = places.new(origin), places.new(goal)
+    source = await live(await places.open(begin))
+    await applied(source, *(add(f"s{number}", NOW + number) for number in range(50)))
+    await source.close()
+    target, first = await moved(places, begin, end)
+    assert first.progress.moved == {"one_shots": 50}
+    await drain(target, NOW + 10)
+    await applied(target, Cancel(ACME, "s40"), now=NOW + 10)
+    await target.close()
+
+    target, second = await moved(places, begin, end)
+    assert second.progress == first.progress
+    await drain(target, NOW + MINUTE)
+    assert await left(target) == sorted(f"s{number}" for number in range(50) if number != 40)
+
+
+@pytest.mark.parametrize(("origin", "goal"), WAYS)
+async def test_what_is_there_already_is_never_overwritten(places: Places, origin: str, goal: str) -> None:
+    begin, end = places.new(origin), places.new(goal)
+    source, target = await live(await places.open(begin)), await live(await places.open(end))
+    await applied(source, add("same", NOW + 1), add("other", NOW + 2), add("mine", NOW + 3), add("old", NOW + 4))
+    await source.add_key(KEY)
+    await applied(target, add("same", NOW + 1), add("other", NOW + 2, value=b"theirs"))
+    await applied(target, add("old", NOW - HOUR, value=b"an earlier life"), now=NOW - HOUR)
+    await drain(target, NOW - HOUR)
+    await target.add_key(msgspec.structs.replace(KEY, digest=b"e" * 32))
+    await source.close()
+    await target.close()
+
+    target, done = await moved(places, begin, end)
+    assert done.progress.moved == {"one_shots": 2}
+    assert done.progress.left == {"one_shots": 1}
+    assert done.progress.conflicts == {"one_shots": 1, "keys": 1}
+    assert set(done.progress.named) == {"schedule acme/other", "API key deploy"}
+    assert (await found(target, "old")).generation == 2, "records of two lives do not share their ids"
+    await drain(target, NOW + MINUTE)
+    values = [record.message for record in await records(target) if record.id == "other"]
+    assert len(values) == 1
+    assert b"theirs" in values[0]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_store_that_has_moved_is_nobodys(places: Places, kind: str) -> None:
+    begin = places.new(kind)
+    source = await live(await places.open(begin))
+    await applied(source, add("one", NOW))
+    with pytest.raises(Refused, match=r"run.? on the store to copy from"):
+        await copied(await places.open(begin), await places.open(places.new("sqlite")))
+    stands_by = await places.open(begin)
+    await source.close()
+    target = await places.open(places.new("sqlite"))
+    source = await places.open(begin)
+    await copied(source, target)
+    await source.close()
+    with pytest.raises(HasMoved, match="has moved to there"):
+        await places.open(begin)
+    with pytest.raises(StoreError, match="has moved to"):
+        await stands_by.acquire(SystemClock().elapsed(), LEASE_US)
+    with pytest.raises((StoreError, NotOwner), match=r"has moved to|owns this store"):
+        await stands_by.apply([add("one", NOW + 1)], NOW)
+    source = await places.open(begin, moved_too=True)
+    with pytest.raises(Refused, match="on its way to there already"):
+        await copied(source, await places.open(places.new("sqlite")))
+    assert (await take_back(source.carrier(), SystemClock())).to == "there"
+    await source.close()
+    await live(await places.open(begin))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_what_cannot_be_carried_is_told_before(places: Places, kind: str) -> None:
+    begin, end = places.new(kind), places.new("sqlite")
+    source = await live(await places.open(begin))
+    await applied(source, add("out", NOW, topic="kafka:orders"), add("logged", NOW))
+    await drain(source)
+    partition = (await found(source, "logged")).partition
+    assert partition is not None
+    await source.commit(ACME, "greetings", "readers", {partition: 0})
+    carrier = source.carrier()
+    await check_refused(carrier, places, end, "1 released records are not known to be on Kafka")
+    flying = [lane for lane in source.lanes() if (await lane.outbox())[1]]
+    await flying[0].hold([0], "no such topic")
+    await check_refused(carrier, places, end, "1 released records are kept back")
+    await flying[0].free([0])
+    await flying[0].settle(1)
+    await check_refused(carrier, places, end, "readers on acme/greetings: 1 records")
+    await source.close()
+    source, target = await places.open(begin), await places.open(end)
+    done = await copied(source, target, leave_log=True)
+    assert done.rest.records == 1
+
+
+async def check_refused(source: Carrier, places: Places, end: tuple[str, str], text: str) -> None:
+    target = await places.open(end)
+    passage = Passage(source, target.carrier(), "there", SystemClock(), quiet)
+    with pytest.raises(Refused, match=text):
+        await passage._begin(await source.rest(), leave_log=False)
+    assert await source.moved() is None
+    await target.close()
+
+
+async def test_nodes_that_would_read_requests_again_must_not_run(places: Places) -> None:
+    """Where the source stands in Kafka is known to the target before any node reads there."""
+    begin, end = places.new("sqlite"), places.new("postgres")
+    source = await live(await places.open(begin))
+    await source.apply([], NOW, None, Taken([Part("requests", 0, 0, 17)], lambda _: []))
+    await source.close()
+    source, node = await places.open(begin), await live(await places.open(end))
+    with pytest.raises(Refused, match="has read requests from Kafka"):
+        await copied(source, node)
+    assert await node.positions() == {}
+    await node.close()
+    done = await copied(source, await places.open(end))
+    assert done.progress.moved == {"positions": 1}
+    node = await live(await places.open(end))
+    assert await node.positions() == {("requests", 0): 17}
+    again = await copied(await places.open(begin, moved_too=True), node)
+    assert again.progress == done.progress, "nodes may run once it is known"
+
+
+async def test_a_node_that_reads_on_is_never_set_back(places: Places) -> None:
+    begin, end = places.new("sqlite"), places.new("postgres")
+    source, target = await live(await places.open(begin)), await live(await places.open(end))
+    for store, following in ((source, 17), (target, 40)):
+        await store.apply([], NOW, None, Taken([Part("requests", 0, 0, following)], lambda _: []))
+    await source.close()
+    done = await copied(await places.open(begin), target)
+    assert done.progress.conflicts == {"positions": 1}
+    assert await target.positions() == {("requests", 0): 40}

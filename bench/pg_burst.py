@@ -19,7 +19,7 @@ from tidings.clock import SystemClock
 
 TITLE = "100,000 due at one instant, to the last commit into the log, rows/s; read: to the last one read by a follower"
 ROWS = 100_000
-PEER_ROWS = 20_000  # at a peer's pace, so that a round ends; the fewer, the better for them
+PEER_ROWS = 10_000  # at a peer's pace, so that a round ends; the fewer, the better for them
 TOPIC = "burst"
 RELEASE_S_MAX = 120.0
 

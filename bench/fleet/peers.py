@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import msgspec
 
@@ -86,14 +87,15 @@ def burst(site: Site, peer: str, rows: int, pace: Pace) -> float:
 
 def _burst(database: Database, peer: str, rows: int, pace: Pace) -> float:
     module = importlib.import_module(f"bench.rivals.{MODULES[peer]}")
-    due = run_loop(_fill(module, database, rows, pace))
-    with database.connect() as connection:
-        connection.execute("ANALYZE")  # as the server does by itself a minute later
+    run_loop(_install(module, database))
     with contextlib.ExitStack() as stack:
         command = ("-W", "ignore", "-m", "bench.rivals.worker", MODULES[peer], database.dsn)
         workers = [stack.enter_context(child(*command)) for _ in range(WORKERS)]
         for worker in workers:
             answer_of(worker)
+        due = run_loop(_fill(module, database, rows, pace))
+        with database.connect() as connection:
+            connection.execute("ANALYZE")  # as the server does by itself a minute later
         settle()
         if SystemClock().now() > due - _SECOND_US // 10:
             raise Missed
@@ -106,11 +108,15 @@ def _burst(database: Database, peer: str, rows: int, pace: Pace) -> float:
     return rows / ((max(each.last for each in ran) - due) / _SECOND_US)
 
 
-async def _fill(module: object, database: Database, rows: int, pace: Pace) -> int:
-    async with module.Peer(database.dsn) as producer:  # type: ignore[attr-defined]
-        await producer.install()
+async def _install(module: Any, database: Database) -> None:
+    async with module.Peer(database.dsn) as peer:
+        await peer.install()
+
+
+async def _fill(module: Any, database: Database, rows: int, pace: Pace) -> int:
+    async with module.Peer(database.dsn) as producer:
         begun = time.perf_counter()
-        due = SystemClock().now() + pace.ahead_us(rows) + 3 * _SECOND_US  # the workers start after it
+        due = SystemClock().now() + pace.ahead_us(rows)
         for batch in instant_batches(rows, due):
             await producer.schedule(batch)
         pace.learn(rows, time.perf_counter() - begun)

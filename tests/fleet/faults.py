@@ -194,8 +194,8 @@ class Faults:
     # What came of it
 
     def worst_s(self, *kinds: str) -> float:
-        """The longest that lanes went without being released."""
-        return max((taken.working_s for taken in self.times if taken.kind in kinds and taken.lanes), default=0.0)
+        """The longest that lanes went without an owner, while nothing else was wrong."""
+        return max((taken.owned_s for taken in self.times if taken.kind in kinds and taken.lanes), default=0.0)
 
     def table(self) -> str:
         """Faults by kind, and how long lanes were without an owner and without a release."""

@@ -12,7 +12,7 @@ from tests.servers.postgres import Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
 
-CONTENDED = 400
+CONTENDED = 300
 SECONDS_MAX = 60.0
 
 

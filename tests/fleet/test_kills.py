@@ -14,14 +14,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.kill]
 
 FAULTS_EACH = 21
 MESSAGES_EACH = 10_200
-CRASH_S_MAX = 10.0  # the lease says 3.75 s; a busy machine has its own mind
+CRASH_S_MAX = 10.0  # until others own its lanes: 3.75 s by the lease, and what a busy machine adds
 
 
 @pytest.mark.parametrize("bus", ["log", "kafka"])
 async def test_no_fault_loses_or_doubles_anything(
     bus: Literal["log", "kafka"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = Plan(FAULTS_EACH, 2, MESSAGES_EACH, bus, rate=110, seed=random.randrange(1_000_000))
+    plan = Plan(FAULTS_EACH, 2, MESSAGES_EACH, bus, rate=150, seed=random.randrange(1_000_000))
     begun = time.monotonic()
     try:
         outcome = await run(plan, tmp_path)

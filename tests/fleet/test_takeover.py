@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.faults import CRASHES, CUT, KILL, SILENCE, STOP, ZOMBIE, Faults
+from tests.fleet.faults import CRASHES, KILL, SILENCE, STOP, ZOMBIE, Faults
 from tests.fleet.loop import Plan, trial
 from tests.servers.postgres import Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
 
-# By its lease of 3 s, renewed and looked at every 0.75 s, a crash is over after 3.75 s at the latest, and the next
-# release follows; on a machine that is busy with other things it takes longer.
+# Until others own its lanes. By its lease of 3 s, and with a look every 0.75 s, that is after 3.75 s at the latest; on a
+# machine that is busy with other things it takes longer.
 CRASH_S_MAX = 10.0
 STOP_S_MAX = 3.0
 
@@ -22,7 +22,7 @@ async def test_a_stop_hands_over_at_once_and_a_crash_is_over_with_its_lease(
     async with trial(Plan(nodes=3, rate=60), tmp_path, postgres) as begun:
         faults = Faults(begun.fleet, 0)
         async with begun.running(tellers=4):
-            for kind in (STOP, KILL, ZOMBIE, STOP, CUT, SILENCE):
+            for kind in (STOP, KILL, ZOMBIE, SILENCE):
                 await faults.one(kind)
         with capsys.disabled():
             print(f"\n{faults.table()}\n{begun.report()}")

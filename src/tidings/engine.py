@@ -73,19 +73,22 @@ class Engine:
         self._tasks = [
             asyncio.create_task(self.owner.run(), name="tidings-owner"),
             asyncio.create_task(self.owner.tend(), name="tidings-tending"),
-            asyncio.create_task(self.lanes.run(), name="tidings-lanes"),
-            asyncio.create_task(self._follow_zones(), name="tidings-zones"),
+            asyncio.create_task(self._release(), name="tidings-lanes"),
             *(asyncio.create_task(companion.run()) for companion in self._companions),
         ]
 
-    async def _follow_zones(self) -> None:
-        """Once this process owns the timeline: apply what changed in the rules of zones since it was last run."""
+    async def _release(self) -> None:
+        """Once this process owns the timeline: apply what changed in the rules of zones since it was last run.
+
+        Only then release: what was computed by older rules may lie too early by those that hold.
+        """
         while await self.owner.owned():
             try:
                 await self.revision.zones()
-                return
             except (NotOwner, StoreError):
                 await self.owner.pause(RETRY_S)
+                continue
+            return await self.lanes.run()
 
     async def wait(self) -> None:
         """Return when the engine is stopped; raise what ended one of its tasks, for then it releases no more."""

@@ -17,6 +17,7 @@ from tidings.ports import Store
 from tidings.testing import SimulatedClock
 
 TODAY = NOW // DAY
+CONTENT = zones.content_of
 
 
 class Told:
@@ -138,12 +139,16 @@ async def test_many_are_walked_over_in_slices(store: Store, monkeypatch: pytest.
 @pytest.fixture
 def zones_of_old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Berlin has the clocks of London, until the test undoes it: what an older tzdata could have said."""
-    content = zones.content_of
     with monkeypatch.context() as old:
         old.setattr(zones, "VERSION", "2000a")
-        old.setattr(zones, "content_of", lambda name: content("Europe/London" if name == "Europe/Berlin" else name))
-        forget()
+        say(old, "Europe/London")
         yield old
+    forget()
+
+
+def say(old: pytest.MonkeyPatch, other: str) -> None:
+    """Berlin has the clocks of another place."""
+    old.setattr(zones, "content_of", lambda name: CONTENT(other if name == "Europe/Berlin" else name))
     forget()
 
 
@@ -202,3 +207,23 @@ async def test_exact_rules_do_not_move(store: Store, zones_of_old: pytest.Monkey
     await revision(store, now=NOW + 3 * HOUR).zones()
     schedule = await found(store, "one", NOW + 3 * HOUR)
     assert (schedule.due, schedule.occurrence) == (NOW + 4 * HOUR, 5)
+
+
+async def test_nothing_leaves_early_before_a_change_is_applied(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+) -> None:
+    """Nine in Berlin was five in the morning, and is eight: at half past six it is not yet due."""
+    say(zones_of_old, "Asia/Dubai")
+    before = NOW - 12 * HOUR
+    await answer(store, scheduled(daily(**BERLIN)), now=before)
+    assert (await found(store, "one", before)).due == NOW - 4 * HOUR
+    renew(zones_of_old)
+    now = NOW - 2 * HOUR - HOUR // 2
+    await drain(store, now)
+    assert await records(store) == []
+    await revision(store, now=now).zones()
+    schedule = await found(store, "one", now)
+    assert (schedule.due, schedule.occurrence) == (NOW - HOUR, 1)
+    await drain(store, NOW)
+    assert [record.due for record in await records(store)] == [NOW - HOUR]

@@ -1,5 +1,5 @@
 """Standing schedules that simply go on, a whole batch of them at once: their number and due times pass through Python,
-the rest does not. What ends, is late or has been missed is left to `Recurring`, one by one."""
+the rest does not. What ends, is late, has been missed or was computed by older rules of a zone is left to `Recurring`, one by one."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tidings.domain.command import NO_CONTENT
 from tidings.domain.lateness import deadline
-from tidings.domain.when import is_once, occurrence
+from tidings.domain.when import is_once
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE
 from tidings.timeline.sqlite.single import HISTORY_LINES_MAX
@@ -70,16 +70,14 @@ class Together:
         return found
 
     def _following(self, terms: Terms, n: int, due: int) -> int | None:
-        """When the next occurrence is due, if this one is released now and the next is still to come."""
-        if terms.pardon is not None or is_once(terms.when):
+        """When the next occurrence is due, if this one is due as it says, and the next is still to come."""
+        if terms.pardon is not None or is_once(terms.when) or terms.due(n) != due:
             return None
         bound = deadline(due, terms.lateness)
         if bound is not None and self._now > bound[0]:
             return None
-        following = occurrence(terms.when, n + 1)
-        if following is None or following + terms.jitter_us <= self._now:
-            return None
-        return following + terms.jitter_us
+        following = terms.due(n + 1)
+        return None if following is None or following <= self._now else following
 
     def _count(self, late: dict[int, list[int]]) -> None:
         for partition, lateness_us in late.items():

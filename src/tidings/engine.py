@@ -85,10 +85,10 @@ class Engine:
         while await self.owner.owned():
             try:
                 await self.revision.zones()
+                break
             except (NotOwner, StoreError):
                 await self.owner.pause(RETRY_S)
-                continue
-            return await self.lanes.run()
+        await self.lanes.run()
 
     async def wait(self) -> None:
         """Return when the engine is stopped; raise what ended one of its tasks, for then it releases no more."""

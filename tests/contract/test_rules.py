@@ -1,5 +1,7 @@
 """Rules, cron expressions and local times on every store: when they leave, how they end, what pauses and changes do."""
 
+import msgspec
+
 from tests.contract.making import (
     ACME,
     DAY,
@@ -20,7 +22,7 @@ from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.message import Message, pack
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
 from tidings.domain.schedule import Calendar
-from tidings.domain.when import Local, When, occurrence
+from tidings.domain.when import Every, Local, Period, When, occurrence
 from tidings.ports import Store
 
 YEAR = 365 * DAY
@@ -264,3 +266,36 @@ async def test_jitter_moves_due_times_and_not_the_anchor(store: Store) -> None:
     assert (await drain(store, NOW + 7 * SECOND - 1)).lateness_us == []
     assert (await drain(store, NOW + 7 * SECOND)).lateness_us == [0]
     assert (await found(store, "one", NOW + MINUTE)).due == NOW + HOUR + 7 * SECOND
+
+
+async def test_a_kept_count_goes_on_behind_what_was_handled(store: Store) -> None:
+    """Though the new one begins where the old one began, nothing of the past comes again."""
+    daily = read_rule("FREQ=DAILY;COUNT=10", NOW, Terms("2026-11-20T09:00"))
+    every = Every(NOW, Period(0, DAY), count=10)
+    for when, name in ((daily, "rule"), (every, "every")):
+        old, new = scheduled(when, name, "fire_all"), scheduled(when, name, "fire_all")
+        await answer(store, old)
+        await drain(store, NOW + 4 * DAY)
+        outcome = await answer(store, Replace(changed(new), keep_count=True), now=NOW + 4 * DAY)
+        assert (outcome.outcome, outcome.due) == ("replaced", NOW + 5 * DAY)
+        assert (await drain(store, NOW + 4 * DAY)).lateness_us == []
+        await drain(store, NOW + 99 * DAY)
+        kept = [record for record in await records(store) if record.id == name]
+        assert [record.due for record in kept] == [NOW + day * DAY for day in range(10)]
+        assert [record.occurrence for record in kept][4:6] == [f"{name}/1/5", f"{name}/2/6"]
+        assert kept[-1].final
+
+
+async def test_a_kept_count_loses_nothing_that_is_overdue(store: Store) -> None:
+    daily = read_rule("FREQ=DAILY;COUNT=4", NOW, Terms("2026-11-20T09:00"))
+    await answer(store, scheduled(daily, policy="fire_all"))
+    await drain(store, NOW)
+    later = NOW + 2 * DAY + HOUR
+    await answer(store, Replace(changed(scheduled(daily, policy="fire_all")), keep_count=True), now=later)
+    await drain(store, NOW + 9 * DAY)
+    assert [record.due for record in await records(store)] == [NOW + day * DAY for day in range(4)]
+
+
+def changed(add: Add) -> Add:
+    """The same times with another value."""
+    return msgspec.structs.replace(add, content=digest("changed"), message=pack(Message(None, b"changed")))

@@ -11,7 +11,7 @@ from tidings.domain.command import Pause, Resume
 from tidings.domain.facts import Fact, Revised
 from tidings.domain.recurrence import compiling, zones
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
-from tidings.domain.when import When
+from tidings.domain.when import When, occurrence
 from tidings.intake.revision import Report, Revision
 from tidings.ports import Store
 from tidings.testing import SimulatedClock
@@ -227,3 +227,48 @@ async def test_nothing_leaves_early_before_a_change_is_applied(
     assert (schedule.due, schedule.occurrence) == (NOW - HOUR, 1)
     await drain(store, NOW)
     assert [record.due for record in await records(store)] == [NOW - HOUR]
+
+
+async def test_the_count_does_not_hide_what_was_handled(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+) -> None:
+    """By the new rules more lay before than the rule may give: none of it comes again."""
+    say(zones_of_old, "UTC")
+    yearly = "FREQ=YEARLY;BYMONTH=10;BYDAY=-1SU;COUNT=4"
+    rule = read_rule(yearly, NOW, Terms("2024-10-27T02:30", zone="Europe/Berlin", overlap="both"))
+    await answer(store, scheduled(rule, policy="fire_all"))
+    await drain(store, NOW)
+    assert await numbers(store, "one") == [1, 2, 3]
+    renew(zones_of_old)
+    await revision(store).zones()
+    schedule = await found(store, "one")
+    assert (schedule.occurrence, schedule.due) == (4, 1_824_942_600_000_000)  # 2027-10-31T00:30:00Z
+
+
+async def test_of_two_equal_times_the_second_is_not_lost(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+) -> None:
+    """The first of half past two has left; the zone's rules change, yet clocks still show it twice."""
+    say(zones_of_old, "Europe/Paris")
+    rule = read_rule("FREQ=DAILY;COUNT=9", NOW, Terms("2026-10-25T02:30", zone="Europe/Berlin", overlap="both"))
+    first = occurrence(rule, 1) or 0
+    await answer(store, scheduled(rule, policy="fire_all"), now=first)
+    await drain(store, first)
+    renew(zones_of_old)
+    await revision(store, now=first).zones()
+    schedule = await found(store, "one", first)
+    assert (schedule.occurrence, schedule.due) == (2, first + HOUR)
+
+
+async def test_what_was_excluded_stays_so_while_another_is_overdue(store: Store) -> None:  # noqa: F811
+    await revision(store).put_calendar(ACME, "off", (TODAY + 1, TODAY + 2, TODAY + 3))
+    await answer(store, scheduled(daily(calendar="off"), policy="fire_all"))
+    await drain(store, NOW)
+    await answer(store, Pause(ACME, "one"))
+    later = NOW + 4 * DAY + HOUR
+    await revision(store, now=later).put_calendar(ACME, "off", ())
+    await answer(store, Resume(ACME, "one"), now=later)
+    await drain(store, later)
+    assert [record.due for record in await records(store)] == [NOW, NOW + 4 * DAY]

@@ -11,8 +11,10 @@ from tidings.domain.recurrence.cron import is_exact, parse_cron
 from tidings.domain.recurrence.parts import DAILY, Cron, Local, Rule
 from tidings.domain.recurrence.resolve import resolved
 from tidings.domain.recurrence.rrule import parse_rrule
-from tidings.domain.recurrence.zones import zone_named
+from tidings.domain.recurrence.zones import Zone, zone_named
 from tidings.domain.when import SECOND_US, When, occurrence
+
+UNCOUNTED = 1 << 60  # more than any rule gives
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
@@ -38,14 +40,18 @@ def with_days(when: When, days: tuple[int, ...]) -> When:
     return msgspec.structs.replace(when, excluded=days) if isinstance(when, Rule | Cron) else when
 
 
+def passed(pending: Pending, now: int) -> int:
+    """The last instant that is done with: what is new lies behind it, and nothing of what was there is lost."""
+    assert pending.due is not None
+    return now if pending.due > now else pending.due - SECOND_US
+
+
 def by_calendar(pending: Pending, days: tuple[int, ...], now: int) -> Pending:
     """After a change of its calendar. What was excluded in the past stays so: it does not come back as overdue."""
     old = pending.when
     assert isinstance(old, Rule | Cron), "only rules and expressions keep to a calendar"
-    assert pending.due is not None
     new = msgspec.structs.replace(old, excluded=days)
-    handled = now // SECOND_US if pending.due > now else _handled(old, pending.n)
-    return _renumbered(new, pending.n, handled, given=False)
+    return _renumbered(new, pending.n, passed(pending, now) // SECOND_US, given=False)
 
 
 def by_zone(pending: Pending, before: str) -> Pending:
@@ -56,9 +62,16 @@ def by_zone(pending: Pending, before: str) -> Pending:
     assert isinstance(when, Rule | Cron), "only wall times have a zone"
     handled = _handled(msgspec.structs.replace(when, zone=before), pending.n)
     if handled is not None and not _exact(when):
-        wall = handled + zone_named(before).offset_at(handled)
-        handled = max(resolved(zone_named(when.zone), wall, "forward", "both"))
+        handled = _moved(zone_named(before), zone_named(when.zone), handled)
     return _renumbered(when, pending.n, handled, given=True)
+
+
+def _moved(before: Zone, zone: Zone, handled: int) -> int:
+    """The same wall time by a zone's new rules; of two that are equal the one that it was before."""
+    wall = handled + before.offset_at(handled)
+    was_first = handled < before.instants(wall)[-1]
+    found = resolved(zone, wall, "forward", "both")
+    return found[0] if was_first else found[-1]
 
 
 def _local(when: Local, n: int) -> Pending:
@@ -76,9 +89,13 @@ def _handled(when: Rule | Cron, n: int) -> int | None:
 
 
 def _renumbered(when: Rule | Cron, n: int, handled: int | None, *, given: bool) -> Pending:
-    """The rule such that occurrence n is the first one behind what was handled."""
+    """The rule such that occurrence n is the first one behind what was handled.
+
+    How many lie before is counted as if there were no COUNT, which would hide those above it.
+    """
     if handled is not None:
-        shift = n - 1 - compiled(msgspec.structs.replace(when, shift=0)).through(handled)
+        endless = msgspec.structs.replace(when, shift=0, given=-UNCOUNTED)
+        shift = n - 1 - compiled(endless).through(handled)
         more = shift - when.shift if given else 0
         when = msgspec.structs.replace(when, shift=shift, given=when.given + more)
     second = compiled(when).at(n)

@@ -27,6 +27,7 @@ __all__ = [
     "Rule",
     "When",
     "advance",
+    "continued",
     "first_index_at_or_after",
     "is_final",
     "is_once",
@@ -34,7 +35,6 @@ __all__ = [
     "lasts",
     "occurrence",
     "occurrences",
-    "renumbered",
 ]
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
@@ -144,15 +144,21 @@ def lasts(when: When | None) -> bool:
     return when is not None and not is_once(when)
 
 
-def renumbered(when: When, first: int) -> When:
-    """The same moments with their numbers from `first` on; a count ends with the same number as before."""
+def continued(when: When, first: int, passed: int) -> When:
+    """The moments behind the instant `passed`, with numbers from `first` on.
+
+    A count ends with the same number as if the rule had held from the beginning.
+    """
     match when:
         case Once() | Local():
             return when
         case Every():
-            return msgspec.structs.replace(when, offset=when.offset - (first - 1))
+            before = last_index_at_or_before(msgspec.structs.replace(when, count=None), passed)
+            return msgspec.structs.replace(when, offset=when.offset + before - (first - 1))
         case Rule() | Cron():
-            return msgspec.structs.replace(when, shift=when.shift + first - 1, given=when.given + first - 1)
+            since = max(when.since, passed + 1)
+            given, shift = when.given + first - 1, when.shift + first - 1
+            return msgspec.structs.replace(when, since=since, shift=shift, given=given)
         case _:
             assert_never(when)
 

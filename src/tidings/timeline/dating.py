@@ -4,9 +4,10 @@ import msgspec
 
 from tidings.domain.command import Add, Outcome
 from tidings.domain.recurrence import zones
-from tidings.domain.revising import calendar_of, with_days, zone_of
+from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
 from tidings.domain.schedule import KeptZone
-from tidings.domain.when import is_once, occurrence, renumbered
+from tidings.domain.when import continued as when_continued
+from tidings.domain.when import is_once, occurrence
 from tidings.timeline.terms import Terms
 
 MOVED_MAX = 10_000  # of what was moved so many are remembered
@@ -42,12 +43,14 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
     return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)
 
 
-def continued(add: Add, n: int) -> Add | Outcome:
-    """The schedule with its numbers from n on; or why it is rejected, if its end was reached before."""
+def continued(add: Add, pending: Pending, now: int) -> Add | Outcome:
+    """The schedule with the number that is pending as its first, behind what has passed; or why it is rejected."""
+    n = pending.n
     if is_once(add.when) or n == 1:
         return add
-    when = renumbered(add.when, n)
-    if occurrence(when, n) is None:
+    when = when_continued(add.when, n, passed(pending, now))
+    due = occurrence(when, n)
+    if due is None:
         reason = f"count: {n - 1:,} were given already, and are kept: give more, or begin the count anew"
         return Outcome(add.id or "", "rejected", reason=reason)
-    return msgspec.structs.replace(add, when=when)
+    return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)

@@ -18,7 +18,7 @@ from tidings.domain.command import (
     State,
 )
 from tidings.domain.lateness import Lateness, Policy
-from tidings.domain.revising import calendar_of
+from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, Event
 from tidings.domain.when import Once, is_once
 from tidings.timeline.dating import continued, dated
@@ -92,7 +92,7 @@ class Changes:
         add, number = self._dated(replace.add), 1
         if isinstance(add, Add) and replace.keep_count and not is_once(old.terms.when):
             number = 1 if is_once(add.when) else old.number
-            add = continued(add, number)
+            add = continued(add, Pending(old.terms.when, number, old.due - old.terms.jitter_us), now)
         if isinstance(add, Outcome):
             return add
         self._rows.withdraw(old, fires=True)

@@ -9,7 +9,7 @@ import msgspec
 from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume
 from tidings.domain.destination import is_kafka
 from tidings.domain.lateness import Lateness, Policy, deadline
-from tidings.domain.revising import calendar_of
+from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
 from tidings.timeline.dating import continued, dated, terms_of
@@ -136,9 +136,10 @@ class Changes:
             return self._reuse(add, entry, found) if replace.reuse else self._too_late(found)
         if found.content == add.content:
             return Outcome(add.id, "unchanged", found.due, found.state)
-        n = found.n if replace.keep_count and _recurs(found) and not is_once(add.when) else 1
+        pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
         new = self._dated(add)
-        new = new if isinstance(new, Outcome) else continued(new, n)
+        if isinstance(new, Add) and pending is not None:
+            new = continued(new, pending, self._now)
         if isinstance(new, Outcome):
             return new
         self._tell_first(entry, found)
@@ -146,7 +147,7 @@ class Changes:
         entry.note(self._now, "replaced", due=new.due)
         paused = found.state == "paused"
         row = self._row(new, entry.lane, self._arrive(), found.generation + 1)
-        row.n = n
+        row.n = 1 if pending is None else pending.n
         self._put(new, entry, row, paused=paused)
         return Outcome(add.id, "replaced", new.due, "paused" if paused else None)
 
@@ -243,6 +244,13 @@ class Changes:
 
     def _unknown(self, schedule_id: str) -> Outcome:
         return Outcome(schedule_id, "unknown", remembered_since=max(self._created, self._remembered))
+
+
+def _pending(found: Found) -> Pending | None:
+    """What is pending of a recurring schedule."""
+    if found.terms is None or is_once(found.terms.when):
+        return None
+    return Pending(found.terms.when, found.n, found.due - found.terms.jitter_us)
 
 
 def _recurs(found: Found) -> bool:

@@ -17,7 +17,7 @@ from tidings.domain.command import (
     Resume,
 )
 from tidings.domain.lateness import Lateness, Policy, deadline
-from tidings.domain.revising import calendar_of, zone_of
+from tidings.domain.revising import Pending, calendar_of, zone_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
 from tidings.timeline.dating import continued, dated, terms_of
@@ -145,15 +145,17 @@ class Changes:
             return self._reuse(found, add, now) if replace.reuse else self._too_late(found)
         if found.content == add.content:
             return Outcome(add.id, "unchanged", found.due, found.state)
-        n = found.n if replace.keep_count and _recurs(found) and not is_once(add.when) else 1
+        pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
         new = self._dated(add)
-        new = new if isinstance(new, Outcome) else continued(new, n)
+        if isinstance(new, Add) and pending is not None:
+            new = continued(new, pending, now)
         if isinstance(new, Outcome):
             return new
         single.remove(self._writer, found)
         self._tell_first(found)
         single.note(self._writer, found, now, "replaced", due=new.due)
         paused = found.state == "paused"
+        n = 1 if pending is None else pending.n
         outcome = self._put(new, now, found.generation + 1, n, paused=paused)
         return Outcome(outcome.id, "replaced", outcome.due, "paused" if paused else None)
 
@@ -263,6 +265,13 @@ class Changes:
     def _unknown(self, schedule_id: str, now: int) -> Outcome:
         since = max(self._writer.created, now - self._writer.options.id_retention_us)
         return Outcome(schedule_id, "unknown", remembered_since=since)
+
+
+def _pending(found: Found) -> Pending | None:
+    """What is pending of a recurring schedule."""
+    if found.terms is None or is_once(found.terms.when):
+        return None
+    return Pending(found.terms.when, found.n, found.due - found.terms.jitter_us)
 
 
 def _recurs(found: Found) -> bool:

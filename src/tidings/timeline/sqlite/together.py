@@ -1,5 +1,6 @@
 """Standing schedules that simply go on, a whole batch of them at once: their number and due times pass through Python,
-the rest does not. What ends, is late, has been missed or was computed by older rules of a zone is left to `Recurring`, one by one."""
+the rest does not. What ends, is late or has been missed, or was due by other rules of its zone, is left to `Recurring`,
+one by one."""
 
 from functools import lru_cache
 

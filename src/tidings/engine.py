@@ -78,13 +78,13 @@ class Engine:
         ]
 
     async def _release(self) -> None:
-        """Once this process owns the timeline: apply what changed in the rules of zones since it was last run.
+        """Once this process owns the timeline: apply what changed in calendars and the rules of zones.
 
         Only then release: what was computed by older rules may lie too early by those that hold.
         """
         while await self.owner.owned():
             try:
-                await self.revision.zones()
+                await self.revision.catch_up()
                 break
             except (NotOwner, StoreError):
                 await self.owner.pause(RETRY_S)
@@ -167,10 +167,10 @@ class Engine:
         name = calendar_of(when)
         if name is None:
             return when
-        for calendar in await self.store.calendars(tenant):
-            if calendar.name == name:
-                return with_days(when, calendar.days)
-        raise Invalid("calendar", f"there is no calendar {name!r}: put it there first, or leave it out")
+        calendar = await self.store.calendar(tenant, name)
+        if calendar is None:
+            raise Invalid("calendar", f"there is no calendar {name!r}: put it there first, or leave it out")
+        return with_days(when, calendar.days)
 
     # Reads
 

@@ -127,14 +127,35 @@ class Timeline(Protocol):
         ...
 
 
-Revise = Callable[[str, Pending, str | None], Pending | None]
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """A standing schedule as a revision sees it: the digest of its zone's rules, the days of its calendar as it is now.
+
+    `days` is None where it keeps to no calendar, and empty where that was dropped.
+    """
+
+    tenant: str
+    pending: Pending
+    rules: str | None
+    days: tuple[int, ...] | None
 
 
-class Revised(msgspec.Struct, frozen=True, gc=False):
+Revise = Callable[[Seen], Pending | None]
+
+
+class Slice(msgspec.Struct, frozen=True, gc=False):
     """What one slice of a revision did. `cursor` is where to go on, None if that was all."""
 
     moved: Sequence[Moved]
     cursor: str | None
+
+
+class CalendarChange(msgspec.Struct, frozen=True, gc=False):
+    """A calendar that was put or dropped while what is pending by it has yet to follow. A later change has a later
+    turn."""
+
+    tenant: str
+    name: str
+    turn: int
 
 
 class Standing(Protocol):
@@ -144,27 +165,46 @@ class Standing(Protocol):
         """A tenant's calendars by name."""
         ...
 
-    async def put_calendar(self, tenant: str, calendar: Calendar) -> None:
-        """Put it in the place of the one of its name; what is taken from then on keeps to it."""
+    async def calendar(self, tenant: str, name: str) -> Calendar | None:
+        """One of them."""
         ...
 
-    async def drop_calendar(self, tenant: str, name: str) -> bool:
-        """Nothing new can name it; False if there is none."""
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        """Put it in the place of the one of its name; what is taken from then on keeps to it.
+
+        `Invalid` if it is new and the tenant has too many.
+        """
+        ...
+
+    async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
+        """Nothing new can name it; None if there is none."""
+        ...
+
+    async def unsettled(self) -> list[CalendarChange]:
+        """Changes of calendars of all tenants that were not settled."""
+        ...
+
+    async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
+        """What is pending has followed these, unless there was a later change of the same calendar."""
         ...
 
     async def zones(self) -> list[KeptZone]:
-        """The rules of zones by which something pending was computed."""
+        """The rules of zones by which something pending was computed; several of a zone whose rules have changed."""
         ...
 
-    async def keep_zone(self, zone: KeptZone) -> None:
-        """Everything in this zone is computed by these rules now."""
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:
+        """Something is about to be computed by these rules."""
         ...
 
-    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:
+        """Nothing that this process takes follows these rules; where others do, they are kept for a while."""
+        ...
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         """Some schedules from a cursor on, in one transaction: what `revise` answers takes the place of what it was.
 
-        It is given the tenant, the pending occurrence and the version of tzdata; None leaves a schedule as it is.
-        What moves is written down in its history and can be read by `moved`.
+        Calendars cannot change meanwhile. None leaves a schedule as it is. What moves is written down in its history
+        and can be read by `moved`.
         """
         ...
 

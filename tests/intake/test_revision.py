@@ -1,19 +1,25 @@
 """A changed calendar, and changed rules of a zone, move what is pending by them, on every store."""
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.contract.conftest import open_store, store  # noqa: F401
 from tests.contract.making import ACME, DAY, HOUR, NOW, answer, drain, found, next_due, numbers, records
 from tests.contract.test_rules import scheduled
 from tidings.domain.command import Pause, Resume
+from tidings.domain.errors import Invalid
 from tidings.domain.facts import Fact, Revised
 from tidings.domain.recurrence import compiling, zones
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
-from tidings.domain.when import When, occurrence
+from tidings.domain.revising import Pending, by_calendar
+from tidings.domain.schedule import Calendar, KeptZone
+from tidings.domain.when import Rule, When, occurrence
 from tidings.intake.revision import Report, Revision
-from tidings.ports import Store
+from tidings.ports import Slice, Store
 from tidings.testing import SimulatedClock
 
 TODAY = NOW // DAY
@@ -133,6 +139,137 @@ async def test_many_are_walked_over_in_slices(store: Store, monkeypatch: pytest.
     assert len(await store.moved(ACME, 100)) == 10
 
 
+class Dying:
+    """A store whose process ends with the second slice."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self._slices = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def revise(self, *arguments: Any) -> Slice:
+        self._slices += 1
+        if self._slices == 2:
+            raise asyncio.CancelledError
+        return await self._inner.revise(*arguments)
+
+
+async def half_done(store: Store, days: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> Revision:  # noqa: F811
+    """Six schedules, and a revision that will change two of them before it ends."""
+    monkeypatch.setattr("tidings.intake.revision.SLICE_ROWS", 2)
+    await revision(store).put_calendar(ACME, "off", days)
+    for number in range(6):
+        await answer(store, scheduled(daily(calendar="off"), f"s{number}"))
+    await drain(store, NOW)
+    return Revision(cast(Store, Dying(store)), SimulatedClock(NOW), Told(), lambda: None)
+
+
+async def dues(store: Store) -> list[int]:  # noqa: F811
+    return [((await found(store, f"s{number}")).due - NOW) // DAY for number in range(6)]
+
+
+async def test_a_change_that_was_cut_off_is_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    dying = await half_done(store, (), monkeypatch)
+    with pytest.raises(asyncio.CancelledError):
+        await dying.put_calendar(ACME, "off", (TODAY + 1,))
+    assert await dues(store) == [2, 2, 1, 1, 1, 1]
+    assert [change.name for change in await store.unsettled()] == ["off"]
+    await revision(store).catch_up()
+    assert await dues(store) == [2] * 6
+    assert await store.unsettled() == []
+
+
+async def test_the_same_again_finishes_it_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    dying = await half_done(store, (), monkeypatch)
+    with pytest.raises(asyncio.CancelledError):
+        await dying.put_calendar(ACME, "off", (TODAY + 1,))
+    assert await revision(store).put_calendar(ACME, "off", (TODAY + 1,)) == Report(4)
+    assert await store.unsettled() == []
+
+
+async def test_a_drop_that_was_cut_off_is_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    dying = await half_done(store, (TODAY + 1,), monkeypatch)
+    with pytest.raises(asyncio.CancelledError):
+        await dying.drop_calendar(ACME, "off")
+    assert await store.calendars(ACME) == []
+    assert await store.calendar(ACME, "off") is None
+    assert (await answer(store, scheduled(daily(calendar="off"), "late"))).outcome == "rejected"
+    await revision(store).catch_up()
+    assert await dues(store) == [1] * 6
+    assert await store.unsettled() == []
+
+
+async def test_of_two_changes_the_later_one_counts(store: Store) -> None:  # noqa: F811
+    """The first is still on its way when the second is put, and does not undo it."""
+    await revision(store).put_calendar(ACME, "off", ())
+    await answer(store, scheduled(daily(calendar="off")))
+    await drain(store, NOW)
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(Dying):
+        async def revise(self, *arguments: Any) -> Slice:
+            asked.set()
+            await go.wait()
+            return await store.revise(*arguments)
+
+    slow = Revision(cast(Store, Slow(store)), SimulatedClock(NOW), Told(), lambda: None)
+    first = asyncio.create_task(slow.put_calendar(ACME, "off", (TODAY + 1,)))
+    await asked.wait()
+    change = await store.put_calendar(ACME, Calendar("off", (TODAY + 2,), NOW))
+    go.set()
+    await first
+    assert await store.unsettled() == [change]
+    await revision(store).catch_up()
+    schedule = await found(store, "one")
+    assert isinstance(schedule.when, Rule)
+    assert (schedule.due, schedule.when.excluded) == (NOW + DAY, (TODAY + 2,))
+
+
+async def test_one_that_cannot_be_computed_stops_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    await revision(store).put_calendar(ACME, "off", ())
+    bad = read_rule("FREQ=DAILY;COUNT=9", NOW, Terms("2026-11-20T09:00", calendar="off"))
+    for name in "abc":
+        await answer(store, scheduled(bad if name == "b" else daily(calendar="off"), name))
+    await drain(store, NOW)
+
+    def failing(pending: Pending, days: tuple[int, ...], now: int) -> Pending:
+        if isinstance(pending.when, Rule) and "COUNT" in pending.when.rrule:
+            raise Invalid("calendar", "too much")
+        return by_calendar(pending, days, now)
+
+    monkeypatch.setattr("tidings.intake.revision.by_calendar", failing)
+    assert await revision(store).put_calendar(ACME, "off", (TODAY + 1,)) == Report(2)
+    assert [((await found(store, name)).due - NOW) // DAY for name in "abc"] == [2, 1, 2]
+
+
+async def test_a_tenant_has_an_end_of_calendars(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr("tidings.timeline.dating.CALENDARS_MAX", 2)
+    put = [revision(store).put_calendar(ACME, f"c{number}", ()) for number in range(5)]
+    done = await asyncio.gather(*put, return_exceptions=True)
+    assert sorted(type(one).__name__ for one in done) == ["Invalid"] * 3 + ["Report"] * 2
+    kept = await store.calendars(ACME)
+    assert len(kept) == 2
+    await revision(store).put_calendar(ACME, kept[0].name, (TODAY,))
+    await revision(store).put_calendar("other", "c0", ())
+    await revision(store).drop_calendar(ACME, kept[0].name)
+    await revision(store).put_calendar(ACME, "new", ())
+
+
+async def test_each_tenant_has_its_own_report_of_what_moved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr("tidings.timeline.dating.MOVED_MAX", 2)
+    for tenant in (ACME, "other"):
+        await revision(store).put_calendar(tenant, "off", ())
+        for name in "abc":
+            await answer(store, msgspec.structs.replace(scheduled(daily(calendar="off"), name), tenant=tenant))
+    for tenant in (ACME, "other"):
+        assert (await revision(store, now=NOW - 1).put_calendar(tenant, "off", (TODAY,))).moved == 3
+    for tenant in (ACME, "other"):
+        assert {moved.tenant for moved in await store.moved(tenant, 10)} == {tenant}
+        assert len(await store.moved(tenant, 10)) == 2
+
+
 # Zones
 
 
@@ -153,7 +290,7 @@ def say(old: pytest.MonkeyPatch, other: str) -> None:
 
 
 def forget() -> None:
-    for cached in (zones.zone_named, compiling.compiled, compiling._rule_zoned, compiling._cron_zoned):
+    for cached in (zones.zone_named, zones.rules_of, compiling.compiled, compiling._rule_zoned, compiling._cron_zoned):
         cached.cache_clear()
 
 
@@ -194,7 +331,7 @@ async def test_a_change_of_tzdata_moves_what_is_pending(
 async def test_nothing_is_told_where_nothing_changed(store: Store) -> None:  # noqa: F811
     told = Told()
     await answer(store, scheduled(daily(**BERLIN)))
-    assert await revision(store, told).zones() == Report(0)
+    await revision(store, told).catch_up()
     assert [zone.name for zone in await store.zones()] == ["Europe/Berlin"]
     assert told.facts == []
 
@@ -272,3 +409,52 @@ async def test_what_was_excluded_stays_so_while_another_is_overdue(store: Store)
     await answer(store, Resume(ACME, "one"), now=later)
     await drain(store, later)
     assert [record.due for record in await records(store)] == [NOW, NOW + 4 * DAY]
+
+
+async def test_what_another_node_took_by_older_rules_is_repaired(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+) -> None:
+    """A fleet in which one node has the new rules already, and another does not."""
+    with pytest.MonkeyPatch.context() as new:
+        new.setattr(zones, "content_of", CONTENT)
+        new.setattr(zones, "VERSION", "2001a")
+        forget()
+        await answer(store, scheduled(daily(**BERLIN), "a"))
+        await revision(store).zones()
+    forget()
+    await answer(store, scheduled(daily(**BERLIN), "b"))
+    assert (await found(store, "b")).due == NOW
+    renew(zones_of_old)
+    assert await revision(store).zones() == Report(1, ("Europe/Berlin",))
+    assert [(await found(store, name)).due for name in "ab"] == [NOW - HOUR, NOW - HOUR]
+
+
+async def test_other_rules_under_the_same_version_are_told(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+) -> None:
+    await answer(store, scheduled(daily(**BERLIN)))
+    zones_of_old.setattr(zones, "content_of", CONTENT)
+    forget()
+    await revision(store).catch_up()
+    assert (await found(store, "one")).due == NOW - HOUR
+
+
+async def test_rules_that_nobody_knows_any_more_are_left_all_the_same(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+) -> None:
+    say(zones_of_old, "Asia/Dubai")
+    before = NOW - 12 * HOUR
+    await answer(store, scheduled(daily(**BERLIN)), now=before)
+    zones._past.clear()
+    zones_of_old.setattr(store, "zones", _no_zones)
+    say(zones_of_old, "Europe/Berlin")
+    await revision(store, now=before).zones()
+    schedule = await found(store, "one", before)
+    assert (schedule.due, schedule.occurrence) == (NOW - HOUR, 1)
+
+
+async def _no_zones() -> list[KeptZone]:
+    return []

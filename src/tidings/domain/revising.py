@@ -54,12 +54,17 @@ def by_calendar(pending: Pending, days: tuple[int, ...], now: int) -> Pending:
     return _renumbered(new, pending.n, passed(pending, now) // SECOND_US, given=False)
 
 
-def by_zone(pending: Pending, before: str) -> Pending:
-    """After a change of its zone's rules; `before` is the alias of the zone as it was."""
+def by_zone(pending: Pending, before: str | None, now: int) -> Pending:
+    """After a change of its zone's rules; `before` is the alias of the zone as it was.
+
+    Where that is not known any more (None), what has passed counts as an instant, not as a wall time.
+    """
     when = pending.when
     if isinstance(when, Local):
         return _local(when, pending.n)
     assert isinstance(when, Rule | Cron), "only wall times have a zone"
+    if before is None:
+        return _renumbered(when, pending.n, passed(pending, now) // SECOND_US, given=True)
     handled = _handled(msgspec.structs.replace(when, zone=before), pending.n)
     if handled is not None and not _exact(when):
         handled = _moved(zone_named(before), zone_named(when.zone), handled)

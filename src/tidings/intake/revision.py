@@ -1,22 +1,24 @@
 """Revision: when a calendar or the rules of a zone change, what is pending by them is computed again."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidings.clock import Clock
-from tidings.domain.errors import Invalid
 from tidings.domain.facts import Listener, Revised
 from tidings.domain.recurrence import zones
+from tidings.domain.recurrence.parts import Cron, Rule
 from tidings.domain.revising import Pending, by_calendar, by_zone, calendar_of, zone_of
 from tidings.domain.schedule import Calendar, KeptZone
-from tidings.ports import Revise, Standing
+from tidings.ports import CalendarChange, Revise, Seen, Standing
 
 SLICE_ROWS = 500
-CALENDARS_MAX = 1_000
+
+logger = logging.getLogger("tidings.revision")
 
 
 class Report(NamedTuple):
-    """What a revision did: how many occurrences moved, and the zones whose rules changed."""
+    """What a revision did: how many occurrences moved, and the zones in which something followed older rules."""
 
     moved: int
     zones: tuple[str, ...] = ()
@@ -33,43 +35,82 @@ class Revision:
 
     async def put_calendar(self, tenant: str, name: str, days: tuple[int, ...]) -> Report:
         """Keep a calendar, and apply it to what is pending by it."""
-        known = {calendar.name: calendar.days for calendar in await self._store.calendars(tenant)}
-        if name not in known and len(known) >= CALENDARS_MAX:
-            raise Invalid("calendar", f"there are {CALENDARS_MAX:,} already: drop one that is not needed")
-        await self._store.put_calendar(tenant, Calendar(name, days, self._clock.now()))
-        return Report(0) if known.get(name) == days else await self._apply_days(tenant, name, days)
+        change = await self._store.put_calendar(tenant, Calendar(name, days, self._clock.now()))
+        return await self._apply([change])
 
     async def drop_calendar(self, tenant: str, name: str) -> Report | None:
         """Forget a calendar; what is pending by it goes on without. None if there is no such calendar."""
-        if not await self._store.drop_calendar(tenant, name):
-            return None
-        return await self._apply_days(tenant, name, ())
+        change = await self._store.drop_calendar(tenant, name)
+        return None if change is None else await self._apply([change])
+
+    async def catch_up(self) -> None:
+        """Apply what was left half done, and rules of zones that have changed since something was computed by them."""
+        changes = await self._store.unsettled()
+        if changes:
+            await self._apply(changes)
+        if _stale(await self._store.zones()):
+            await self.zones()
 
     async def zones(self) -> Report:
-        """Apply the rules of zones that are not as they were when something pending was computed by them."""
-        changed = [zone for zone in await self._store.zones() if zone.content != zones.content_of(zone.name)]
-        if not changed:
-            return Report(0)
-        versions = ", ".join(sorted({zone.version for zone in changed}))
-        cause = f"tzdata {versions} to {zones.VERSION}"
-        moved = await self._walk(_by_zones(changed), cause)
-        for zone in changed:
-            await self._store.keep_zone(KeptZone(zone.name, zones.VERSION, zones.content_of(zone.name)))
-        return Report(moved, tuple(zone.name for zone in changed))
+        """Compute everything again that does not follow the rules which its zone has now."""
+        kept = await self._store.zones()
+        await self._recall(kept)
+        stale = _stale(kept)
+        versions = ", ".join(sorted({zone.version for zone in stale} - {zones.VERSION}))
+        seen: set[str] = set()
+        moved = await self._walk(self._by_zone(seen), f"tzdata {versions} to {zones.VERSION}" if versions else "tzdata")
+        for zone in stale:
+            await self._store.forget_zone(zone, self._clock.now())
+        return Report(moved, tuple(sorted(seen)))
 
-    async def _apply_days(self, tenant: str, name: str, days: tuple[int, ...]) -> Report:
-        def revise(owner: str, pending: Pending, _tzdata: str | None) -> Pending | None:
-            if owner != tenant or calendar_of(pending.when) != name:
+    async def _recall(self, kept: Sequence[KeptZone]) -> None:
+        """Know the older rules, and keep those that hold before something follows them."""
+        for zone in _stale(kept):
+            zones.recall(zone.name, zone.content)
+            now = KeptZone(zone.name, zones.VERSION, zones.content_of(zone.name))
+            await self._store.keep_zone(now, self._clock.now())
+
+    async def _apply(self, changes: Sequence[CalendarChange]) -> Report:
+        await self._recall(await self._store.zones())
+        cause = f"calendar {changes[0].name}" if len(changes) == 1 else "calendars"
+        moved = await self._walk(self._by_calendar({(change.tenant, change.name) for change in changes}), cause)
+        await self._store.settle_calendars(changes)
+        return Report(moved)
+
+    def _by_calendar(self, changed: set[tuple[str, str]]) -> Revise:
+        def revise(seen: Seen) -> Pending | None:
+            when = seen.pending.when
+            if (seen.tenant, calendar_of(when)) not in changed or seen.days is None:
                 return None
-            return by_calendar(pending, days, self._clock.now())
+            pending = self._by_rules(seen) or seen.pending
+            assert isinstance(when, Rule | Cron), "only rules and expressions keep to a calendar"
+            if pending.due is not None and when.excluded != seen.days:
+                pending = by_calendar(pending, seen.days, self._clock.now())
+            return None if pending is seen.pending else pending
 
-        return Report(await self._walk(revise, f"calendar {name}"))
+        return revise
+
+    def _by_zone(self, found: set[str]) -> Revise:
+        def revise(seen: Seen) -> Pending | None:
+            pending = self._by_rules(seen)
+            if pending is not None:
+                found.add(zone_of(pending.when) or "")
+            return pending
+
+        return revise
+
+    def _by_rules(self, seen: Seen) -> Pending | None:
+        """By the rules that the zone has now; None if it follows them."""
+        zone = zone_of(seen.pending.when)
+        if zone is None or seen.rules is None or seen.rules == zones.rules_of(zone):
+            return None
+        return by_zone(seen.pending, zones.recalled(zone, seen.rules), self._clock.now())
 
     async def _walk(self, revise: Revise, cause: str) -> int:
         cursor: str | None = None
         moved = 0
         while True:
-            some = await self._store.revise(cursor, SLICE_ROWS, revise, cause, self._clock.now())
+            some = await self._store.revise(cursor, SLICE_ROWS, _one_by_one(revise), cause, self._clock.now())
             moved += len(some.moved)
             self._wake()
             cursor = some.cursor
@@ -79,13 +120,18 @@ class Revision:
         return moved
 
 
-def _by_zones(changed: list[KeptZone]) -> Revise:
-    aliases = {zone.name: zones.recall(zone.name, zone.content) for zone in changed}
+def _stale(kept: Sequence[KeptZone]) -> list[KeptZone]:
+    return [zone for zone in kept if zone.content != zones.content_of(zone.name)]
 
-    def revise(_tenant: str, pending: Pending, tzdata: str | None) -> Pending | None:
-        zone = zone_of(pending.when)
-        if zone not in aliases or tzdata == zones.VERSION:
+
+def _one_by_one(revise: Revise) -> Revise:
+    """A schedule that cannot be computed stays as it is, and keeps no other from following."""
+
+    def safely(seen: Seen) -> Pending | None:
+        try:
+            return revise(seen)
+        except Exception:
+            logger.exception("a schedule of %s cannot be revised and stays as it is: %r", seen.tenant, seen.pending)
             return None
-        return by_zone(pending, aliases[zone])
 
-    return revise
+    return safely

@@ -3,30 +3,42 @@
 import msgspec
 
 from tidings.domain.command import Add, Outcome
+from tidings.domain.errors import Invalid
 from tidings.domain.recurrence import zones
 from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
 from tidings.domain.schedule import KeptZone
+from tidings.domain.when import When, is_once, occurrence
 from tidings.domain.when import continued as when_continued
-from tidings.domain.when import is_once, occurrence
 from tidings.timeline.terms import Terms
 
-MOVED_MAX = 10_000  # of what was moved so many are remembered
+MOVED_MAX = 10_000  # of what was moved so many are remembered, for each tenant
+CALENDARS_MAX = 1_000
+
+encode_days = msgspec.msgpack.Encoder().encode
+decode_days = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
 
 def terms_of(add: Add) -> Terms:
     """The terms of a standing schedule, computed by the zones' rules as they are now."""
-    tzdata = None if zone_of(add.when) is None else zones.VERSION
-    return Terms(add.when, add.lateness, add.jitter_us, tzdata)
+    return stamped(Terms(add.when, add.lateness, add.jitter_us), add.when)
+
+
+def stamped(terms: Terms, when: When) -> Terms:
+    """The terms with a rule that was computed by the zones' rules as they are now."""
+    zone = zone_of(when)
+    if zone is None:
+        return msgspec.structs.replace(terms, when=when)
+    return msgspec.structs.replace(terms, when=when, tzdata=zones.VERSION, rules=zones.rules_of(zone))
+
+
+def too_many() -> Invalid:
+    """A tenant has an end of calendars."""
+    return Invalid("calendar", f"there are {CALENDARS_MAX:,} already: drop one that is not needed")
 
 
 def kept_zone(name: str) -> KeptZone:
     """A zone's rules as they are now, to be kept for the day on which they change."""
     return KeptZone(name, zones.VERSION, zones.content_of(name))
-
-
-def is_current(zone: KeptZone) -> bool:
-    """Whether these are the rules that the zone has now."""
-    return zone.content == zones.content_of(zone.name)
 
 
 def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:

@@ -9,13 +9,15 @@ from tidings.domain.when import When, occurrence
 class Terms(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """When a standing schedule falls due, and how late it may be.
 
-    `tzdata` is the version of the zones' rules by which its pending occurrence was computed, None where it has no zone.
+    `tzdata` is the version of the zones' rules by which its pending occurrence was computed, `rules` the digest of its
+    zone's own; None where it has no zone.
     """
 
     when: When
     lateness: Lateness
     jitter_us: int
     tzdata: str | None = None
+    rules: str | None = None
     pardon: Pardon | None = None
 
     def decide(self, n: int, now: int) -> Decision:

@@ -124,11 +124,19 @@ def check_zone(name: str) -> None:
 _past: dict[str, bytes] = {}
 
 
-def recall(name: str, content: bytes) -> str:
-    """An alias for a zone as it was, so that what was computed by older rules can be computed again."""
-    alias = f"{name}@{digest_of(content)}"
-    _past[alias] = content
-    return alias
+def recall(name: str, content: bytes) -> None:
+    """Know a zone as it was, so that what was computed by older rules can be computed again."""
+    _past[_alias(name, digest_of(content))] = content
+
+
+def recalled(name: str, rules: str) -> str | None:
+    """The alias of a zone as it was when its rules had this digest, None if that is not known any more."""
+    alias = _alias(name, rules)
+    return alias if alias in _past else None
+
+
+def _alias(name: str, rules: str) -> str:
+    return f"{name}@{rules}"
 
 
 @lru_cache(maxsize=1)
@@ -140,6 +148,12 @@ def names() -> frozenset[str]:
 def digest_of(content: bytes) -> str:
     """A short digest of all that is known about a zone: it changes when the zone's rules do, and only then."""
     return blake2b(content, digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=1_024)
+def rules_of(name: str) -> str:
+    """The digest of a zone as it is now: what is computed by its rules is stamped with it."""
+    return digest_of(content_of(name))
 
 
 def content_of(name: str) -> bytes:

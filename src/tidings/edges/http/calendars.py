@@ -42,10 +42,10 @@ class Calendars:
         """One with its dates."""
         query_of(call.scope)
         name = call.text("name")
-        for calendar in await self._engine.store.calendars(call.caller.tenant):
-            if calendar.name == name:
-                return json_answer(calendar_document(calendar))
-        raise _unknown(name)
+        calendar = await self._engine.store.calendar(call.caller.tenant, name)
+        if calendar is None:
+            raise _unknown(name)
+        return json_answer(calendar_document(calendar))
 
     async def put(self, call: Call) -> Reply:
         """Keep it, and apply it to what is pending by it."""

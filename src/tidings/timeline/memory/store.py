@@ -22,7 +22,7 @@ from tidings.domain.schedule import (
     Schedule,
     Topic,
 )
-from tidings.ports import ApiKey, Count, Part, Receipt, Release, Revise, Revised, Taken
+from tidings.ports import ApiKey, CalendarChange, Count, Part, Receipt, Release, Revise, Slice, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.memory.changes import Changes
 from tidings.timeline.memory.dates import Dates
@@ -136,29 +136,45 @@ class MemoryStore(Alone):
         """A tenant's calendars by name."""
         return self._dates.of_tenant(tenant)
 
-    async def put_calendar(self, tenant: str, calendar: Calendar) -> None:
-        """Put it in the place of the one of its name."""
-        self._dates.calendars[tenant, calendar.name] = calendar
+    async def calendar(self, tenant: str, name: str) -> Calendar | None:
+        """One of them."""
+        return self._dates.calendar(tenant, name)
 
-    async def drop_calendar(self, tenant: str, name: str) -> bool:
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        """Put it in the place of the one of its name."""
+        return self._dates.put(tenant, calendar)
+
+    async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
         """Nothing new can name it."""
-        return self._dates.calendars.pop((tenant, name), None) is not None
+        return self._dates.drop(tenant, name)
+
+    async def unsettled(self) -> list[CalendarChange]:
+        """Changes that what is pending has yet to follow."""
+        return self._dates.unsettled()
+
+    async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
+        """What is pending has followed these."""
+        self._dates.settle(changes)
 
     async def zones(self) -> list[KeptZone]:
         """The rules of zones by which something pending was computed."""
         return list(self._dates.zones.values())
 
-    async def keep_zone(self, zone: KeptZone) -> None:
-        """Everything in this zone is computed by these rules now."""
-        self._dates.zones[zone.name] = zone
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nothing follows others
+        """Something is about to be computed by these rules."""
+        self._dates.keep(zone)
 
-    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nobody else takes schedules
+        """Nothing follows these rules."""
+        self._dates.forget(zone)
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         """Some schedules from a cursor on, in one step."""
         return self._dates.revise(cursor, limit, revise, cause, now)
 
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
         """What was moved lately, the latest first."""
-        return [moved for moved in reversed(self._dates.moved) if moved.tenant == tenant][:limit]
+        return self._dates.moved(tenant, limit)
 
     # Reading
 

@@ -11,12 +11,12 @@ from tidings.domain.command import Add, Command, Outcome, Replace, address
 from tidings.domain.errors import KeyReused
 from tidings.domain.schedule import Moved
 from tidings.domain.when import Once
-from tidings.ports import Part, Receipt, Revise, Revised, Taken
+from tidings.ports import Part, Receipt, Revise, Slice, Taken
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
-from tidings.timeline.postgres.dates import Dates, Revision, result
+from tidings.timeline.postgres.dates import Dates, Revising, result
 from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.pool import Pool, rows
 from tidings.timeline.postgres.rows import Found, key_of, way_of
@@ -60,7 +60,7 @@ class Intake:
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
     ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
-        await self._make_names(commands)
+        await self._make_names(commands, now)
         crash.point("intake.begun")
         if receipt is None and taken is None and are_new(commands):
             outcomes = await self._schedule(commands, now)
@@ -73,9 +73,9 @@ class Intake:
                 continue
         return await self._transact(commands, now, receipt, taken)
 
-    async def _make_names(self, commands: Sequence[Command]) -> None:
+    async def _make_names(self, commands: Sequence[Command], now: int) -> None:
         """New tenants and topics, and zones, are made before, in a transaction of their own."""
-        await self._dates.keep_zones(commands)
+        await self._dates.keep_zones(commands, now)
         names = self._shared.names
         seen: set[tuple[str, str]] = set()
         for command in commands:
@@ -113,7 +113,7 @@ class Intake:
             outcomes = await run.commands(commands)
             if taken is not None:
                 follow = taken.follow(outcomes)
-                await self._make_names(follow)
+                await self._make_names(follow, now)
                 await run.commands(follow)
             await run.save()
             if receipt is not None:
@@ -127,17 +127,26 @@ class Intake:
     async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
         """Apply commands inside a transaction of the caller's, who announces them after its commit."""
         run = Run(self._shared, self._dates, connection, now)
-        await self._make_names(commands)
+        await self._make_names(commands, now)
         await run.commands(commands)
         await run.save()
         return run
 
-    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         """One slice of a revision, in one transaction."""
+        for _ in range(TRIES_MAX):
+            try:
+                return await self._revise(cursor, limit, revise, cause, now)
+            except (Quicker, Contended):
+                continue
+        return await self._revise(cursor, limit, revise, cause, now)
+
+    async def _revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         async with self._pool.transaction() as connection:
             seen = await self._dates.some(connection, cursor, limit)
             run = Run(self._shared, self._dates, connection, now)
-            moved = await run.revise(Revision(revise, cause, now), seen)
+            days = await self._dates.days_now(connection, seen)
+            moved = await run.revise(Revising(revise, days, cause, now), seen)
             await run.save()
         await run.announce()
         return result(moved, seen, limit)
@@ -199,7 +208,7 @@ class Run:
         shared.give_back(arrivals)
         return outcomes
 
-    async def revise(self, revision: Revision, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
+    async def revise(self, revision: Revising, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
         """Change those of some standing schedules that a revision speaks of; answers what moved."""
         tenants = {key: tenant for tenant, found in seen if (key := revision.wanted(tenant, found)) is not None}
         entries = await self.load(tenants.keys())

@@ -14,7 +14,7 @@ from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.fleet import Fleet, LaneState, Node, Report
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Receipt, Revise, Revised, Taken
+from tidings.ports import ApiKey, CalendarChange, Count, Receipt, Revise, Slice, Taken
 from tidings.timeline.carrying import HasMoved, decode_move
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading
@@ -137,19 +137,31 @@ class PostgresStore:
     async def calendars(self, tenant: str) -> list[Calendar]:
         return await self._dates.calendars(tenant)
 
-    async def put_calendar(self, tenant: str, calendar: Calendar) -> None:
-        await self._dates.put(tenant, calendar)
+    async def calendar(self, tenant: str, name: str) -> Calendar | None:
+        return await self._dates.calendar(tenant, name)
 
-    async def drop_calendar(self, tenant: str, name: str) -> bool:
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        return await self._dates.put(tenant, calendar)
+
+    async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
         return await self._dates.drop(tenant, name)
+
+    async def unsettled(self) -> list[CalendarChange]:
+        return await self._dates.unsettled()
+
+    async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
+        await self._dates.settle(changes)
 
     async def zones(self) -> list[KeptZone]:
         return await self._dates.zones()
 
-    async def keep_zone(self, zone: KeptZone) -> None:
-        await self._dates.keep(zone)
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:
+        await self._dates.keep(zone, now)
 
-    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:
+        await self._dates.forget(zone, now)
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         return await self._intake.revise(cursor, limit, revise, cause, now)
 
     async def moved(self, tenant: str, limit: int) -> list[Moved]:

@@ -13,19 +13,8 @@ from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.fleet import Fleet, Report, one_fleet
-from tidings.domain.schedule import (
-    Calendar,
-    Event,
-    KeptZone,
-    Moved,
-    Outgoing,
-    Page,
-    Query,
-    Record,
-    Schedule,
-    Topic,
-)
-from tidings.ports import ApiKey, Count, Receipt, Release, Revise, Revised, Taken
+from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, CalendarChange, Count, Receipt, Release, Revise, Slice, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.carrying import HasMoved
 from tidings.timeline.sqlite import dates, lease, log, lookup, outbox, pages
@@ -178,20 +167,34 @@ class SqliteStore(Alone):
     async def calendars(self, tenant: str) -> list[Calendar]:
         return dates.calendars(self._reader, tenant)
 
-    async def put_calendar(self, tenant: str, calendar: Calendar) -> None:
-        await self._writing.run(self._dates.put, tenant, calendar)
+    @_translated
+    async def calendar(self, tenant: str, name: str) -> Calendar | None:
+        return dates.calendar(self._reader, tenant, name)
 
-    async def drop_calendar(self, tenant: str, name: str) -> bool:
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        return await self._writing.run(self._dates.put, tenant, calendar)
+
+    async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
         return await self._writing.run(self._dates.drop, tenant, name)
+
+    @_translated
+    async def unsettled(self) -> list[CalendarChange]:
+        return dates.unsettled(self._reader)
+
+    async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
+        await self._writing.run(self._dates.settle, changes)
 
     @_translated
     async def zones(self) -> list[KeptZone]:
         return dates.kept_zones(self._reader)
 
-    async def keep_zone(self, zone: KeptZone) -> None:
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nothing follows others
         await self._writing.run(self._dates.keep, zone)
 
-    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Revised:
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nobody else takes schedules
+        await self._writing.run(self._dates.forget, zone)
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         return await self._writing.run(self._dates.revise, cursor, limit, revise, cause, now)
 
     @_translated

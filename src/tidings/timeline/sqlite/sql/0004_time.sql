@@ -6,14 +6,19 @@ CREATE TABLE calendar (
     name TEXT NOT NULL,
     days BLOB NOT NULL,               -- a list of days since 1970
     changed INTEGER NOT NULL,
+    turn INTEGER NOT NULL,            -- grows with each change
+    settled INTEGER NOT NULL,         -- 1: what is pending follows it
+    dropped INTEGER NOT NULL,         -- 1: gone, and forgotten once what is pending follows that
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
 
 -- The rules of zones by which what is pending was computed, so that a change of them can be told.
 CREATE TABLE zone (
-    name TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    digest TEXT NOT NULL,
     version TEXT NOT NULL,
-    content BLOB NOT NULL
+    content BLOB NOT NULL,
+    PRIMARY KEY (name, digest)
 ) WITHOUT ROWID;
 
 -- Pending occurrences that a new calendar or new rules of a zone moved, the latest ones.

@@ -8,7 +8,7 @@ import msgspec
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.fleet import Fleet, Report
-from tidings.domain.revising import Pending
+from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import (
     Calendar,
     Event,
@@ -127,37 +127,6 @@ class Timeline(Protocol):
         ...
 
 
-class Seen(msgspec.Struct, frozen=True, gc=False):
-    """A standing schedule as a revision sees it: the digest of its zone's rules, the days of its calendar as it is now.
-
-    `days` is None where it keeps to no calendar, and empty where that was dropped.
-    """
-
-    tenant: str
-    pending: Pending
-    rules: str | None
-    days: tuple[int, ...] | None
-
-
-Revise = Callable[[Seen], Pending | None]
-
-
-class Slice(msgspec.Struct, frozen=True, gc=False):
-    """What one slice of a revision did. `cursor` is where to go on, None if that was all."""
-
-    moved: Sequence[Moved]
-    cursor: str | None
-
-
-class CalendarChange(msgspec.Struct, frozen=True, gc=False):
-    """A calendar that was put or dropped while what is pending by it has yet to follow. A later change has a later
-    turn."""
-
-    tenant: str
-    name: str
-    turn: int
-
-
 class Standing(Protocol):
     """What recurring schedules depend on: calendars, and the rules of zones."""
 
@@ -170,10 +139,7 @@ class Standing(Protocol):
         ...
 
     async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
-        """Put it in the place of the one of its name; what is taken from then on keeps to it.
-
-        `Invalid` if it is new and the tenant has too many.
-        """
+        """Put it in place of the one of its name, for what is taken from then on; `Invalid` if it is one too many."""
         ...
 
     async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:

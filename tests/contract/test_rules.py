@@ -238,6 +238,8 @@ async def test_a_calendar_keeps_days_free(store: Store) -> None:
     await store.put_calendar(ACME, Calendar("off", (tomorrow,), NOW))
     assert await store.calendars(ACME) == [Calendar("off", (tomorrow,), NOW)]
     assert await store.calendars("other") == []
+    assert await store.calendar(ACME, "off") == Calendar("off", (tomorrow,), NOW)
+    assert await store.calendar("other", "off") is None
     rule = read_rule("FREQ=DAILY;COUNT=3", NOW, Terms("2026-11-20T09:00", calendar="off"))
     await answer(store, scheduled(rule, policy="fire_all"))
     await drain(store, NOW + 9 * DAY)

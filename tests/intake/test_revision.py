@@ -15,11 +15,11 @@ from tidings.domain.errors import Invalid
 from tidings.domain.facts import Fact, Revised
 from tidings.domain.recurrence import compiling, zones
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
-from tidings.domain.revising import Pending, by_calendar
+from tidings.domain.revising import Pending, Slice, by_calendar
 from tidings.domain.schedule import Calendar, KeptZone
 from tidings.domain.when import Rule, When, occurrence
 from tidings.intake.revision import Report, Revision
-from tidings.ports import Slice, Store
+from tidings.ports import Store
 from tidings.testing import SimulatedClock
 
 TODAY = NOW // DAY

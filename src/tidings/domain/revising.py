@@ -4,6 +4,8 @@ What was handled stays handled: the schedule goes on behind its last occurrence.
 occurrence's id comes again and none is left out; `shift` takes up the difference.
 """
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
 from tidings.domain.recurrence.compiling import compiled
@@ -12,6 +14,7 @@ from tidings.domain.recurrence.parts import DAILY, Cron, Local, Rule
 from tidings.domain.recurrence.resolve import resolved
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.zones import Zone, zone_named
+from tidings.domain.schedule import Moved
 from tidings.domain.when import SECOND_US, When, occurrence
 
 UNCOUNTED = 1 << 60  # more than any rule gives
@@ -23,6 +26,36 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     when: When
     n: int
     due: int | None
+
+
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """A standing schedule as a revision sees it: the digest of its zone's rules, the days of its calendar as it is now.
+
+    `days` is None where it keeps to no calendar, and empty where that was dropped.
+    """
+
+    tenant: str
+    pending: Pending
+    rules: str | None
+    days: tuple[int, ...] | None
+
+
+Revise = Callable[[Seen], Pending | None]
+
+
+class Slice(msgspec.Struct, frozen=True, gc=False):
+    """What one slice of a revision did. `cursor` is where to go on, None if that was all."""
+
+    moved: Sequence[Moved]
+    cursor: str | None
+
+
+class CalendarChange(msgspec.Struct, frozen=True, gc=False):
+    """A calendar was put or dropped, and what is pending by it has yet to follow. A later change has a later turn."""
+
+    tenant: str
+    name: str
+    turn: int
 
 
 def calendar_of(when: When) -> str | None:

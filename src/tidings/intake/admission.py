@@ -19,7 +19,7 @@ from tidings.domain.message import Headers, Message, pack
 from tidings.domain.request import Limits, Request
 from tidings.domain.schedule import MADE_ID
 from tidings.domain.when import Once, When, occurrence
-from tidings.intake.timing import field_of, read_at, read_when
+from tidings.intake.timing import field_of, read_at, read_when, since
 
 SECOND_US = 1_000_000
 TOPICS_SEEN_MAX = 10_000
@@ -79,7 +79,7 @@ class Admission:
         else:
             when = read_when(request, now, self.limits)
             asked = due = self._first_due(when)
-            self._check_catch_up(when, lateness, now)
+            self._check_catch_up(when, lateness, since(request, now))
         if not 0 <= asked <= now + self._horizon_us:
             raise self._beyond(when, asked)
         labels = None if plain else self._labels(request.labels)
@@ -149,9 +149,12 @@ class Admission:
             raise Invalid(field_of(when), "has no occurrence: its end lies before its first moment")
         return due
 
-    def _check_catch_up(self, when: When, lateness: Lateness, now: int) -> None:
-        """What has passed already and would still be released, one after the other, has a bound."""
-        overdue = overdue_count(when, now, lateness)
+    def _check_catch_up(self, when: When, lateness: Lateness, sent: int) -> None:
+        """What had passed when it was sent, and would still be released one after the other, has a bound.
+
+        A record that is read late is taken all the same: of very many the latest leave.
+        """
+        overdue = overdue_count(when, sent, lateness)
         if overdue > self.limits.catch_up_max:
             detail = f"{lateness.policy} would release {overdue:,} occurrences that have passed already"
             advice = f"let '{field_of(when)}' start later, give a shorter 'late_max', or use fire_latest"

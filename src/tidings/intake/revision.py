@@ -8,9 +8,9 @@ from tidings.clock import Clock
 from tidings.domain.facts import Listener, Revised
 from tidings.domain.recurrence import zones
 from tidings.domain.recurrence.parts import Cron, Rule
-from tidings.domain.revising import Pending, by_calendar, by_zone, calendar_of, zone_of
+from tidings.domain.revising import CalendarChange, Pending, Revise, Seen, by_calendar, by_zone, calendar_of, zone_of
 from tidings.domain.schedule import Calendar, KeptZone
-from tidings.ports import CalendarChange, Revise, Seen, Standing
+from tidings.ports import Standing
 
 SLICE_ROWS = 500
 

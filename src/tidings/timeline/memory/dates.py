@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.domain.command import Command, Replace
-from tidings.domain.revising import Pending, calendar_of, zone_of
+from tidings.domain.revising import CalendarChange, Pending, Revise, Seen, Slice, calendar_of, zone_of
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved
-from tidings.ports import CalendarChange, Revise, Seen, Slice
 from tidings.timeline import dating
 from tidings.timeline.memory.rows import Row, Rows
 

@@ -10,6 +10,7 @@ from tidings.domain import errors
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, KeyReused
 from tidings.domain.fleet import Fleet, Node, Report, one_fleet, one_node
+from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import (
     Calendar,
     Event,
@@ -22,7 +23,7 @@ from tidings.domain.schedule import (
     Schedule,
     Topic,
 )
-from tidings.ports import ApiKey, CalendarChange, Count, Part, Receipt, Release, Revise, Slice, Taken
+from tidings.ports import ApiKey, Count, Part, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.memory.changes import Changes
 from tidings.timeline.memory.dates import Dates

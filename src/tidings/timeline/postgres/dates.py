@@ -6,10 +6,9 @@ import msgspec
 
 from tidings.domain.command import Add, Command, Replace
 from tidings.domain.recurrence import zones
-from tidings.domain.revising import Pending, calendar_of, zone_of
+from tidings.domain.revising import CalendarChange, Pending, Revise, Seen, Slice, calendar_of, zone_of
 from tidings.domain.schedule import Calendar, KeptZone, Moved
 from tidings.domain.when import DAY_US, When
-from tidings.ports import CalendarChange, Revise, Seen, Slice
 from tidings.timeline import dating
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection

@@ -9,9 +9,10 @@ from tidings import crash
 from tidings.domain import errors
 from tidings.domain.command import Add, Command, Outcome, Replace, address
 from tidings.domain.errors import KeyReused
+from tidings.domain.revising import Revise, Slice
 from tidings.domain.schedule import Moved
 from tidings.domain.when import Once
-from tidings.ports import Part, Receipt, Revise, Slice, Taken
+from tidings.ports import Part, Receipt, Taken
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes

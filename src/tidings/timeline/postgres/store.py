@@ -13,8 +13,19 @@ from tidings.clock import Clock, StoreClock, SystemClock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.fleet import Fleet, LaneState, Node, Report
-from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, CalendarChange, Count, Receipt, Revise, Slice, Taken
+from tidings.domain.revising import CalendarChange, Revise, Slice
+from tidings.domain.schedule import (
+    Calendar,
+    Event,
+    KeptZone,
+    Moved,
+    Page,
+    Query,
+    Record,
+    Schedule,
+    Topic,
+)
+from tidings.ports import ApiKey, Count, Receipt, Taken
 from tidings.timeline.carrying import HasMoved, decode_move
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading

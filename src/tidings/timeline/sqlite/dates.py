@@ -6,9 +6,8 @@ import apsw
 import msgspec
 
 from tidings.domain.recurrence import zones
-from tidings.domain.revising import Pending, calendar_of
+from tidings.domain.revising import CalendarChange, Pending, Revise, Seen, Slice, calendar_of
 from tidings.domain.schedule import Calendar, KeptZone, Moved
-from tidings.ports import CalendarChange, Revise, Seen, Slice
 from tidings.timeline import dating
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.lookup import Found, standing

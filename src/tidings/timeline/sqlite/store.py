@@ -13,8 +13,9 @@ from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.fleet import Fleet, Report, one_fleet
+from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, CalendarChange, Count, Receipt, Release, Revise, Slice, Taken
+from tidings.ports import ApiKey, Count, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.carrying import HasMoved
 from tidings.timeline.sqlite import dates, lease, log, lookup, outbox, pages

@@ -383,6 +383,25 @@ async def test_the_count_does_not_hide_what_was_handled(
     assert (schedule.occurrence, schedule.due) == (4, 1_824_942_600_000_000)  # 2027-10-31T00:30:00Z
 
 
+async def test_what_clocks_now_jump_over_changes_no_number(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+) -> None:
+    """Half past two on the last Sunday of March was there each year, and is skipped by the new rules."""
+    say(zones_of_old, "UTC")
+    monthly = "FREQ=MONTHLY;BYDAY=-1SU;COUNT=9"
+    rule = read_rule(monthly, NOW, Terms("2026-02-22T02:30", zone="Europe/Berlin", gap="skip"))
+    await answer(store, scheduled(rule, policy="fire_all"))
+    await drain(store, NOW - 200 * DAY)  # 2026-05-04
+    assert await numbers(store, "one") == [1, 2, 3]
+    renew(zones_of_old)
+    await revision(store, now=NOW - 200 * DAY).zones()
+    await drain(store, NOW + 99 * DAY)
+    assert await numbers(store, "one") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    kept = await records(store)
+    assert (kept[3].due, kept[-1].final) == (1_780_187_400_000_000, True)  # 2026-05-31T00:30:00Z
+
+
 async def test_of_two_equal_times_the_second_is_not_lost(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,

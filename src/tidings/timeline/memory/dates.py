@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.domain.command import Command, Replace
+from tidings.domain.recurrence import zones
 from tidings.domain.revising import CalendarChange, Pending, Revise, Seen, Slice, calendar_of, zone_of
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved
 from tidings.timeline import dating
@@ -19,7 +20,7 @@ class Dates:
         self._calendars: dict[tuple[str, str], Calendar] = {}
         self._turns: dict[tuple[str, str], int] = {}
         self._unsettled: dict[tuple[str, str], CalendarChange] = {}
-        self.zones: dict[tuple[str, bytes], KeptZone] = {}
+        self.zones: dict[tuple[str, str], KeptZone] = {}
         self._moved: dict[str, list[Moved]] = {}
 
     def of_tenant(self, tenant: str) -> list[Calendar]:
@@ -63,18 +64,18 @@ class Dates:
 
     def keep(self, zone: KeptZone) -> None:
         """Something is about to be computed by these rules."""
-        self.zones.setdefault((zone.name, zone.content), zone)
+        self.zones.setdefault((zone.name, zones.digest_of(zone.content)), zone)
 
     def forget(self, zone: KeptZone) -> None:
         """Nothing follows these rules."""
-        self.zones.pop((zone.name, zone.content), None)
+        self.zones.pop((zone.name, zones.digest_of(zone.content)), None)
 
     def keep_zones(self, commands: Sequence[Command]) -> None:
         """Keep the rules of the zones that are used."""
         for command in commands:
             add = command.add if isinstance(command, Replace) else command
             name = zone_of(getattr(add, "when", None))
-            if name is not None:
+            if name is not None and (name, zones.rules_of(name)) not in self.zones:
                 self.keep(dating.kept_zone(name))
 
     def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:

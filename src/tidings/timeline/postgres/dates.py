@@ -235,7 +235,7 @@ class Revising:
         return Moved(self._now, self._cause, tenant, found.id, found.n, found.due, after)
 
     def _answer(self, tenant: str, found: Found) -> Pending | None:
-        """What becomes of it; one that was replaced meanwhile, by another calendar, is asked about later."""
+        """What becomes of it. One that was given another calendar meanwhile keeps to that as it is: nothing."""
         terms = found.terms
         assert terms is not None, "a standing schedule has its terms"
         name = calendar_of(terms.when)

@@ -148,8 +148,7 @@ def zones_of_old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
 
 
 def forget() -> None:
-    for cached in (zones.zone_named, compiling.compiled, compiling._rule_zoned, compiling._cron_zoned):
-        cached.cache_clear()
+    compiling.forget()
 
 
 def renew(old: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,17 @@
 """Numbers and moments undo each other, ends end exactly, and a long downtime costs arithmetic."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.domain.recurrence.asking import first, rule, seconds, wall
 from tidings.domain.lateness import Lateness, MissedRange, decide
-from tidings.domain.recurrence.compiling import compiled, least_distance_us
+from tidings.domain.recurrence.compiling import compiled, forget, least_distance_us
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Rule
 from tidings.domain.recurrence.steps import METER
 from tidings.domain.when import (
@@ -48,6 +50,7 @@ WHENS: list[When] = [
 
 
 @pytest.mark.parametrize("when", WHENS, ids=str)
+@settings(deadline=None)  # the budget is counted in steps
 @given(some.integers(1, 10**6))
 def test_number_and_moment_undo_each_other(when: When, number: int) -> None:
     at = occurrence(when, number)
@@ -153,3 +156,27 @@ def test_equal_rules_share_what_was_counted() -> None:
     before = METER.taken
     compiled(rule("FREQ=DAILY;BYHOUR=4;BYMINUTE=44", "20210707T030000", "Asia/Tehran")).through(NOW)
     assert METER.taken == before
+
+
+def test_threads_may_ask_at_the_same_time() -> None:
+    """Stores ask from threads of their own, and tables that rules share grow as they are asked."""
+    asked = [
+        rule(f"FREQ=DAILY;BYHOUR={hour};BYMINUTE=0,10,20;INTERVAL={interval}", "20260101T000000", "Europe/Berlin")
+        for hour in range(8)
+        for interval in (1, 2)
+    ]
+    numbers = range(1, 4_000, 397)
+
+    def answers(_: int) -> list[int | None]:
+        return [compiled(one).at(number) for one in asked for number in numbers]
+
+    alone = answers(0)
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(10):
+                forget()
+                assert all(one == alone for one in pool.map(answers, range(4)))
+    finally:
+        sys.setswitchinterval(switching)

@@ -43,6 +43,11 @@ def year_of(day: int) -> int:
     return bisect_right(YEAR_STARTS, day) + FIRST_YEAR - 1
 
 
+def decade_of(day: int) -> int:
+    """The first year of a day's decade, within what rules can cover: starts of one decade share their tables."""
+    return min(max(year_of(day) // 10 * 10, 1970), END_YEAR // 10 * 10)
+
+
 END_SECOND = year_start(END_YEAR + 1) * DAY_S - 1
 
 

@@ -23,7 +23,9 @@ Fields = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class Table(Protocol):
-    """The allowed units of a day by what they leave when divided by the interval."""
+    """The allowed units of a day by what they leave when divided by the interval; `most` on any one day."""
+
+    most: int
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
@@ -45,6 +47,7 @@ class Every:
         self._interval = interval
         self._unit = unit
         self._units = DAY_S // unit
+        self.most = -(-self._units // interval)
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
@@ -70,6 +73,7 @@ class Remainders:
         left = units % interval
         self._kept = min(interval, DAY_S)
         self._counts: Numbers = np.bincount(left, minlength=self._kept + 1).astype(np.int64)  # the last one is 0
+        self.most = int(self._counts.max())
         self._firsts: Numbers = np.concatenate(([0], np.cumsum(self._counts)))
         self._seconds: Numbers = np.sort(left * DAY_S + units) % DAY_S * unit
 

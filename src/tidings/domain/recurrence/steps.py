@@ -4,6 +4,8 @@ Every loop whose length an input could choose takes a step here. No single call 
 construction: rules end with the year 2999, a zone has a few transitions a year, and lists have a most. The tests count.
 """
 
+from threading import RLock
+
 STEPS_MAX = 20_000
 
 
@@ -17,3 +19,6 @@ class Meter:
 
 
 METER = Meter()
+
+GROWING = RLock()
+"""Held while a table that several schedules share grows: stores ask from threads of their own."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tidings.domain.recurrence.calendar import DAY_S, END_SECOND
 from tidings.domain.recurrence.parts import Gap, Overlap
-from tidings.domain.recurrence.steps import METER
+from tidings.domain.recurrence.steps import GROWING, METER
 from tidings.domain.recurrence.walls import Product, Walls
 from tidings.domain.recurrence.zones import Zone
 
@@ -48,6 +48,15 @@ class Zoned:
     def at(self, number: int) -> int | None:
         """The element with this number, from 0."""
         counts = self._counts
+        if counts[-1] <= number:
+            with GROWING:
+                return self._beyond(number)
+        place = bisect_right(counts, number) - 1
+        return self._stretch(place).at(number - counts[place])
+
+    def _beyond(self, number: int) -> int | None:
+        """The element with this number, which lies behind all that was counted before."""
+        counts = self._counts
         while counts[-1] <= number:
             place = len(counts) - 1
             stretch = self._stretch(place)
@@ -76,9 +85,11 @@ class Zoned:
         return False
 
     def _before(self, place: int) -> int:
-        while len(self._counts) <= place:
-            stretch = self._stretch(len(self._counts) - 1)
-            self._counts.append(self._counts[-1] + stretch.through(stretch.stop - 1))
+        if len(self._counts) <= place:
+            with GROWING:
+                while len(self._counts) <= place:
+                    stretch = self._stretch(len(self._counts) - 1)
+                    self._counts.append(self._counts[-1] + stretch.through(stretch.stop - 1))
         return self._counts[place]
 
     def _stretch(self, place: int) -> "Stretch":

@@ -1,5 +1,7 @@
 """From the fields that a person fills in to what is stored; errors that name the field and say what to do."""
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 
@@ -10,6 +12,7 @@ from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Overlap, Rule
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
 from tidings.domain.recurrence.showing import fields_of
+from tidings.domain.recurrence.steps import METER, STEPS_MAX
 
 NOW = wall("20261116T120034") * 1_000_000 + 7
 
@@ -273,7 +276,60 @@ def test_an_end_on_a_day_that_the_zone_skipped_is_the_end_of_the_day_before() ->
 def test_lists_in_the_text_and_beside_it_have_one_limit() -> None:
     dates = [f"20270101T{hour:02}{minute:02}00" for hour in range(6) for minute in range(60)]
     text = f"RRULE:FREQ=DAILY\nRDATE:{','.join(dates)}\nEXDATE:{','.join(dates)}"
-    for more in ({"rdates": ["2027-02-01"] + [f"2028{date[4:]}" for date in dates]}, {"exdates": ["2026-12-01"] * 501}):
-        with pytest.raises(Invalid, match="at most 500"):
-            read_rule(text, NOW, Terms(**more))
+    later = [f"2028{date[4:]}" for date in dates]
+    for more in (Terms(rdates=later), Terms(exdates=later)):
+        with pytest.raises(Invalid, match="has 720 moments with those of the rule's text, at most 500"):
+            read_rule(text, NOW, more)
     assert len(read_rule(text, NOW, Terms(rdates=dates[:140])).added) == 360
+
+
+def ics(*events: str) -> str:
+    body = "".join(f"BEGIN:VEVENT\n{event}\nEND:VEVENT\n" for event in events)
+    return f"BEGIN:VCALENDAR\n{body}END:VCALENDAR\n"
+
+
+def test_calendars_know_what_changes_the_days_of_an_event() -> None:
+    weekly = "UID:w\nDTSTART:20270104\nRRULE:FREQ=WEEKLY;COUNT=4\nEXDATE:20270111\nRDATE:20270105,20270106"
+    assert parse_calendar(ics(weekly)) == days("20270104", "20270105", "20270106", "20270118", "20270125")
+    moved = "UID:w\nRECURRENCE-ID:20270118\nDTSTART:20270119"
+    gone = "UID:w\nRECURRENCE-ID:20270125\nDTSTART:20270125\nSTATUS:CANCELLED"
+    assert parse_calendar(ics(moved, weekly, gone)) == days("20270104", "20270105", "20270106", "20270119")
+    assert parse_calendar(ics("DTSTART:20270104\nSTATUS:CANCELLED")) == ()
+    assert parse_calendar(ics("DTSTART:20270104\nDURATION:P2D")) == days("20270104", "20270105")
+    alarm = "DTSTART:20270104T220000\nDURATION:PT3H\nBEGIN:VALARM\nDURATION:P9D\nEND:VALARM\nSUMMARY:x"
+    assert parse_calendar(ics(alarm)) == days("20270104", "20270105")
+
+
+@pytest.mark.parametrize(
+    ("event", "advice"),
+    [
+        ("DTSTART:20270104\nEXRULE:FREQ=DAILY", "EXRULE"),
+        ("DTSTART:20270104\nRECURRENCE-ID;RANGE=THISANDFUTURE:20270104", "RANGE"),
+        ("DTSTART:20270104\nDURATION:2 days", "write such as P2D"),
+        ("DTSTART:20270104\nRRULE:FREQ=HOURLY", "repeats within a day"),
+        ("DTSTART:20270104\nRRULE:FREQ=DAILY", "more than 10,000 dates"),
+        ("DTSTART:20270104\nRRULE:FREQ=DAILY;COUNT=5001", "names 5,001 days"),
+        ("DTSTART:20200101\nDTEND:20330901\nRRULE:FREQ=DAILY;COUNT=3000", "names 7,991 days"),
+    ],
+)
+def test_calendars_refuse_what_they_do_not_understand(event: str, advice: str) -> None:
+    with pytest.raises(Invalid, match=advice):
+        parse_calendar(ics(event))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ics(*["DTSTART:20200101\nRRULE:FREQ=DAILY;COUNT=5000"] * 100),
+        ics(*["DTSTART:20200101\nDTEND:20261101\nRRULE:FREQ=DAILY;COUNT=2500"] * 3),
+        ics(*["DTSTART:20200101\nRRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"] * 5_000),
+        ics("DTSTART:20200101\nEXDATE:" + ",".join(["20200101"] * 200_000)),
+        "2026-12-25\n" * 180_000,
+    ],
+    ids=["daily", "long", "never", "excepted", "lines"],
+)
+def test_a_whole_calendar_has_one_budget(text: str) -> None:
+    before = METER.taken
+    with suppress(Invalid):
+        assert len(parse_calendar(text)) <= 5_000
+    assert METER.taken - before <= STEPS_MAX

@@ -61,6 +61,7 @@ def days_of(year: int, month: int, day: int) -> int:
     return year_start(year) + month_starts(leap=is_leap(year))[month - 1] + day - 1
 
 
+@lru_cache(maxsize=2_048)
 def kind_of(year: int) -> int:
     """What the masks of a year depend on, as a small number: weekday of January 1 (Monday is 0), leap years."""
     return (year_start(year) + 3) % 7 * 8 + is_leap(year) * 4 + is_leap(year - 1) * 2 + is_leap(year + 1)

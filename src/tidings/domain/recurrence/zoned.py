@@ -71,18 +71,25 @@ class Zoned:
 
     def _exhausted(self, place: int, stretch: "Stretch") -> bool:
         """Whether no wall time follows a stretch. If one does, far away, the stretches before it are known empty."""
-        if self._exact:  # each offset has wall times of its own
-            if place % PATIENCE:
-                return False
-            offsets = set(self._zone.offsets[self._first + place :])
-            return all(following(self._walls(offset), stretch.stop) is None for offset in offsets)
-        wall = following(self._walls(0), stretch.end)
-        if wall is None:
+        if self._exact and place % PATIENCE:
+            return False
+        following_at = self._following(place, stretch)
+        if following_at is None:
             return True
-        last = min(self._zone.segment(min(wall, END_SECOND) - SAFE_S) - self._first, place + SKIPPED_MAX)
+        last = min(self._zone.segment(min(following_at, END_SECOND) - SAFE_S) - self._first, place + SKIPPED_MAX)
         count = self._before(place + 1)
         self._counts += [count] * (last - place - 1)
         return False
+
+    def _following(self, place: int, stretch: "Stretch") -> int | None:
+        """About when the first wall time behind a stretch comes, never too late."""
+        if not self._exact:
+            return following(self._walls(0), stretch.end)
+        found = []  # each offset has wall times of its own
+        for offset in set(self._zone.offsets[self._first + place :]):
+            wall = following(self._walls(offset), stretch.stop + offset)
+            found += [] if wall is None else [wall - offset]
+        return min(found, default=None)
 
     def _before(self, place: int) -> int:
         if len(self._counts) <= place:

@@ -111,8 +111,8 @@ def _forget() -> None:
     """What reading the corpus left in the caches would make the first questions look warm."""
     from tidings.domain.recurrence import compiling, lattice
 
-    for cached in (compiling.compiled, compiling._rule_zoned, compiling._cron_zoned, lattice.remainders):
-        cached.cache_clear()
+    compiling.forget()
+    lattice.remainders.cache_clear()
 
 
 def _moment(random: Random) -> int:

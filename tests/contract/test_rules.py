@@ -255,6 +255,19 @@ async def test_a_calendar_that_is_not_there_is_refused(store: Store) -> None:
     assert await store.find(ACME, "one", NOW) is None
 
 
+async def test_what_a_calendar_makes_impossible_is_rejected_alone(store: Store) -> None:
+    days = range(NOW // DAY, NOW // DAY + 5_000)
+    await store.put_calendar(ACME, Calendar("off", tuple(days), NOW))
+    terms = Terms("2026-11-20T09:00", calendar="off", on_excluded="next_day")
+    often = read_rule("FREQ=HOURLY", NOW, terms)
+    commands = [scheduled(hourly(), "before"), scheduled(often), scheduled(hourly(), "behind")]
+    outcomes = await store.apply(commands, NOW)
+    assert [outcome.outcome for outcome in outcomes] == ["scheduled", "rejected", "scheduled"]
+    assert (outcomes[1].reason or "").startswith("on_excluded: 5,000 excluded days of up to 24 occurrences")
+    assert (await answer(store, Replace(scheduled(often, "before")))).outcome == "rejected"
+    assert (await found(store, "before")).when == hourly()
+
+
 async def test_a_calendar_can_be_dropped(store: Store) -> None:
     await store.put_calendar(ACME, Calendar("off", (1, 2), NOW))
     assert not await store.drop_calendar("other", "off")

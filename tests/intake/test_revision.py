@@ -290,8 +290,9 @@ def say(old: pytest.MonkeyPatch, other: str) -> None:
 
 
 def forget() -> None:
-    for cached in (zones.zone_named, zones.rules_of, compiling.compiled, compiling._rule_zoned, compiling._cron_zoned):
-        cached.cache_clear()
+    zones.zone_named.cache_clear()
+    zones.rules_of.cache_clear()
+    compiling.forget()
 
 
 def renew(old: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from tidings.domain.recurrence.calendar import DAY_US, LAST_INSTANT, SECOND_US
+from tidings.domain.recurrence.calendar import DAY_US, LAST_INSTANT, SECOND_US, is_leap, month_starts, year_start
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.parts import Cron, Local, Rule
 
@@ -39,8 +39,6 @@ __all__ = [
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _MONTH_DAYS_MIN = 28
-_MONTH_STARTS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
-_MONTH_STARTS_LEAP = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335, 366)
 
 
 class Period(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -199,8 +197,5 @@ def _months_us(at: int, months: int) -> int:
 
 def _ordinal(year: int, month: int, day: int) -> int:
     """The proleptic Gregorian day number, month from 0; unlike `date` it knows no first and no last year."""
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    starts = _MONTH_STARTS_LEAP if leap else _MONTH_STARTS
-    before = year - 1
-    days = before * 365 + before // 4 - before // 100 + before // 400 + starts[month]
-    return days + min(day, starts[month + 1] - starts[month])
+    starts = month_starts(leap=is_leap(year))
+    return _EPOCH_ORDINAL - 1 + year_start(year) + starts[month] + min(day, starts[month + 1] - starts[month])

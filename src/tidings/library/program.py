@@ -163,7 +163,8 @@ class Tidings:
         """Keep days on which nothing happens: dates, or the text of an .ics file. Answers how many moved by it."""
         check_name(name, "calendar")
         text = dates if isinstance(dates, str) else "\n".join(str(day) for day in dates)
-        return (await self.engine.revision.put_calendar(self.tenant, name, parse_calendar(text, "dates"))).moved
+        days = await asyncio.to_thread(parse_calendar, text, "dates")  # a long text takes a while
+        return (await self.engine.revision.put_calendar(self.tenant, name, days)).moved
 
     async def drop_calendar(self, name: str) -> bool:
         """Forget a calendar; what is pending by it goes on without. False if there is none."""

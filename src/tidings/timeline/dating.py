@@ -48,7 +48,10 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
         reason = f"calendar: there is no calendar {name!r}: put it there first, or leave it out"
         return Outcome(add.id or "", "rejected", reason=reason)
     when = with_days(add.when, days)
-    due = occurrence(when, 1)
+    try:
+        due = occurrence(when, 1)
+    except Invalid as invalid:  # of this one only: what was sent with it, or comes behind it, is taken
+        return Outcome(add.id or "", "rejected", reason=str(invalid))
     if due is None:
         reason = f"calendar: {name!r} leaves no occurrence: change its days, or the rule"
         return Outcome(add.id or "", "rejected", reason=reason)

@@ -1,16 +1,23 @@
 """Numbers and moments undo each other, ends end exactly, and a long downtime costs arithmetic."""
 
+import gc
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.domain.recurrence.asking import first, rule, seconds, wall
 from tidings.domain.lateness import Lateness, MissedRange, decide
-from tidings.domain.recurrence.compiling import compiled, least_distance_us
+from tidings.domain.recurrence.building import walls_of
+from tidings.domain.recurrence.compiling import compiled, forget, least_distance_us
+from tidings.domain.recurrence.lattice import Lattice
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Rule
+from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.steps import METER
 from tidings.domain.when import (
     SECOND_US,
@@ -48,6 +55,7 @@ WHENS: list[When] = [
 
 
 @pytest.mark.parametrize("when", WHENS, ids=str)
+@settings(deadline=None)  # the budget is counted in steps
 @given(some.integers(1, 10**6))
 def test_number_and_moment_undo_each_other(when: When, number: int) -> None:
     at = occurrence(when, number)
@@ -153,3 +161,57 @@ def test_equal_rules_share_what_was_counted() -> None:
     before = METER.taken
     compiled(rule("FREQ=DAILY;BYHOUR=4;BYMINUTE=44", "20210707T030000", "Asia/Tehran")).through(NOW)
     assert METER.taken == before
+
+
+def test_threads_may_ask_at_the_same_time() -> None:
+    """Stores ask from threads of their own, and tables that rules share grow as they are asked."""
+    asked = [
+        rule(f"FREQ=DAILY;BYHOUR={hour};BYMINUTE=0,10,20;INTERVAL={interval}", "20260101T000000", "Europe/Berlin")
+        for hour in range(8)
+        for interval in (1, 2)
+    ]
+    numbers = range(1, 4_000, 397)
+
+    def answers(_: int) -> list[int | None]:
+        return [compiled(one).at(number) for one in asked for number in numbers]
+
+    alone = answers(0)
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(10):
+                forget()
+                assert all(one == alone for one in pool.map(answers, range(4)))
+    finally:
+        sys.setswitchinterval(switching)
+
+
+def test_a_long_interval_is_looked_at_unit_by_unit() -> None:
+    """Most years of it meet nothing that is allowed, and are not summed day by day."""
+    interval, first_unit = 306_972_213, wall("20260101T000000")
+    text = f"FREQ=SECONDLY;INTERVAL={interval};BYMONTH=4,9;BYHOUR=0,1,2,3,4,5,6,7,8,9,10,11"
+    walls = walls_of(parse_rrule(text), first_unit, 2019)(0)
+    assert isinstance(walls, Lattice)
+    met = (datetime.fromtimestamp(first_unit + n * interval, UTC) for n in range(101))
+    wanted = [int(at.timestamp()) for at in met if at.year < 3000 and at.month in {4, 9} and at.hour < 12]
+    assert [walls.at(n) for n in range(len(wanted) + 1)] == [*wanted, None]
+    assert 0 < sum(bool(sums[-1]) for sums in walls._sums) == len({id(sums) for sums in walls._sums}) - 1
+
+
+def test_equal_calendars_are_kept_once() -> None:
+    """Ten schedules with 5,000 days each keep one table of days, and no copies of them."""
+    days = range(20_600, 30_600, 2)
+    asked = [Rule("FREQ=DAILY", (20_600 * 86_400) + minute * 60, excluded=tuple(days)) for minute in range(10)]
+    encoded = [msgspec.msgpack.encode(one) for one in asked]
+    compiled(asked[0]).at(400)
+    del asked
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for one in encoded:
+            compiled(msgspec.msgpack.decode(one, type=Rule)).at(400)
+        gc.collect()
+        assert (tracemalloc.get_traced_memory()[0] - before) / len(encoded) < 60_000
+    finally:
+        tracemalloc.stop()

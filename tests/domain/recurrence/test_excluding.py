@@ -9,7 +9,8 @@ from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.parts import Gap, Moment, OnExcluded, Overlap, Rule
 from tidings.domain.recurrence.preview import Shown, local_text, preview
-from tidings.domain.recurrence.reading import Terms, read_local, read_rule
+from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
+from tidings.domain.recurrence.steps import METER, STEPS_MAX
 
 DAY = 86_400
 START = wall("20270101T000000")
@@ -71,10 +72,39 @@ def test_a_dense_rule_skips_a_whole_excluded_day() -> None:
     assert moments.at(DAY + 1) == START - 3_600 + 2 * DAY
 
 
-def test_too_many_to_move_are_refused() -> None:
-    with pytest.raises(Invalid, match="use skip") as caught:
-        read_rule("FREQ=MINUTELY", 0, Terms(start="2027-01-01", excluded=[START // DAY + 1], on_excluded="next_day"))
-    assert caught.value.field == "on_excluded"
+@pytest.mark.parametrize("excluded", [(), (START // DAY + 1,)])
+def test_too_many_to_move_are_refused_before_the_calendar_is_known(excluded: tuple[int, ...]) -> None:
+    for text in ("FREQ=MINUTELY", "FREQ=DAILY;BYHOUR=9,10;BYMINUTE=" + ",".join(map(str, range(51)))):
+        with pytest.raises(Invalid, match="use skip") as caught:
+            read_rule(text, 0, Terms(start="2027-01-01", excluded=excluded, on_excluded="next_day", calendar="off"))
+        assert caught.value.field == "on_excluded"
+    with pytest.raises(Invalid, match="use skip"):
+        read_cron("* * * * *", 0, Terms(excluded=excluded, on_excluded="next_day"))
+    read_rule("FREQ=MINUTELY;BYHOUR=9", 0, Terms(start="2027-01-01", excluded=excluded, on_excluded="next_day"))
+
+
+def test_a_long_calendar_moves_little_or_is_refused() -> None:
+    days = range(START // DAY, START // DAY + 10_000, 2)
+    with pytest.raises(Invalid, match="5,000 excluded days of up to 96 occurrences, at most 10,000 can move"):
+        read_cron("*/15 * * * *", START * 1_000_000, Terms(excluded=days, on_excluded="next_day"))
+    late = read_cron("*/15 * * * *", (START + 9_900 * DAY) * 1_000_000, Terms(excluded=days, on_excluded="next_day"))
+    assert compiled(late).at(96) == START + 9_902 * DAY - 900  # of an odd day, with what moved there
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("policy", ["skip", "next_day"])
+def test_what_is_excluded_is_worked_out_as_it_is_reached(policy: OnExcluded, step: int) -> None:
+    days = range(START // DAY + 1, START // DAY + 1 + 5_000 * step, step)
+    text = "FREQ=DAILY;BYHOUR=9,15"
+    compiled(read_rule(text, 0, Terms(start="2027-01-01", excluded=days, on_excluded=policy)))
+    before = METER.taken
+    asked = read_rule(text, 0, Terms(start="2027-01-01T00:00:01", excluded=days, on_excluded=policy))
+    moments = compiled(asked)
+    assert moments.at(1) == START + 9 * 3_600 + 1
+    assert METER.taken - before < 50
+    moments.at(10**9)
+    moments.through(10**11)
+    assert METER.taken - before <= STEPS_MAX
 
 
 def test_excluded_days_are_days_of_the_zone() -> None:

@@ -45,8 +45,42 @@ RULES = some.one_of(
 CRONS = some.lists(some.text("0123456789*/,-?L#W@MONFRI", min_size=1, max_size=12), max_size=8).map(" ".join)
 LINES = ["BEGIN:VCALENDAR", "BEGIN:VEVENT", "END:VEVENT", "DTSTART:20260101", "DTEND;VALUE=DATE:20260105", "x"]
 LINES += ["RRULE:FREQ=YEARLY", "RRULE:FREQ=SECONDLY", "DTSTART:2026", "2026-12-25"]
+LINES += ["EXDATE:20270101", "RDATE:20270102,20270103", "RECURRENCE-ID:20270101", "STATUS:CANCELLED", "UID:a", "UID:b"]
+LINES += ["DURATION:P3D", "RRULE:FREQ=DAILY;COUNT=4000", "RRULE:FREQ=WEEKLY"]
+EVENTS = some.lists(some.lists(some.sampled_from(LINES[3:]), max_size=6).map("\n".join), max_size=60).map(
+    lambda events: "BEGIN:VCALENDAR\n" + "".join(f"BEGIN:VEVENT\n{event}\nEND:VEVENT\n" for event in events)
+)
 DATED = some.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?", fullmatch=True)
+DAYS = some.integers(0, 30_000)
 ZONES = some.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia"])
+
+
+STARTS = some.none() | some.sampled_from(
+    [
+        "1970-01-01T00:00:00Z",
+        "1970-01-01",
+        "1999-12-31T23:59:59",
+        "2026-10-25T02:30:00",
+        "2999-12-31T23:59:59",
+        "9998-01-01",
+    ]
+)
+MOMENTS = some.sampled_from(["1970-01-01", "2011-12-30", "2027-03-28T02:30", "2027-10-31T01:30:00Z", "9998-12-31"])
+OFF = some.one_of(
+    some.lists(some.integers(0, 2_900_000), max_size=20),
+    some.builds(lambda first, step: range(first, first + 5_000 * step, step), DAYS, some.integers(1, 9)),
+)
+TERMS = some.builds(
+    Terms,
+    start=STARTS,
+    zone=ZONES,
+    gap=some.sampled_from(["forward", "skip"]),
+    overlap=some.sampled_from(["first", "second", "both"]),
+    rdates=some.lists(MOMENTS, max_size=4) | some.just(["2027-03-28T02:30"] * 500),
+    exdates=some.lists(MOMENTS, max_size=4),
+    excluded=OFF,
+    on_excluded=some.sampled_from(["skip", "next_day"]),
+)
 
 
 def answer(question: Callable[[], Answer]) -> Answer | str:
@@ -92,6 +126,26 @@ def test_crons(text: str, zone: str) -> None:
         bounded(asked)
 
 
+@settings(max_examples=80, deadline=None)
+@given(likely_rules(), TERMS)
+@example("FREQ=HOURLY;INTERVAL=12", Terms(start="1970-01-01", excluded=range(0, 10_000, 2), on_excluded="next_day"))
+@example("FREQ=SECONDLY;INTERVAL=50000", Terms(zone="Europe/Berlin", excluded=range(21_000, 26_000)))
+def test_rules_with_all_that_stands_beside_them(text: str, terms: Terms) -> None:
+    before = METER.taken
+    asked = answer(lambda: read_rule(text, NOW, terms))
+    assert METER.taken - before <= 2 * STEPS_MAX
+    if isinstance(asked, Rule):
+        bounded(asked)
+
+
+@settings(max_examples=80, deadline=None)
+@given(some.sampled_from(["0 9 * * *", "*/15 * * * *", "0 0 29 2 *", "*/30 9-17 * * MON#2"]), TERMS)
+def test_crons_with_all_that_stands_beside_them(text: str, terms: Terms) -> None:
+    asked = answer(lambda: read_cron(text, NOW, terms))
+    if isinstance(asked, Cron):
+        bounded(asked)
+
+
 @settings(max_examples=200)
 @given(some.text(max_size=80) | DATED)
 def test_local_times(text: str) -> None:
@@ -100,9 +154,11 @@ def test_local_times(text: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(some.text(max_size=300) | some.lists(some.sampled_from(LINES), max_size=12).map("\n".join))
+@given(some.text(max_size=300) | some.lists(some.sampled_from(LINES), max_size=12).map("\n".join) | EVENTS)
 def test_calendars(text: str) -> None:
+    before = METER.taken
     days = answer(lambda: parse_calendar(text))
+    assert METER.taken - before <= STEPS_MAX
     assert isinstance(days, str) or list(days) == sorted(set(days))
 
 

@@ -1,13 +1,18 @@
 """From the fields that a person fills in to what is stored; errors that name the field and say what to do."""
 
+from contextlib import suppress
+
+import msgspec
 import pytest
 
 from tests.domain.recurrence.asking import first, shown, wall
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.calendars import parse_calendar
-from tidings.domain.recurrence.parts import Cron, Local, Moment, Rule
+from tidings.domain.recurrence.compiling import compiled
+from tidings.domain.recurrence.parts import Cron, Local, Moment, Overlap, Rule
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
 from tidings.domain.recurrence.showing import fields_of
+from tidings.domain.recurrence.steps import METER, STEPS_MAX
 
 NOW = wall("20261116T120034") * 1_000_000 + 7
 
@@ -147,7 +152,15 @@ def test_local_one_shots() -> None:
 
 def test_what_is_shown_can_be_sent_again() -> None:
     terms = Terms(
-        "2026-01-05T09:00", "Europe/Berlin", "skip", "both", 9, None, ["2027-01-01T10:00:00Z"], ["2027-01-02"], [20_000]
+        "2026-01-05T09:00",
+        "Europe/Berlin",
+        "skip",
+        "both",
+        9,
+        None,
+        ["2027-01-01T10:00:00Z"],
+        ["2027-01-02"],
+        calendar="off",
     )
     shown_fields = fields_of(read_rule("FREQ=DAILY", NOW, terms))
     assert shown_fields == {
@@ -158,7 +171,7 @@ def test_what_is_shown_can_be_sent_again() -> None:
         "overlap": "both",
         "rdates": ["2027-01-01T10:00:00Z"],
         "exdates": ["2027-01-02"],
-        "excluded": ["2024-10-04"],
+        "calendar": "off",
         "on_excluded": "skip",
     }
     cron = read_cron("0 9 * * *", NOW, Terms(zone="Europe/Berlin", count=3, until="2027-01-01"))
@@ -169,6 +182,18 @@ def test_what_is_shown_can_be_sent_again() -> None:
         "at": "2027-03-28T02:30:00",
         "zone": "Europe/Berlin",
     }
+
+
+@pytest.mark.parametrize("overlap", ["first", "second", "both"])
+@pytest.mark.parametrize(
+    "start", ["2027-10-31T00:30:00Z", "2027-10-31T01:30:00Z", "2027-10-31T02:30", "2027-06-01T09:00"]
+)
+@pytest.mark.parametrize("text", ["FREQ=HOURLY;INTERVAL=5", "FREQ=DAILY"])
+def test_what_is_shown_says_which_of_two_equal_times_is_meant(text: str, start: str, overlap: Overlap) -> None:
+    asked = read_rule(text, 0, Terms(start=start, zone="Europe/Berlin", overlap=overlap))
+    fields = fields_of(asked)
+    again = read_rule(text, 0, Terms(start=str(fields["start"]), zone="Europe/Berlin", overlap=overlap))
+    assert first(again, 3) == first(asked, 3)
 
 
 ICS = """BEGIN:VCALENDAR
@@ -212,3 +237,99 @@ def test_moments_in_lists_are_sorted_and_single() -> None:
         "FREQ=DAILY", NOW, Terms(start="2027-01-01", rdates=["2027-01-05T10:00", "2027-01-03T10:00", "20270105T100000"])
     )
     assert asked.added == (Moment(wall("20270103T100000"), "local"), Moment(wall("20270105T100000"), "local"))
+
+
+EDGES = ["FREQ=DAILY", "FREQ=YEARLY", "FREQ=MONTHLY;BYDAY=MO,TU;BYSETPOS=-1", "FREQ=WEEKLY;BYDAY=MO;BYSETPOS=1"]
+EDGES += ["FREQ=HOURLY;INTERVAL=5;BYHOUR=1,2,3,20", "FREQ=SECONDLY;INTERVAL=7;BYHOUR=3", "FREQ=HOURLY;INTERVAL=7"]
+
+
+@pytest.mark.parametrize("text", EDGES)
+def test_a_start_may_lie_on_either_edge_of_what_rules_cover(text: str) -> None:
+    first_day = read_rule(text, NOW, Terms(start="1970-01-01T00:00:00Z", zone="America/New_York"))
+    assert 0 <= first(first_day, 1)[0] <= 40 * 86_400 or text == "FREQ=YEARLY"
+    last_days = read_rule(text, NOW, Terms(start="2999-11-30T10:00:00", zone="Europe/Berlin"))
+    assert first(last_days, 1)[0] >= wall("29991130T090000")
+    for start in ("3000-01-01", "3500-12-25T10:00:00", "9998-12-25T10:00:00"):
+        with pytest.raises(Invalid, match="with which every rule ends"):
+            read_rule(text, NOW, Terms(start=start, zone="Europe/Berlin"))
+        with pytest.raises(Invalid, match="with which every rule ends"):
+            read_cron("0 9 * * *", NOW, Terms(start=start))
+
+
+def test_nothing_that_is_added_lies_before_the_rule_begins() -> None:
+    past, future = "2020-01-01T00:00:00Z", "2026-11-16T12:00:40Z"
+    asked = read_rule("FREQ=DAILY", NOW, Terms(rdates=[past, future]))
+    assert first(asked, 2) == [wall("20261116T120040"), wall("20261117T120000")]
+    cron = read_cron("0 9 * * *", NOW, Terms(start="2026-11-20", rdates=[past, future]))
+    assert first(cron, 1) == [wall("20261120T090000")]
+
+
+def test_an_end_on_a_day_that_the_zone_skipped_is_the_end_of_the_day_before() -> None:
+    terms = Terms("2011-12-28T09:00:00", "Pacific/Apia")
+    apia = read_rule("FREQ=DAILY;UNTIL=20111230", NOW, terms)
+    cron = read_cron("0 9 * * *", NOW, msgspec.structs.replace(terms, until="2011-12-30"))
+    for asked in (apia, cron):
+        assert compiled(asked).at(2) == wall("20111229T190000")
+        assert compiled(asked).at(3) is None
+
+
+def test_lists_in_the_text_and_beside_it_have_one_limit() -> None:
+    dates = [f"20270101T{hour:02}{minute:02}00" for hour in range(6) for minute in range(60)]
+    text = f"RRULE:FREQ=DAILY\nRDATE:{','.join(dates)}\nEXDATE:{','.join(dates)}"
+    later = [f"2028{date[4:]}" for date in dates]
+    for more in (Terms(rdates=later), Terms(exdates=later)):
+        with pytest.raises(Invalid, match="has 720 moments with those of the rule's text, at most 500"):
+            read_rule(text, NOW, more)
+    assert len(read_rule(text, NOW, Terms(rdates=dates[:140])).added) == 360
+
+
+def ics(*events: str) -> str:
+    body = "".join(f"BEGIN:VEVENT\n{event}\nEND:VEVENT\n" for event in events)
+    return f"BEGIN:VCALENDAR\n{body}END:VCALENDAR\n"
+
+
+def test_calendars_know_what_changes_the_days_of_an_event() -> None:
+    weekly = "UID:w\nDTSTART:20270104\nRRULE:FREQ=WEEKLY;COUNT=4\nEXDATE:20270111\nRDATE:20270105,20270106"
+    assert parse_calendar(ics(weekly)) == days("20270104", "20270105", "20270106", "20270118", "20270125")
+    moved = "UID:w\nRECURRENCE-ID:20270118\nDTSTART:20270119"
+    gone = "UID:w\nRECURRENCE-ID:20270125\nDTSTART:20270125\nSTATUS:CANCELLED"
+    assert parse_calendar(ics(moved, weekly, gone)) == days("20270104", "20270105", "20270106", "20270119")
+    assert parse_calendar(ics("DTSTART:20270104\nSTATUS:CANCELLED")) == ()
+    assert parse_calendar(ics("DTSTART:20270104\nDURATION:P2D")) == days("20270104", "20270105")
+    alarm = "DTSTART:20270104T220000\nDURATION:PT3H\nBEGIN:VALARM\nDURATION:P9D\nEND:VALARM\nSUMMARY:x"
+    assert parse_calendar(ics(alarm)) == days("20270104", "20270105")
+
+
+@pytest.mark.parametrize(
+    ("event", "advice"),
+    [
+        ("DTSTART:20270104\nEXRULE:FREQ=DAILY", "EXRULE"),
+        ("DTSTART:20270104\nRECURRENCE-ID;RANGE=THISANDFUTURE:20270104", "RANGE"),
+        ("DTSTART:20270104\nDURATION:2 days", "write such as P2D"),
+        ("DTSTART:20270104\nRRULE:FREQ=HOURLY", "repeats within a day"),
+        ("DTSTART:20270104\nRRULE:FREQ=DAILY", "more than 10,000 dates"),
+        ("DTSTART:20270104\nRRULE:FREQ=DAILY;COUNT=5001", "names 5,001 days"),
+        ("DTSTART:20200101\nDTEND:20330901\nRRULE:FREQ=DAILY;COUNT=3000", "names 7,991 days"),
+    ],
+)
+def test_calendars_refuse_what_they_do_not_understand(event: str, advice: str) -> None:
+    with pytest.raises(Invalid, match=advice):
+        parse_calendar(ics(event))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ics(*["DTSTART:20200101\nRRULE:FREQ=DAILY;COUNT=5000"] * 100),
+        ics(*["DTSTART:20200101\nDTEND:20261101\nRRULE:FREQ=DAILY;COUNT=2500"] * 3),
+        ics(*["DTSTART:20200101\nRRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"] * 5_000),
+        ics("DTSTART:20200101\nEXDATE:" + ",".join(["20200101"] * 200_000)),
+        "2026-12-25\n" * 180_000,
+    ],
+    ids=["daily", "long", "never", "excepted", "lines"],
+)
+def test_a_whole_calendar_has_one_budget(text: str) -> None:
+    before = METER.taken
+    with suppress(Invalid):
+        assert len(parse_calendar(text)) <= 5_000
+    assert METER.taken - before <= STEPS_MAX

@@ -98,6 +98,17 @@ def least_distance(parts: Parts, start: int) -> int:
     return min([unit * parts.interval - (fine[-1] - fine[0]), *near])
 
 
+def most_a_day(parts: Parts, start: int) -> int:
+    """How many wall times of a completed rule can lie on one day, at most."""
+    if parts.frequency <= DAILY:
+        size = _times(parts).size
+        return min(size, len(parts.by_position)) if parts.by_position else size
+    fine = len(_fine(parts, start, 0))
+    chosen = len(picked(parts.by_position, fine)) if parts.by_position else fine
+    fields = (parts.by_hour, parts.by_minute, parts.by_second)
+    return remainders(parts.frequency, fields, parts.interval, _UNITS[parts.frequency]).most * chosen
+
+
 def _sub_daily(parts: Parts, start: int, origin_year: int, shift: int) -> Walls:
     unit = _UNITS[parts.frequency]
     first_unit = start // unit

@@ -43,6 +43,11 @@ def year_of(day: int) -> int:
     return bisect_right(YEAR_STARTS, day) + FIRST_YEAR - 1
 
 
+def decade_of(day: int) -> int:
+    """The first year of a day's decade, within what rules can cover: starts of one decade share their tables."""
+    return min(max(year_of(day) // 10 * 10, 1970), END_YEAR // 10 * 10)
+
+
 END_SECOND = year_start(END_YEAR + 1) * DAY_S - 1
 
 
@@ -56,6 +61,7 @@ def days_of(year: int, month: int, day: int) -> int:
     return year_start(year) + month_starts(leap=is_leap(year))[month - 1] + day - 1
 
 
+@lru_cache(maxsize=2_048)
 def kind_of(year: int) -> int:
     """What the masks of a year depend on, as a small number: weekday of January 1 (Monday is 0), leap years."""
     return (year_start(year) + 3) % 7 * 8 + is_leap(year) * 4 + is_leap(year - 1) * 2 + is_leap(year + 1)

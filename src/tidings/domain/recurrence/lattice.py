@@ -19,11 +19,14 @@ from tidings.domain.recurrence.walls import ByYear
 
 Numbers = npt.NDArray[np.int64]
 _NOTHING: Numbers = np.zeros(YEAR_BITS_MAX + 1, dtype=np.int64)
+RARE_DAYS = 10  # an interval so long is looked at unit by unit, before days are summed
 Fields = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class Table(Protocol):
-    """The allowed units of a day by what they leave when divided by the interval."""
+    """The allowed units of a day by what they leave when divided by the interval; `most` on any one day."""
+
+    most: int
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
@@ -37,6 +40,10 @@ class Table(Protocol):
         """How many of them begin before a second, and whether one begins there."""
         ...
 
+    def allows(self, unit: int) -> bool:
+        """Whether a unit of the day is allowed."""
+        ...
+
 
 class Every:
     """All units are allowed: nothing but arithmetic."""
@@ -45,6 +52,7 @@ class Every:
         self._interval = interval
         self._unit = unit
         self._units = DAY_S // unit
+        self.most = -(-self._units // interval)
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
@@ -62,14 +70,20 @@ class Every:
             (unit - remainder) % self._interval
         )
 
+    def allows(self, _unit: int) -> bool:
+        """Whether a unit of the day is allowed."""
+        return True
+
 
 class Remainders:
     """Some units are allowed: their seconds, sorted by what they leave."""
 
     def __init__(self, units: Numbers, interval: int, unit: int) -> None:
         left = units % interval
+        self._allowed = np.isin(np.arange(DAY_S // unit), units).tobytes()
         self._kept = min(interval, DAY_S)
         self._counts: Numbers = np.bincount(left, minlength=self._kept + 1).astype(np.int64)  # the last one is 0
+        self.most = int(self._counts.max())
         self._firsts: Numbers = np.concatenate(([0], np.cumsum(self._counts)))
         self._seconds: Numbers = np.sort(left * DAY_S + units) % DAY_S * unit
 
@@ -89,6 +103,10 @@ class Remainders:
         begin, end = int(self._firsts[remainder]), int(self._firsts[remainder + 1])
         place = begin + int(np.searchsorted(self._seconds[begin:end], second))
         return place - begin, place < end and bool(self._seconds[place] == second)
+
+    def allows(self, unit: int) -> bool:
+        """Whether a unit of the day is allowed."""
+        return bool(self._allowed[unit])
 
 
 def units_of_day(frequency: int, fields: Fields) -> Numbers:
@@ -134,6 +152,7 @@ class Lattice(ByYear):
         self._steps: Numbers = np.arange(YEAR_BITS_MAX, dtype=np.int64) * self._day_units
         self._turn = self._interval // gcd(self._interval, self._day_units)  # days until the lattice lies the same
         self._hits = self._days_hit()
+        self._rare = self._interval >= RARE_DAYS * self._day_units
 
     def _days_hit(self) -> int:
         """The days since 1970 that the lattice meets at all, as a mask that repeats: the others need no look."""
@@ -143,12 +162,22 @@ class Lattice(ByYear):
         hits = sum(1 << day for day in np.flatnonzero(self._table.of(left)).tolist())
         return sum(hits << first for first in range(0, YEAR_BITS_MAX + self._turn, self._turn))
 
+    def _meets(self, first: int, length: int, mask: int) -> bool:
+        """Whether one of the few units of a year that a long interval meets is allowed: most years need no more."""
+        begin = first * self._day_units
+        met = begin + (self._first_unit - begin) % self._interval
+        for unit in range(met, begin + length * self._day_units, self._interval):
+            day, place = divmod(unit, self._day_units)
+            if mask >> day - first & 1 and self._table.allows(place):
+                return True
+        return False
+
     def build(self, year: int) -> int:
         """Prepare the year and say how many elements it has."""
         first = YEAR_STARTS[year - FIRST_YEAR]
         length = YEAR_STARTS[year + 1 - FIRST_YEAR] - first
         mask = self._days.mask(year)
-        if not mask & self._hits >> first % self._turn:
+        if not mask & self._hits >> first % self._turn or (self._rare and not self._meets(first, length, mask)):
             self._sums.append(_NOTHING)
             return 0
         if mask not in self._bits:

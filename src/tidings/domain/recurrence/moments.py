@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidings.domain.recurrence.calendar import END_SECOND
-from tidings.domain.recurrence.steps import METER
+from tidings.domain.recurrence.steps import GROWING, METER
 from tidings.domain.recurrence.zoned import Zoned
 
 
@@ -71,7 +71,8 @@ class Amended:
         self._ranges = ranges
         self._stops = [last for _, last in ranges]
         self._removed = [0]
-        self._added = [at for at in added if not self._falls_out(at) and not _has(base, at)]
+        METER.taken += len(added)
+        self._added = [at for at in added if not self._falls_out(at) and not has(base, at)]
 
     def through(self, instant: int) -> int:
         """How many lie at or before the instant."""
@@ -95,9 +96,11 @@ class Amended:
     def _removed_through(self, instant: int) -> int:
         """How many were taken out up to the instant: whole ranges, counted once, and part of one."""
         whole = bisect_right(self._stops, instant)
-        while len(self._removed) <= whole:
-            METER.taken += 1
-            self._removed.append(self._removed[-1] + self._between(*self._ranges[len(self._removed) - 1]))
+        if len(self._removed) <= whole:
+            with GROWING:
+                for place in range(len(self._removed), whole + 1):
+                    METER.taken += 1
+                    self._removed.append(self._removed[-1] + self._between(*self._ranges[place - 1]))
         if whole < len(self._ranges) and self._ranges[whole][0] <= instant:
             return self._removed[whole] + self._between(self._ranges[whole][0], instant)
         return self._removed[whole]
@@ -129,5 +132,6 @@ class Shifted:
         return self._base.at(number - self._shift)
 
 
-def _has(moments: Moments, instant: int) -> bool:
+def has(moments: Moments, instant: int) -> bool:
+    """Whether one lies at the instant."""
     return moments.through(instant) > moments.through(instant - 1)

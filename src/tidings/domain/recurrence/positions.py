@@ -81,13 +81,21 @@ class Positions(ByYear):
             return self._weeks(year, first, mask)
         if self._frequency == MONTHLY:
             starts = kind_named(kind_of(year)).starts
-            months = pairwise(starts)
+            months = pairwise(starts) if mask else ()
             return [(first + begin, mask >> begin & ((1 << end - begin) - 1)) for begin, end in months]
         return [(first, mask)]
 
     def _weeks(self, year: int, first: int, mask: int) -> list[tuple[int, int]]:
-        """The weeks that begin in a year; the last one may end in the next."""
+        """The weeks that begin in a year and hold a day of the rule; the last one may end in the next year."""
         length = YEAR_STARTS[year + 1 - FIRST_YEAR] - first
         mask |= self._days.mask(year + 1) << length
-        begin = (self._week_start - first - 3) % 7
-        return [(first + week, mask >> week & 0x7F) for week in range(begin, length, 7)]
+        week = (self._week_start - first - 3) % 7
+        rest = mask >> week
+        weeks = []
+        while rest and week < length:
+            empty = ((rest & -rest).bit_length() - 1) // 7 * 7
+            week, rest = week + empty, rest >> empty
+            if week < length:
+                weeks.append((first + week, rest & 0x7F))
+            week, rest = week + 7, rest >> 7
+        return weeks

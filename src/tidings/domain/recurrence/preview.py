@@ -6,7 +6,7 @@ import msgspec
 
 from tidings.domain.recurrence.calendar import SECOND_US, days_of, is_leap, month_starts, year_of, year_start
 from tidings.domain.recurrence.compiling import compiled
-from tidings.domain.recurrence.moments import Moments
+from tidings.domain.recurrence.moments import has
 from tidings.domain.recurrence.parts import Local, Recurrence
 from tidings.domain.recurrence.zones import Zone, zone_named
 
@@ -41,7 +41,7 @@ def preview(recurrence: Recurrence, after: int, count: int) -> list[Shown]:
         if at is None:
             break
         lines += _skipped(recurrence, zone, last + 1, at - 1)
-        lines.append(_shown(zone, number, at, moved=not _has(strict, at)))
+        lines.append(_shown(zone, number, at, moved=not has(strict, at)))
         last = at
     return lines
 
@@ -68,10 +68,6 @@ def _skipped(recurrence: Recurrence, zone: Zone, begin: int, end: int) -> list[S
             before = zone.offsets[zone.segment(at) - 1]
             lines.append(Shown(wall_text(at + before), mark="skipped"))
     return lines
-
-
-def _has(moments: Moments, at: int) -> bool:
-    return moments.through(at) > moments.through(at - 1)
 
 
 def local_text(zone: str, at: int) -> str:

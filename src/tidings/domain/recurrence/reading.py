@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.blocks import parse_block, parse_moments
-from tidings.domain.recurrence.calendar import DAY_S, END_YEAR, SECOND_US
+from tidings.domain.recurrence.blocks import LIST_MAX, parse_block, parse_moments
+from tidings.domain.recurrence.calendar import END_SECOND, END_YEAR, SECOND_US
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.cron import parse_cron
 from tidings.domain.recurrence.excluding import EXCLUDED_MAX
 from tidings.domain.recurrence.parts import Cron, Gap, Local, Moment, OnExcluded, Overlap, Rule
-from tidings.domain.recurrence.resolve import folded, instants_of, resolved
+from tidings.domain.recurrence.resolve import end_of, folded, instants_of, resolved
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.written import parse_moment, quoted
 from tidings.domain.recurrence.zones import Zone, zone_named
@@ -53,7 +53,7 @@ def read_rule(text: str, now: int, terms: Terms = NO_TERMS) -> Rule:
     zone = zone_named(terms.zone or block.zone or "UTC")
     start = parse_moment(terms.start, "start") if terms.start is not None else block.start
     since = 0 if start is not None else now
-    wall, fold = _wall(zone, start or Moment(now // SECOND_US // 60 * 60, "utc"), terms.overlap)
+    wall, fold = _wall(zone, _within(start or Moment(now // SECOND_US // 60 * 60, "utc")), terms.overlap)
     rule = Rule(
         _with_ends(block.rrule, terms),
         wall,
@@ -78,10 +78,11 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
     zone = zone_named(terms.zone or "UTC")
     since = now
     if terms.start is not None:
-        since = max(_instants(zone, terms.start, terms.overlap, "start")) * SECOND_US
+        overlap: Overlap = "first" if terms.overlap == "both" else terms.overlap
+        since = max(instants_of(zone, _within(parse_moment(terms.start, "start")), "forward", overlap)) * SECOND_US
     end = None
     if terms.until is not None:
-        end = _end(zone, terms.until) * SECOND_US
+        end = end_of(zone, parse_moment(terms.until, "until")) * SECOND_US
     cron = Cron(
         " ".join(text.split()),
         since,
@@ -123,16 +124,11 @@ def _wall(zone: Zone, moment: Moment, overlap: Overlap) -> tuple[int, int]:
     return wall, int(folded(zone, wall, 0) != moment.seconds)
 
 
-def _instants(zone: Zone, text: str, overlap: Overlap, field: str) -> list[int]:
-    return instants_of(zone, parse_moment(text, field), "forward", "first" if overlap == "both" else overlap)
-
-
-def _end(zone: Zone, text: str) -> int:
-    """The last second of an end; a date counts as a whole."""
-    moment = parse_moment(text, "until")
-    if moment.form == "date":
-        return folded(zone, moment.seconds + DAY_S, 0) - 1
-    return max(instants_of(zone, moment, "forward", "second"))
+def _within(start: Moment) -> Moment:
+    """The start, unless no rule reaches so far."""
+    if start.seconds > END_SECOND:
+        raise Invalid("start", f"lies behind the year {END_YEAR}, with which every rule ends: choose an earlier one")
+    return start
 
 
 def _with_ends(rrule: str, terms: Terms) -> str:
@@ -160,8 +156,10 @@ def _count(count: int | None) -> int | None:
 def _joined(inside: tuple[Moment, ...], given: Sequence[str], field: str) -> tuple[Moment, ...]:
     if not given:
         return inside
-    more = parse_moments(tuple(given), field)
-    return tuple(sorted({*inside, *more}, key=lambda moment: (moment.seconds, moment.form)))
+    both = {*inside, *parse_moments(tuple(given), field)}
+    if len(both) > LIST_MAX:
+        raise Invalid(field, f"has {len(both)} moments with those of the rule's text, at most {LIST_MAX} are taken")
+    return tuple(sorted(both, key=lambda moment: (moment.seconds, moment.form)))
 
 
 def _days(excluded: Sequence[int]) -> tuple[int, ...]:

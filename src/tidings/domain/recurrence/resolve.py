@@ -1,5 +1,6 @@
 """A single wall time in a zone, as the policies for gaps and overlaps read it."""
 
+from tidings.domain.recurrence.calendar import DAY_S
 from tidings.domain.recurrence.parts import Gap, Moment, Overlap
 from tidings.domain.recurrence.zones import Zone
 
@@ -34,5 +35,18 @@ def instants_of(zone: Zone, moment: Moment, gap: Gap, overlap: Overlap) -> list[
 
 def day_range(zone: Zone, day: int) -> tuple[int, int]:
     """The first and the last second of a day (since 1970) in a zone."""
-    first = folded(zone, day * 86_400, 0)
-    return first, folded(zone, (day + 1) * 86_400, 0) - 1
+    first = folded(zone, day * DAY_S, 0)
+    return first, folded(zone, (day + 1) * DAY_S, 0) - 1
+
+
+def day_of(zone: Zone, instant: int) -> int:
+    """The day (since 1970) in whose range an instant lies, also where clocks went back over midnight."""
+    day = (instant + zone.offset_at(instant)) // DAY_S
+    return day + 1 if folded(zone, (day + 1) * DAY_S, 0) <= instant else day
+
+
+def end_of(zone: Zone, moment: Moment) -> int:
+    """The last second of a written end: a date counts as a whole, of two equal times the second."""
+    if moment.form == "date":
+        return day_range(zone, moment.seconds // DAY_S)[1]
+    return max(instants_of(zone, moment, "forward", "second"))

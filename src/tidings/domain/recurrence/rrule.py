@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.parts import FREQUENCIES, MONTHLY, WEEKDAYS, WEEKLY, YEARLY, Moment, Parts
+from tidings.domain.recurrence.parts import FREQUENCIES, MONTHLY, WEEKDAYS, WEEKLY, YEARLY, Parts
 from tidings.domain.recurrence.written import parse_moment, quoted
 
 TEXT_CHARS_MAX = 4_000
@@ -74,12 +74,7 @@ def _positive(name: str, value: str, field: str) -> dict[str, object]:
 
 
 def _until(_name: str, value: str, field: str) -> dict[str, object]:
-    moment = parse_moment(value, field)
-    if moment.form == "date":  # the whole day counts
-        moment = Moment(moment.seconds + 86_399, "local", 1)
-    elif moment.form == "local":
-        moment = Moment(moment.seconds, "local", 1)
-    return {"until": moment}
+    return {"until": parse_moment(value, field)}
 
 
 def _numbers(name: str, value: str, field: str) -> dict[str, object]:

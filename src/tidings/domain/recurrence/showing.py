@@ -1,8 +1,14 @@
-"""A recurrence as the fields that ask for it, so that what is shown could be sent again."""
+"""A recurrence as the fields that ask for it.
+
+Sent again they give the same moments, but for one thing: a rule that was sent without a start is shown with the minute
+in which it was accepted, and would also have the moments of that minute that had passed by then.
+"""
 
 from tidings.domain.recurrence.calendar import SECOND_US
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Recurrence, Rule
 from tidings.domain.recurrence.preview import local_text, wall_text
+from tidings.domain.recurrence.resolve import folded
+from tidings.domain.recurrence.zones import zone_named
 
 
 def fields_of(recurrence: Recurrence) -> dict[str, object]:
@@ -12,7 +18,7 @@ def fields_of(recurrence: Recurrence) -> dict[str, object]:
         case Local():
             fields |= {"at": wall_text(recurrence.wall)}
         case Rule():
-            fields |= {"rrule": recurrence.rrule, "start": wall_text(recurrence.start)}
+            fields |= {"rrule": recurrence.rrule, "start": _start(recurrence)}
         case Cron():
             fields |= {"cron": recurrence.expression, "start": local_text(recurrence.zone, recurrence.since)}
             if recurrence.end is not None:
@@ -24,6 +30,14 @@ def fields_of(recurrence: Recurrence) -> dict[str, object]:
     if recurrence.overlap != "first":
         fields["overlap"] = recurrence.overlap
     return fields if isinstance(recurrence, Local) else fields | _lists(recurrence)
+
+
+def _start(rule: Rule) -> str:
+    """Its wall time; with the offset where that alone says which of two equal ones is meant."""
+    zone = zone_named(rule.zone)
+    anchor = folded(zone, rule.start, rule.fold)
+    plain = folded(zone, rule.start, int(rule.overlap == "second"))
+    return wall_text(rule.start) if anchor == plain else local_text(rule.zone, anchor * SECOND_US)
 
 
 def _lists(asked: Rule | Cron) -> dict[str, object]:

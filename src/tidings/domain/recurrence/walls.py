@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import Protocol
 
 from tidings.domain.recurrence.calendar import DAY_S, END_SECOND, FIRST_YEAR, YEAR_STARTS, nth_bit, year_of
-from tidings.domain.recurrence.steps import METER
+from tidings.domain.recurrence.steps import GROWING, METER
 from tidings.domain.recurrence.times import Times
 
 
@@ -70,23 +70,23 @@ class ByYear:
     def reach(self, year: int) -> int:
         """Build what is missing up to the year, or the last one that matters; answer the year's place."""
         place = min(year, self._last_year) - self.origin_year
-        while len(self._counts) <= place + 1:
-            self._build_next()
+        if len(self._counts) <= place + 1:
+            with GROWING:
+                while len(self._counts) <= place + 1:
+                    self._build_next()
         return place
 
     def place_of(self, number: int) -> int | None:
         """The place of the year that holds the element with this number."""
         counts = self._counts
-        while counts[-1] <= number:
-            built = self.origin_year + len(counts) - 1
-            if built > self._last_year or (counts[-1] == 0 and len(counts) > self._cycle_years + 2):
-                return None
-            self._build_next()
+        if counts[-1] <= number:
+            with GROWING:
+                while counts[-1] <= number:
+                    built = self.origin_year + len(counts) - 1
+                    if built > self._last_year or (counts[-1] == 0 and len(counts) > self._cycle_years + 2):
+                        return None
+                    self._build_next()
         return bisect_right(counts, number) - 1
-
-    def counted(self, place: int) -> int:
-        """How many elements lie before the year at a place."""
-        return self._counts[place]
 
     def _build_next(self) -> None:
         METER.taken += 1

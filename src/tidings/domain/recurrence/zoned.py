@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tidings.domain.recurrence.calendar import DAY_S, END_SECOND
 from tidings.domain.recurrence.parts import Gap, Overlap
-from tidings.domain.recurrence.steps import METER
+from tidings.domain.recurrence.steps import GROWING, METER
 from tidings.domain.recurrence.walls import Product, Walls
 from tidings.domain.recurrence.zones import Zone
 
@@ -48,6 +48,15 @@ class Zoned:
     def at(self, number: int) -> int | None:
         """The element with this number, from 0."""
         counts = self._counts
+        if counts[-1] <= number:
+            with GROWING:
+                return self._beyond(number)
+        place = bisect_right(counts, number) - 1
+        return self._stretch(place).at(number - counts[place])
+
+    def _beyond(self, number: int) -> int | None:
+        """The element with this number, which lies behind all that was counted before."""
+        counts = self._counts
         while counts[-1] <= number:
             place = len(counts) - 1
             stretch = self._stretch(place)
@@ -62,23 +71,32 @@ class Zoned:
 
     def _exhausted(self, place: int, stretch: "Stretch") -> bool:
         """Whether no wall time follows a stretch. If one does, far away, the stretches before it are known empty."""
-        if self._exact:  # each offset has wall times of its own
-            if place % PATIENCE:
-                return False
-            offsets = set(self._zone.offsets[self._first + place :])
-            return all(following(self._walls(offset), stretch.stop) is None for offset in offsets)
-        wall = following(self._walls(0), stretch.end)
-        if wall is None:
+        if self._exact and place % PATIENCE:
+            return False
+        following_at = self._following(place, stretch)
+        if following_at is None:
             return True
-        last = min(self._zone.segment(min(wall, END_SECOND) - SAFE_S) - self._first, place + SKIPPED_MAX)
+        last = min(self._zone.segment(min(following_at, END_SECOND) - SAFE_S) - self._first, place + SKIPPED_MAX)
         count = self._before(place + 1)
         self._counts += [count] * (last - place - 1)
         return False
 
+    def _following(self, place: int, stretch: "Stretch") -> int | None:
+        """About when the first wall time behind a stretch comes, never too late."""
+        if not self._exact:
+            return following(self._walls(0), stretch.end)
+        found = []  # each offset has wall times of its own
+        for offset in set(self._zone.offsets[self._first + place :]):
+            wall = following(self._walls(offset), stretch.stop + offset)
+            found += [] if wall is None else [wall - offset]
+        return min(found, default=None)
+
     def _before(self, place: int) -> int:
-        while len(self._counts) <= place:
-            stretch = self._stretch(len(self._counts) - 1)
-            self._counts.append(self._counts[-1] + stretch.through(stretch.stop - 1))
+        if len(self._counts) <= place:
+            with GROWING:
+                while len(self._counts) <= place:
+                    stretch = self._stretch(len(self._counts) - 1)
+                    self._counts.append(self._counts[-1] + stretch.through(stretch.stop - 1))
         return self._counts[place]
 
     def _stretch(self, place: int) -> "Stretch":

@@ -15,7 +15,7 @@ import tzdata
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.calendar import DAY_S, LAST_YEAR, YEAR_STARTS, year_of, year_start
 from tidings.domain.recurrence.posix import Footer, parse_footer
-from tidings.domain.recurrence.steps import METER
+from tidings.domain.recurrence.steps import GROWING, METER
 
 VERSION: str = tzdata.IANA_VERSION
 NAME_CHARS_MAX = 64
@@ -92,14 +92,15 @@ class Zone:
         """Append what the footer says, up to some years behind the instant."""
         assert self._footer is not None, "only a footer makes a table grow"
         last = min(LAST_YEAR + 1, year_of(min(instant // DAY_S, YEAR_STARTS[-2])) + GROW_YEARS)
-        for year in range(self._year, last + 1):
-            METER.taken += 1
-            for at, offset in self._footer.transitions(year):
-                if at > self._last and offset != self.offsets[-1]:
-                    self.starts.append(at)
-                    self.offsets.append(offset)
-        self._year = last + 1
-        self._known = self._reach()
+        with GROWING:
+            for year in range(self._year, last + 1):
+                METER.taken += 1
+                for at, offset in self._footer.transitions(year):
+                    if at > self._last and offset != self.offsets[-1]:
+                        self.offsets.append(offset)  # before the start that makes it visible
+                        self.starts.append(at)
+            self._year = max(self._year, last + 1)
+            self._known = self._reach()
 
     def _reach(self) -> int:
         """Up to which instant the table is complete."""

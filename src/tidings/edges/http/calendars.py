@@ -1,5 +1,7 @@
 """What recurring schedules depend on: a tenant's calendars, and the rules of zones."""
 
+import asyncio
+
 import msgspec
 
 from tidings.domain.errors import Invalid, NotFound
@@ -55,7 +57,7 @@ class Calendars:
         sent = decode(_decoder, body, NewCalendar.__struct_fields__)
         name = call.text("name")
         check_name(name, "name")
-        days = _days(sent)
+        days = await asyncio.to_thread(_days, sent)  # a long text takes a while, and others wait
         report = await self._engine.revision.put_calendar(call.caller.tenant, name, days)
         return json_answer({"name": name, "days": len(days), "moved": report.moved})
 

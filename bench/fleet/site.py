@@ -26,7 +26,10 @@ LANES = 16
 SHARED_S_MAX = 30.0
 LOOK_S = 0.01
 
-_LEASES = "SELECT count(*), count(DISTINCT node) FROM tidings.lane WHERE token IS NOT NULL AND until > tidings.now()"
+_LEASES = """
+SELECT count(*), count(DISTINCT l.node) FROM tidings.lane l
+JOIN tidings.node n ON n.node = l.node AND tidings.runs(n.until, n.lease, tidings.now())
+"""
 _EVEN = "SELECT max(c) - min(c) FROM (SELECT count(*) AS c FROM tidings.lane GROUP BY node) AS each"
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidings.config import Config
+    from tidings.config.addresses import Place
     from tidings.node.moving import Copied
     from tidings.ports import ApiKey
     from tidings.timeline.carrying import Move
@@ -24,35 +25,35 @@ class NodeHooks:
 
         return run_node(config)
 
-    def create_key(self, store: str, name: str, tenant: str, admin: bool) -> str:
+    def create_key(self, store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
         from tidings.node import create_key
 
-        return create_key(store, name, tenant, admin)
+        return create_key(store, schema, name, tenant, admin)
 
-    def list_keys(self, store: str) -> "list[ApiKey]":
+    def list_keys(self, store: str, schema: str | None) -> "list[ApiKey]":
         from tidings.node import list_keys
 
-        return list_keys(store)
+        return list_keys(store, schema)
 
-    def revoke_key(self, store: str, name: str) -> bool:
+    def revoke_key(self, store: str, schema: str | None, name: str) -> bool:
         from tidings.node import revoke_key
 
-        return revoke_key(store, name)
+        return revoke_key(store, schema, name)
 
-    def migrate_store(self, store: str, schema: str, check: bool, tell: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, place: "Place", check: bool, tell: "Callable[[Done], None]") -> "Plan":
         from tidings.node import migrate_store
 
-        return migrate_store(store, schema, check, tell)
+        return migrate_store(place, check, tell)
 
-    def copy_store(self, source: str, target: str, schema: str, leave_log: bool, tell: "CopyTell") -> "Copied":
+    def copy_store(self, source: "Place", target: "Place", leave_log: bool, tell: "CopyTell") -> "Copied":
         from tidings.node import copy_store
 
-        return copy_store(source, target, schema, leave_log, tell)
+        return copy_store(source, target, leave_log, tell)
 
-    def take_back(self, source: str, schema: str) -> "Move":
+    def take_back(self, source: "Place") -> "Move":
         from tidings.node import take_back
 
-        return take_back(source, schema)
+        return take_back(source)
 
 
 def main() -> int:

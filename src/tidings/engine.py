@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
+from tidings import tasks
 from tidings.bus.follow import Following
 from tidings.bus.groups import Groups
 from tidings.clock import Clock
@@ -104,8 +105,7 @@ class Engine:
         self.owner.stop()
         self.following.close()
         _, late = await asyncio.wait(self._tasks, timeout=STOP_S) if self._tasks else (set(), set())
-        for task in late:
-            task.cancel()
+        await tasks.end(late)  # else one of them might take the lease again after it was handed over
         await self.store.close()
 
     def listen(self, listener: Listener) -> None:
@@ -119,8 +119,7 @@ class Engine:
                 self._pacing.add(fact.lateness_us, self.clock.elapsed())
                 self.following.notify(fact.topics)
             case Handed():
-                for companion in self._all_companions():
-                    companion.wake()
+                self.lanes.handed(fact.lane)
             case Standing(owner=False):
                 self._groups.disband()
             case _:
@@ -145,7 +144,9 @@ class Engine:
         return self.admission.admit(tenant, request, now, reuse=reuse)
 
     async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
-        """Commit commands durably, in order, and answer each."""
+        """Commit commands durably, in order, and answer each; at once where the store is known not to answer."""
+        if trouble := self.owner.trouble():
+            raise StoreError(trouble)
         return await self.intake.submit(commands, receipt)
 
     async def take(

@@ -7,20 +7,9 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
-from tidings.domain.fleet import Fleet, Report
+from tidings.domain.fleet import Fleet, Predecessor, Report
 from tidings.domain.revising import CalendarChange, Revise, Slice
-from tidings.domain.schedule import (
-    Calendar,
-    Event,
-    KeptZone,
-    Moved,
-    Outgoing,
-    Page,
-    Query,
-    Record,
-    Schedule,
-    Topic,
-)
+from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -390,6 +379,11 @@ class Store(Timeline, Standing, Reading, Log, Keys, Ownership, Protocol):
     @property
     def identity(self) -> str:
         """A name that no other store has; it stays the same for as long as the store exists."""
+        ...
+
+    @property
+    def predecessors(self) -> Sequence[Predecessor]:
+        """The stores whose place this one has taken, because everything of them was moved into it."""
         ...
 
     async def close(self) -> None: ...

@@ -89,6 +89,19 @@ def test_what_is_owed_moves_after_a_session_at_the_latest(roster: Roster) -> Non
     assert list(roster.members) == ["a", "b"]
 
 
+def test_a_clock_that_is_set_back_lengthens_no_session(roster: Roster) -> None:
+    first = roster.join("a", 3_600 * SESSION_US)
+    first.places[2] = Place(0, 0, 10)
+    second = roster.join("b", 3_600 * SESSION_US)
+    roster.sweep(0)
+    assert list(roster.members) == ["a", "b"]
+    assert roster.next_event() == SESSION_US
+    roster.touch("b", 1)
+    roster.sweep(SESSION_US)
+    assert list(roster.members) == ["b"]
+    assert roster.readable(second) == [0, 1, 2, 3]
+
+
 def test_a_partition_that_comes_back_before_it_moved_goes_on(roster: Roster) -> None:
     first = roster.join("a", 0)
     first.places[2] = Place(0, 0, 10)

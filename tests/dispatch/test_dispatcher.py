@@ -115,6 +115,7 @@ class Troubled:
     def __init__(self, *script: Exception | Release) -> None:
         self.script = list(script)
         self.asked: list[int] = []
+        self.number = 0
         self.begun = asyncio.Event()
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -137,7 +138,9 @@ def dispatch(timeline: Troubled, waiter: Waiter, facts: list[Fact] | None = None
     return Dispatcher(timeline, SimulatedClock(NOW), waiter, told.append)  # type: ignore[arg-type]
 
 
-async def test_trouble_with_the_store_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trouble_with_the_store_does_not_end_it_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(module, "RETRY_US", 1)
     facts: list[Fact] = []
     timeline = Troubled(StoreError("full"), NotOwner("another"), StoreError("full"), Release([5]))
@@ -148,6 +151,7 @@ async def test_trouble_with_the_store_does_not_end_it(monkeypatch: pytest.Monkey
     dispatcher.stop()
     await running
     waiter.close()
+    assert [record.getMessage() for record in caplog.records] == ["cannot release on lane 0, tries again: full"]
 
 
 async def test_the_batch_in_hand_is_finished() -> None:
@@ -187,3 +191,17 @@ async def test_batches_stay_small_while_tenants_share() -> None:
         pass
     assert max(timeline.asked) == SHARED_ROWS_MAX
     waiter.close()
+
+
+async def test_batches_shrink_while_the_store_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too much at once may be the reason."""
+    monkeypatch.setattr(module, "RETRY_US", 1)
+    timeline = Troubled(*(StoreError("too long") for _ in range(9)), Release([1], more=True), Release([1]))
+    waiter = Waiter()
+    dispatcher = dispatch(timeline, waiter)
+    running = asyncio.create_task(dispatcher.run())
+    await eventually(lambda: not timeline.script)
+    dispatcher.stop()
+    await running
+    waiter.close()
+    assert timeline.asked == [128, 64, 32, 16, 8, 4, 2, 1, 1, 1, 2]

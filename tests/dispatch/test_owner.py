@@ -9,7 +9,7 @@ from tests.contract.making import NOW, SECOND
 from tests.dispatch.turns import turns
 from tidings.dispatch import owner as module
 from tidings.dispatch.owner import Owner
-from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.errors import NotAllowed, NotOwner, StoreError
 from tidings.domain.facts import Fact, Standing
 from tidings.domain.fleet import Report
 from tidings.testing import SimulatedClock, eventually
@@ -23,6 +23,8 @@ class Store:
 
     def __init__(self) -> None:
         self.answer: bool | StoreError = True
+        self.hang = asyncio.Event()
+        self.hang.set()
         self.asked: list[tuple[int, int]] = []
         self.reports: list[Report] = []
         self.tended = 0
@@ -31,6 +33,7 @@ class Store:
         self.lane = MemoryStore()
 
     async def acquire(self, elapsed: int, lease_us: int, report: Report) -> bool:
+        await self.hang.wait()
         self.reports.append(report)
         self.asked.append((elapsed, lease_us))
         if isinstance(self.answer, StoreError):
@@ -188,3 +191,60 @@ async def test_lanes_that_come_and_go_are_told(scene: Scene, monkeypatch: pytest
     await scene.owner.try_once()
     assert scene.facts == [Standing(NOW, True, (0,)), Standing(NOW, True, ())]
     assert scene.wakes == 2
+
+
+async def test_trouble_is_told_with_its_reason(scene: Scene) -> None:
+    await scene.owner.try_once()
+    assert scene.owner.trouble() is None
+    scene.store.answer = StoreError("the disk is full")
+    for _ in range(3):
+        await scene.owner.try_once()
+    assert scene.facts[1:] == [Standing(NOW, False, (), "the disk is full")]
+    assert scene.owner.trouble() == "the disk is full"
+
+
+async def test_who_stands_by_has_no_trouble(scene: Scene) -> None:
+    scene.store.answer = False
+    await scene.owner.try_once()
+    assert scene.owner.trouble() is None
+
+
+async def test_a_store_that_hangs_is_told_before_it_answers(scene: Scene) -> None:
+    scene.owner = Owner(scene.store, scene.clock, 20_000, scene.wake, scene.facts.append)  # type: ignore[arg-type]
+    await scene.owner.try_once()
+    scene.store.hang.clear()
+    asking = asyncio.create_task(scene.owner.try_once())
+    await eventually(lambda: scene.owner.trouble() is not None)
+    assert scene.owner.readiness() == (False, "the store has not answered for 0.02 s")
+    assert scene.facts[-1] == Standing(NOW, False, (0,), "the store has not answered for 0.02 s")
+    scene.store.hang.set()
+    await asking
+    assert scene.owner.readiness()[0]
+    assert scene.facts[-1] == Standing(NOW, True, (0,))
+
+
+async def test_who_may_not_write_learns_it_at_the_start_only(scene: Scene) -> None:
+    scene.store.answer = NotAllowed("permission denied")
+    with pytest.raises(NotAllowed):
+        await scene.owner.try_once()
+    scene.store.answer = True
+    await scene.owner.try_once()
+    scene.store.answer = NotAllowed("a standby now")
+    await scene.owner.try_once()
+    assert scene.owner.trouble() == "a standby now"
+
+
+async def test_a_process_that_stood_still_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_S", 3_600.0)
+    running = asyncio.create_task(scene.owner.run())
+    await eventually(lambda: len(scene.facts) == 1)
+    await turns(5)
+    scene.clock.advance(10 * SECOND)
+    monkeypatch.setattr(scene.store, "lanes", list)
+    scene.store.call()
+    await eventually(lambda: len(scene.facts) == 2)
+    told = scene.facts[1]
+    assert isinstance(told, Standing)
+    assert (told.owner, told.lanes, told.reason) == (True, (), "this process stood still for 9 s")
+    scene.owner.stop()
+    await running

@@ -26,6 +26,8 @@ from tidings.library.values import Options
 from tidings.observe.kafka import KafkaMetrics
 from tidings.observe.metrics import Metrics
 from tidings.ports import Count
+from tidings.timeline.postgres import pool
+from tidings.timeline.postgres.errors import VERSION_MIN
 
 pytestmark = [pytest.mark.docs]
 
@@ -193,3 +195,12 @@ def test_every_fact_is_described_with_its_fields() -> None:
 def test_every_reason_is_explained() -> None:
     text = page("facts-and-metrics")
     assert [reason for reason in get_args(MissedReason) if f"| `{reason}` |" not in text] == []
+
+
+def test_the_pages_of_the_fleet_name_the_versions_and_limits_that_hold() -> None:
+    pages = [(DOCS / "how-to" / f"{name}.md").read_text("utf-8") for name in ("run-a-fleet", "move-to-postgres")]
+    for text in pages:
+        assert re.findall(r"PostgreSQL (\d+) or newer", text) == [str(VERSION_MIN)]
+    advised = dict(re.findall(r"ALTER ROLE \w+ SET (\w+_timeout) = '(\d+)s'", pages[0]))
+    limits = {"statement": pool.STATEMENT_MS, "lock": pool.LOCK_MS, "idle_in_transaction_session": pool.IDLE_MS}
+    assert advised == {f"{name}_timeout": str(limit_ms // 1_000) for name, limit_ms in limits.items()}

@@ -10,10 +10,12 @@ from tests.servers.postgres import Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
 
-# Until others own its lanes. By its lease of 3 s, and with a look every 0.75 s, that is after 3.75 s at the latest; on a
-# machine that is busy with other things it takes longer.
-CRASH_S_MAX = 10.0
+# Until others own its lanes, by the server's clock. By its lease of 3 s, and with a look every 0.75 s, that is after
+# 3.75 s at the latest; a machine that is busy with other things adds to it. A node that stops first
+# ends what it has begun; from then on its lanes are nobody's for a moment only.
+CRASH_S_MAX = 5.0
 STOP_S_MAX = 3.0
+FREE_S_MAX = 0.5
 
 
 async def test_a_stop_hands_over_at_once_and_a_crash_is_over_with_its_lease(
@@ -29,3 +31,4 @@ async def test_a_stop_hands_over_at_once_and_a_crash_is_over_with_its_lease(
         assert begun.verdict.is_clean, str(begun.verdict)
         assert 0 < faults.worst_s(*CRASHES) <= CRASH_S_MAX
         assert 0 < faults.worst_s(STOP) <= STOP_S_MAX
+        assert 0 < faults.longest_free_s(STOP) <= FREE_S_MAX

@@ -7,7 +7,7 @@ Connections carry the name of their node's life, so that a write of a zombie sta
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ _TABLES = """
 CREATE SCHEMA audit;
 CREATE TABLE audit.written (life text, lane int, node uuid, at bigint, what text);
 CREATE TABLE audit.released (lane int PRIMARY KEY, node uuid, times int);
+CREATE TABLE audit.changed (lane int, former uuid, node uuid, at bigint);
 CREATE TABLE audit.life (life text PRIMARY KEY, node uuid)
 """
 
@@ -44,6 +45,15 @@ $$;
 CREATE TRIGGER turned AFTER UPDATE ON tidings.lane FOR EACH ROW
 WHEN (OLD.turns <> NEW.turns OR OLD.outbox_first <> NEW.outbox_first OR OLD.outbox_next <> NEW.outbox_next)
 EXECUTE FUNCTION audit.turned();
+
+CREATE FUNCTION audit.changed_hands() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO audit.changed VALUES (NEW.lane, OLD.node, NEW.node, tidings.now());
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER changed_hands AFTER UPDATE ON tidings.lane FOR EACH ROW WHEN (OLD.node IS DISTINCT FROM NEW.node)
+EXECUTE FUNCTION audit.changed_hands();
 
 CREATE FUNCTION audit.logged() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -70,6 +80,11 @@ SELECT w.life, w.lane, w.what, w.at FROM audit.written w LEFT JOIN audit.life l 
 WHERE l.node IS DISTINCT FROM w.node ORDER BY w.at
 """
 
+# Of lanes that a node had: when they were handed over or taken from it, and when another got them.
+_CHANGES = """
+SELECT min(at) FILTER (WHERE former = %(node)s), min(at) FILTER (WHERE node <> %(node)s) FROM audit.changed
+WHERE lane = ANY (%(lanes)s) AND at >= %(since)s GROUP BY lane
+"""
 
 _NODE = "SELECT node::text FROM tidings.node WHERE report::json ->> 'name' = %s"
 
@@ -85,12 +100,16 @@ class Owned:
 
 @dataclass(frozen=True)
 class Taken:
-    """How long lanes went without their owner: until all had another, and until all of them were released again."""
+    """How long lanes went without their owner: until all had another, and until all of them were released again.
+
+    Who owned them when is told by the server's own clock: `free_s` is how long one was handed over and nobody's.
+    """
 
     kind: str
     lanes: int
     owned_s: float
     working_s: float
+    free_s: float = 0.0
 
 
 class Witness:
@@ -174,21 +193,26 @@ class Witness:
     async def taken_over(self, kind: str, node: str, before: dict[int, Owned], begun: float, within_s: float) -> Taken:
         """Wait until others own all that a node had before, and release it; `begun` is when it lost its strength."""
         lost = {lane for lane, owned in before.items() if owned.node == node}
-        unowned, owned_s, working_s = set(lost), 0.0, 0.0
+        had, since, working_s = list(lost), await self._server_time(begun), 0.0
         while lost:
             lanes = await self.lanes()
             gone = time.monotonic() - begun
             for lane in list(lost):
                 owned = lanes[lane]
-                if lane in unowned and owned.node not in {None, node}:
-                    unowned.discard(lane)
-                    owned_s = gone
                 if owned.by != node and owned.times > before[lane].times:
                     lost.discard(lane)
                     working_s = gone
             assert gone < within_s, f"{kind}: lanes {sorted(lost)} of {node} wait since {gone:.1f} s: {lanes}"
             await asyncio.sleep(LOOK_S)
-        return Taken(kind, sum(owned.node == node for owned in before.values()), owned_s, working_s)
+        changes = await self._run(_CHANGES, {"node": node, "lanes": had, "since": since})
+        owned_s = max((taken - since for _, taken in changes), default=0) / 1_000_000
+        free_s = max((taken - freed for freed, taken in changes), default=0) / 1_000_000
+        return Taken(kind, len(had), owned_s, working_s, free_s)
+
+    async def _server_time(self, moment: float) -> int:
+        """What the server's clock showed at a moment of ours."""
+        ((told,),) = await self._run("SELECT tidings.now()")
+        return int(told) - int((time.monotonic() - moment) * 1_000_000)
 
     async def shared_evenly(self, nodes: Callable[[], int], timeout_s: float = 20.0) -> list[int]:
         """Until every node has its share; answers how many lanes each has."""
@@ -204,7 +228,9 @@ class Witness:
         await eventually(is_even, timeout_s)
         return shares
 
-    async def _run(self, statement: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+    async def _run(
+        self, statement: str, values: Sequence[object] | Mapping[str, object] | None = None
+    ) -> list[tuple[Any, ...]]:
         async with await psycopg.AsyncConnection.connect(self._postgres.dsn, autocommit=True) as connection:
             cursor = await connection.execute(statement.encode(), values)
             return await cursor.fetchall() if cursor.description else []

@@ -91,6 +91,13 @@ def test_header_names_that_no_client_of_kafka_carries(name: str, reason: str) ->
             admission.admit(ACME, Request("t", headers=(("fine", b"\0"), (name, b"v"))), NOW)
 
 
+@pytest.mark.parametrize("labels", [{"a\0": "b"}, {"a": "\0"}])
+def test_labels_that_no_store_could_search(labels: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="labels: hold a NUL"):
+        ADMISSION.admit(ACME, Request("t", labels=labels), NOW)
+    assert ADMISSION.admit(ACME, Request("t", labels={"a": "\\u0000"}), NOW).labels == '{"a":"\\\\u0000"}'
+
+
 @pytest.mark.parametrize("labels", [{"\ud800": "a"}, {"a": "\udfff"}])
 @pytest.mark.parametrize("schedule_id", [None, "a"])
 def test_labels_that_are_no_text(labels: dict[str, str], schedule_id: str | None) -> None:

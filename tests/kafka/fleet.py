@@ -21,7 +21,7 @@ class Fleet:
     """Its nodes, each a site of its own."""
 
     def __init__(self, broker: Broker, postgres: Postgres, lanes: int, settings: dict[str, Any]) -> None:
-        self.name = f"fleet-{uuid.uuid4().hex[:8]}"
+        self.name: str = settings.pop("name", f"fleet-{uuid.uuid4().hex[:8]}")
         self.broker = broker
         self._postgres = postgres
         self._lanes = lanes
@@ -31,8 +31,8 @@ class Fleet:
     async def start(self, roles: tuple[Role, ...] = ROLES) -> Site:
         """One more node."""
         config = Config(kafka=self._kafka, node=Node(roles=roles))
-        clock, schema = SystemClock(), self.name.replace("-", "_")
-        store = await PostgresStore.open(self._postgres.dsn, clock, schema=schema, lanes=self._lanes)
+        clock = SystemClock()
+        store = await PostgresStore.open(self._postgres.dsn, clock, schema=schema_of(self.name), lanes=self._lanes)
         engine = build_engine(store, config, clock)
         join_kafka(engine, config)
         await engine.start()
@@ -52,13 +52,18 @@ class Fleet:
         assert isinstance(store, PostgresStore)
         await store._watch.stop()
         await store._vacuum.stop()
-        await store._pool.close()
+        await store._pools.close()
         for task in engine._tasks:
             task.cancel()
 
     async def close(self) -> None:
         for engine in list(self._living):
             await engine.stop()
+
+
+def schema_of(name: str) -> str:
+    """Where a fleet of this name keeps everything."""
+    return name.replace("-", "_")
 
 
 @contextlib.asynccontextmanager

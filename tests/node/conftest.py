@@ -30,6 +30,7 @@ def guarded(postgres: Postgres) -> Guarded:
     with postgres.connect() as connection:
         connection.execute(f"CREATE ROLE app LOGIN PASSWORD '{SECRET}'")
         connection.execute("CREATE ROLE guest LOGIN")
+        connection.execute("CREATE ROLE crowd LOGIN CONNECTION LIMIT 0")
         connection.execute("CREATE DATABASE shop OWNER app")
         found = connection.execute("SHOW hba_file").fetchone()
         assert found is not None

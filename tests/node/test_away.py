@@ -1,6 +1,7 @@
 """PostgreSQL goes away and comes back: the node says so meanwhile, and goes on by itself."""
 
 from collections.abc import Iterator
+from urllib.request import urlopen
 
 import pytest
 
@@ -8,7 +9,8 @@ from tests.node.conftest import Start
 from tests.servers.downloads import Missing
 from tests.servers.fixtures import leave_out
 from tests.servers.postgres import Postgres
-from tests.test_node import eventually, is_ready
+from tests.test_node import START_S, eventually, is_ready
+from tidings.clock import SystemClock
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.exits import Failure
 
@@ -60,4 +62,38 @@ def test_away_and_back(start: Start, own_postgres: Postgres) -> None:
     assert [record["id"] for record in page["records"]] == ["before"]
     assert client.call("POST", "/v1/schedules", body=body | {"id": "after"})["outcome"] == "scheduled"
     assert "Traceback" not in node.log
-    node.said("takes no changes: the store does not answer")
+    node.said('"level":"warning",[^\n]*"takes no changes: [^\n]*PostgreSQL')
+    node.said("the store answers again: owns lanes 0-15")
+    assert node.log.count("takes no changes") == 1, node.log
+
+
+def test_who_follows_is_told_to_come_back(start: Start, own_postgres: Postgres) -> None:
+    node = start("--store", own_postgres.dsn)
+    client = node.ready()
+    client.call("POST", "/v1/schedules", body={"topic": "x", "id": "a"})
+    with urlopen(f"{client.url}/v1/topics/x/stream", timeout=START_S) as stream:
+        assert any(b'"id":"a"' in line for line in stream)
+        own_postgres.stop(immediate=True)
+        for _ in stream:  # until it ends
+            pass
+    assert eventually(lambda: not is_ready(client))
+    assert "Traceback" not in node.log, node.log
+
+
+def test_a_server_that_stands_still(start: Start, own_postgres: Postgres) -> None:
+    node = start("--store", own_postgres.dsn)
+    client = node.ready()
+    clock = SystemClock()
+    own_postgres.pause()
+    try:
+        node.said("takes no changes: ")
+        assert not is_ready(client)
+        begun = clock.elapsed()
+        assert "tidings_up 0" in client.call("GET", "/metrics")
+        assert told(client, "POST", "/v1/schedules", body={"topic": "x"})[0] == 503
+        assert clock.elapsed() - begun < 3_000_000
+    finally:
+        own_postgres.resume()
+    assert eventually(lambda: is_ready(client)), node.log
+    node.said("the store answers again")
+    assert "Traceback" not in node.log, node.log

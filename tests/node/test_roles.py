@@ -1,6 +1,7 @@
 """Nodes as processes on one database: what each does by its roles, and what they show of each other."""
 
 import itertools
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import pytest
 from tests.node.conftest import Start
 from tests.servers.postgres import Postgres
 from tests.test_node import NodeProcess, eventually, is_ready, tidings
+from tidings import __version__
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.exits import Failure
+from tidings.edges.cli.nodes import _node
+from tidings.edges.cli.screen import Screen
 
 pytestmark = [pytest.mark.slow]
 
@@ -95,7 +99,7 @@ def test_a_front_and_a_back(start: Start, shared: list[str]) -> None:
     assert [record["id"] for record in page["records"]] == ["a"]
 
     for method, path in (("GET", "/v1/schedules"), ("GET", "/v1/nodes"), ("GET", "/docs"), ("POST", "/v1/schedules")):
-        with pytest.raises(Failure, match="this node has no api role") as away:
+        with pytest.raises(Failure, match=f"this node has no api role.*ask {front.url}, which has it") as away:
             behind.call(method, path)
         assert away.value.document["status"] == 404
     assert behind.call("GET", "/healthz")["status"] == "ok"
@@ -132,12 +136,33 @@ def test_nodes_for_people(start: Start, shared: list[str], tmp_path: Path) -> No
     shown = tidings(tmp_path, "nodes", "--url", client.url)
     assert shown.returncode == 0, shown.stderr
     heads, north, front, empty, lane_heads, lanes = shown.stdout.splitlines()
-    assert heads.split()[:5] == ["node", "up", "roles", "lanes", "released"]
-    assert (north.split()[0], north.split()[3:5]) == ("north", ["all", "4"])
-    assert (front.split()[0], front.split()[3:5]) == ("front", ["api", "0"])
+    assert heads.split()[:6] == ["node", "version", "up", "roles", "lanes", "released"]
+    assert (north.split()[:2], north.split()[4:6]) == (["north", __version__], ["all", "4"])
+    assert (front.split()[:2], front.split()[4:6]) == (["front", __version__], ["api", "0"])
     assert empty == ""
     assert lane_heads.split() == ["lanes", "owner", "since", "overdue"]
     assert lanes.split()[:2] == ["0-3", "north"]
+    assert nodes(client)["north"]["lateness"] == {"released": 0, "p50_ms": None, "p99_ms": None, "max_ms": None}
+
+    twin = named(start, shared, "front", "--roles", "api")
+    twin.ready()
+    twin.process.kill()
+    assert eventually(lambda: "gone" in tidings(tmp_path, "nodes", "--url", client.url).stdout)
+    named(start, shared, "front", "--roles", "api").ready()
+    shown = tidings(tmp_path, "nodes", "--url", client.url)
+    assert "warning: 2 nodes are named front: give each a node.name of its own" in shown.stderr
+    assert len(set(re.findall(r"front \((\w{8})\)", shown.stdout))) == 3, shown.stdout
+    assert re.search(r"gone [\d.]+ m?s ago", shown.stdout)
+
+
+def test_amounts_for_people() -> None:
+    node = {
+        "id": "a", "name": "north", "version": "1", "state": "alive", "roles": ["api"], "since": None,
+        "lease_until": None, "owns": [], "clock_ahead_ms": -0.01,
+        "lateness": {"released": 1, "p50_ms": 0.04, "p99_ms": 999.0, "max_ms": 110_369.9},
+    }  # fmt: skip
+    *_, p50, p99, most, overdue, ahead = _node(node, "north", Screen(0))
+    assert (p50, p99, most, overdue, ahead) == ("0.0 ms", "999.0 ms", "1 min 50 s", "0.0 ms", "+0.0 ms")
 
 
 def test_only_an_admin_sees_the_nodes(start: Start, tmp_path: Path) -> None:

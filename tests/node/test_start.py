@@ -40,12 +40,13 @@ def refused(folder: Path, *argv: str) -> tuple[int, str]:
     [
         ("app:wrong", "shop", "", 'password authentication failed for user "app": correct user and password'),
         ("app", "shop", "", "no password supplied: correct user and password in the URL, or set PGPASSWORD"),
-        (f"app:{WRITTEN}", "nowhere", "", 'database "nowhere" does not exist: make it there: CREATE DATABASE nowhere'),
+        (f"app:{WRITTEN}", "nowhere", "", "does not exist: make it there: CREATE DATABASE nowhere OWNER app"),
         ("nobody", "shop", "", 'role "nobody" does not exist: make it there: CREATE ROLE nobody LOGIN'),
-        ("guest", "shop", "", "permission denied for database shop: its user must own its schema: CREATE SCHEMA"),
+        ("guest", "shop", "", "have an administrator do it: CREATE SCHEMA tidings AUTHORIZATION guest"),
         (f"app:{WRITTEN}", "shop", "?sslmode=require", "does not support SSL, but SSL was required: see sslmode"),
+        ("crowd", "shop", "", 'too many connections for role "crowd": ALTER ROLE crowd CONNECTION LIMIT'),
     ],
-    ids=["wrong password", "no password", "no database", "no role", "no privileges", "no tls"],
+    ids=["wrong password", "no password", "no database", "no role", "no privileges", "no tls", "too many"],
 )
 def test_a_server_that_does_not_let_us_in(
     guarded: Guarded, tmp_path: Path, user: str, database: str, more: str, said: str
@@ -53,17 +54,22 @@ def test_a_server_that_does_not_let_us_in(
     code, text = refused(tmp_path, "--store", guarded.url(user, database, more=more))
     assert code == 1
     assert said in text
+    assert "PostgreSQL refused: " in text
     assert len(text.strip().splitlines()) == 1, text
 
 
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("postgres://app:s3cr3t@ps/@:%@db.invalid/shop", "store: is no such URL: write postgres://user:password@host"),
-        ("postgres://app:s3cr3t/x@db.invalid/shop", "store: is no such URL"),
-        ("postgres://app:s3cr3t%ZZ@db.invalid/shop", "store: is no such URL"),
-        ("postgres://app:s3cr3t@db.invalid:54e/shop", "store: is no such URL"),
-        ("postgres://app:s3cr3t@db.invalid/shop?sslmod=on", "has a parameter sslmod that PostgreSQL does not know"),
+        ("postgres://app:s3cr3t@ps/@:%@db.invalid/shop", "an @ or a / too many: write postgres://user:password@host"),
+        ("postgres://app:s3cr3t/x@db.invalid/shop", "an @ or a / too many"),
+        ("postgres://app:s3cr3t%ZZ@db.invalid/shop", "a % that does not begin a code such as %40"),
+        ("postgres://app:s3cr3t@db.invalid:54e/shop", "as its port is no number: write postgres://"),
+        ("postgres://app:s3cr3t@db.invalid/shop?sslmod=on", "PostgreSQL does not know: did you mean sslmode?"),
+        ("postgres:/app:s3cr3t@db.invalid/shop", "store: the URL of a database has two slashes: name a file"),
+        ("PostgreSQL:app:s3cr3t@db.invalid/shop", "store: the URL of a database has two slashes"),
+        ("host=127.0.0.1 password=s3cr3t user=app", "store: parameters such as host=... are not taken"),
+        ("PASSWORD = s3cr3t", "store: parameters such as host=... are not taken"),
         ("mysql://app:s3cr3t@db.invalid/shop", "store: mysql:// is no store: name a file, or postgres://"),
     ],
 )
@@ -71,6 +77,14 @@ def test_a_url_that_is_none(tmp_path: Path, store: str, said: str) -> None:
     code, text = refused(tmp_path, "--store", store)
     assert code == 2
     assert said in text
+    keys = tidings(tmp_path, "keys", "list", "--store", store)
+    assert keys.returncode == 2
+    check_is_kept(keys.stdout + keys.stderr)
+
+
+def test_a_scheme_in_capitals(guarded: Guarded, start: Start) -> None:
+    store = guarded.url().replace("postgres:", "Postgres:")
+    start("--store", store, "--set", "store.schema=capitals", "--set", "store.lanes=1").ready()
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
@@ -143,6 +157,10 @@ def test_keys_in_a_database(guarded: Guarded, tmp_path: Path, start: Start) -> N
     assert keys("list").stdout.splitlines()[1].split()[:2] == ["mine", "acme"]
     node = start("--store", store, **chosen)
     assert is_ready(node.ready(made.stdout.strip()))
+    chosen.pop("TIDINGS_STORE_SCHEMA")
+    assert "no keys" in keys("list").stderr
+    assert keys("list", "--schema", "keyed").stdout.splitlines()[1].split()[:2] == ["mine", "acme"]
+    chosen["TIDINGS_STORE_SCHEMA"] = "keyed"
     assert keys("revoke", "mine").stdout == "revoked mine\n"
     assert keys("revoke", "mine").returncode == 3
     check_is_kept(node.log)
@@ -159,6 +177,32 @@ def test_what_was_chosen_when_it_was_made_holds(guarded: Guarded, start: Start) 
     check_is_kept(first.log + second.log)
 
 
+def test_who_may_only_read_does_not_start(guarded: Guarded, tmp_path: Path, start: Start) -> None:
+    chosen = ("--set", "store.schema=readable", "--set", "store.lanes=1")
+    node = start("--store", guarded.server.dsn, *chosen)
+    node.ready()
+    with guarded.server.connect() as connection:
+        connection.execute("CREATE ROLE reader LOGIN")
+        connection.execute("GRANT USAGE ON SCHEMA readable TO reader")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA readable TO reader")
+        connection.execute("CREATE ROLE idler LOGIN")
+        connection.execute("ALTER ROLE idler SET default_transaction_read_only = on")
+        connection.execute("GRANT pg_read_all_data TO idler")
+        connection.execute("CREATE SCHEMA foreign_one")
+    for user, said in (
+        ("reader", "serve as the role that owns the schema, or GRANT that role TO reader"),
+        ("idler", "this PostgreSQL is a standby, or read-only: name the primary"),
+    ):
+        done = tidings(tmp_path, "serve", "--port", "0", "--store", guarded.url(user, "postgres"), *chosen)
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "takes over when" not in done.stderr
+    code = ("--store", guarded.url("reader", "postgres"), "--set", "store.schema=foreign_one")
+    done = tidings(tmp_path, "serve", "--port", "0", *code)
+    assert "ALTER SCHEMA foreign_one OWNER TO reader" in done.stderr
+
+
 def test_a_schema_made_by_an_administrator_is_enough(guarded: Guarded, start: Start) -> None:
     with guarded.server.connect() as connection:
         connection.execute("CREATE SCHEMA given AUTHORIZATION guest")
@@ -168,7 +212,7 @@ def test_a_schema_made_by_an_administrator_is_enough(guarded: Guarded, start: St
 async def test_wrong_urls_in_a_program() -> None:
     import tidings as library
 
-    with pytest.raises(Invalid, match="is no such URL"):
+    with pytest.raises(Invalid, match="too many"):
         async with library.open("postgres://app:s3cr3t@x@db.invalid/shop"):
             pass
 

@@ -119,3 +119,19 @@ async def test_what_matters_is_said_at_once() -> None:
     assert (missed["level"], missed["missed"], missed["reasons"]) == ("warning", 2, {"expired": 2})
     assert released["released"] == 1
     assert logs.SUMMARY_S == 1.0
+
+
+async def test_an_outage_is_one_warning_and_its_end_one_line() -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    log = FactLog(of_a_fleet=True)
+    log(Standing(0, True, (0, 1)))
+    log(Standing(0, False, (0, 1), "connection refused"))
+    log(Standing(0, True, (0, 1)))
+    log(Standing(0, True, (), "this process stood still for 6 s"))
+    assert [(line["level"], line["message"]) for line in lines(stream)] == [
+        ("info", "owns lanes 0-1"),
+        ("warning", "takes no changes: connection refused"),
+        ("info", "the store answers again: owns lanes 0-1"),
+        ("warning", "this process stood still for 6 s, and others took over: owns no lane now"),
+    ]

@@ -1,8 +1,10 @@
 """Figures follow from facts alone, in Prometheus' text format."""
 
+import asyncio
 import re
 from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +12,7 @@ from tidings.domain.command import Cancel, Outcome
 from tidings.domain.errors import StoreError
 from tidings.domain.facts import Changed, Missed, Refused, Released, Standing
 from tidings.domain.lateness import MissedReason
+from tidings.observe import metrics as module
 from tidings.observe.metrics import BOUNDS_US, LABELS_MAX, Histogram, Metrics
 from tidings.ports import Count
 
@@ -99,3 +102,22 @@ def test_few_and_many_are_counted_alike(batches: list[list[int]]) -> None:
     assert counts == [sum(value <= bound for value in values) for bound in BOUNDS_US]
     assert lines[-1] == f"x_count {len(values)}"
     assert round(float(lines[-2].split(" ")[1]) * 1_000_000) == sum(values)
+
+
+async def test_a_store_that_hangs_is_asked_once_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COUNT_S_MAX", 0.01)
+    answer, asked = asyncio.Event(), []
+
+    async def hangs() -> Count:
+        asked.append(1)
+        await answer.wait()
+        return await full()
+
+    metrics = Metrics("1.2.3", hangs)
+    for _ in range(3):
+        lines = await lines_of(metrics)
+        assert "tidings_up 0" in lines
+        assert not any(line.startswith("tidings_pending") for line in lines)
+    assert len(asked) == 1
+    answer.set()
+    assert "tidings_pending 3" in await lines_of(metrics)

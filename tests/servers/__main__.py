@@ -23,6 +23,7 @@ In another terminal:
 """
 POSTGRES_READY = """\
 PostgreSQL {version} answers on localhost:{port}, with the role tidings_node and the database tidings.
+The administrator is tidings: psql postgres://tidings@127.0.0.1:{port}/postgres. No password is asked for; any will do.
 Its data in {folder} is removed at the end: Ctrl-C.
 
 In other terminals, as many nodes as you like, each on a port of its own:

@@ -2,10 +2,12 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from tests.contract.making import (
@@ -31,11 +33,14 @@ from tests.contract.test_rules import scheduled
 from tidings.clock import SystemClock
 from tidings.domain.command import Cancel, Fire, Pause, Priority, Replace, Resume
 from tidings.domain.errors import KeyReused, NotOwner, StoreError
+from tidings.domain.fleet import Predecessor
 from tidings.domain.lateness import Lateness
 from tidings.domain.recurrence.reading import Terms, read_rule
 from tidings.domain.schedule import Calendar
-from tidings.ports import ApiKey, Part, Receipt, Taken
-from tidings.timeline.carrying import Carrier, HasMoved, Progress
+from tidings.ports import ApiKey, Lane, Part, Receipt, Taken
+from tidings.testing import eventually
+from tidings.timeline import copying
+from tidings.timeline.carrying import HasMoved, Progress
 from tidings.timeline.copying import Copied, Passage, Refused, take_back
 from tidings.timeline.postgres.store import PostgresStore
 from tidings.timeline.sqlite.store import SqliteStore
@@ -271,27 +276,92 @@ async def test_what_cannot_be_carried_is_told_before(places: Places, kind: str) 
     partition = (await found(source, "logged")).partition
     assert partition is not None
     await source.commit(ACME, "greetings", "readers", {partition: 0})
-    carrier = source.carrier()
-    await check_refused(carrier, places, end, "1 released records are not known to be on Kafka")
-    flying = [lane for lane in source.lanes() if (await lane.outbox())[1]]
-    await flying[0].hold([0], "no such topic")
-    await check_refused(carrier, places, end, "1 released records are kept back")
-    await flying[0].free([0])
-    await flying[0].settle(1)
-    await check_refused(carrier, places, end, "readers on acme/greetings: 1 records")
+    await check_refused(source, places, end, "not known to be on Kafka: 1 record\\. ")
+    await (await on_its_way(source)).hold([0], "no such topic")
+    await check_refused(source, places, end, "kept back because .*: 1 record\\. ")
+    flying = await on_its_way(source)
+    await flying.free([0])
+    await flying.settle(1)
+    await check_refused(source, places, end, "readers on acme/greetings: 1 record\n")
     await source.close()
     source, target = await places.open(begin), await places.open(end)
     done = await copied(source, target, leave_log=True)
     assert done.rest.records == 1
 
 
-async def check_refused(source: Carrier, places: Places, end: tuple[str, str], text: str) -> None:
+async def on_its_way(store: AnyStore) -> Lane:
+    """The lane that has something in its outbox."""
+    (flying,) = [lane for lane in store.lanes() if (await lane.outbox())[1]]
+    return flying
+
+
+async def check_refused(source: AnyStore, places: Places, end: tuple[str, str], text: str) -> None:
+    """While its server stands still; afterwards it goes on, as nothing was changed."""
     target = await places.open(end)
-    passage = Passage(source, target.carrier(), "there", SystemClock(), quiet)
+    await source.resign()
     with pytest.raises(Refused, match=text):
-        await passage._begin(await source.rest(), leave_log=False)
-    assert await source.moved() is None
+        await copied(source, target)
+    assert await source.carrier().moved() is None
+    await live(source)
     await target.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_what_a_server_hands_over_while_the_copier_stands_still_is_not_left_behind(
+    places: Places, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copier's lease runs out after its first look, a node starts, hands something to Kafka and is killed."""
+    begin, end = places.new(kind), places.new("sqlite")
+    source = await live(await places.open(begin))
+    await applied(source, add("out", NOW, topic="kafka:orders"))
+    await source.close()
+    source, target = await places.open(begin), await places.open(end)
+    carrier, node = source.carrier(), await places.open(begin)
+    look = carrier.positions
+
+    async def stand_still() -> dict[tuple[str, int], int]:
+        await eventually(node_owns)
+        await drain(node)
+        return await look()
+
+    async def node_owns() -> bool:
+        return await node.acquire(SystemClock().elapsed(), LEASE_US) and bool(node.lanes())
+
+    monkeypatch.setattr(copying, "LEASE_US", 1)
+    monkeypatch.setattr(carrier, "positions", stand_still)
+    with pytest.raises(Refused, match="a server has begun to run"):
+        await Passage(carrier, target.carrier(), "there", SystemClock(), quiet).run()
+    assert await carrier.moved() is None
+    assert await (await on_its_way(node)).outbox() == (0, 1)
+
+
+async def test_a_store_knows_all_whose_place_it_has_taken(places: Places) -> None:
+    """And where their outboxes ended: Kafka knows them by their names."""
+    way = [places.new(kind) for kind in ("sqlite", "postgres", "sqlite")]
+    stores = [await live(await places.open(place)) for place in way]
+    ends = []
+    for source, target in pairwise(stores):
+        await applied(source, add(f"of {source.identity}", NOW, topic="kafka:orders"))
+        await drain(source)
+        await (await on_its_way(source)).settle(1)
+        ends.append(Predecessor(source.identity, tuple([(await lane.outbox())[1] for lane in source.lanes()])))
+        for store in (source, target):
+            await store.resign()
+        await copied(source, target)
+        await live(target)
+    assert [sorted(each.outboxes) for each in ends] == [[1], [0, 0, 0, 1]]
+    assert list((await places.open(way[2])).predecessors) == ends
+    assert list((await places.open(way[1], moved_too=True)).predecessors) == ends[:1]
+
+
+async def test_a_database_that_has_moved_takes_no_change_of_any_kind(places: Places) -> None:
+    begin, end = places.new("postgres"), places.new("sqlite")
+    source = await places.open(begin)
+    await copied(source, await places.open(end))
+    with psycopg.connect(Served.dsn(), autocommit=True) as connection:
+        for table in ("timeline", "registry", "standing", "outbox", "held", "log", "finished", "receipt", "source"):
+            with pytest.raises(psycopg.Error, match="has moved"):
+                connection.execute(f"DELETE FROM {begin[1]}.{table}".encode())
 
 
 async def test_nodes_that_would_read_requests_again_must_not_run(places: Places) -> None:

@@ -19,7 +19,7 @@ from tidings.timeline.sqlite.store import SqliteStore
 
 pytestmark = [pytest.mark.slow]
 
-ADDRESS = "postgres://tidings@localhost/tidings"
+ADDRESS = "postgres://tidings_node@localhost/tidings"
 BLOCK_S_MAX = 60.0
 
 

@@ -122,7 +122,13 @@ class Roster:
         self._remove([self.members[name]], now)
 
     def sweep(self, now: int) -> None:
-        """Take out those whose session ended, and move what was not settled in time."""
+        """Take out those whose session ended, and move what was not settled in time.
+
+        Nobody has more than one session, though the clock may have been set back since it was given.
+        """
+        for member in self.members.values():
+            member.deadline = min(member.deadline, now + self._session_us + self._slack_us)
+        self._settle_by = {part: min(by, now + self._session_us) for part, by in self._settle_by.items()}
         self._remove([member for member in self.members.values() if member.deadline <= now], now)
         for partition in [partition for partition, by in self._settle_by.items() if by <= now]:
             self._hand_over(partition)

@@ -1,18 +1,49 @@
-"""The address of a store as people may see it: a URL has a password, which nobody else is shown."""
+"""The address of a store: what it may look like, and how it is shown. A URL's password is shown to nobody."""
 
 import re
+from typing import NamedTuple
 from urllib.parse import quote
 
 POSTGRES = ("postgres://", "postgresql://")
+SQLITE = "sqlite:"
+HINT = "name a file, or postgres://user:password@host:5432/database"
 SECRETS = ("password", "sslpassword", "passfile", "oauth_client_secret")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_POSTGRES = re.compile(r"postgres(?:ql)?:", re.IGNORECASE)
+_PARAMETERS = re.compile(
+    r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=", re.IGNORECASE
+)
 _SECRET = re.compile(rf"([?&](?:{'|'.join(SECRETS)})=)[^&#]*", re.IGNORECASE)
+
+
+class Place(NamedTuple):
+    """A store as somebody names it; what is left out is what the settings say."""
+
+    store: str | None
+    schema: str | None = None
 
 
 def is_postgres(path: str) -> bool:
     """Whether an address is the URL of a database rather than a file."""
     return path.startswith(POSTGRES)
+
+
+def check_store(text: str) -> str:
+    """The address that is meant: `sqlite:` before a file is left out, `Postgres://` is written small.
+
+    ValueError for what nobody means as the name of a file. What was written is not shown: it may hold a password.
+    """
+    scheme = scheme_of(text)
+    if scheme is not None and scheme.lower() in ("postgres", "postgresql"):
+        return scheme.lower() + text[len(scheme) :]
+    if scheme is not None:
+        raise ValueError(f"{scheme}:// is no store: {HINT}")
+    if _POSTGRES.match(text):
+        raise ValueError(f"the URL of a database has two slashes: {HINT}")
+    if _PARAMETERS.search(text):
+        raise ValueError(f"parameters such as host=... are not taken: {HINT}")
+    return text[len(SQLITE) :] if text.lower().startswith(SQLITE) else text
 
 
 def scheme_of(path: str) -> str | None:

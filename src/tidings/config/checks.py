@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from ipaddress import IPv6Address
 
+from tidings.config.addresses import check_store
+
 PORT_MAX = 65_535
 SERVERS_HINT = "write host:port, more after commas, such as kafka-1:9092,kafka-2:9092 or [::1]:9092"
 
@@ -75,6 +77,7 @@ check_node = _fits(_NODE, "name of a node", NODE_HINT)
 # By the name of the setting: for its texts, and for the names in a table.
 TEXTS: dict[str, Callable[[str], str]] = {
     "node.name": check_node,
+    "store.path": check_store,
     "store.schema": check_schema,
     "kafka.servers": check_servers,
     "kafka.tenants": check_pattern,

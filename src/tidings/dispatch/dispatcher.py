@@ -1,5 +1,7 @@
 """The dispatcher: sleeps until something is due and releases it. `tick` is one step, `run` the repetition."""
 
+import logging
+
 from tidings.clock import Clock
 from tidings.dispatch.waiter import Waiter
 from tidings.domain.errors import NotOwner, StoreError
@@ -14,6 +16,8 @@ BATCH_BYTES_MAX = 4 * 1024 * 1024
 SLEEP_US_MAX = 1_000_000
 RETRY_US = 250_000
 
+logger = logging.getLogger("tidings.dispatch")
+
 
 class Dispatcher:
     """Releases what falls due on a lane while this process owns it."""
@@ -26,13 +30,18 @@ class Dispatcher:
         self._stopping = False
         self._rows = BATCH_ROWS_MIN
         self._shared_until = 0
+        self._complaint = ""
 
     async def run(self) -> None:
         """Release until stopped; the batch in hand is always finished."""
         while not self._stopping:
             try:
                 pause_us = await self.tick()
-            except (NotOwner, StoreError):
+            except NotOwner:
+                pause_us = RETRY_US
+            except StoreError as error:
+                self._complain(str(error))
+                self._rows = max(1, self._rows // 2)  # it may have been too much at once
                 pause_us = RETRY_US
             if pause_us > 0:
                 await self._waiter.wait(pause_us)
@@ -47,6 +56,7 @@ class Dispatcher:
         if due is None or due > now:
             return SLEEP_US_MAX if due is None else min(due - now, SLEEP_US_MAX)
         release = await self._lane.release(now, self._rows, self._clock)
+        self._complain("")
         self._rows = self._next_rows(now, release)
         self._announce(now, release)
         return 0
@@ -56,11 +66,17 @@ class Dispatcher:
         self._stopping = True
         self._waiter.wake()
 
+    def _complain(self, reason: str) -> None:
+        """Said once: it is tried again and again."""
+        if reason and reason != self._complaint:
+            logger.warning("cannot release on lane %d, tries again: %s", self._lane.number, reason)
+        self._complaint = reason
+
     def _announce(self, now: int, release: Release) -> None:
         if release.lateness_us or release.topics:
             self._tell(Released(now, release.lateness_us, release.topics))
         if release.handed:
-            self._tell(Handed(now, release.handed))
+            self._tell(Handed(now, release.handed, self._lane.number))
         if release.missed:
             self._tell(Missed(now, release.missed))
 

@@ -79,6 +79,12 @@ class Lanes:
         for work in self._works.values():
             work.waiter.wake()
 
+    def handed(self, number: int) -> None:
+        """Something was put into the outbox of a lane: what runs beside its dispatcher has work to do."""
+        work = self._works.get(number)
+        for companion in work.companions if work is not None else ():
+            companion.wake()
+
     async def tick(self) -> int:
         """One step on every lane; answers how long to sleep, 0 if there is more."""
         self.follow()

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable
 
 from tidings.clock import Clock
-from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.errors import NotAllowed, NotOwner, StoreError
 from tidings.domain.facts import Listener, Standing
 from tidings.domain.fleet import Report
 from tidings.ports import Lane, Store
@@ -43,6 +43,11 @@ class Owner:
         self._asked = self._owns = False
         self._lanes: list[Lane] = []
         self._error: str | None = None
+        self._stood_us = 0  # how long this process was stopped before it asked last
+
+    def trouble(self) -> str | None:
+        """Why the store is known not to take changes, so that nobody has to find it out for himself."""
+        return None if self._owns else self._error
 
     def readiness(self) -> tuple[bool, str]:
         """Whether we take changes, and if not, what we wait for."""
@@ -60,28 +65,51 @@ class Owner:
         """Renew until stopped, then resign."""
         while not self._stopped.is_set():
             await self.try_once()
-            await self._rest(POLL_S if not self._owns else self._lease_us / 4_000_000)
+            pause_s = POLL_S if not self._owns else self._lease_us / 4_000_000
+            begun = self._clock.elapsed()
+            await self._rest(pause_s)
+            over_us = self._clock.elapsed() - begun - int(pause_s * 1_000_000)
+            self._stood_us = over_us if over_us > self._lease_us else 0
         if self._owns:
             with contextlib.suppress(StoreError):  # then the lease runs out by itself
                 await self._store.resign()
 
     async def try_once(self) -> None:
-        """Take or renew the leases."""
+        """Take or renew the leases. Who may not write learns it the first time, later he waits like anybody."""
         elapsed = self._clock.elapsed()
         try:
-            owns = await self._store.acquire(elapsed, self._lease_us, self._report())
+            owns = await self._ask(elapsed)
             self._error = None
         except StoreError as error:
+            if isinstance(error, NotAllowed) and not self._asked:
+                raise
             owns, self._error = False, str(error)
         self._asked, self._renewed = True, elapsed
+        self._stand(owns, list(self._store.lanes()))
+
+    async def _ask(self, elapsed: int) -> bool:
+        """What the store answers. While it is silent for longer than a lease we stand as if it had refused."""
+        asking = asyncio.ensure_future(self._store.acquire(elapsed, self._lease_us, self._report()))
+        try:
+            answered, _ = await asyncio.wait({asking}, timeout=self._lease_us / 1_000_000)
+            if not answered:
+                self._error = f"the store has not answered for {self._lease_us / 1_000_000:g} s"
+                self._stand(False, list(self._store.lanes()))
+            return await asking
+        finally:
+            asking.cancel()
+
+    def _stand(self, owns: bool, lanes: list[Lane]) -> None:
+        """Note how we stand, and tell it if it has changed."""
         if owns:
             self._owning.set()
         elif not self._stopped.is_set():
             self._owning.clear()
-        lanes = list(self._store.lanes())
-        if owns != self._owns or [lane.number for lane in lanes] != [lane.number for lane in self._lanes]:
+        numbers = tuple(lane.number for lane in lanes)
+        if owns != self._owns or numbers != tuple(lane.number for lane in self._lanes):
             self._owns = owns
-            self._tell(Standing(self._clock.now(), owns, tuple(lane.number for lane in lanes)))
+            stood = f"this process stood still for {self._stood_us / 1_000_000:.0f} s" if self._stood_us else ""
+            self._tell(Standing(self._clock.now(), owns, numbers, stood if owns else self._error or ""))
         if lanes != self._lanes:
             self._lanes = lanes
             self._follow()

@@ -6,6 +6,7 @@ TidingsError
 |-- KeyReused        an idempotency key came again with another request
 |-- NotOwner         this process stands by: another one owns the timeline
 |-- StoreError       the store cannot be used: newer version, damaged, full
+|   `-- NotAllowed   we may read it, but not write: waiting does not help
 |-- BusError         Kafka cannot be read now
 |-- NotAMember       a consumer group's former member tried to fetch or commit
 `-- NotFound         there is no such topic, group or key
@@ -42,6 +43,10 @@ class NotOwner(TidingsError):
 
 class StoreError(TidingsError):
     """The store cannot be used; the text says why and what to do."""
+
+
+class NotAllowed(StoreError):
+    """The store may be read by us but not written: that does not end by waiting."""
 
 
 class BusError(TidingsError):

@@ -24,10 +24,11 @@ class Released(msgspec.Struct, frozen=True, gc=False):
 
 
 class Handed(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences were put into the outbox, durably and for good; they are on their way to Kafka."""
+    """Occurrences were put into the outbox of a lane, durably and for good; they are on their way to Kafka."""
 
     at: int
     count: int
+    lane: int = 0
 
 
 class Missed(msgspec.Struct, frozen=True, gc=False):
@@ -56,11 +57,15 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
-    """This node began or ceased to take changes, or other lanes than before are its own: those that it releases now."""
+    """This node began or ceased to take changes, or other lanes than before are its own: those that it releases now.
+
+    A reason is told where something is amiss: the store does not answer, or this process stood still.
+    """
 
     at: int
     owner: bool
     lanes: tuple[int, ...] = ()
+    reason: str = ""
 
 
 Fact = Changed | Released | Handed | Missed | Revised | Refused | Standing

@@ -183,6 +183,8 @@ class Admission:
             return None
         if len(labels) > self.limits.labels_max:
             raise Invalid("labels", f"there are {len(labels)}, at most {self.limits.labels_max} are taken")
+        if any("\0" in text for pair in labels.items() for text in pair):
+            raise Invalid("labels", "hold a NUL, which cannot be searched for: leave it out")
         try:
             text = _encode(labels)
         except UnicodeEncodeError:

@@ -33,23 +33,27 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
     from tidings.bus.kafka.holding import Holding, held_name
     from tidings.bus.kafka.lane import Lane
     from tidings.bus.kafka.plain import PlainLane
+    from tidings.bus.kafka.turns import Turns
     from tidings.edges.kafka.beginning import Beginning
     from tidings.edges.kafka.facts import KafkaFacts
     from tidings.edges.kafka.intake import KafkaIntake
     from tidings.observe.kafka import KafkaMetrics, KafkaStats
 
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
-    identity = engine.store.identity
     kind = Lane if config.kafka.release == "exactly_once" else PlainLane
-    ways = Ways()
+    ways, turns = Ways(), Turns()
+
+    def way_of(number: int, name: str, *, singly: bool = False) -> Lane:
+        former = {each.identity: each.end(number) for each in engine.store.predecessors}
+        return kind(cluster, engine.store.identity, name, singly=singly, former=former)
 
     def accompany(lane: ports.Lane) -> list[Companion]:
         def owns() -> bool:
             return any(owned.number == lane.number for owned in engine.store.lanes())
 
-        way = kind(cluster, identity, str(lane.number))
-        aside = kind(cluster, identity, held_name(lane.number), singly=True)
-        forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns)
+        way = way_of(lane.number, str(lane.number))
+        aside = way_of(lane.number, held_name(lane.number), singly=True)
+        forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns, turns)
         forwarder.published = None if facts is None else facts.released
         ways.add(forwarder, lane.number)
         return [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
@@ -58,7 +62,7 @@ def join_kafka(engine: Engine, config: Config) -> Joined:
         """Whether Kafka's progress was seen to be that of our store; who owns no lane looks for himself."""
         if ways.have_begun or engine.store.lanes():
             return ways.have_begun
-        await asyncio.to_thread(kind(cluster, identity, "0").peek)
+        await asyncio.to_thread(way_of(0, "0").peek)
         return True
 
     engine.admission.forbidden = requests.destinations.forbidden

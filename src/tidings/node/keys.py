@@ -10,13 +10,13 @@ from tidings.config import load
 from tidings.domain.errors import NotFound
 from tidings.domain.names import check_name
 from tidings.edges.cli.program import program
-from tidings.node.stores import is_there, open_store
+from tidings.node.stores import address_of, is_there, open_store
 from tidings.ports import ApiKey, Keys
 
 T = TypeVar("T")
 
 
-def create_key(path: str, name: str, tenant: str, admin: bool) -> str:
+def create_key(store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
     """Make a key and answer it: only its digest is kept."""
     from tidings.edges.http.auth import make_key
 
@@ -27,32 +27,31 @@ def create_key(path: str, name: str, tenant: str, admin: bool) -> str:
     async def add(keys: Keys) -> None:
         await keys.add_key(stored)
 
-    _with_keys(path, add)
+    _with_keys(address_of(store), schema, add)
     return key
 
 
-def list_keys(path: str) -> list[ApiKey]:
+def list_keys(store: str, schema: str | None) -> list[ApiKey]:
     """The keys of a store, by name."""
 
     async def read(keys: Keys) -> list[ApiKey]:
         return await keys.keys()
 
-    _check_exists(path)
-    return _with_keys(path, read)
+    return _with_keys(_existing(store), schema, read)
 
 
-def revoke_key(path: str, name: str) -> bool:
+def revoke_key(store: str, schema: str | None, name: str) -> bool:
     """Forget a key; False if there is none of that name."""
 
     async def revoke(keys: Keys) -> bool:
         return await keys.revoke_key(name)
 
-    _check_exists(path)
-    return _with_keys(path, revoke)
+    return _with_keys(_existing(store), schema, revoke)
 
 
-def _with_keys(path: str, act: Callable[[Keys], Awaitable[T]]) -> T:
-    config = load(None, os.environ, {}).config  # what is chosen when a store is made: its schema and lanes
+def _with_keys(path: str, schema: str | None, act: Callable[[Keys], Awaitable[T]]) -> T:
+    """What is chosen when a store is made, its schema and lanes, is that of the settings; a flag comes before them."""
+    config = load(None, os.environ, {} if schema is None else {"store.schema": ("--schema", schema)}).config
 
     async def run() -> T:
         store = await open_store(path, config, SystemClock())
@@ -64,7 +63,9 @@ def _with_keys(path: str, act: Callable[[Keys], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def _check_exists(path: str) -> None:
+def _existing(store: str) -> str:
+    path = address_of(store)
     if not is_there(path):
         name = program()
         raise NotFound(f"there is no store {path}: `{name} serve` or `{name} keys create` makes it")
+    return path

@@ -142,6 +142,7 @@ def run_node(config: Config) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(_run(config))
+    logger.info("stopped")
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.clock import Clock
 from tidings.config import Config
-from tidings.config.addresses import is_postgres, scheme_of, without_password
+from tidings.config.addresses import check_store, is_postgres, without_password
 from tidings.domain.errors import Invalid, TidingsError
 from tidings.domain.iso8601 import format_instant
 from tidings.edges.cli.program import program
@@ -35,6 +35,7 @@ async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool
 
     One that has moved to another place is opened only for who moves it.
     """
+    path = address_of(path)
     check_address(path, config)
     options: dict[str, Any] = {
         "partitions": config.log.partitions,
@@ -63,34 +64,49 @@ async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool
 @contextlib.contextmanager
 def _advised(path: str, schema: str) -> Iterator[None]:
     """Say how to go on with a store that cannot be used as it is."""
-    named = quote(shown(path)) + ("" if schema == SCHEMA else f" --schema {schema}")
+    named, other = quote(shown(path)), other_schema(path, schema)
+    source = named + ("" if other is None else f" --from-schema {other}")
     try:
         yield
     except OldLayout as old:
         raise CannotStart(
             f"{old}\nbring it up to date, while nodes of the older version run:  {program()} migrate --store {named}"
+            + ("" if other is None else f" --schema {other}")
         ) from None
     except HasMoved as gone:
         move = gone.move
         to = quote(move.to)
+        hidden = "\n(a password is not shown: add it)" if is_postgres(path) or is_postgres(move.to) else ""
         if not move.done:
             raise CannotStart(
                 f"{gone} since {format_instant(move.at)}, and not all of it is there yet\n"
-                f"go on:         {program()} copy --from {named} --to {to}\n"
-                f"or take back:  {program()} copy --from {named} --take-back"
+                f"go on:         {program()} copy --from {source} --to {to}"
+                + ("" if move.schema is None else f" --to-schema {move.schema}")
+                + f"\nor take back:  {program()} copy --from {source} --take-back{hidden}"
             ) from None
         raise CannotStart(
             f"{gone} at {format_instant(move.at)}: served here too, everything would leave twice\n"
-            f"serve the new one:            {program()} serve --store {to}\n"
-            f"or, once that one is emptied: {program()} copy --from {named} --take-back"
+            f"serve the new one:            {program()} serve --store {to}"
+            + ("" if move.schema is None else f" --set store.schema={move.schema}")
+            + f"\nor, once that one is emptied: {program()} copy --from {source} --take-back{hidden}"
         ) from None
+
+
+def other_schema(path: str, schema: str) -> str | None:
+    """The schema of a database that must be told because it is not the usual one."""
+    return schema if is_postgres(path) and schema != SCHEMA else None
+
+
+def address_of(store: str) -> str:
+    """The address that somebody has written."""
+    try:
+        return check_store(store)
+    except ValueError as error:
+        raise Invalid("store", str(error)) from None
 
 
 def check_address(path: str, config: Config) -> None:
     """Refuse what can be told before anything is opened."""
-    scheme = scheme_of(path)
-    if scheme is not None and not is_postgres(path):
-        raise Invalid("store", f"{scheme}:// is no store: name a file, or postgres://user:password@host:5432/database")
     if not is_postgres(path) and "dispatch" not in config.node.roles:
         text = "without dispatch nothing would be released: of a file, or in memory, one process does everything"
         raise Invalid("node.roles", f"{text}. Add dispatch, or share a PostgreSQL between several nodes")

@@ -93,12 +93,12 @@ class FactLog:
         self._outcomes: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_away = False
 
     def __call__(self, fact: Fact) -> None:
         match fact:
             case Standing():
-                text = _in_a_fleet(fact) if self._of_a_fleet else _alone(fact)
-                logger.info(text, extra={"fact": "standing", "owner": fact.owner, "lanes": fact.lanes})
+                self._stand(fact)
             case Missed():
                 total = sum(fact.counts.values())
                 extra = {"fact": "missed", "missed": total, "reasons": fact.counts}
@@ -118,6 +118,20 @@ class FactLog:
                 logger.info("%s: moved %d", fact.cause, fact.moved, extra=extra)
             case Handed():
                 pass  # it is released once it is on Kafka
+
+    def _stand(self, fact: Standing) -> None:
+        """Trouble is a warning with its reason, once; and its end is told."""
+        text = _in_a_fleet(fact) if self._of_a_fleet else _alone(fact)
+        was_away, self._is_away = self._is_away, not fact.owner and bool(fact.reason)
+        if self._is_away:
+            text = f"takes no changes: {fact.reason}"
+        elif was_away:
+            text = f"the store answers again: {text}"
+        elif fact.reason:
+            text = f"{fact.reason}, and others took over: {text} now"
+        level = logging.WARNING if fact.reason else logging.INFO
+        extra = {"fact": "standing", "owner": fact.owner, "lanes": fact.lanes, "reason": fact.reason}
+        logger.log(level, "%s", text, extra=extra)
 
     def flush(self) -> None:
         """Log what has gathered."""
@@ -150,6 +164,4 @@ def _alone(standing: Standing) -> str:
 
 
 def _in_a_fleet(standing: Standing) -> str:
-    if not standing.owner:
-        return "takes no changes: the store does not answer"
     return f"owns lanes {ranges(standing.lanes)}" if standing.lanes else "owns no lane"

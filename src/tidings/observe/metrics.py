@@ -1,5 +1,6 @@
 """Figures for Prometheus, kept by listening to facts and written out as text when asked."""
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ BOUNDS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500)
 BOUNDS_S = (1, 2, 5, 10, 30, 60)
 BOUNDS_US = (*(int(ms * 1_000) for ms in BOUNDS_MS), *(seconds * 1_000_000 for seconds in BOUNDS_S))
 FEW = 24  # below this many, numpy costs more than it saves
+COUNT_S_MAX = 1.0  # whoever scrapes has a limit of his own: a store that hangs must not become a hole in all figures
 LABELS_MAX = 100  # so that no caller can grow a metric without end
 OTHER = "other"
 
@@ -79,6 +81,7 @@ class Metrics:
         self._moved = 0
         self._owner = False
         self._lanes = 0
+        self._counting: asyncio.Task[Count | None] | None = None
 
     def __call__(self, fact: Fact) -> None:
         match fact:
@@ -114,10 +117,18 @@ class Metrics:
         return ("\n".join(lines) + "\n").encode()
 
     async def _size(self) -> Count | None:
+        """The store's size if it tells it in time. One that hangs is asked once, however often we are."""
         if self._count is None:
             return None
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.create_task(self._counted(self._count))
+        counting = self._counting
+        done, _ = await asyncio.wait({counting}, timeout=COUNT_S_MAX)
+        return counting.result() if done else None
+
+    async def _counted(self, count: Callable[[], Awaitable[Count]]) -> Count | None:
         try:
-            return await self._count()
+            return await count()
         except TidingsError:
             return None
 

@@ -5,14 +5,15 @@ the first of them leaves. The target keeps how far a passage has come in the sam
 that a passage which was cut off goes on where it was, and nothing comes back that has left the target since.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol, get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 from zlib import crc32
 
 import msgspec
 
 from tidings.domain.command import FINISHED, Priority, State
 from tidings.domain.errors import StoreError
+from tidings.domain.fleet import Predecessor
 from tidings.domain.message import unpack
 from tidings.domain.schedule import Calendar, Event, KeptZone
 from tidings.domain.when import Once
@@ -109,6 +110,7 @@ class Progress(msgspec.Struct, frozen=True):
     conflicts: dict[str, int] = {}
     fired: int = 0
     named: tuple[str, ...] = ()
+    predecessors: tuple[Predecessor, ...] = ()
 
     def landed(self, load: Load, landings: Sequence[Landing]) -> "Progress":
         """The same after one more load."""
@@ -122,7 +124,7 @@ class Progress(msgspec.Struct, frozen=True):
                 named.append(name_of(thing))
             elif landing == "moved" and isinstance(thing, Carried):
                 fired += len(thing.extras)
-        return Progress(load.after, moved, left, conflicts, fired, tuple(named))
+        return Progress(load.after, moved, left, conflicts, fired, tuple(named), self.predecessors)
 
     def seen(self, kind: Kind) -> int:
         """How many of a kind have been looked at."""
@@ -130,13 +132,23 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Written into the source before anything leaves it: where it goes, by which passage, whether all is there."""
+    """Written into the source before anything leaves it: where it goes, by which passage, whether all is there.
+
+    `schema` is None of a file, and where it is the usual one.
+    """
 
     passage: str
     to: str
     identity: str
     at: int
     done: bool = False
+    predecessors: tuple[Predecessor, ...] = ()
+    schema: str | None = None
+
+    @property
+    def where(self) -> str:
+        """Where it goes, for people to read."""
+        return placed(self.to, self.schema)
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -162,7 +174,7 @@ class HasMoved(StoreError):
 
     def __init__(self, move: Move) -> None:
         how = "has moved" if move.done else "is moving"
-        super().__init__(f"this store {how} to {move.to}")
+        super().__init__(f"this store {how} to {move.where}")
         self.move = move
 
 
@@ -199,8 +211,16 @@ class Carrier(Protocol):
         """Where it has moved to."""
         ...
 
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> Move:
+        """Close it to everybody, look what would be left behind, and mark it as moved, in one transaction.
+
+        What the check raises undoes all of it; `NotOwner` if it is no longer seized. Answers the mark with the
+        predecessors that the target will have: those of this store, and itself.
+        """
+        ...
+
     async def move(self, move: Move | None) -> None:
-        """Mark it as moved, or take that back; from then on nobody changes it, or everybody may again."""
+        """Change the mark of one that has moved, or take it back; then everybody may change it again."""
         ...
 
     async def rest(self) -> Rest:
@@ -227,6 +247,10 @@ class Carrier(Protocol):
         """The load that follows a place, in an order that stays the same; None at the end."""
         ...
 
+    async def begin(self, passage: str, predecessors: Sequence[Predecessor]) -> None:
+        """A passage into this store begins, or goes on: note whose place it takes."""
+        ...
+
     async def progress(self, passage: str) -> Progress:
         """How far a passage into this store has come."""
         ...
@@ -237,6 +261,16 @@ class Carrier(Protocol):
         What is there already is left as it is, whatever became of it: nothing is overwritten, nothing comes back.
         """
         ...
+
+
+def records_of(count: int) -> str:
+    """So many records, for people to read."""
+    return f"{count:,} record{'' if count == 1 else 's'}"
+
+
+def placed(store: str, schema: str | None) -> str:
+    """A store and its schema, for people to read."""
+    return store if schema is None else f"{store}, schema {schema}"
 
 
 def kind_of(thing: Thing) -> Kind:
@@ -268,13 +302,23 @@ def name_of(thing: Thing) -> str:
 def land(brought: Carried, generation: int, content: bytes, accepted: int, at: int | None) -> Landing:
     """What becomes of a schedule whose id the target knows: what it knows has this generation, content and times.
 
-    An earlier life of the id, over before this one was accepted, does not stand in the way.
+    An earlier life of the id, over before this one was accepted, does not stand in the way. One that is over in the
+    source and goes on in the target, after the source was taken back, is told: it would leave there all the same.
     """
     if at is not None and at <= brought.accepted and (generation, accepted) != (brought.generation, brought.accepted):
         return "moved"
-    if content == brought.content or brought.state in FINISHED:
-        return "left"
-    return "conflict"
+    if brought.state in FINISHED:
+        return "conflict" if at is None and accepted == brought.accepted else "left"
+    return "left" if content == brought.content else "conflict"
+
+
+def predecessors_of(passages: Iterable[Sequence[Any]]) -> tuple[Predecessor, ...]:
+    """Whose place a store takes, by the rows that it keeps of passages into it; of each store what it was last."""
+    known: dict[str, Predecessor] = {}
+    for (passage,) in passages:
+        for each in decode_progress(passage).predecessors:
+            known[each.identity] = max(each, known.get(each.identity, each), key=lambda one: one.outboxes)
+    return tuple(known.values())
 
 
 encode_progress = msgspec.msgpack.Encoder().encode

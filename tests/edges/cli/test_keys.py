@@ -32,6 +32,12 @@ def test_create_list_revoke(cli: Cli, tmp_path: Path) -> None:
     assert "no keys" in cli("keys", "list", "--store", store).err
 
 
+def test_a_store_may_be_called_sqlite(cli: Cli, tmp_path: Path) -> None:
+    assert cli("keys", "create", "mine", "--store", f"sqlite:{tmp_path / 'tidings.db'}").code == 0
+    assert "mine" in cli("keys", "list", "--store", str(tmp_path / "tidings.db")).out
+    assert "mine" in cli("keys", "list", "--store", f"SQLite:{tmp_path / 'tidings.db'}").out
+
+
 def test_as_json(cli: Cli, tmp_path: Path) -> None:
     store = str(tmp_path / "tidings.db")
     made = cli.json("keys", "create", "mine", "--store", store)

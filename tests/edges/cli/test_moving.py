@@ -10,6 +10,7 @@ import pytest
 from tests.contract.making import ACME, HOUR, MINUTE, add
 from tests.edges.cli.conftest import Cli
 from tidings.clock import SystemClock
+from tidings.domain.command import Cancel
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.sqlite.database import LAYOUTS
 from tidings.timeline.sqlite.store import SqliteStore
@@ -43,9 +44,13 @@ async def test_copy_moves_everything_and_closes_the_old_store(cli: Cli, old: Pat
     assert done[0] == 0, done
     assert "one-shots                    2      0              0" in done[1]
     assert "the old store is closed" in done[2]
+    assert f"copy --from {old} --take-back" in done[2]
     assert await ids_in(new) == ["a", "b"]
     again = run(cli, "copy", "--from", str(old), "--to", str(new), "--json")
-    assert json.loads(again[1])["moved"]["one_shots"] == 2
+    assert json.loads(again[1])["done_before"] is True
+    code, out, _ = run(cli, "copy", "--from", str(old), "--to", str(new))
+    assert code == 0
+    assert out.startswith(f"nothing left to do: this store has moved to {new} at 20"), out
     code, _, err = run(cli, "keys", "list", "--store", str(old))
     assert code == 1
     assert f"this store has moved to {new}" in err
@@ -62,10 +67,42 @@ async def test_conflicts_are_listed_and_the_code_tells(cli: Cli, old: Path, tmp_
     code, out, err = run(cli, "copy", "--from", str(old), "--to", str(new))
     assert code == 4
     assert "one-shots                    1      0              1" in out
+    assert "1 moved in " in out
     assert "conflict: schedule acme/b" in err
 
 
-def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
+async def test_a_cancel_after_the_move_was_taken_back_is_a_conflict(cli: Cli, old: Path, tmp_path: Path) -> None:
+    new = str(tmp_path / "new.db")
+    assert run(cli, "copy", "--from", str(old), "--to", new)[0] == 0
+    assert run(cli, "copy", "--from", str(old), "--take-back")[0] == 0
+    clock, store = SystemClock(), await SqliteStore.open(old)
+    assert await store.acquire(clock.elapsed(), MINUTE)
+    await store.apply([Cancel(ACME, "a")], clock.now())
+    await store.close()
+    code, out, err = run(cli, "copy", "--from", str(old), "--to", new)
+    assert code == 4, out
+    assert "finished, remembered         0      0              1" in out
+    assert "conflict: schedule acme/a" in err
+
+
+async def test_a_refused_copy_makes_no_target(cli: Cli, old: Path, tmp_path: Path) -> None:
+    clock, store = SystemClock(), await SqliteStore.open(old)
+    assert await store.acquire(clock.elapsed(), MINUTE)
+    code, _, err = run(cli, "copy", "--from", str(old), "--to", str(tmp_path / "new.db"))
+    await store.close()
+    assert code == 1, err
+    assert "a server runs on the store to copy from" in err
+    assert not (tmp_path / "new.db").exists()
+
+
+async def test_the_settings_name_the_store_of_a_migration(cli: Cli, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDINGS_STORE_PATH", str(old))
+    monkeypatch.setenv("TIDINGS_NODE_ROLES", "api")
+    assert run(cli, "migrate", "--check")[:2] == (0, f"layout {KNOWN}: nothing to do\n")
+
+
+def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     here = str(tmp_path / "none.db")
     for argv, code, text in (
         (("copy", "--from", here), 2, "give --to"),
@@ -74,7 +111,7 @@ def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
         (("copy", "--from", "mysql://x", "--to", here), 2, "is no store"),
         (("copy", "--from", here, "--take-back", "--to", here), 2, "needs no --to"),
         (("migrate", "--store", here), 3, "there is no store"),
-        (("migrate",), 2, "--store"),
+        (("migrate",), 3, "there is no store"),
     ):
         done = run(cli, *argv)
         assert done[0] == code, (argv, done)

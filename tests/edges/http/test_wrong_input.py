@@ -69,6 +69,7 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"jitter": "P2D"}, "jitter", "86400"),
     ({"labels": {"a": 1}}, "labels[...]", '{"campaign": "autumn"}'),
     ({"labels": {str(n): "x" for n in range(17)}}, "labels", "16"),
+    ({"labels": {"note": "a\0b"}}, "labels", "NUL"),
 ]
 
 
@@ -124,6 +125,8 @@ QUERIES: list[tuple[str, str, str]] = [
     ("/v1/schedules?from=yesterday", "from", "2026-11-20T09:00:00Z"),
     ("/v1/schedules?to=2030-13-01T00:00:00Z", "to", "calendar"),
     ("/v1/schedules?label=autumn", "label", "name=value"),
+    ("/v1/schedules?label=a%00:b", "label", "NUL"),
+    ("/v1/schedules?prefix=%00", "prefix", "NUL"),
     ("/v1/schedules?topic=%FF", "query", "UTF-8"),
     ("/v1/schedules?" + "x" * 9000, "query", "8192"),
     ("/v1/schedules/a?x=1", "x", "leave it out"),

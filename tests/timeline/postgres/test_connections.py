@@ -5,7 +5,7 @@ import asyncio
 import psycopg
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, answer, applied, drain, left, state
+from tests.contract.making import ACME, NOW, SECOND, add, answer, applied, drain, every, left, state
 from tests.servers.downloads import Missing
 from tests.servers.fixtures import leave_out
 from tests.servers.postgres import Postgres
@@ -13,6 +13,7 @@ from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.command import Cancel
 from tidings.domain.errors import StoreError
 from tidings.testing import SimulatedClock, eventually
+from tidings.timeline.postgres.shared import BLOCK
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3_600 * SECOND
@@ -53,6 +54,35 @@ async def test_a_connection_lost_in_the_midst_is_said_and_a_repeat_does_nothing_
     assert (await answer(store, add("two"))).outcome == "scheduled"
     assert (await answer(store, add("two"))).outcome == "unchanged"
     assert await state(store, "one") == "pending"
+
+
+async def test_arrival_numbers_that_were_given_out_twice_overwrite_nothing(
+    postgres: Postgres, open_store: OpenStore
+) -> None:
+    """As after a failover to a standby that lost the last step of the sequence, which the other node did not notice."""
+    first, second = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
+    await applied(first, every("first", NOW + SECOND))
+    with postgres.connect() as connection:
+        connection.execute(first._shared.inside("ALTER SEQUENCE tidings.arrival_block RESTART 0").encode())
+    await applied(second, every("second", NOW + 2 * SECOND))
+    found = [await first.find(ACME, name, NOW) for name in ("first", "second")]
+    assert [(each.id, each.due) for each in found if each] == [("first", NOW + SECOND), ("second", NOW + 2 * SECOND)]
+
+
+async def test_after_a_lost_connection_arrival_numbers_come_from_a_new_block(
+    postgres: Postgres, open_store: OpenStore
+) -> None:
+    store = await open_store(SimulatedClock(), lanes=1)
+    await applied(store, add("one"))
+    with postgres.connect() as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        await eventually(lambda: not any(map(_is_open, store._pool._idle)))
+        await applied(store, add("two"))
+        query = store._shared.inside("SELECT arrival FROM tidings.timeline ORDER BY 1").encode()
+        ((one,), (two,)) = connection.execute(query).fetchall()
+    assert isinstance(one, int)
+    assert isinstance(two, int)
+    assert two - one >= BLOCK
 
 
 async def test_it_goes_on_after_an_immediate_restart() -> None:

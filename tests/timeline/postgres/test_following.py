@@ -17,7 +17,7 @@ from tidings.testing import eventually
 from tidings.timeline.postgres import followed, watch
 from tidings.timeline.postgres.store import PostgresStore
 
-SOON_US = 150_000  # on a machine that has other work too; the look that hints save comes after 2 s
+SOON_US = 1_000_000  # on a machine that has other work too; the look that hints save comes after 2 s
 
 
 class Pair:

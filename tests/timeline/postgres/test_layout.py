@@ -6,6 +6,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.contract.making import SECOND, add, words
 from tests.servers.postgres import Postgres
 from tests.timeline.later import later
 from tests.timeline.postgres.conftest import OpenStore
@@ -114,3 +115,18 @@ async def test_keys_are_the_same_in_sql(postgres: Postgres, open_store: OpenStor
         for tenant, name in (("acme", "one"), ("ü", "Grüße-世界-🎉"), ("a", "a" * 200)):
             row = connection.execute(f"SELECT uuid_send({schema}.key(%s, %s))", (tenant, name)).fetchone()
             assert row == (key_of(tenant, name),)
+
+
+@pytest.mark.parametrize("name", ["user", "select", "table"])
+async def test_a_word_of_sql_may_be_the_name_of_a_schema(postgres: Postgres, name: str) -> None:
+    store = await PostgresStore.open(postgres.dsn, SimulatedClock(), lanes=1, schema=name)
+    await store.acquire(0, SECOND)
+    assert await words(store, add("one")) == ["scheduled"]
+    await store._vacuum.look()
+    await store.close()
+
+
+@pytest.mark.parametrize("name", ["pg_tidings", "information_schema"])
+async def test_a_schema_of_the_servers_own_is_refused(postgres: Postgres, name: str) -> None:
+    with pytest.raises(Invalid, match="PostgreSQL's own"):
+        await PostgresStore.open(postgres.dsn, SimulatedClock(), schema=name)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.contract.making import ACME, NOW, SECOND, add, records
+from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.clock import SystemClock
 from tidings.domain.errors import NotOwner, StoreError
@@ -93,6 +94,49 @@ async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_s
         await lane.release(NOW, 100)
 
 
+async def test_a_lane_that_is_worked_on_holds_up_no_renewal(open_store: OpenStore) -> None:
+    """However long its release takes: of none of its lanes the lease runs out."""
+    store, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
+    await acquire(store, rounds=1)
+    (lane, *_) = store.lanes()
+    async with store._shared.pool.transaction() as connection:
+        await rows(connection, store._shared.sql["own"], (lane.number, lane.token))
+        await asyncio.wait_for(acquire(store, rounds=1), 1)
+        assert numbers(store) == [0, 1, 2, 3]
+        await asyncio.wait_for(store.resign(), 1)
+        await acquire(other, rounds=1)
+        assert numbers(other) == [1, 2, 3], "what it still works on is left for later"
+    await acquire(other, rounds=1)
+    assert numbers(other) == [0, 1, 2, 3]
+
+
+async def test_what_is_worked_on_is_given_back_later(open_store: OpenStore) -> None:
+    store, other = [await open_store(SystemClock(), lanes=2) for _ in range(2)]
+    await acquire(store, rounds=1)
+    async with store._shared.pool.transaction() as connection:
+        lane = store.lanes()[-1]
+        await rows(connection, store._shared.sql["own"], (lane.number, lane.token))
+        await acquire(other, store, rounds=1)
+        assert numbers(store) == [0, 1]
+    await acquire(store, other, rounds=1)
+    assert (numbers(store), numbers(other)) == ([0], [1])
+
+
+async def test_a_store_clock_that_is_set_back_keeps_no_dead_node(
+    open_store: OpenStore, postgres: Postgres, schema: str
+) -> None:
+    """As after a failover to a server whose clock is behind."""
+    dead, other = [await open_store(SystemClock(), lanes=2) for _ in range(2)]
+    await acquire(dead, rounds=1)
+    with postgres.connect() as connection:
+        body = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 60000000"
+        function = f"CREATE OR REPLACE FUNCTION {schema}.now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT {body}'"
+        connection.execute(function.encode())
+    assert [node.is_alive for node in (await other.nodes(NOW)).nodes] == [False]
+    await acquire(other, rounds=1)
+    assert numbers(other) == [0, 1]
+
+
 @pytest.mark.slow
 async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_lease(open_store: OpenStore) -> None:
     """As of a machine that loses its power, or its network, in the midst of a release of recurring schedules."""
@@ -176,6 +220,18 @@ async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore
     await other.apply([add("soon", now + SECOND)], now)
     await asyncio.wait_for(woken.wait(), 5)
     assert lane.next_due() == now + SECOND
+
+
+async def test_more_lanes_than_a_hint_can_name_are_all_woken(open_store: OpenStore) -> None:
+    owner, other = [await open_store(SystemClock(), lanes=256, partitions=256) for _ in range(2)]
+    await acquire(owner, rounds=1)
+    await eventually(lambda: owner._watch.hears)
+    owner._watch._tasks[1].cancel()
+    now = SystemClock().now()
+    topics = ("greetings", "kafka:orders")
+    await other.apply([add(f"s{number}", now, topic=topics[number % 2]) for number in range(4_000)], now)
+    ways = owner._shared.heads.ways.values()
+    await eventually(lambda: all(head.due == now for head in ways))
 
 
 async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:

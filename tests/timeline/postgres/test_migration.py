@@ -24,6 +24,8 @@ from tidings.timeline.layouts import OUTSIDE, Done, Layouts, NewerLayout
 from tidings.timeline.postgres.layout import LAYOUTS
 from tidings.timeline.postgres.migration import LOCK_MS, Migration
 
+pytestmark = [pytest.mark.slow]
+
 COLUMN = "ALTER TABLE tidings.timeline ADD COLUMN colour text; CREATE TABLE tidings.counted (n int);"
 COUNT = "INSERT INTO tidings.counted SELECT coalesce(max(n), 0) + 1 FROM tidings.counted;"
 INDEX = f"""{OUTSIDE}
@@ -141,7 +143,7 @@ async def test_who_waits_for_a_lock_gives_way(postgres: Postgres, schema_of_toda
         reader.rollback()
         await asyncio.wait_for(migrating, 30)
     assert max(waits) > LOCK_MS / 2, "it stood in somebody's way at all"
-    assert max(waits) < LOCK_MS * 3, "a busy machine, but no queue that grows"
+    assert max(waits) < LOCK_MS * 5, "a busy machine, but no queue that grows"
     check_done(postgres, schema_of_today)
 
 
@@ -170,7 +172,7 @@ async def test_a_kill_is_made_good(
 async def test_an_index_that_was_left_half_built_is_built_anew(
     postgres: Postgres, schema_of_today: str, layouts: Path
 ) -> None:
-    building = f"SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%{schema_of_today}.%'"
+    building = f"SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%{schema_of_today}%'"
     half = "SELECT 1 FROM pg_index WHERE indexrelid = to_regclass(%s) AND NOT indisvalid"
     with contextlib.closing(psycopg.connect(postgres.dsn)) as reader, postgres.connect() as connection:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

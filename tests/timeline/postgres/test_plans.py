@@ -24,7 +24,8 @@ FILL = """
 WITH made AS (
     SELECT i, tidings.key('acme', 'id-' || i) AS key, %(now)s + (i::bigint * 7919 %% 2592000) * 1000000 AS due
     FROM generate_series(1, %(rows)s) AS i
-), known AS (INSERT INTO tidings.registry SELECT key, due, i, 1 FROM made)
+), known AS (INSERT INTO tidings.registry SELECT key, due, i, 1 FROM made),
+used AS (INSERT INTO tidings.slot VALUES (1))
 INSERT INTO tidings.timeline
 SELECT due, i, %(now)s, key, 1, 0, 1, 1, get_byte(uuid_send(key), 0) %% %(lanes)s, 1,
     get_byte(uuid_send(key), 0) %% %(lanes)s, 0, 'id-' || i, '\\x00'::bytea FROM made
@@ -170,3 +171,19 @@ async def test_what_is_due_comes_from_the_index_in_order(postgres: Postgres, ope
         await store.apply([add("now", NOW)], NOW)
         (plan,) = [each for each in await inner(postgres, store) if "LIMIT rows_max" in each and "fair" not in each][:1]
         assert "timeline_order" in plan, lane
+
+
+async def test_tenants_that_have_nothing_to_send_cost_nothing(postgres: Postgres, open_store: OpenStore) -> None:
+    """Neither a release nor a poll looks for what they could have."""
+    async with filled(postgres, open_store, 1_000) as store:
+        for number in range(50):
+            await store._shared.names.make(f"tenant-{number}", TOPIC)
+        await store.apply([add("one", NOW, tenant="tenant-7")], NOW)
+        with postgres.connect() as connection:
+            found = connection.execute(
+                store._shared.inside("SELECT slot FROM tidings.slot ORDER BY 1").encode()
+            ).fetchall()
+        assert found == [(1,), (8 * 6 + 1,)]
+        plans = [each for each in await inner(postgres, store) if "AS first_arrival" in each]
+        assert plans
+        assert all("loops=2)" in plan for plan in plans), plans

@@ -121,14 +121,14 @@ async def test_readers_of_the_log_never_see_a_gap(open_store: OpenStore) -> None
 async def test_no_topic_is_known_before_its_tenant(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another node makes both while we look: who releases the topic's records asks for its tenant's name."""
     ours, other = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
-    read = ours._pool.read
+    read = ours._shared.pools.first.read
 
     async def interrupted(*call: Any) -> list[Any]:
         found = await read(*call)
         await other.apply([add("one", tenant="new", topic="news")], NOW)
         return found
 
-    monkeypatch.setattr(ours._pool, "read", interrupted)
+    monkeypatch.setattr(ours._shared.pools.first, "read", interrupted)
     names = ours._shared.names
     for _ in range(2):
         await names.load()

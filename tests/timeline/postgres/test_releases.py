@@ -2,13 +2,16 @@
 
 import asyncio
 
-from tests.contract.making import NOW, SECOND, add, left
+import pytest
+
+from tests.contract.making import NOW, SECOND, add, every, left
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.errors import NotOwner
 from tidings.ports import Release
 from tidings.testing import SimulatedClock
-from tidings.timeline.postgres.releases import UNDER_WAY_MAX
+from tidings.timeline.postgres.pool import Row
+from tidings.timeline.postgres.releases import UNDER_WAY_MAX, Asked
 from tidings.timeline.postgres.store import PostgresStore
 
 LANES = 16
@@ -63,3 +66,49 @@ async def test_where_nothing_is_to_be_dropped_nothing_is_written(open_store: Ope
         await store.tend(NOW + 8 * 86_400 * SECOND)
         assert connection.execute(turns).fetchone() != before
     assert await left(store) == []
+
+
+async def test_what_a_sweep_finds_while_a_release_is_under_way_is_not_forgotten(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies below the mark from which that release looked, and no hint told of it."""
+    owner, other = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
+    await owner.acquire(0, 60 * SECOND)
+    await owner._watch.stop()
+    (lane,) = owner.lanes()
+    await owner.apply([add("first", NOW)], NOW)
+    await lane.release(NOW, 100)
+    await other.apply([add("below", NOW - SECOND)], NOW)
+    answered, may_end = asyncio.Event(), asyncio.Event()
+    release = owner._shared.releases.release
+
+    async def held(asked: Asked) -> Row:
+        row = await release(asked)
+        answered.set()
+        await may_end.wait()
+        return row
+
+    monkeypatch.setattr(owner._shared.releases, "release", held)
+    releasing = asyncio.create_task(lane.release(NOW, 100))
+    await answered.wait()
+    await owner._shared.look(owner._shared.heads.ways, whole=True)
+    may_end.set()
+    await releasing
+    assert lane.next_due() is not None
+    await lane.release(NOW, 100)
+    assert await left(owner) == ["below", "first"]
+
+
+async def test_a_batch_of_recurring_ones_is_bounded_by_their_size(open_store: OpenStore) -> None:
+    """Their messages lie beside the timeline, and each may be 1 MB."""
+    store = await open_store(SimulatedClock(), lanes=1)
+    await store.acquire(0, 60 * SECOND)
+    ids = [f"e{number:02}" for number in range(20)]
+    await store.apply([every(name, NOW, value=bytes(1 << 20)) for name in ids], NOW)
+    (lane,) = store.lanes()
+    counts = []
+    while (done := await lane.release(NOW, 128)).lateness_us:
+        counts.append(len(done.lateness_us))
+        assert done.more == (sum(counts) < len(ids))
+    assert counts == [8, 8, 4]
+    assert await left(store) == ids

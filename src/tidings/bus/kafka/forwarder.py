@@ -4,23 +4,26 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from tidings import crash
+from tidings import crash, ports
 from tidings.bus.kafka.lane import Estranged, Lane, LaneLost
 from tidings.bus.kafka.markers import Marker
 from tidings.bus.kafka.thread import OwnThread
 from tidings.bus.kafka.topics import NoTopic
+from tidings.bus.kafka.turns import Turn, Turns
 from tidings.clock import Clock
 from tidings.domain.destination import join
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Released
+from tidings.domain.fleet import ranges
 from tidings.domain.schedule import Outgoing
-from tidings.ports import Outbox
 
 BATCH_ROWS_MAX = 8_000
 AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
 SETTLE_S = 1.0
 SLOW_S = 1.0
+TOLD_S = 2.0  # lanes that are well within it are told in one line
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
 NOT_YET = "not connected to Kafka yet"
@@ -31,8 +34,11 @@ logger = logging.getLogger("tidings.kafka")
 class Forwarder:
     """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
 
-    def __init__(self, outbox: Outbox, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool]) -> None:
+    def __init__(
+        self, outbox: ports.Lane, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool], turns: Turns
+    ) -> None:
         self._outbox = outbox
+        self._turns = turns
         self._lane = lane
         self._clock = clock
         self._tell = tell
@@ -50,6 +56,8 @@ class Forwarder:
         self.failures = self.waiting = 0
         self.has_begun = self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
+        self.kept: Callable[[], None] = _nobody
+        self.well: Callable[[], None] = _nobody
         outbox.shut(True)
 
     def wake(self) -> None:
@@ -92,13 +100,13 @@ class Forwarder:
 
     def _is_well(self) -> None:
         if self.problem is not None:
-            logger.info("releases to Kafka")
+            self.well()
         self.problem, self.has_begun = None, True
         self._outbox.shut(False)
 
     async def _lost(self, reason: str) -> None:
         if self.problem in {None, NOT_YET}:
-            logger.warning("does not release to Kafka now, tries again: %s", reason)
+            logger.warning("lane %d does not release to Kafka now, tries again: %s", self._outbox.number, reason)
         self.problem = reason
         self.failures += 1
         self._outbox.shut(True)
@@ -122,7 +130,8 @@ class Forwarder:
                 await self._catch_up(start, marker.next)
             start = max(start, marker.next)
         elif first and self._lane.is_marked:
-            logger.warning("there is no progress on Kafka: what left in the last second may leave again")
+            lost = "there is no progress of lane %d on Kafka: what left in the last second may leave again"
+            logger.warning(lost, self._outbox.number)
         self._pass(start)
         return start
 
@@ -147,21 +156,24 @@ class Forwarder:
         settle_at = self._clock.elapsed()
         found: list[Outgoing] = []
         while self._owns() and not self._stopping:
-            self._woken.clear()
-            found = found or await self._next(offset)
-            is_idle = not found
-            if found:
-                try:
-                    ahead = await self._publish(await self._without_suspects(found), found)
-                except NoTopic as error:
-                    if not error.topics:
-                        raise
-                    self._suspects |= error.topics  # nothing was begun: the same without these topics
-                    continue
-                offset, found = found[-1].offset + 1, ahead
-                self._pass(offset)
+            async with self._turns.turn() as turn:
+                self._woken.clear()
+                found = found or await self._next(offset)
+                is_idle = not found
+                if found:
+                    try:
+                        ahead = await self._publish(await self._without_suspects(found), found, turn)
+                    except NoTopic as error:
+                        if not error.topics:
+                            raise
+                        self._suspects |= error.topics  # nothing was begun: the same without these topics
+                        continue
+                    offset, found = found[-1].offset + 1, ahead
+                    self._pass(offset)
             if self._clock.elapsed() >= settle_at:
                 settle_at = self._clock.elapsed() + int(SETTLE_S * 1_000_000)
+                if not is_idle:
+                    await self._count()
                 await self._settle()
             if is_idle and not await self._rest(SETTLE_S):
                 await self._thread.run(self._lane.check)
@@ -171,12 +183,12 @@ class Forwarder:
         """The next batch; if there is none, all that was handed over is on Kafka or kept back."""
         if found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX):
             return found
-        _, following = await self._outbox.outbox()
-        if not (found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX)):
+        following = await self._count()
+        if following > self._passed and not (found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX)):
             self._pass(following)
         return found
 
-    async def _publish(self, records: list[Outgoing], found: list[Outgoing]) -> list[Outgoing]:
+    async def _publish(self, records: list[Outgoing], found: list[Outgoing], turn: Turn) -> list[Outgoing]:
         """Publish a batch; answers the next one, if it was worth the while to read it meanwhile."""
         ahead: list[Outgoing] = []
         if not records:
@@ -186,6 +198,7 @@ class Forwarder:
             ahead = await self._outbox.outgoing(found[-1].offset + 1, BATCH_ROWS_MAX)
         if not (await asyncio.wait({publishing}, timeout=SLOW_S))[0]:
             self._outbox.shut(True)  # what is due may be wanted no more by the time that Kafka answers
+            turn.pass_on()
         refusals = await publishing
         self._outbox.shut(False)
         self._suspects |= refusals.topics
@@ -208,6 +221,7 @@ class Forwarder:
                 kept.setdefault(self._suspects[record.topic], []).append(record.offset)
         for reason, offsets in kept.items():
             await self._outbox.hold(offsets, reason)
+            self.kept()
         return [record for record in records if record.topic not in self._suspects] if kept else records
 
     def trust(self) -> None:
@@ -220,16 +234,16 @@ class Forwarder:
         self._outbox.arrived(self._passed)
 
     async def _settle(self) -> None:
-        await self._count()
         if self._passed > self._settled:
             await self._outbox.settle(self._passed)
             crash.point("kafka.settled")
             self._settled = self._passed
 
-    async def _count(self) -> None:
-        """How much waits to be on Kafka."""
+    async def _count(self) -> int:
+        """How much waits to be on Kafka; answers the next offset that will be given."""
         first, following = await self._outbox.outbox()
         self.waiting = following - max(first, self._passed)
+        return following
 
     def announce(self, records: Sequence[Outgoing]) -> None:
         """These are on Kafka."""
@@ -247,18 +261,34 @@ class Forwarder:
         return False
 
 
+def _nobody() -> None:
+    """Nobody waits for it."""
+
+
 class Ways:
     """The ways of all lanes as one, for those who watch; those of lanes that were lost still count."""
 
     def __init__(self) -> None:
         self._forwarders: dict[int, Forwarder] = {}
         self._failures = 0
+        self._well: set[int] = set()
 
     def add(self, forwarder: Forwarder, number: int) -> None:
         """The way of a lane that was gained."""
         former = self._forwarders.get(number)
         self._failures += former.failures if former is not None else 0
         self._forwarders[number] = forwarder
+        forwarder.well = partial(self._is_well, number)
+
+    def _is_well(self, number: int) -> None:
+        """Many lanes are well at almost the same time: they are told together."""
+        if not self._well:
+            asyncio.get_running_loop().call_later(TOLD_S, self._tell_well)
+        self._well.add(number)
+
+    def _tell_well(self) -> None:
+        logger.info("releases to Kafka, lanes %s", ranges(sorted(self._well)))
+        self._well.clear()
 
     @property
     def problem(self) -> str | None:

@@ -21,6 +21,7 @@ from tidings.domain.schedule import Outgoing
 from tidings.ports import Outbox
 
 LOOK_S = 0.5
+IDLE_S = 5.0  # while nothing is kept back, as far as we know; whoever keeps something back wakes us
 PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 BATCH_ROWS_MAX = 1_000
@@ -50,7 +51,9 @@ class Holding:
         self._clock = clock
         self._tell = tell
         self._owns = owns
-        self._stopped = asyncio.Event()
+        self._stopping = False
+        self._woken = asyncio.Event()
+        forwarder.kept = self._woken.set
         self._thread = OwnThread("tidings-kafka-holding")
         self._taken = False
         self._topics: dict[str, _Topic] = {}
@@ -58,8 +61,9 @@ class Holding:
     async def run(self) -> None:
         """Try until stopped."""
         try:
-            while not self._stopped.is_set():
+            while not self._stopping:
                 goes_on = False
+                self._woken.clear()
                 with contextlib.suppress(NotOwner, StoreError):
                     if self._owns():
                         goes_on = await self._look()
@@ -67,7 +71,7 @@ class Holding:
                         self._let_go()
                 if not goes_on:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stopped.wait(), LOOK_S)
+                        await asyncio.wait_for(self._woken.wait(), LOOK_S if self._topics else IDLE_S)
         finally:
             await self._thread.run(self._lane.close)
             self._thread.close()
@@ -77,8 +81,8 @@ class Holding:
 
     def stop(self) -> None:
         """End after the batch in hand."""
-        self._lane.stopping = True
-        self._stopped.set()
+        self._stopping = self._lane.stopping = True
+        self._woken.set()
 
     async def _look(self) -> bool:
         """Try what may be tried; True if something left, and more of it may follow at once."""

@@ -4,8 +4,9 @@ The outbox is the membership of every batch: durable before anything is publishe
 be taken back. So the marker need hold no more than the next offset, and who takes the lane over goes on from there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -23,6 +24,7 @@ COMMIT_S = 15.0
 SLICE_S = 1.0
 QUEUE_RECORDS_MAX = 200_000
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # what a topic takes is for the broker to say
+NOBODY: Mapping[str, int] = MappingProxyType({})
 
 
 class Refusals:
@@ -58,15 +60,19 @@ class Lane:
     """One transactional producer. Blocking: all of it belongs on a thread of its own.
 
     `singly`: records go one by one, so that a refusal is that of one record and not of all that went with it.
+    `former`: stores whose place ours has taken, each with the offset up to which all of it is on Kafka.
     """
 
     is_marked = True
 
-    def __init__(self, cluster: Cluster, store: str, name: str = "0", *, singly: bool = False) -> None:
+    def __init__(
+        self, cluster: Cluster, store: str, name: str = "0", *, singly: bool = False, former: Mapping[str, int] = NOBODY
+    ) -> None:
         self._cluster = cluster
         self.store = store
         self.key = f"{cluster.name}/{name}"
         self._singly = singly
+        self._former = former
         self._home = 0
         self._refusals = Refusals()
         self._producer: Producer | None = None
@@ -95,13 +101,21 @@ class Lane:
         except (KafkaException, SystemError) as error:
             raise LaneLost(str(error.__cause__ or error)) from None
         crash.point("kafka.taken")
-        if marker is not None and marker.store != self.store:
+        if marker is None or marker.store == self.store:
+            return marker
+        if marker.next <= self._former.get(marker.store, -1):
+            return None  # all of it is there: with us something new begins
+        if marker.store in self._former:
             raise Estranged(
-                f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
-                " one a name of its own (kafka.name). A new store then reads every request that is still on the topics"
-                " and sends what is past at once; set kafka.start to latest to pass over them"
+                f"Kafka has records up to {marker.next} of the store that was moved into this one ({marker.store}),"
+                " which did not know of them: it had been put back to an older state before it was copied. Start anew"
+                " with an empty store and another kafka.name"
             )
-        return marker
+        raise Estranged(
+            f"the progress on Kafka belongs to another store ({marker.store}): start with that one, or give this"
+            " one a name of its own (kafka.name). A new store then reads every request that is still on the topics"
+            " and sends what is past at once; set kafka.start to latest to pass over them"
+        )
 
     def check(self) -> None:
         """Notice now, and not when something is due, that a connection was lost."""

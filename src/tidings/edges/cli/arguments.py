@@ -53,7 +53,9 @@ def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True, of_te
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """Which schema of a database, for commands that work on a store without a server."""
-    parser.add_argument("--schema", default="tidings", metavar="NAME", help="the schema of a PostgreSQL (tidings)")
+    parser.add_argument(
+        "--schema", metavar="NAME", help="the schema of a PostgreSQL (what the settings say, else tidings)"
+    )
 
 
 def add_bus(parser: argparse.ArgumentParser) -> None:

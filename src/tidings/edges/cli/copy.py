@@ -1,9 +1,11 @@
 """`copy`: move everything from one store to another, for good."""
 
 import argparse
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from tidings.clock import SystemClock
+from tidings.config.addresses import Place, without_password
 from tidings.edges.cli.arguments import Arguments, add_schema
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.program import program
@@ -30,6 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where = "sqlite:FILE, a file, or postgres://user@host/database"
     parser.add_argument("--from", dest="source", required=True, metavar="STORE", help=f"what to move: {where}")
     parser.add_argument("--to", dest="target", metavar="STORE", help="where to; made if it is not there")
+    parser.add_argument("--from-schema", metavar="NAME", help="the schema of the one to move, in a PostgreSQL")
+    parser.add_argument("--to-schema", metavar="NAME", help="the schema of the other, in a PostgreSQL")
     add_schema(parser)
     parser.add_argument(
         "--leave-log", action="store_true", help="go on though consumer groups have not read all of the log"
@@ -48,15 +52,14 @@ def copy(arguments: Arguments, screen: Screen) -> int:
     if arguments.target is None:
         raise Failure(Exit.USAGE, f"where to? give --to\nsee `{program()} copy --help`")
     clock = SystemClock()
-    started, counted = clock.elapsed(), Counted("moved", clock)
+    started, counted = clock.elapsed(), Counted("done", clock)
 
     def tell(progress: "Progress", cargo: "dict[Kind, int]") -> None:
         counted.tell(sum(progress.seen(kind) for kind in cargo), sum(cargo.values()))
 
     try:
-        done = arguments.hooks.copy_store(
-            arguments.source, arguments.target, arguments.schema, arguments.leave_log, tell
-        )
+        target = Place(arguments.target, arguments.to_schema or arguments.schema)
+        done = arguments.hooks.copy_store(_source(arguments), target, arguments.leave_log, tell)
     finally:
         counted.end()
     if arguments.json:
@@ -66,15 +69,23 @@ def copy(arguments: Arguments, screen: Screen) -> int:
     return Exit.CONFLICT if done.progress.conflicts else Exit.DONE
 
 
+def _source(arguments: Arguments) -> Place:
+    return Place(arguments.source, arguments.from_schema or arguments.schema)
+
+
 def _take_back(arguments: Arguments, screen: Screen) -> int:
     if arguments.target is not None:
         raise Failure(Exit.USAGE, "--take-back needs no --to: the store knows where it went")
-    move = arguments.hooks.take_back(arguments.source, arguments.schema)
+    move = arguments.hooks.take_back(_source(arguments))
+    source = without_password(arguments.source)
     if arguments.json:
-        screen.json({"from": arguments.source, "taken_back_from": move.to})
+        screen.json({"from": source, "taken_back_from": move.to, "taken_back_from_schema": move.schema})
     else:
-        screen.say(f"{shown(arguments.source)} can be served again")
-        screen.note(f"warning: what was copied is in {shown(move.to)} as well, and leaves there too if that is served")
+        screen.say(f"{shown(source)} can be served again")
+        screen.note(
+            f"warning: what was copied is in {shown(move.where)} as well, and leaves there too if that is served:\n"
+            "stop its nodes and empty it before you serve this one"
+        )
     return Exit.DONE
 
 
@@ -82,7 +93,10 @@ def _document(done: Any) -> dict[str, Any]:
     progress = done.progress
     return {
         "from": done.source,
+        "from_schema": done.source_schema,
         "to": done.target,
+        "to_schema": done.target_schema,
+        "done_before": done.since is not None,
         "moved": {kind: progress.moved.get(kind, 0) for kind in NAMES},
         "there_already": {kind: progress.left.get(kind, 0) for kind in NAMES},
         "conflicts": {kind: progress.conflicts.get(kind, 0) for kind in NAMES},
@@ -93,16 +107,27 @@ def _document(done: Any) -> dict[str, Any]:
 
 
 def _show(done: Any, elapsed_us: int, screen: Screen) -> None:
+    from tidings.domain.iso8601 import format_instant
+    from tidings.timeline.carrying import placed, records_of
+
     progress = done.progress
-    tallies = (progress.moved, progress.left, progress.conflicts)
-    rows = [(name, *(f"{tally.get(kind, 0):,}" for tally in tallies)) for kind, name in NAMES.items()]
-    screen.table(("", "moved", "there already", "conflicts"), rows)
+    to = shown(placed(done.target, done.target_schema))
+    if done.since is None:
+        tallies = (progress.moved, progress.left, progress.conflicts)
+        rows = [(name, *(f"{tally.get(kind, 0):,}" for tally in tallies)) for kind, name in NAMES.items()]
+        screen.table(("", "moved", "there already", "conflicts"), rows, states=False)
     for name in progress.named[:SHOWN_MAX]:
         screen.note(f"conflict: {shown(name)}: it is another one there, and was left as it is")
     if (more := sum(progress.conflicts.values()) - min(len(progress.named), SHOWN_MAX)) > 0:
         screen.note(f"... and {more:,} more; --json names them")
-    total = sum(done.cargo.values())
-    screen.say(f"{total:,} in {elapsed_us / 1_000_000:,.1f} s, from {shown(done.source)} to {shown(done.target)}")
+    if done.since is not None:
+        screen.say(f"nothing left to do: this store has moved to {to} at {format_instant(done.since)}")
+    else:
+        moved, elapsed_s = sum(progress.moved.values()), elapsed_us / 1_000_000
+        source = shown(placed(done.source, done.source_schema))
+        screen.say(f"{moved:,} moved in {elapsed_s:,.1f} s, from {source} to {to}")
     if done.records:
-        screen.note(f"left behind: {done.records:,} records that had been released to the log, and where groups stood")
-    screen.note(f"the old store is closed: no server starts on it, `{program()} copy --take-back` opens it again")
+        screen.note(f"left behind: {records_of(done.records)}, released to the log, and where groups stood")
+    named = quote(done.source) + ("" if done.source_schema is None else f" --from-schema {done.source_schema}")
+    screen.note("the old store is closed: no server starts on it. To open it again:")
+    screen.note(f"{program()} copy --from {shown(named)} --take-back")

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidings.config import Config
+    from tidings.config.addresses import Place
     from tidings.ports import ApiKey
     from tidings.timeline.carrying import Move
     from tidings.timeline.copying import Tell as CopyTell
@@ -19,26 +20,26 @@ class Hooks(Protocol):
         """Serve until told to stop; answers the exit code."""
         ...
 
-    def create_key(self, store: str, name: str, tenant: str, admin: bool) -> str:
+    def create_key(self, store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
         """Make a key and answer it: only its digest is kept."""
         ...
 
-    def list_keys(self, store: str) -> "list[ApiKey]":
+    def list_keys(self, store: str, schema: str | None) -> "list[ApiKey]":
         """The keys by name."""
         ...
 
-    def revoke_key(self, store: str, name: str) -> bool:
+    def revoke_key(self, store: str, schema: str | None, name: str) -> bool:
         """Forget a key; False if there is none of that name."""
         ...
 
-    def migrate_store(self, store: str, schema: str, check: bool, tell: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, place: "Place", check: bool, tell: "Callable[[Done], None]") -> "Plan":
         """Bring a store up to date, or say what would be done."""
         ...
 
-    def copy_store(self, source: str, target: str, schema: str, leave_log: bool, tell: "CopyTell") -> Any:
+    def copy_store(self, source: "Place", target: "Place", leave_log: bool, tell: "CopyTell") -> Any:
         """Move everything from one store to another."""
         ...
 
-    def take_back(self, source: str, schema: str) -> "Move":
+    def take_back(self, source: "Place") -> "Move":
         """Let a store that has moved be served again."""
         ...

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tidings.config.addresses import without_password
-from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.arguments import Arguments, add_schema, add_server, client_of
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.program import program
@@ -36,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="STORE",
             help="work on this store (a file, or postgres://...) instead of a running server",
         )
+        add_schema(command)
         add_server(command, of_tenant=False)
         command.set_defaults(run=runs[verb])
 
@@ -44,8 +45,8 @@ def create(arguments: Arguments, screen: Screen) -> int:
     """Make a key. It is shown now and never again."""
     document: dict[str, Any] = {"name": arguments.name, "tenant": arguments.tenant, "admin": arguments.admin}
     if arguments.store is not None:
-        made = arguments.hooks.create_key(arguments.store, arguments.name, arguments.tenant, arguments.admin)
-        document["key"] = made
+        where = arguments.store, arguments.schema
+        document["key"] = arguments.hooks.create_key(*where, arguments.name, arguments.tenant, arguments.admin)
         keys = _keys(arguments)
     else:
         keys = [document, *([] if arguments.admin else _keys(arguments))]  # after the first one only an admin may ask
@@ -57,6 +58,7 @@ def create(arguments: Arguments, screen: Screen) -> int:
         screen.note("keep it: only its digest is stored. Use it by TIDINGS_KEY, or as `Authorization: Bearer`")
     if not any(key["admin"] for key in keys):
         store = without_password(arguments.store or "FILE")
+        store += "" if arguments.schema is None else f" --schema {arguments.schema}"
         screen.note(
             "warning: every call needs a key from now on, and no key may manage keys\n"
             f"make one that may: {program()} keys create NAME --admin --store {store}"
@@ -90,7 +92,7 @@ def revoke(arguments: Arguments, screen: Screen) -> int:
 
 def _keys(arguments: Arguments) -> list[dict[str, Any]]:
     if arguments.store is not None:
-        return [_shown(key) for key in arguments.hooks.list_keys(arguments.store)]
+        return [_shown(key) for key in arguments.hooks.list_keys(arguments.store, arguments.schema)]
     keys: list[dict[str, Any]] = client_of(arguments).call("GET", "/v1/keys")["keys"]
     return keys
 
@@ -98,7 +100,7 @@ def _keys(arguments: Arguments) -> list[dict[str, Any]]:
 def _revoked(arguments: Arguments) -> bool:
     """Whether there was such a key."""
     if arguments.store is not None:
-        return bool(arguments.hooks.revoke_key(arguments.store, arguments.name))
+        return bool(arguments.hooks.revoke_key(arguments.store, arguments.schema, arguments.name))
     try:
         client_of(arguments).call("DELETE", f"/v1/keys/{segment(arguments.name)}")
     except Failure as failure:

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from tidings.config.addresses import Place
 from tidings.edges.cli.arguments import Arguments, add_schema
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.screen import Screen
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    parser.add_argument("--store", required=True, metavar="STORE", help="a file, or postgres://user@host/database")
+    parser.add_argument(
+        "--store",
+        metavar="STORE",
+        help="a file, or postgres://user@host/database (what the settings say, else tidings.db)",
+    )
     add_schema(parser)
     parser.add_argument("--check", action="store_true", help="only say what would be done; ends with 4 if anything")
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
@@ -29,7 +34,7 @@ def migrate(arguments: Arguments, screen: Screen) -> int:
         if not arguments.json:
             screen.say(f"{done.name}  {done.elapsed_us / 1_000:,.1f} ms")
 
-    plan = arguments.hooks.migrate_store(arguments.store, arguments.schema, arguments.check, tell)
+    plan = arguments.hooks.migrate_store(Place(arguments.store, arguments.schema), arguments.check, tell)
     if arguments.json:
         steps = [{"name": done.name, "elapsed_ms": done.elapsed_us / 1_000} for done in taken]
         to_do = list(plan.steps) if arguments.check else []
@@ -38,7 +43,10 @@ def migrate(arguments: Arguments, screen: Screen) -> int:
     elif not plan.steps:
         screen.say(f"layout {plan.version}: nothing to do")
     elif arguments.check:
-        screen.say(f"layout {plan.version}, this Tidings knows {plan.known}; to do: {', '.join(plan.steps)}")
+        what = f"layout {plan.version}" if plan.version else "there is no store here"
+        screen.say(f"{what}, this Tidings knows {plan.known}; to do: {', '.join(plan.steps)}")
+    elif plan.version == 0:
+        screen.say(f"there was no store here: a new one was made, layout {plan.known}")
     else:
         screen.say(f"layout {plan.version} -> {plan.known}")
     return Exit.CONFLICT if arguments.check and plan.steps else Exit.DONE

@@ -84,4 +84,4 @@ class Counted:
         rate = count * 1_000_000 // max(now - self._started, 1)
         counts = f"{count:,} of {total:,} {self._what}  {rate:,}/s"
         share = min(count / max(total, 1), 1.0)
-        return f"[{'#' * int(share * WIDTH):<{WIDTH}}] {share:4.0%}  {counts}" if self._is_bar else counts
+        return f"[{'#' * int(share * WIDTH):<{WIDTH}}] {int(share * 100):3}%  {counts}" if self._is_bar else counts

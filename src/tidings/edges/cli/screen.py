@@ -59,15 +59,17 @@ class Screen:
         """An outcome or a state in its colour."""
         return self.paint(f"{shown(word):<{width}}", TONES.get(str(word)))
 
-    def table(self, heads: Sequence[str], rows: Iterable[Sequence[object]], heading: bool = True) -> None:
-        """Columns as wide as they need to be; the last one is not filled up."""
+    def table(
+        self, heads: Sequence[str], rows: Iterable[Sequence[object]], heading: bool = True, states: bool = True
+    ) -> None:
+        """Columns as wide as they need to be; the last one is not filled up. `states`: in their colours."""
         cells = [[shown(cell) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
         if heading:
             self.say(self.paint(_line(heads, widths), "dim"))
         for row in cells:
             words = [
-                self.word(cell, width) if cell in TONES else f"{cell:<{width}}"
+                self.word(cell, width) if states and cell in TONES else f"{cell:<{width}}"
                 for cell, width in zip(row, widths, strict=True)
             ]
             self.say("  ".join(words).rstrip())

@@ -1,10 +1,12 @@
 """The application: every path with its handlers, the busiest one first."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from tidings.domain.errors import TidingsError
 from tidings.edges.http.auth import KeyRing
 from tidings.edges.http.calendars import Calendars, Zones
 from tidings.edges.http.docs import Docs
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tidings.bus.kafka.follow import KafkaFollowing
 
 SCHEDULES = "/v1/schedules"
+LOOK_AGAIN_US = 2_000_000
+LOOK_S_MAX = 1.0
 
 
 class App:
@@ -35,7 +39,7 @@ class App:
         self.routes = _watching(edge)
         if has_api:
             self._schedules, self.routes = _resources(edge)
-        self._router = Router(self.routes, redirect_slashes=False, default=_not_found if has_api else _no_api)
+        self._router = Router(self.routes, redirect_slashes=False, default=_not_found if has_api else NoApi(edge))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,9 +97,37 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await _refuse(scope, receive, send, f"there is no {scope['path'][:200]!r} here: /docs lists every path")
 
 
-async def _no_api(scope: Scope, receive: Receive, send: Send) -> None:
-    detail = "this node has no api role, only /healthz, /readyz and /metrics: ask one that has it (see `tidings nodes`)"
-    await _refuse(scope, receive, send, detail)
+class NoApi:
+    """What a node without the API answers to everything else: which one has it, as the store knows."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._engine = edge.engine
+        self._looking: asyncio.Task[str | None] | None = None
+        self._looked: int | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = await self._look()
+        other = f"ask {found}, which has it" if found else "ask one that has it; none is known to live now"
+        detail = f"this node has no api role, only /healthz, /readyz and /metrics: {other}"
+        await _refuse(scope, receive, send, detail)
+
+    async def _look(self) -> str | None:
+        """Its URL. The store is asked now and then, not by everyone who knocks, and is not waited for for long."""
+        elapsed = self._engine.clock.elapsed()
+        if self._looking is None or (self._looking.done() and elapsed - (self._looked or 0) > LOOK_AGAIN_US):
+            self._looked = elapsed
+            self._looking = asyncio.create_task(self._find())
+        looking = self._looking
+        done, _ = await asyncio.wait({looking}, timeout=LOOK_S_MAX)
+        return looking.result() if done else None
+
+    async def _find(self) -> str | None:
+        try:
+            fleet = await self._engine.nodes()
+        except TidingsError:
+            return None
+        urls = (node.report.url for node in fleet.nodes if node.is_alive and "api" in node.report.roles)
+        return next((url for url in urls if url), None)
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, detail: str) -> None:

@@ -162,6 +162,8 @@ def query_of(scope: Scope, *allowed: str) -> dict[str, str]:
             raise Invalid(shorten(name), f"is not a parameter here: {known}")
         if name in query:
             raise Invalid(name, "is given twice: give it once")
+        if "\0" in value:
+            raise Invalid(name, "holds a NUL, as nothing here does: leave it out")
         query[name] = value
     return query
 

@@ -34,7 +34,9 @@ def _document(fleet: Fleet) -> Document:
 
 def _node(node: Node, fleet: Fleet) -> Document:
     report = node.report
+    p50, p99, most = (us / 1_000 if report.released else None for us in (report.p50_us, report.p99_us, report.max_us))
     return {
+        "id": node.id,
         "name": report.name,
         "state": "alive" if node.is_alive else "gone",
         "roles": list(report.roles),
@@ -43,12 +45,7 @@ def _node(node: Node, fleet: Fleet) -> Document:
         "since": format_instant(node.since),
         "lease_until": format_instant(node.until),
         "owns": [_lane(lane) for lane in fleet.lanes if lane.node == node.id],
-        "lateness": {
-            "released": report.released,
-            "p50_ms": report.p50_us / 1_000,
-            "p99_ms": report.p99_us / 1_000,
-            "max_ms": report.max_us / 1_000,
-        },
+        "lateness": {"released": report.released, "p50_ms": p50, "p99_ms": p99, "max_ms": most},
         "clock_ahead_ms": report.ahead_us / 1_000,
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from tidings.domain.errors import StoreError
 from tidings.edges.http.auth import Caller, acting_for, authenticate
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import Disconnected, headers_of, path_text
@@ -15,6 +16,7 @@ from tidings.wires.answers import encode
 
 Headers = Sequence[tuple[bytes, bytes]]
 
+_READS = ("GET", "HEAD")
 _JSON = b"application/json"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
@@ -110,8 +112,15 @@ class Resource(BaseRoute):
         headers = headers_of(scope)
         caller = _NOBODY
         if self._guarded:
+            self._check_store(scope["method"])
             caller = acting_for(await authenticate(self._edge.keys, scope, headers), headers)
         return await handler(Call(scope, receive, headers, caller))
+
+    def _check_store(self, method: str) -> None:
+        """No change waits for a store that is known not to answer, not even to learn whose key it came with."""
+        trouble = None if method in _READS else self._edge.engine.owner.trouble()
+        if trouble is not None:
+            raise StoreError(trouble)
 
     def _handler(self, method: str) -> Handler:
         handler = self.methods.get("GET" if method == "HEAD" else method)

@@ -1,12 +1,14 @@
 """Server-sent events: records of a topic as they are released, each with the cursor to go on from."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Send
 
 from tidings.bus import cursor as cursors
+from tidings.domain.errors import TidingsError
 from tidings.domain.schedule import Record
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.routing import Call
@@ -45,7 +47,10 @@ def events(records: Sequence[Record], cursor: str, partitions: int) -> bytes:
 
 
 class EventStream:
-    """Follows a topic for one client until it goes away or the server stops."""
+    """Follows a topic for one client until it goes away or the server stops.
+
+    A store or a bus that goes away ends it too: the client comes back, and is told why in an answer of its own.
+    """
 
     def __init__(self, edge: Edge, call: Call, cursor: str, source: Source) -> None:
         self._edge = edge
@@ -59,7 +64,8 @@ class EventStream:
             if self._call.scope["method"] != "HEAD":
                 # An id without data: who is cut off before the first record still resumes from here.
                 await _send(send, b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._cursor.encode()))
-                await self._pass_on(batches, send)
+                with contextlib.suppress(TidingsError):
+                    await self._pass_on(batches, send)
         await send({"type": "http.response.body", "body": b""})
 
     async def _pass_on(self, batches: AsyncIterator[bytes], send: Send) -> None:

@@ -9,7 +9,7 @@ from tidings.clock import Clock
 from tidings.domain import errors
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, KeyReused
-from tidings.domain.fleet import Fleet, Node, Report, one_fleet, one_node
+from tidings.domain.fleet import Fleet, Node, Predecessor, Report, one_fleet, one_node
 from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import (
     Calendar,
@@ -68,6 +68,7 @@ class MemoryStore(Alone):
         self._keys: dict[str, ApiKey] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self.identity = secrets.token_hex(8)
+        self.predecessors: Sequence[Predecessor] = ()
         self._wake: Callable[[], None] = _nobody
         self._node: Node | None = None
 

@@ -18,8 +18,9 @@ from tidings.timeline.carrying import (
     Thing,
 )
 from tidings.timeline.postgres import arrays
+from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.names import PRIORITIES
-from tidings.timeline.postgres.pool import Row
+from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.postgres.rows import Found, key_of
 from tidings.timeline.postgres.shared import BLOCK, Shared
 from tidings.timeline.postgres.working import finished_row, standing_row, timeline_row
@@ -84,10 +85,10 @@ class Cargo:
             "finished": finished,
         }
 
-    async def rest(self) -> Rest:
+    async def rest(self, connection: Connection) -> Rest:
         """What is not carried."""
-        ((outbox, held, records),) = await self._read("rest")
-        behind = tuple(Behind(*row) for row in await self._read("behind"))
+        ((outbox, held, records),) = await rows(connection, self._sql["rest"])
+        behind = tuple(Behind(*row) for row in await rows(connection, self._sql["behind"]))
         return Rest(outbox - held, held, records, behind)
 
     # Stages

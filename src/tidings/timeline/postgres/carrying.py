@@ -1,14 +1,14 @@
 """The database as a store from which or into which everything is carried. Its nodes may run while it comes in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 import msgspec
 
 from tidings import crash
 from tidings.domain.destination import is_kafka
-from tidings.domain.errors import Moved, StoreError
-from tidings.domain.fleet import Report
+from tidings.domain.errors import Moved, NotOwner, StoreError
+from tidings.domain.fleet import Predecessor, Report
 from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
     Carried,
@@ -27,6 +27,7 @@ from tidings.timeline.carrying import (
     encode_move,
     encode_progress,
     land,
+    predecessors_of,
 )
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.cargo import Cargo
@@ -60,7 +61,7 @@ class PostgresCarrier:
         owned = await self._shared.pool.call(self._sql["seize"], {"us": self._us, "lease": lease_us})
         if len(owned) == self._shared.lanes:
             return True
-        await self._call("let_go", self._us)
+        await self._shared.pool.call(self._sql["let_go"], {"us": self._us})
         return False
 
     async def enter(self, elapsed: int, lease_us: int) -> bool:  # noqa: ARG002 - its nodes need not stand still
@@ -68,7 +69,7 @@ class PostgresCarrier:
 
     async def let_go(self) -> None:
         """Give the lanes back."""
-        await self._call("let_go", self._us)
+        await self._shared.pool.call(self._sql["let_go"], {"us": self._us})
 
     async def nodes(self) -> list[str]:
         found = await self._shared.pool.read(self._shared.sql["nodes"])
@@ -80,25 +81,41 @@ class PostgresCarrier:
         found = await self._call("moved")
         return decode_move(found[0][0]) if found else None
 
-    async def move(self, move: Move | None) -> None:
-        """Any node takes changes, whoever owns the lanes: so the tables themselves are closed."""
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> Move:
+        """Any node takes changes, whoever owns the lanes: so the tables themselves are closed.
+
+        The lanes before the tables, as a release locks them; what it put into the outbox is then seen.
+        """
         async with self._shared.pool.transaction() as connection:
-            await rows(connection, self._sql["fence"], (move is not None,))
-            if move is None:
-                await rows(connection, self._sql["stay"])
-            else:
-                await rows(connection, self._sql["mark"], (encode_move(move),))
+            ours = await rows(connection, self._sql["still_ours"], (self._us,))
+            if len(ours) < self._shared.lanes:
+                raise NotOwner("another node owns lanes of this store")
+            await rows(connection, self._sql["fence"], (True,))
+            check(await self._cargo.rest(connection))
+            this = Predecessor(self.identity, tuple(end for (end,) in ours))
+            line = (*predecessors_of(await rows(connection, self._sql["passages"])), this)
+            move = msgspec.structs.replace(move, predecessors=line)
+            await rows(connection, self._sql["mark"], (encode_move(move),))
         crash.point("carry.marked")
+        return move
+
+    async def move(self, move: Move | None) -> None:
+        if move is not None:
+            await self._call("mark", encode_move(move))
+            return
+        async with self._shared.pool.transaction() as connection:
+            await rows(connection, self._sql["fence"], (False,))
+            await rows(connection, self._sql["stay"])
 
     async def rest(self) -> Rest:
-        return await self._cargo.rest()
+        async with self._shared.pool.connection() as connection:
+            return await self._cargo.rest(connection)
 
     async def cargo(self) -> dict[Kind, int]:
         return await self._cargo.counts()
 
     async def positions(self) -> dict[tuple[str, int], int]:
-        found = await self._shared.pool.read(self._shared.inside("SELECT topic, partition, next FROM tidings.source"))
-        return {(topic, partition): following for topic, partition, following in found}
+        return await self._shared.positions()
 
     async def dates(self) -> CarriedDates:
         return CarriedDates(await self._dates.all_calendars(), await self._dates.zones())
@@ -109,11 +126,17 @@ class PostgresCarrier:
     async def carry_out(self, after: str | None) -> Load | None:
         return await self._cargo.load(after)
 
+    async def begin(self, passage: str, predecessors: Sequence[Predecessor]) -> None:
+        await self._call("begin_progress", passage, encode_progress(Progress(predecessors=tuple(predecessors))))
+
     async def progress(self, passage: str) -> Progress:
         return _progress(await self._call("progress", passage))
 
     async def carry_in(self, passage: str, before: Progress, load: Load, now: int) -> Progress:
-        await self._make_names(load.things)
+        for tenant, topic in await self._shared.names.make_all(
+            {(thing.tenant, thing.topic): None for thing in load.things if isinstance(thing, Carried)}
+        ):
+            raise StoreError(f"{tenant} has too many topics here for {topic}: the rest cannot be moved")
         for _ in range(TRIES_MAX):
             try:
                 return await self._carry_in(passage, before, load, now)
@@ -121,18 +144,8 @@ class PostgresCarrier:
                 continue
         return await self._carry_in(passage, before, load, now)
 
-    async def _make_names(self, things: Sequence[Thing]) -> None:
-        """New tenants and topics are made before, in a transaction of their own."""
-        names = self._shared.names
-        for tenant, topic in {(thing.tenant, thing.topic) for thing in things if isinstance(thing, Carried)}:
-            if names.missing(tenant, topic):
-                if not names.may_open(tenant, topic):
-                    raise StoreError(f"{tenant} has too many topics here for {topic}: the rest cannot be moved")
-                await names.make(tenant, topic)
-
     async def _carry_in(self, passage: str, before: Progress, load: Load, now: int) -> Progress:
         async with self._shared.pool.transaction() as connection:
-            await rows(connection, self._sql["begin_progress"], (passage, encode_progress(Progress())))
             known = _progress(await rows(connection, self._sql["lock_progress"], (passage,)))
             if known.after != before.after:
                 raise Moved("another copy is under way")

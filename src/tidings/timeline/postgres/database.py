@@ -14,15 +14,20 @@ Connection = psycopg.AsyncConnection[tuple[object, ...]]
 
 
 def check_schema(schema: str) -> str:
-    """A name that needs no quotes."""
+    """A plain name that may be given to a schema."""
     if not _NAME.match(schema):
         raise Invalid("schema", f"{schema!r} is not a plain name: use small letters, digits and underscores")
+    if schema.startswith("pg_") or schema == "information_schema":
+        raise Invalid("schema", f"{schema} is PostgreSQL's own: use another name")
     return schema
 
 
 def inside(schema: str, text: str) -> str:
-    """The same statements for another schema than `tidings`; it is the name of the channel too."""
-    return re.sub(r"\btidings\.", f"{schema}.", text).replace("'tidings'", f"'{schema}'")
+    """The same statements for another schema than `tidings`; it is the name of the channel too.
+
+    It is quoted: a name such as `user` is a word of SQL.
+    """
+    return re.sub(r"\btidings\.", f'"{schema}".', text).replace("'tidings'", f"'{schema}'")
 
 
 def queries(name: str, schema: str) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """What went wrong with the database, in words that say what to do. No password is ever in them."""
 
 import re
+from difflib import get_close_matches
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
-from tidings.domain.errors import Invalid, NotOwner, StoreError, TidingsError
+from tidings.domain.errors import Invalid, NotAllowed, NotOwner, StoreError, TidingsError
 
 VERSION_MIN = 15
 NOT_OWNER = "TD002"
@@ -14,18 +17,21 @@ LOST = (
     "the connection to PostgreSQL was lost before the answer: whether the changes were made is not known."
     " Send them again: with an id, or an idempotency key, nothing is done twice"
 )
-URL_HINT = (
-    "write postgres://user:password@host:5432/database, and in a password %40 for @, %3A for :, %2F for /, %3F for ?,"
+URL_HINT = "write postgres://user:password@host:5432/database"
+PASSWORD_HINT = (
+    f"{URL_HINT}, and in a password %40 for @, %3A for :, %2F for /, %3F for ?,"
     " %23 for # and %25 for %; or leave it out and set PGPASSWORD"
 )
 
 # What a server or its client says when there is no connection, and what to do then.
 _ADVICE = (
     (r"password authentication failed|no password supplied", "correct user and password in the URL, or set PGPASSWORD"),
-    (r'database "(?P<name>.*)" does not exist', "make it there: CREATE DATABASE {name}"),
+    (r'database "(?P<name>.*)" does not exist', "make it there: CREATE DATABASE {name} OWNER {user}"),
     (r'role "(?P<name>.*)" does not exist', "make it there: CREATE ROLE {name} LOGIN PASSWORD '...'"),
     (r"no pg_hba\.conf entry", "let this machine in by a line in the server's pg_hba.conf"),
-    (r"permission denied for database", "GRANT CONNECT, CREATE ON DATABASE ... TO this user"),
+    (r"permission denied for database (?P<name>.*)", "GRANT CONNECT, CREATE ON DATABASE {name} TO {user}"),
+    (r"too many connections for role", "ALTER ROLE {user} CONNECTION LIMIT, higher or -1 for none"),
+    (r'too many connections for database "(?P<name>.*)"', "ALTER DATABASE {name} CONNECTION LIMIT, higher or -1"),
     (
         r"too many clients|remaining connection slots|too many connections",
         "raise its max_connections, or use PgBouncer",
@@ -33,8 +39,8 @@ _ADVICE = (
     (r"starting up|shutting down|recovery mode|not yet accepting", "it will answer soon: try again"),
     (r"read-only|is not read-only|hot standby", "name the primary, not a standby"),
     (r"SSL|certificate", "see sslmode and sslrootcert in the URL"),
-    (r"", "see that it runs, and that host and port are right"),
 )
+_NOT_THERE = "see that it runs, and that host and port are right"
 _UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "([a-z_]+)"')
 
 
@@ -49,16 +55,27 @@ class Contended(StoreError):
 def check_url(url: str) -> str:
     """Refuse a URL that cannot be one. What is wrong in it may be a part of the password, so it is not shown."""
     userinfo, _, rest = url.partition("://")[2].partition("?")[0].partition("@")
+    if "@" in rest or ("/" in userinfo and rest):
+        raise Invalid("store", f"user and password in this URL have an @ or a / too many: {PASSWORD_HINT}")
     try:
         parameters = conninfo_to_dict(url)
     except psycopg.Error as error:
-        unknown = _UNKNOWN_PARAMETER.search(str(error))
-        reason = f"has a parameter {unknown[1]} that PostgreSQL does not know" if unknown else "is no such URL"
-        raise Invalid("store", f"{reason}: {URL_HINT}") from None
+        raise Invalid("store", _unreadable(str(error))) from None
     ports = str(parameters.get("port", "")).split(",")
-    if "@" in rest or ("/" in userinfo and rest) or not all(port.isdigit() or not port for port in ports):
-        raise Invalid("store", f"is no such URL: {URL_HINT}")
+    if not all(port.isdigit() or not port for port in ports):
+        raise Invalid("store", f"what stands in this URL as its port is no number: {URL_HINT}")
     return url
+
+
+def _unreadable(said: str) -> str:
+    """What libpq says of a URL, without what it quotes of it."""
+    if unknown := _UNKNOWN_PARAMETER.search(said):
+        near = get_close_matches(unknown[1], [option.keyword.decode() for option in Conninfo.get_defaults()], n=1)
+        guess = f"did you mean {near[0]}?" if near else "leave it out"
+        return f"this URL has a parameter {unknown[1]} that PostgreSQL does not know: {guess}"
+    if "percent-encoded" in said:
+        return f"this URL has a % that does not begin a code such as %40: {PASSWORD_HINT}"
+    return f"this URL cannot be read: {PASSWORD_HINT}"
 
 
 def check_version(number: int) -> None:
@@ -68,16 +85,16 @@ def check_version(number: int) -> None:
 
 
 def unreachable(error: psycopg.Error) -> StoreError:
-    """There is no connection."""
+    """There is no connection: nobody answers, or we are not let in."""
     text = brief(error).removeprefix("connection failed: ").removeprefix("connection is bad: ")
+    user = error.pgconn.user.decode() if error.pgconn is not None else "this user"
     for pattern, advice in _ADVICE:
-        found = re.search(pattern, text)
-        if found is not None:
-            return StoreError(f"PostgreSQL cannot be reached: {text}: {advice.format(**found.groupdict())}")
-    raise AssertionError("the last pattern fits everything")
+        if found := re.search(pattern, text):
+            return StoreError(f"PostgreSQL refused: {text}: {advice.format(user=user, **found.groupdict())}")
+    return StoreError(f"PostgreSQL cannot be reached: {text}: {_NOT_THERE}")
 
 
-def explained(error: psycopg.Error) -> TidingsError:
+def explained(error: psycopg.Error, connection: psycopg.AsyncConnection[Any] | None = None) -> TidingsError:
     """What went wrong in a call."""
     if error.sqlstate == NOT_OWNER:
         return NotOwner("another node owns this lane")
@@ -90,15 +107,25 @@ def explained(error: psycopg.Error) -> TidingsError:
     if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         return StoreError(f"PostgreSQL took too long and nothing was changed: {brief(error)}")
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        return StoreError("this PostgreSQL is a standby, or read-only: name the primary; nothing was changed")
+        return NotAllowed("this PostgreSQL is a standby, or read-only: name the primary; nothing was changed")
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        advice = "its user must own its schema: CREATE SCHEMA tidings AUTHORIZATION the_user, done by an administrator"
-        return StoreError(f"PostgreSQL refused: {brief(error)}: {advice}")
+        return not_allowed(error, "this user" if connection is None or connection.closed else connection.info.user)
     if isinstance(error, psycopg.OperationalError) and (
         error.sqlstate is None or error.sqlstate.startswith(("57P", "08", "25P"))
     ):
         return Lost(LOST)
     return StoreError(f"PostgreSQL refused: {brief(error)}")
+
+
+def not_allowed(error: psycopg.Error, user: str, missing: str | None = None) -> NotAllowed:
+    """Something is not ours; `missing` is a schema that we may not make."""
+    if missing is not None:
+        advice = f"have an administrator do it: CREATE SCHEMA {missing} AUTHORIZATION {user}"
+    elif found := re.search(r"permission denied for schema (\w+)", str(error)):
+        advice = f"have an administrator hand it over: ALTER SCHEMA {found[1]} OWNER TO {user}"
+    else:
+        advice = f"serve as the role that owns the schema, or GRANT that role TO {user}"
+    return NotAllowed(f"PostgreSQL refused: {brief(error)}: {advice}")
 
 
 def brief(error: psycopg.Error) -> str:

@@ -68,7 +68,8 @@ class Followed:
         while True:
             with contextlib.suppress(TimeoutError):
                 pause_s = LOOK_S if self._waits and self._is_unsure() else RENEW_US / 1_000_000
-                await asyncio.wait_for(self._stirred.wait(), pause_s)
+                async with asyncio.timeout(pause_s):  # wait_for would swallow a cancel that comes as it is stirred
+                    await self._stirred.wait()
             self._stirred.clear()
             with contextlib.suppress(StoreError):
                 await self._step()

@@ -77,14 +77,13 @@ class Heads:
         found: dict[int, int | None] = dict(answer)
         for way, head in asked.items():
             due = found.get(way)
-            if head.news != news[way]:
+            is_news = whole and due is not None and due < head.low  # a release under way does not know of it
+            if is_news or head.news != news[way]:
                 if due is not None:
                     self.offer(way, due)
                 continue
             earlier = due is not None and (head.due is None or due < head.due)
             head.due = due
-            if whole and due is not None:
-                head.low = min(head.low, due)
             if earlier:
                 head.wake()
 

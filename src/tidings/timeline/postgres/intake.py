@@ -1,5 +1,6 @@
 """Applying commands: new one-shots in one statement, everything else through the working set, in one transaction."""
 
+import asyncio
 from collections.abc import Sequence, Set
 
 import msgspec
@@ -19,12 +20,13 @@ from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.dates import Dates, Revising, result
 from tidings.timeline.postgres.errors import Contended
-from tidings.timeline.postgres.pool import Pool, rows
+from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
 from tidings.timeline.postgres.rows import Found, key_of, way_of
 from tidings.timeline.postgres.shared import Shared
-from tidings.timeline.postgres.working import Entry, Loader, Quicker, Saver
+from tidings.timeline.postgres.working import Entry, Loader, Quicker, Repeated, Saver
 
 TRIES_MAX = 10
+RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each has a transaction of its own, and the rest needs some too
 
 _encode_outcomes = msgspec.msgpack.Encoder().encode
 _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
@@ -56,6 +58,7 @@ class Intake:
         self._pool = pool
         self._shared = shared
         self._dates = dates
+        self._receipts = asyncio.Semaphore(RECEIPTS_MAX)
 
     async def apply(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
@@ -67,24 +70,33 @@ class Intake:
             outcomes = await self._schedule(commands, now)
             if outcomes is not None:
                 return outcomes
+        if receipt is None:
+            return await self._insist(commands, now, receipt, taken)
+        async with turn(self._receipts):
+            return await self._insist(commands, now, receipt, taken)
+
+    async def _insist(
+        self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
+    ) -> list[Outcome]:
+        """One transaction, made again if another was in its way; what follows its commit is done once."""
         for _ in range(TRIES_MAX):
             try:
-                return await self._transact(commands, now, receipt, taken)
+                run, outcomes = await self._transact(commands, now, receipt, taken)
+                break
             except (Quicker, Contended):
                 continue
-        return await self._transact(commands, now, receipt, taken)
+        else:
+            run, outcomes = await self._transact(commands, now, receipt, taken)
+        if run is not None:
+            crash.point("intake.committed")
+            await run.announce()
+        return outcomes
 
     async def _make_names(self, commands: Sequence[Command], now: int) -> None:
         """New tenants and topics, and zones, are made before, in a transaction of their own."""
         await self._dates.keep_zones(commands, now)
-        names = self._shared.names
-        seen: set[tuple[str, str]] = set()
-        for command in commands:
-            add = command.add if isinstance(command, Replace) else command
-            if isinstance(add, Add) and (add.tenant, add.topic) not in seen:
-                seen.add((add.tenant, add.topic))
-                if names.missing(add.tenant, add.topic) and names.may_open(add.tenant, add.topic):
-                    await names.make(add.tenant, add.topic)
+        adds = (command.add if isinstance(command, Replace) else command for command in commands)
+        await self._shared.names.make_all({(add.tenant, add.topic): None for add in adds if isinstance(add, Add)})
 
     async def _schedule(self, adds: "Sequence[Command]", now: int) -> list[Outcome] | None:
         """New one-shots; None if an id is known, and nothing was done."""
@@ -92,6 +104,8 @@ class Intake:
         batch = Batch(self._shared, [add for add in adds if isinstance(add, Add)], arrivals)
         told = self._shared.news(batch.dues_by_way(), now)
         async with self._pool.connection() as connection:
+            if not self._shared.are_ours(arrivals):
+                return None
             try:
                 await rows(connection, self._shared.sql["schedule"], (told, now, *batch.columns()))
             except psycopg.errors.UniqueViolation:
@@ -104,12 +118,13 @@ class Intake:
 
     async def _transact(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
-    ) -> list[Outcome]:
+    ) -> tuple["Run | None", list[Outcome]]:
+        """What was done, and what to answer; nothing is done for a receipt that came before."""
         async with self._pool.transaction() as connection:
             if taken is not None:
                 await self._take(connection, taken.parts)
             if receipt is not None and not await self._claim(connection, receipt, now):
-                return await self._kept(connection, receipt, now)
+                return None, await self._kept(connection, receipt, now)
             run = Run(self._shared, self._dates, connection, now)
             outcomes = await run.commands(commands)
             if taken is not None:
@@ -121,9 +136,7 @@ class Intake:
                 kept = (_encode_outcomes(outcomes), receipt.tenant, receipt.key)
                 await rows(connection, self._shared.inside(_KEEP), kept)
             crash.point("intake.written")
-        crash.point("intake.committed")
-        await run.announce()
-        return outcomes
+        return run, outcomes
 
     async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
         """Apply commands inside a transaction of the caller's, who announces them after its commit."""
@@ -237,7 +250,11 @@ class Run:
     async def save(self) -> None:
         """Write what has changed, and tell the owners of other lanes what is due soon."""
         entries = list(self._entries.values())
-        await Saver(self._connection, self._shared.sql).save(entries)
+        try:
+            await Saver(self._connection, self._shared.sql).save(entries)
+        except Repeated:
+            self._shared.give_up()
+            raise
         told = self._shared.news(self._dues(), self._now)
         if told is not None:
             await rows(self._connection, self._shared.inside("SELECT pg_notify('tidings', %s)"), (told,))

@@ -1,5 +1,6 @@
 """A lane: its release, and its outbox. Every write begins with the lane's row under our token."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from uuid import UUID
@@ -8,7 +9,7 @@ from tidings import crash
 from tidings.clock import Clock
 from tidings.domain.command import Command
 from tidings.domain.destination import join, split
-from tidings.domain.errors import NotOwner
+from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.schedule import Outgoing
 from tidings.ports import Release
 from tidings.timeline.postgres import arrays
@@ -69,14 +70,22 @@ class PostgresLane:
         _moved(log, due, at, log.news == news[0])
         _moved(kafka, kafka_due, at, kafka.news == news[1])
         if standing:
-            taken += await self._release_standing(standing, at, done)
-            await self._shared.look([self.number, ~self.number])
-        self._room_is_known = True
+            try:
+                taken += await self._release_standing(standing, at, done)
+                self._room_is_known = True
+            except (NotOwner, StoreError):
+                if not taken:
+                    raise
+                # What was released before has to be told: the next release meets the trouble again, and says so.
+            await self._shared.look_again([self.number, ~self.number])
+        else:
+            self._room_is_known = True
         following = self._next()
         more = following is not None and following <= at
         if more and not taken:
             self._not_before = given + LOCKED_US
-        await self._shared.names.know(done.topics)
+        with contextlib.suppress(StoreError):  # a topic whose name is not known here has no reader here either
+            await self._shared.names.know(done.topics)
         return done.release(self._shared, more=more and taken > 0)
 
     async def _know_room(self) -> None:
@@ -159,7 +168,7 @@ class PostgresLane:
         """The same, durably, slice by slice."""
         while True:
             self._check()
-            answer = await self._shared.pool.call(self._shared.sql["settle"], (offset, self.number, self.token))
+            answer = await self._shared.pool.write(self._shared.sql["settle"], (offset, self.number, self.token))
             if not answer:
                 raise NotOwner("another node owns this lane")
             first, following = answer[0]
@@ -218,5 +227,6 @@ class _Done:
         self.handed = handed
 
     def release(self, shared: Shared, *, more: bool) -> Release:
-        topics = frozenset(shared.names.destination(topic) for topic in self.topics)
+        names = shared.names
+        topics = frozenset(names.destination(topic) for topic in self.topics if names.knows(topic))
         return Release(self.late, topics, dict(self.missed), more, self.bytes, self.handed)

@@ -8,12 +8,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 from psycopg import sql
 
 from tidings import __version__
 from tidings.domain.errors import Invalid
 from tidings.timeline.layouts import Layouts, OldLayout, Plan, by_version
 from tidings.timeline.postgres.database import Connection, inside
+from tidings.timeline.postgres.errors import not_allowed
 
 LANES_MAX = 256
 PARTITIONS_MAX = 1_024
@@ -80,7 +82,7 @@ def plan_of(laid: Laid, schema: str, layouts: Layouts, program: str) -> Plan:
 
 async def look(connection: Connection, schema: str) -> Laid:
     """What is there."""
-    found = await connection.execute("SELECT to_regclass(%s)", (f"{schema}.meta",))
+    found = await connection.execute("SELECT to_regclass(%s)", (f'"{schema}".meta',))
     if await found.fetchone() == (None,):
         return Laid(0)
     answer = await connection.execute(inside(schema, _VERSION).encode())
@@ -142,6 +144,9 @@ async def _make(
 
 async def _make_schema(connection: Connection, schema: str) -> None:
     """Unless it is there: whoever was given one need not be allowed to make one."""
-    found = await connection.execute("SELECT to_regnamespace(%s)", (schema,))
+    found = await connection.execute("SELECT to_regnamespace(quote_ident(%s))", (schema,))
     if await found.fetchone() == (None,):
-        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        try:
+            await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise not_allowed(error, connection.info.user, missing=schema) from error

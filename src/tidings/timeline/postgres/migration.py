@@ -54,7 +54,7 @@ class Migration:
         program: str = __version__,
         patience_us: int = PATIENCE_US,
     ) -> None:
-        self._pool = Pool(dsn)
+        self._pool = Pool(dsn, 1)
         self._clock = clock
         self._schema = check_schema(schema)
         self._layouts = Layouts(layouts)
@@ -77,7 +77,7 @@ class Migration:
             laid = await look(connection, self._schema)
             plan = plan_of(laid, self._schema, self._layouts, self._program)
             if laid.version == 0:
-                await self._timed("begin", self._make(connection), tell)
+                await self._timed(", ".join(plan.steps), self._make(connection), tell)
                 return plan
             for step in self._layouts.steps[laid.version :]:
                 take = self._outside if step.outside else self._inside

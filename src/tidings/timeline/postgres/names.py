@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from tidings.domain.destination import is_kafka
 from tidings.timeline.postgres.database import inside
@@ -40,6 +40,8 @@ class Names:
         self._partitions = partitions
         self._each = partitions // lanes
         self._making = asyncio.Lock()
+        self._loading = asyncio.Lock()
+        self._begun = self._loaded = 0
         self.tenants: dict[str, int] = {}
         self.tenant_names: list[str] = []
         self.topics: dict[tuple[int, str], int] = {}
@@ -47,7 +49,16 @@ class Names:
         self._counts: Counter[int] = Counter()
 
     async def load(self) -> None:
-        """Read what is new: topics first, so that no topic is known here before its tenant."""
+        """Read what is new. Many who ask at a time are answered by one look that began after they did."""
+        asked = self._begun
+        async with self._loading:
+            if self._loaded <= asked:
+                self._begun += 1
+                await self._load()
+                self._loaded = self._begun
+
+    async def _load(self) -> None:
+        """Topics first, so that no topic is known here before its tenant."""
         topics = await self._pool.read(inside(self._schema, _TOPICS), (len(self.topic_names),))
         tenants = await self._pool.read(inside(self._schema, _TENANTS), (len(self.tenant_names),))
         for number, name in tenants:
@@ -69,6 +80,16 @@ class Names:
         """Whether a topic is there, or the tenant may have one more."""
         number = self.tenants.get(tenant)
         return number is None or (number, topic) in self.topics or self._counts[number] < TOPICS_PER_TENANT_MAX
+
+    async def make_all(self, destinations: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Have these topics, in this order; answers those whose tenants may not have one more."""
+        refused = []
+        for tenant, topic in destinations:
+            if not self.may_open(tenant, topic):
+                refused.append((tenant, topic))
+            elif self.missing(tenant, topic):
+                await self.make(tenant, topic)
+        return refused
 
     async def make(self, tenant: str, topic: str) -> None:
         """Have a tenant and a topic of it, durably; they stay, whatever becomes of what they were made for."""
@@ -99,6 +120,10 @@ class Names:
         highest = max((stream // STREAMS for stream in streams), default=-1)
         if highest >= len(self.tenant_names) or max(topics, default=-1) >= len(self.topic_names):
             await self.load()
+
+    def knows(self, topic: int) -> bool:
+        """Whether the topic of a number is known here."""
+        return topic < len(self.topic_names)
 
     def tenant_of(self, stream: int) -> str:
         return self.tenant_names[stream // STREAMS]

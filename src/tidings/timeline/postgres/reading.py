@@ -1,7 +1,10 @@
 """What readers see: one schedule, its history, lists and figures."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from tidings.domain.command import FINISHED
 from tidings.domain.destination import BUSES, is_kafka, join
@@ -12,13 +15,14 @@ from tidings.timeline.paging import Key, decode_cursor, encode_cursor
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.names import STREAMS
-from tidings.timeline.postgres.pool import Row
+from tidings.timeline.postgres.pool import Row, turn
 from tidings.timeline.postgres.rows import STATES, Found, key_of, present
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, finished_row, standing_row, timeline_row
 
 STEPS_MAX = 10_000
 COUNTED_MAX = 100_000
+LISTS_PER_TENANT_MAX = 2  # at a time: they take long, and the connections for reads are everybody's
 _END = 1 << 61
 
 
@@ -27,11 +31,12 @@ class Reading:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._listing: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
         """A schedule as it stands."""
         key = key_of(tenant, schedule_id)
-        async with self._shared.pool.connection() as connection:
+        async with self._shared.pools.reads.connection() as connection:
             loader = Loader(connection, self._shared.sql, self._shared.lanes, "places")
             entry = (await loader.entries([key]))[key]
             found = entry.now
@@ -83,7 +88,7 @@ class Reading:
         listing = _Listing(self._shared, tenant, query, now)
         if tenant not in names.tenants:
             return Page((), None)
-        async with self._shared.pool.transaction() as connection:
+        async with self._turn(tenant), self._shared.pools.reads.transaction() as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             found = [row async for row in listing.rows(connection)]
         await names.know({row.topic for row in found}, {row.stream for row in found})
@@ -102,9 +107,14 @@ class Reading:
             "width": width_us,
             "limit": STEPS_MAX + 1,
         }
-        steps = await self._shared.pool.read(self._shared.sql["forecast"], values)
+        async with self._turn(tenant):
+            steps = await self._shared.pools.reads.read(self._shared.sql["forecast"], values)
         shown = [(step * width_us, count) for step, count in steps[:STEPS_MAX]]
         return shown, len(steps) > STEPS_MAX
+
+    def _turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        """The turn of one list or forecast among those of its tenant."""
+        return turn(self._listing.setdefault(tenant, asyncio.Semaphore(LISTS_PER_TENANT_MAX)))
 
     async def count(self, now: int) -> Count:
         """The store's size; beyond a bound what is pending is estimated."""
@@ -140,7 +150,7 @@ class Reading:
             await self._shared.names.make(tenant, topic)
         number = self._shared.names.topic(tenant, topic)
         parts, following = arrays.int2s(list(offsets)), arrays.int8s(list(offsets.values()))
-        await self._shared.pool.call(self._shared.sql["commit"], (number, group, parts, following))
+        await self._shared.pools.reads.write(self._shared.sql["commit"], (number, group, parts, following))
 
     async def _topic(self, tenant: str, topic: str) -> int | None:
         names = self._shared.names
@@ -154,7 +164,7 @@ class Reading:
         return streams_of(self._shared, tenant)
 
     async def _read(self, name: str, *values: object) -> list[Row]:
-        return await self._shared.pool.read(self._shared.sql[name], values)
+        return await self._shared.pools.reads.read(self._shared.sql[name], values)
 
 
 def streams_of(shared: Shared, tenant: str) -> list[int]:

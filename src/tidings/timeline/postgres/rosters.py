@@ -59,7 +59,7 @@ class PostgresRosters:
             await names.load()
         topic = NO_TOPIC if names.missing(tenant, name) else names.topic(tenant, name)
         values = (tenant, *group, topic, group[2])
-        ((version, roster, now, others, parts, offsets),) = await self._shared.pool.read(
+        ((version, roster, now, others, parts, offsets),) = await self._shared.pools.reads.read(
             self._shared.sql["roster"], values
         )
         committed = dict(zip(parts or (), offsets or (), strict=True))
@@ -75,7 +75,7 @@ class PostgresRosters:
             parts, offsets = arrays.int2s(list(step.offsets)), arrays.int8s(list(step.offsets.values()))
         told = "moved " + msgspec.json.encode(group).decode() if step.moved else None
         values = (*group, version, step.until, step.roster, told, topic, parts, offsets)
-        ((kept,),) = await self._shared.pool.call(self._shared.sql["keep_roster"], values)
+        ((kept,),) = await self._shared.pools.reads.call(self._shared.sql["keep_roster"], values)
         return bool(kept)
 
     @contextlib.asynccontextmanager

@@ -1,19 +1,24 @@
 """What the parts of a store share: its options and names, arrival numbers, and the lanes that this process owns."""
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from tidings.domain.errors import StoreError
+from tidings.domain.fleet import Predecessor
 from tidings.timeline.postgres.database import inside, queries
 from tidings.timeline.postgres.heads import Heads
 from tidings.timeline.postgres.names import Names
-from tidings.timeline.postgres.pool import Pool
+from tidings.timeline.postgres.pool import Pools
 from tidings.timeline.postgres.releases import Releases
 from tidings.timeline.postgres.working import Entry
 from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX
 
 BLOCK = 100_000
+NEWS_BYTES_MAX = 7_000  # NOTIFY takes less than 8,000
+EVERYWHERE = "all"
 NEWS_US = 3_000_000  # what is due within this is told to the owner of its lane at once; its polls find the rest
 
 _CALLS = {
@@ -47,10 +52,11 @@ class Options(msgspec.Struct, frozen=True):
 class Arrivals:
     """Some arrival numbers, in order."""
 
-    def __init__(self, first: int, end: int) -> None:
+    def __init__(self, first: int, end: int, losses: int = 0) -> None:
         self._first = first
         self.next = first
         self.end = end
+        self.losses = losses
 
     def undo(self) -> None:
         """None of them was used after all."""
@@ -66,39 +72,62 @@ class Arrivals:
 class Shared:
     """Made once the database is prepared."""
 
-    def __init__(self, pool: Pool, options: Options, lanes: int, partitions: int, created: int, identity: str) -> None:
-        self.pool = pool
+    def __init__(
+        self, pools: Pools, options: Options, lanes: int, partitions: int, created: int, identity: str
+    ) -> None:
+        self.pools = pools
+        self.pool = pools.work
         self.options = options
         self.lanes = lanes
         self.partitions = partitions
         self.parts = partitions // lanes
         self.created = created
         self.identity = identity
-        self.names = Names(pool, options.schema, lanes, partitions)
+        self.predecessors: Sequence[Predecessor] = ()
+        self.names = Names(pools.first, options.schema, lanes, partitions)
         self.heads = Heads(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
         for name in ("working", "lane", "pages", "fleet", "following", "groups"):
             self.sql |= queries(name, options.schema)
-        self.releases = Releases(pool, self.sql["release"], self.sql["release_several"])
-        self._next = self._end = 0
+        self.releases = Releases(pools.work, self.sql["release"], self.sql["release_several"])
+        self._next = self._end = self._losses = 0
         self._reserving = asyncio.Lock()
 
     def inside(self, statement: str) -> str:
         """A statement for our schema."""
         return inside(self.options.schema, statement)
 
+    async def positions(self) -> dict[tuple[str, int], int]:
+        """How far the partitions of Kafka's request topics have been taken in."""
+        found = await self.pool.read(self.inside("SELECT topic, partition, next FROM tidings.source"))
+        return {(topic, partition): following for topic, partition, following in found}
+
     # Arrival numbers
 
     async def arrivals(self, count: int) -> "Arrivals":
-        """That many arrival numbers, which nobody else has."""
+        """That many arrival numbers, which nobody else has.
+
+        A block is given up once a connection was lost: a server that took over may not know that it was given out.
+        """
         async with self._reserving:
+            if self._losses != self.pools.losses:
+                self.give_up()
+                self._losses = self.pools.losses
             while self._end - self._next < count:
-                ((block,),) = await self.pool.call(self.inside("SELECT nextval('tidings.arrival_block')"))
+                ((block,),) = await self.pools.first.call(self.inside("SELECT nextval('tidings.arrival_block')"))
                 if block * BLOCK + 1 != self._end:  # another node took the one between: the rest of ours is given up
                     self._next = block * BLOCK + 1
                 self._end = (block + 1) * BLOCK + 1
             first, self._next = self._next, self._next + count
-            return Arrivals(first, self._next)
+            return Arrivals(first, self._next, self._losses)
+
+    def give_up(self) -> None:
+        """Take the next numbers from a new block."""
+        self._next = self._end = 0
+
+    def are_ours(self, arrivals: "Arrivals") -> bool:
+        """Whether no connection was lost since they were given out."""
+        return arrivals.losses == self.pools.losses
 
     def give_back(self, arrivals: "Arrivals") -> None:
         """Numbers that were not needed, unless others were given out since."""
@@ -110,7 +139,15 @@ class Shared:
     def news(self, dues: dict[int, int], now: int) -> str | None:
         """What to tell the owners of other lanes: what is due soon on them."""
         soon = {way: due for way, due in dues.items() if due <= now + NEWS_US and way not in self.heads.ways}
-        return "due " + " ".join(f"{way}:{due}" for way, due in soon.items()) if soon else None
+        if not soon:
+            return None
+        told = "due " + " ".join(f"{way}:{due}" for way, due in soon.items())
+        return told if len(told) <= NEWS_BYTES_MAX else f"due {EVERYWHERE}:{min(soon.values())}"
+
+    def told(self, way: str, due: int) -> None:
+        """Another node says that something is due on a way, or it does not say on which."""
+        for each in list(self.heads.ways) if way == EVERYWHERE else [int(way)]:
+            self.heads.offer(each, due)
 
     def arrived(self, dues: dict[int, int]) -> None:
         """Something was put onto lanes."""
@@ -121,11 +158,18 @@ class Shared:
         """Something was taken off lanes: where it may have been the first, look what is first now."""
         ways = [way for way, due in gone.items() if self.heads.may_be_first(way, due)]
         if ways:
-            await self.look(ways)
+            await self.look_again(ways)
 
     async def look(self, ways: Iterable[int], *, whole: bool = False) -> None:
         """Ask when ways have work to do; from their low-water marks on, or from the very beginning."""
-        await self.heads.look(self.pool, self.sql["heads"], list(ways), whole=whole)
+        await self.heads.look(self.pools.first, self.sql["heads"], list(ways), whole=whole)
+
+    async def look_again(self, ways: Iterable[int]) -> None:
+        """The same after a commit, whose answer it must not spoil: a look that fails leaves a head that is too early,
+        and a poll or a release that finds nothing puts it right.
+        """
+        with contextlib.suppress(StoreError):
+            await self.look(ways)
 
     def land(self, entries: Iterable[Entry]) -> None:
         """What our own lanes know to be on Kafka is in flight no longer, though the store does not know it yet."""

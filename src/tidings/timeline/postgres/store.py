@@ -12,7 +12,7 @@ import msgspec
 from tidings.clock import Clock, StoreClock, SystemClock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.fleet import Fleet, LaneState, Node, Report
+from tidings.domain.fleet import Fleet, LaneState, Node, Predecessor, Report
 from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import (
     Calendar,
@@ -26,7 +26,7 @@ from tidings.domain.schedule import (
     Topic,
 )
 from tidings.ports import ApiKey, Count, Receipt, Taken
-from tidings.timeline.carrying import HasMoved, decode_move
+from tidings.timeline.carrying import HasMoved, decode_move, predecessors_of
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading
 from tidings.timeline.postgres.carrying import PostgresCarrier
@@ -36,7 +36,7 @@ from tidings.timeline.postgres.errors import check_version
 from tidings.timeline.postgres.intake import Intake
 from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.layout import LAYOUTS, prepare
-from tidings.timeline.postgres.pool import Pool, rows
+from tidings.timeline.postgres.pool import Pools, rows
 from tidings.timeline.postgres.reading import Reading
 from tidings.timeline.postgres.retention import Retention
 from tidings.timeline.postgres.shared import Options, Shared
@@ -55,12 +55,13 @@ class PostgresStore:
 
     intakes_max = 3
 
-    def __init__(self, pool: Pool, shared: Shared, clock: Clock) -> None:
-        self._pool = pool
+    def __init__(self, pools: Pools, shared: Shared, clock: Clock) -> None:
+        self._pools = pools
+        self._pool = pools.work
         self._shared = shared
         self.clock = StoreClock(clock)
         self._dates = Dates(shared)
-        self._intake = Intake(pool, shared, self._dates)
+        self._intake = Intake(pools.intake, shared, self._dates)
         self._reading = Reading(shared)
         self._retention = Retention(shared)
         self._lanes: dict[int, PostgresLane] = {}
@@ -91,21 +92,23 @@ class PostgresStore:
         """
         chosen = msgspec.convert(options, Options)
         schema = check_schema(chosen.schema)
-        pool = Pool(dsn)
+        pools = Pools(dsn)
         try:
-            async with pool.connection() as connection:
+            async with pools.first.connection() as connection:
                 check_version(connection.info.server_version)
                 await prepare(connection, schema, Layouts(layouts), chosen.lanes, chosen.partitions, chosen.created)
                 moved = await rows(connection, inside(schema, "SELECT move FROM tidings.moved"))
                 if moved and not moved_too:
                     raise HasMoved(decode_move(moved[0][0]))
                 ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
-            shared = Shared(pool, chosen, lanes, partitions, created, identity)
+                passages = await rows(connection, inside(schema, "SELECT progress FROM tidings.carried"))
+            shared = Shared(pools, chosen, lanes, partitions, created, identity)
+            shared.predecessors = predecessors_of(passages)
             await shared.names.load()
-            store = cls(pool, shared, clock or SystemClock())
+            store = cls(pools, shared, clock or SystemClock())
             await store._measure()
         except BaseException:
-            await pool.close()
+            await pools.close()
             raise
         store._watch.start()
         store._vacuum.start()
@@ -119,11 +122,15 @@ class PostgresStore:
         if self._has_joined:
             with contextlib.suppress(StoreError):  # then the leases run out by themselves
                 await self.resign()
-        await self._pool.close()
+        await self._pools.close()
 
     @property
     def identity(self) -> str:
         return self._shared.identity
+
+    @property
+    def predecessors(self) -> Sequence[Predecessor]:
+        return self._shared.predecessors
 
     def carrier(self) -> PostgresCarrier:
         """The way in and out for everything at once."""
@@ -137,8 +144,7 @@ class PostgresStore:
         return asyncio.ensure_future(self._intake.apply(commands, now, receipt, taken))
 
     async def positions(self) -> dict[tuple[str, int], int]:
-        found = await self._pool.read(self._shared.inside("SELECT topic, partition, next FROM tidings.source"))
-        return {(topic, partition): following for topic, partition, following in found}
+        return await self._shared.positions()
 
     async def tend(self, now: int) -> bool:
         return await self._retention.trim(self.lanes(), now)
@@ -225,27 +231,28 @@ class PostgresStore:
     # Keys
 
     async def keys(self) -> list[ApiKey]:
-        return [ApiKey(*row) for row in await self._pool.read(self._shared.inside(_KEYS))]
+        return [ApiKey(*row) for row in await self._pools.reads.read(self._shared.inside(_KEYS))]
 
     async def add_key(self, key: ApiKey) -> None:
         row = (key.name, key.tenant, key.digest, key.admin, key.created)
-        if not await self._pool.call(self._shared.inside(_ADD_KEY), row):
+        if not await self._pools.reads.call(self._shared.inside(_ADD_KEY), row):
             raise Invalid("name", f"there is a key named {key.name} already: revoke it or use another name")
 
     async def revoke_key(self, name: str) -> bool:
-        return bool(await self._pool.call(self._shared.inside(_REVOKE_KEY), (name,)))
+        return bool(await self._pools.reads.call(self._shared.inside(_REVOKE_KEY), (name,)))
 
     # Ownership
 
     async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
         """Renew, and take our share. Whoever reaches the database takes changes, with or without a lane."""
+        self._watch.check()
         async with self._acquiring:
             await self._measure()
             told = msgspec.structs.replace(report, ahead_us=self.clock.ahead_us())
             values = (self._node, lease_us, list(report.roles), msgspec.json.encode(told).decode())
-            owned = await self._pool.call(self._shared.sql["acquire"], values)
-            self._has_joined = True
-            readers = await self._pool.read(self._shared.sql["readers"])
+            self._has_joined = True  # from now on: it may be done though its answer is lost
+            owned = await self._pools.first.call(self._shared.sql["acquire"], values)
+            readers = await self._pools.first.read(self._shared.sql["readers"])
             self._sharing.learn([node for (node,) in readers], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
             if new:
@@ -255,13 +262,13 @@ class PostgresStore:
     async def _measure(self) -> None:
         """Ask for the time, in a call of its own: one that also writes answers long after it looked."""
         sent = self.clock.elapsed()
-        ((told,),) = await self._pool.read(self._shared.sql["now"])
+        ((told,),) = await self._pools.first.read(self._shared.sql["now"])
         self.clock.measure(sent, told, self.clock.elapsed())
 
     async def nodes(self, now: int) -> Fleet:
         """Everybody who said lately that he lives, and the lanes as the store knows them."""
-        found = await self._pool.read(self._shared.sql["nodes"])
-        lanes = await self._pool.read(self._shared.sql["lanes"])
+        found = await self._pools.reads.read(self._shared.sql["nodes"])
+        lanes = await self._pools.reads.read(self._shared.sql["lanes"])
         return Fleet(
             [
                 Node(node.hex, since, until, is_alive, msgspec.json.decode(report, type=Report))
@@ -308,11 +315,12 @@ class PostgresStore:
         self._free()
 
     async def resign(self) -> None:
-        self._sharing.learn((), 0)
-        for number in list(self._lanes):
-            self._disown(number)
-        await self._pool.call(self._shared.sql["resign"], (self._node,))
-        self._has_joined = False
+        async with self._acquiring:  # an acquire that is under way would take them again
+            self._sharing.learn((), 0)
+            for number in list(self._lanes):
+                self._disown(number)
+            await self._pools.first.call(self._shared.sql["resign"], (self._node,))
+            self._has_joined = False
 
 
 def _nobody() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import psycopg
 
+from tidings import tasks
 from tidings.domain.errors import StoreError
 from tidings.timeline.postgres.pool import rows
 from tidings.timeline.postgres.shared import Shared
@@ -33,9 +34,7 @@ class Vacuum:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await tasks.end([self._task])
 
     async def _run(self) -> None:
         while True:
@@ -52,7 +51,7 @@ class Vacuum:
             connection = await self._shared.pool.open(patient=True)
             try:
                 for name in found:
-                    await rows(connection, f"VACUUM (SKIP_LOCKED) {schema}.{name}")
+                    await rows(connection, f'VACUUM (SKIP_LOCKED) "{schema}".{name}')
             finally:
                 await connection.close()
         return found

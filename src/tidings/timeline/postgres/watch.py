@@ -8,8 +8,10 @@ import contextlib
 from collections.abc import Callable
 from uuid import UUID
 
+import msgspec
 import psycopg
 
+from tidings import tasks
 from tidings.clock import Clock
 from tidings.domain.errors import StoreError
 from tidings.timeline.postgres.followed import Followed
@@ -51,11 +53,13 @@ class Watch:
         ]
 
     async def stop(self) -> None:
+        await tasks.end(self._tasks)
+
+    def check(self) -> None:
+        """Raise what ended one of its tasks: a node that no longer watches must not go on as if it did."""
         for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            if task.done() and not task.cancelled():
+                task.result()
 
     async def _listen(self) -> None:
         """One connection of its own, opened again whenever it is lost."""
@@ -63,10 +67,13 @@ class Watch:
             with contextlib.suppress(StoreError, psycopg.Error, OSError):
                 connection = await self._shared.pool.open()
                 try:
-                    await connection.execute(f"LISTEN {self._shared.options.schema}".encode())
+                    if not self._shared.pool.is_direct:
+                        return  # LISTEN would stay with a connection that others are given: we poll instead
+                    await connection.execute(f'LISTEN "{self._shared.options.schema}"'.encode())
                     self.followed.stir()
                     async for told in connection.notifies():
-                        self._hear(told.payload)
+                        with contextlib.suppress(ValueError, msgspec.MsgspecError):  # anybody may say anything here
+                            self._hear(told.payload)
                 finally:
                     await connection.close()
             await asyncio.sleep(RETRY_S)
@@ -78,7 +85,7 @@ class Watch:
         elif kind == "due":
             for each in rest.split():
                 way, _, due = each.partition(":")
-                self._shared.heads.offer(int(way), int(due))
+                self._shared.told(way, int(due))
         elif kind == "new":
             self.followed.hear([int(number) for number in rest.split()])
         elif kind == "made":
@@ -103,4 +110,4 @@ class Watch:
         now = self._clock.elapsed()
         if now - self._sent >= BEAT_US:
             self._sent = now
-            await self._shared.pool.call("SELECT pg_notify(%s, %s)", (self._shared.options.schema, self._beat))
+            await self._shared.pools.first.call("SELECT pg_notify(%s, %s)", (self._shared.options.schema, self._beat))

@@ -11,6 +11,7 @@ import msgspec
 
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
+from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.postgres.rows import REASONS, STATES, Found, place_of, slot_of
 from tidings.timeline.terms import Terms, decode_terms, encode_terms
@@ -24,6 +25,10 @@ Note = tuple[int, str, int | None, int | None, str | None, int | None]
 
 class Quicker(Exception):
     """Another transaction has begun to use one of our new ids: begin again and look at it."""
+
+
+class Repeated(Contended):
+    """An arrival number is another schedule's: it was given out by a server that forgot it when it failed."""
 
 
 class Entry:
@@ -210,12 +215,14 @@ class Saver:
     async def wait(self, found: Sequence[Found]) -> None:
         """Put rows onto the timeline."""
         if found:
+            slots = [slot_of(each.stream) for each in found]
             await self._run(
                 "wait",
+                arrays.int2s(list(set(slots))),
                 *_head(found),
                 arrays.int4s([each.n for each in found]),
                 arrays.int2s([each.lane for each in found]),
-                arrays.int2s([slot_of(each.stream) for each in found]),
+                arrays.int2s(slots),
                 arrays.int2s([each.part for each in found]),
                 arrays.int2s([_reason(each) for each in found]),
                 arrays.texts([each.id.encode() for each in found]),
@@ -228,7 +235,7 @@ class Saver:
         """Write recurring and paused schedules."""
         if found:
             arrival, *rest = _head(found, arrival_first=True)
-            await self._run(
+            written = await self._run(
                 "stand",
                 arrival,
                 *rest,
@@ -243,6 +250,8 @@ class Saver:
                 arrays.byteas([encode_terms(_terms(each)) for each in found]),
                 arrays.maybe_texts([each.labels for each in found]),
             )
+            if len(written) < len(found):
+                raise Repeated("an arrival number came twice, as after a failover, and nothing was changed: try again")
 
     async def finish(self, found: Sequence[Found]) -> None:
         """Remember how schedules ended."""

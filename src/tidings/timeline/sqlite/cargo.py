@@ -85,10 +85,10 @@ class Cargo:
             "finished": finished,
         }
 
-    def rest(self) -> Rest:
+    def rest(self, connection: apsw.Connection) -> Rest:
         """What is not carried."""
-        outbox, held, records = self._connection.execute(_SQL["rest"]).fetchone()
-        behind = tuple(Behind(*row) for row in self._connection.execute(_SQL["behind"]))
+        outbox, held, records = connection.execute(_SQL["rest"]).fetchone()
+        behind = tuple(Behind(*row) for row in connection.execute(_SQL["behind"]))
         return Rest(outbox - held, held, records, behind)
 
     # Stages

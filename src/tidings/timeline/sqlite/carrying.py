@@ -1,10 +1,13 @@
 """The file as a store from which or into which everything is carried. The steps are taken by the store's threads."""
 
+from collections.abc import Callable, Sequence
+
 import apsw
+import msgspec
 
 from tidings import crash
 from tidings.domain.errors import Moved, StoreError
-from tidings.domain.fleet import Report
+from tidings.domain.fleet import Predecessor, Report
 from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
     Carried,
@@ -22,6 +25,7 @@ from tidings.timeline.carrying import (
     encode_move,
     encode_progress,
     land,
+    predecessors_of,
 )
 from tidings.timeline.sqlite import lease, outbox, single
 from tidings.timeline.sqlite.cargo import Cargo
@@ -34,6 +38,7 @@ from tidings.timeline.sqlite.worker import Worker
 from tidings.timeline.sqlite.writer import Writer
 
 COPY = "tidings copy"
+_MARK = "INSERT OR REPLACE INTO moved VALUES (1, ?)"
 FOR_EVER = 0  # a moment at which nothing is old enough to be forgotten
 
 
@@ -94,18 +99,32 @@ class SqliteCarrier:
     async def moved(self) -> Move | None:
         return await self._scanning.run(lease.moved, self._scanner)
 
+    async def leave(self, move: Move, check: Callable[[Rest], None]) -> Move:
+        return await self._writing.run(self._leave, move, check)
+
+    def _leave(self, move: Move, check: Callable[[Rest], None]) -> Move:
+        with self._writer.transaction() as connection:
+            check(self._cargo.rest(connection))
+            _, end = outbox.span(connection)
+            passages = connection.execute("SELECT progress FROM carried")
+            line = (*predecessors_of(passages), Predecessor(self.identity, (end,)))
+            move = msgspec.structs.replace(move, predecessors=line)
+            connection.execute(_MARK, (encode_move(move),))
+        crash.point("carry.marked")
+        return move
+
     async def move(self, move: Move | None) -> None:
         await self._writing.run(self._move, move)
 
     def _move(self, move: Move | None) -> None:
         with self._writer.transaction() as connection:
-            connection.execute("DELETE FROM moved")
-            if move is not None:
-                connection.execute("INSERT INTO moved VALUES (1, ?)", (encode_move(move),))
-        crash.point("carry.marked")
+            if move is None:
+                connection.execute("DELETE FROM moved")
+            else:
+                connection.execute(_MARK, (encode_move(move),))
 
     async def rest(self) -> Rest:
-        return await self._scanning.run(self._cargo.rest)
+        return await self._scanning.run(self._cargo.rest, self._scanner)
 
     async def cargo(self) -> dict[Kind, int]:
         return await self._scanning.run(self._cargo.counts)
@@ -115,6 +134,14 @@ class SqliteCarrier:
 
     async def carry_out(self, after: str | None) -> Load | None:
         return await self._scanning.run(self._cargo.load, after)
+
+    async def begin(self, passage: str, predecessors: Sequence[Predecessor]) -> None:
+        await self._writing.run(self._begin, passage, predecessors)
+
+    def _begin(self, passage: str, predecessors: Sequence[Predecessor]) -> None:
+        progress = encode_progress(Progress(predecessors=tuple(predecessors)))
+        with self._writer.transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO carried VALUES (?, ?)", (passage, progress))
 
     async def progress(self, passage: str) -> Progress:
         return await self._scanning.run(_progress, self._scanner, passage)

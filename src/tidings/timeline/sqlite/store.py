@@ -12,7 +12,7 @@ import msgspec
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
-from tidings.domain.fleet import Fleet, Report, one_fleet
+from tidings.domain.fleet import Fleet, Predecessor, Report, one_fleet
 from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Receipt, Release, Taken
@@ -137,6 +137,10 @@ class SqliteStore(Alone):
     @property
     def identity(self) -> str:
         return self._writer.identity
+
+    @property
+    def predecessors(self) -> Sequence[Predecessor]:
+        return self._writer.predecessors
 
     # Timeline
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tidings.domain.command import Priority
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import NotOwner
+from tidings.timeline.carrying import predecessors_of
 from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, RECORD_BYTES, Room
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, Far, quarters
@@ -115,6 +116,7 @@ class Writer:
             "SELECT created, secret, partitions, arrival, pending, near_until, split_until FROM tally"
         ).fetchone()
         self.identity = blake2b(row[1], digest_size=8, person=b"identity").hexdigest()
+        self.predecessors = predecessors_of(connection.execute("SELECT progress FROM carried"))
         streams = connection.execute("SELECT stream, tenant, priority, to_kafka FROM stream").fetchall()
         streams_on_kafka = {stream for stream, _, _, to_kafka in streams if to_kafka}
         idmap, heads = IdMap(row[1]), Lookahead(streams_on_kafka)

@@ -19,7 +19,8 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Node": shape(
         "One node, as it said last.",
-        "name state roles url version since lease_until owns lateness clock_ahead_ms",
+        "id name state roles url version since lease_until owns lateness clock_ahead_ms",
+        id=text("What tells it from others of the same name; empty where there can be only one."),
         name=text("Its name: `node.name`, or host and process."),
         state=text("`gone` if its lease has run out.", enum=["alive", "gone"]),
         roles=array(text("A role.", examples=list(ROLES)), "What it does."),
@@ -32,9 +33,9 @@ SCHEMAS: dict[str, Schema] = {
             "How late it ran in the last minute.",
             "released p50_ms p99_ms max_ms",
             released=number("How many it released."),
-            p50_ms=_ms("Half of them were at most so late."),
-            p99_ms=_ms("99 of 100 were at most so late."),
-            max_ms=_ms("The latest."),
+            p50_ms=or_null(_ms("Half of them were at most so late; null if there were none.")),
+            p99_ms=or_null(_ms("99 of 100 were at most so late.")),
+            max_ms=or_null(_ms("The latest.")),
         ),
         clock_ahead_ms=_ms("How far its own clock is ahead of the store's, which counts; negative: behind."),
     ),
@@ -49,6 +50,7 @@ SCHEMAS: dict[str, Schema] = {
 
 _LANE = {"lane": 0, "since": INSTANT, "overdue_ms": 0.0}
 _NODE = {
+    "id": "6f1c2d3e4b5a69788796a5b4c3d2e1f0",
     "name": "north",
     "state": "alive",
     "roles": list(ROLES),

@@ -16,26 +16,35 @@ CREATE TABLE tidings.meta (
 -- Arrival numbers are given out in blocks.
 CREATE SEQUENCE tidings.arrival_block MINVALUE 0 START 0;
 
--- Who releases a lane. Every write of its owner begins by updating this row under its token.
+-- Who releases a lane, for as long as its node lives. Every write of its owner begins by updating this row under its
+-- token.
 CREATE TABLE tidings.lane (
     lane smallint PRIMARY KEY,
     token uuid,                       -- NULL: free
     node uuid,
     since bigint,
-    until bigint NOT NULL DEFAULT 0,  -- on the clock of this database
     turns bigint NOT NULL DEFAULT 0,
     outbox_first bigint NOT NULL DEFAULT 0,
     outbox_next bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- The nodes that share the work, for as long as they say that they live, and a minute longer.
+-- The nodes that share the work, for as long as they say that they live, and a minute longer. Their leases of lanes are
+-- renewed here: in a row of its own, which no release holds.
 CREATE TABLE tidings.node (
     node uuid PRIMARY KEY,
     since bigint NOT NULL,
     until bigint NOT NULL,            -- on the clock of this database
+    lease bigint NOT NULL,
     roles text[] NOT NULL,
     report text NOT NULL              -- what it says of itself: JSON
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Who carries this store elsewhere, and owns its lanes meanwhile though it is no node.
+CREATE TABLE tidings.copier (
+    node uuid PRIMARY KEY,
+    until bigint NOT NULL,            -- on the clock of this database
+    lease bigint NOT NULL
+);
 
 -- The topics that readers of a node wait for, so that whoever releases something onto them tells it.
 CREATE TABLE tidings.follower (
@@ -104,6 +113,12 @@ CREATE TABLE tidings.timeline (
     autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE tidings.timeline ALTER COLUMN message SET STORAGE EXTERNAL;
 CREATE INDEX timeline_order ON tidings.timeline (lane, slot, due, arrival);
+
+-- The slots that ever had a row, which are those that have to be looked at: most tenants use one or two of their six.
+-- To find them in the index itself would lead over all that has left and is not yet vacuumed.
+CREATE TABLE tidings.slot (
+    slot smallint PRIMARY KEY
+);
 
 -- Schedules that outlive one release or wait outside of the timeline: recurring and paused ones.
 CREATE TABLE tidings.standing (

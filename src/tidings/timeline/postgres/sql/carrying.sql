@@ -80,15 +80,25 @@ GROUP BY 1, 2, 3 HAVING sum(p.next - greatest(p.first, coalesce(c.next, p.first)
 -- name: seize
 -- Take every lane that nobody owns, and renew those that are ours. We are no node, so no share of them is given back.
 -- Of a store that has moved all are taken at once: whoever else has them carries it too, and the target lets one go on.
+WITH us AS (
+    INSERT INTO tidings.copier (node, until, lease) VALUES (%(us)s, tidings.now() + %(lease)s, %(lease)s)
+    ON CONFLICT (node) DO UPDATE SET until = excluded.until, lease = excluded.lease
+), free AS MATERIALIZED (
+    SELECT lane, token FROM tidings.free_lanes(tidings.now())
+    UNION SELECT lane, token FROM tidings.lane WHERE node = %(us)s OR EXISTS (SELECT 1 FROM tidings.moved)
+)
 UPDATE tidings.lane l SET
-    token = CASE WHEN l.node = %(us)s AND l.until > tidings.now() THEN l.token ELSE gen_random_uuid() END,
-    node = %(us)s, since = tidings.now(), until = tidings.now() + %(lease)s
-WHERE l.node = %(us)s OR l.token IS NULL OR l.until <= tidings.now()
-    OR EXISTS (SELECT 1 FROM tidings.moved) RETURNING 1;
+    token = CASE WHEN l.node = %(us)s THEN l.token ELSE gen_random_uuid() END, node = %(us)s, since = tidings.now()
+FROM free f WHERE f.lane = l.lane AND f.token IS NOT DISTINCT FROM l.token RETURNING 1;
 
 -- name: let_go
 -- Give them back.
-UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = %s;
+WITH gone AS (DELETE FROM tidings.copier WHERE node = %(us)s OR until < tidings.now() - 60000000)
+UPDATE tidings.lane SET token = NULL, node = NULL WHERE node = %(us)s;
+
+-- name: still_ours
+-- Lock the lanes that we have, in the order in which everybody does: where their outboxes end.
+SELECT outbox_next FROM tidings.lane WHERE node = %s ORDER BY lane FOR UPDATE;
 
 -- name: fence
 -- Refuse every write, or none.
@@ -109,6 +119,10 @@ INSERT INTO tidings.moved (move) VALUES (%s) ON CONFLICT (one) DO UPDATE SET mov
 -- name: progress
 -- How far a passage has come.
 SELECT progress FROM tidings.carried WHERE passage = %s;
+
+-- name: passages
+-- All that came from other stores.
+SELECT progress FROM tidings.carried;
 
 -- name: begin_progress
 -- A passage begins.

@@ -6,15 +6,18 @@ SELECT tidings.now();
 
 -- name: nodes
 -- Who lives, and who lived a moment ago.
-SELECT node, since, until, until > tidings.now(), report FROM tidings.node ORDER BY since, node;
+SELECT node, since, until, tidings.runs(until, lease, tidings.now()), report FROM tidings.node ORDER BY since, node;
 
 -- name: lanes
--- Who owns each lane while its lease runs, since when, and what is due first on it.
+-- Who owns each lane while it lives, since when, and what is due first on it.
 SELECT l.lane, l.node, l.since, (
     SELECT min(h.due) FROM tidings.heads(ARRAY[l.lane, -1 - l.lane]::smallint[], ARRAY[0, 0]::bigint[]) h
 )
-FROM (SELECT lane, CASE WHEN until > tidings.now() THEN node END AS node, since FROM tidings.lane) l ORDER BY l.lane;
+FROM (
+    SELECT o.lane, n.node, o.since FROM tidings.lane o
+    LEFT JOIN tidings.node n ON n.node = o.node AND tidings.runs(n.until, n.lease, tidings.now())
+) l ORDER BY l.lane;
 
 -- name: readers
 -- Who lives and takes in from Kafka.
-SELECT node FROM tidings.node WHERE until > tidings.now() AND 'intake' = ANY (roles) ORDER BY node;
+SELECT node FROM tidings.node WHERE tidings.runs(until, lease, tidings.now()) AND 'intake' = ANY (roles) ORDER BY node;

@@ -1,5 +1,5 @@
--- What is done in one round trip, its COMMIT included: each call is a transaction of its own that needs nobody to end it.
--- A lock is waited for 2 s at most, so that nobody holds up a lane.
+-- What is done in one round trip, its COMMIT included: each call is a transaction of its own that needs nobody to end
+-- it. A lock is waited for 2 s at most, so that nobody holds up a lane.
 
 -- Functions in PL/pgSQL keep their plans; those in SQL would be planned in every call.
 
@@ -7,13 +7,6 @@
 CREATE OR REPLACE FUNCTION tidings.now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-END
-$$;
-
--- How many slots are in use: they are numbered from 0.
-CREATE OR REPLACE FUNCTION tidings.slots() RETURNS int LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    RETURN (SELECT coalesce(least(max(tenant) * 6 + 6, 1536), 0) FROM tidings.tenant);
 END
 $$;
 
@@ -29,11 +22,8 @@ CREATE OR REPLACE FUNCTION tidings.heads(ways smallint[], lows bigint[])
 RETURNS TABLE (way smallint, due bigint) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
-DECLARE
-    slots int := tidings.slots();
 BEGIN
-    RETURN QUERY SELECT w.way, min(h.due) FROM unnest(ways, lows) AS w(way, low)
-    CROSS JOIN generate_series(0, slots - 1) AS s(slot)
+    RETURN QUERY SELECT w.way, min(h.due) FROM unnest(ways, lows) AS w(way, low) CROSS JOIN tidings.slot s
     CROSS JOIN LATERAL (
         SELECT t.due FROM tidings.timeline t
         WHERE t.lane = greatest(w.way, -1 - w.way) AND t.slot = s.slot AND t.due >= w.low ORDER BY t.due LIMIT 1
@@ -58,15 +48,36 @@ BEGIN
     SELECT dues[i], arrivals[i], now_, contents[i], streams[i], topics[i], 1, 1, lanes[i], streams[i] % 1536, parts[i],
         reasons[i], ids[i], messages[i], deadlines[i], labels_[i]
     FROM generate_series(1, cardinality(dues)) AS i;
+    INSERT INTO tidings.slot SELECT DISTINCT stream % 1536 AS slot FROM unnest(streams) AS stream ORDER BY slot
+    ON CONFLICT DO NOTHING;
     IF told IS NOT NULL THEN
         PERFORM pg_notify('tidings', told);
     END IF;
 END
 $$;
 
+-- Whether a lease runs. One that runs for much longer than it was asked for is of a clock that was set back since.
+CREATE OR REPLACE FUNCTION tidings.runs(until bigint, lease bigint, now_ bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT until > now_ AND until <= now_ + 2 * lease
+$$;
+
+-- The lanes that nobody owns who lives, with their tokens: whoever takes one compares it, for another may be quicker.
+CREATE OR REPLACE FUNCTION tidings.free_lanes(now_ bigint) RETURNS TABLE (lane smallint, token uuid)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN QUERY SELECT l.lane, l.token FROM tidings.lane l WHERE l.token IS NULL OR NOT EXISTS (
+        SELECT 1 FROM tidings.node n WHERE n.node = l.node AND tidings.runs(n.until, n.lease, now_)
+    ) AND NOT EXISTS (
+        SELECT 1 FROM tidings.copier c WHERE c.node = l.node AND tidings.runs(c.until, c.lease, now_)
+    );
+END
+$$;
+
 -- Renew a node's leases, give back what is more than its share, take what is free up to it. Shares are even among those
--- that dispatch; who does not only says that it lives.
-CREATE OR REPLACE FUNCTION tidings.acquire(node_ uuid, lease bigint, roles_ text[], report_ text)
+-- that dispatch; who does not only says that it lives. To renew, nobody waits for a release: the row of the node is its
+-- own. Nor to take: what somebody still works on is left for the next time.
+CREATE OR REPLACE FUNCTION tidings.acquire(node_ uuid, lease_ bigint, roles_ text[], report_ text)
 RETURNS TABLE (lane smallint, token uuid, outbox_first bigint)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
 #variable_conflict use_column
@@ -78,38 +89,53 @@ DECLARE
     share int := 0;
     mine int;
 BEGIN
-    INSERT INTO tidings.node AS n (node, since, until, roles, report) VALUES (node_, now_, now_ + lease, roles_, report_)
-    ON CONFLICT (node) DO UPDATE SET until = excluded.until, roles = excluded.roles, report = excluded.report;
-    DELETE FROM tidings.node WHERE until < now_ - 60000000;
+    INSERT INTO tidings.node AS n (node, since, until, lease, roles, report)
+    VALUES (node_, now_, now_ + lease_, lease_, roles_, report_)
+    ON CONFLICT (node) DO UPDATE SET
+        until = excluded.until, lease = excluded.lease, roles = excluded.roles, report = excluded.report;
+    DELETE FROM tidings.node n WHERE n.node IN (
+        SELECT o.node FROM tidings.node o WHERE o.until < now_ - 60000000 FOR UPDATE SKIP LOCKED);
     IF 'dispatch' = ANY (roles_) THEN
         SELECT count(*) FILTER (WHERE n.node < node_), count(*) INTO place, nodes
-        FROM tidings.node n WHERE n.until > now_ AND 'dispatch' = ANY (n.roles);
+        FROM tidings.node n WHERE tidings.runs(n.until, n.lease, now_) AND 'dispatch' = ANY (n.roles);
         SELECT count(*) INTO total FROM tidings.lane;
         share := total / nodes + (place < total % nodes)::int;
     END IF;
-    PERFORM 1 FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane FOR UPDATE; -- in the order of everybody
-    UPDATE tidings.lane l SET until = now_ + lease WHERE l.node = node_;
-    GET DIAGNOSTICS mine = ROW_COUNT;
+    SELECT count(*) INTO mine FROM tidings.lane l WHERE l.node = node_;
     IF mine > share THEN
-        UPDATE tidings.lane l SET token = NULL, node = NULL, until = 0 WHERE l.lane IN (
-            SELECT o.lane FROM tidings.lane o WHERE o.node = node_ ORDER BY o.since DESC, o.lane DESC LIMIT mine - share);
-        PERFORM pg_notify('tidings', 'free');
+        PERFORM tidings.give_back(node_, mine - share);
     ELSIF mine < share THEN
-        UPDATE tidings.lane l SET token = gen_random_uuid(), node = node_, since = now_, until = now_ + lease
-        WHERE l.lane IN (
-            SELECT o.lane FROM tidings.lane o WHERE o.token IS NULL OR o.until <= now_
-            ORDER BY o.lane LIMIT share - mine FOR UPDATE SKIP LOCKED);
+        UPDATE tidings.lane l SET token = gen_random_uuid(), node = node_, since = now_ WHERE l.lane IN (
+            SELECT o.lane FROM tidings.lane o
+            JOIN tidings.free_lanes(now_) f ON f.lane = o.lane AND f.token IS NOT DISTINCT FROM o.token
+            ORDER BY o.lane LIMIT share - mine FOR UPDATE OF o SKIP LOCKED);
     END IF;
     RETURN QUERY SELECT l.lane, l.token, l.outbox_first FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane;
 END
 $$;
 
--- Hand over everything that a node owns.
-CREATE OR REPLACE FUNCTION tidings.resign(node_ uuid) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
+-- Give some lanes back, the last ones taken first. A release is waited for, but not for long: there is a next time.
+CREATE OR REPLACE FUNCTION tidings.give_back(node_ uuid, count_ int) RETURNS void
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' AS $$
+DECLARE
+    given smallint[] := ARRAY(
+        SELECT l.lane FROM tidings.lane l WHERE l.node = node_ ORDER BY l.since DESC, l.lane DESC LIMIT count_);
 BEGIN
-    PERFORM 1 FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane FOR UPDATE;
-    UPDATE tidings.lane SET token = NULL, node = NULL, until = 0 WHERE node = node_;
+    PERFORM 1 FROM tidings.lane l WHERE l.lane = ANY (given) ORDER BY l.lane FOR UPDATE; -- in the order of everybody
+    UPDATE tidings.lane l SET token = NULL, node = NULL WHERE l.lane = ANY (given) AND l.node = node_;
+    PERFORM pg_notify('tidings', 'free');
+EXCEPTION WHEN lock_not_available THEN
+    NULL;
+END
+$$;
+
+-- Hand over everything that a node owns. It lives no longer: what it still works on is free once that is done.
+CREATE OR REPLACE FUNCTION tidings.resign(node_ uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
+BEGIN
     DELETE FROM tidings.node WHERE node = node_;
+    UPDATE tidings.lane SET token = NULL, node = NULL WHERE lane IN (
+        SELECT l.lane FROM tidings.lane l WHERE l.node = node_ ORDER BY l.lane FOR UPDATE SKIP LOCKED);
     PERFORM pg_notify('tidings', 'free');
 END
 $$;
@@ -119,7 +145,8 @@ CREATE OR REPLACE FUNCTION tidings.own(lane_ smallint, token_ uuid) RETURNS bigi
 DECLARE
     following bigint;
 BEGIN
-    UPDATE tidings.lane SET turns = turns + 1 WHERE lane = lane_ AND token = token_ RETURNING outbox_next INTO following;
+    UPDATE tidings.lane SET turns = turns + 1 WHERE lane = lane_ AND token = token_
+    RETURNING outbox_next INTO following;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another node owns this lane' USING ERRCODE = 'TD002';
     END IF;

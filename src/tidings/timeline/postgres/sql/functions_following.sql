@@ -5,10 +5,11 @@
 CREATE OR REPLACE FUNCTION tidings.tell(lane_ smallint, topics_ int[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF EXISTS (
-        SELECT 1 FROM tidings.follower f WHERE f.topics && topics_ AND f.until > tidings.now()
+        SELECT 1 FROM tidings.follower f WHERE f.topics && topics_ AND tidings.runs(f.until, 10000000, tidings.now())
           AND f.node IS DISTINCT FROM (SELECT l.node FROM tidings.lane l WHERE l.lane = lane_)
     ) THEN
-        PERFORM pg_notify('tidings', CASE WHEN cardinality(topics_) > 500 THEN 'new' ELSE 'new ' || array_to_string(topics_, ' ') END);
+        PERFORM pg_notify('tidings',
+            CASE WHEN cardinality(topics_) > 500 THEN 'new' ELSE 'new ' || array_to_string(topics_, ' ') END);
     END IF;
 END
 $$;

@@ -1,7 +1,8 @@
 -- Consumer groups: one step is one call.
 
 -- Keep what became of a group, unless another was faster; answers whether it was kept. What its members committed is
--- part of that, and durable at once; who is in it need not be: after a crash of the server some join again.
+-- part of that, and durable at once; who is in it need not be: after a crash of the server some join again. Versions
+-- begin anywhere, so that those of a group that is made anew are never those that somebody read of the former one.
 CREATE OR REPLACE FUNCTION tidings.keep_roster(
     tenant_ text, topic_ text, name_ text, expected bigint, until_ bigint, state_ bytea, told text, number int,
     parts smallint[], offsets bigint[]
@@ -10,7 +11,8 @@ BEGIN
     IF expected = 0 THEN
         DELETE FROM tidings.roster WHERE tenant = tenant_ AND until < tidings.now() - 60000000;
         INSERT INTO tidings.roster (tenant, topic, name, version, until, state)
-        VALUES (tenant_, topic_, name_, 1, until_, state_) ON CONFLICT DO NOTHING;
+        VALUES (tenant_, topic_, name_, 1 + floor(random() * (1::bigint << 60))::bigint, until_, state_)
+        ON CONFLICT DO NOTHING;
     ELSE
         UPDATE tidings.roster SET version = version + 1, until = until_, state = state_
         WHERE tenant = tenant_ AND topic = topic_ AND name = name_ AND version = expected;

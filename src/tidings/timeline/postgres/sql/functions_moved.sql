@@ -11,7 +11,8 @@ CREATE OR REPLACE FUNCTION tidings.fence(up boolean) RETURNS void LANGUAGE plpgs
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['node', 'registry', 'timeline', 'standing'] LOOP
+    FOREACH name IN ARRAY ARRAY['node', 'source', 'receipt', 'registry', 'timeline', 'standing', 'log', 'outbox', 'held',
+            'finished', 'api_key'] LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS has_moved ON tidings.%I', name);
         IF up THEN
             EXECUTE format('CREATE TRIGGER has_moved BEFORE INSERT OR UPDATE OR DELETE ON tidings.%I'

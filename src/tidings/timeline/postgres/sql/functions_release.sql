@@ -4,14 +4,14 @@
 CREATE OR REPLACE FUNCTION tidings.open_slots(low_ bigint, kafka_low bigint, room int)
 RETURNS TABLE (slot int, low bigint) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN QUERY SELECT s.slot, CASE WHEN s.slot / 3 % 2 = 1 THEN kafka_low ELSE low_ END
-    FROM generate_series(0, tidings.slots() - 1) AS s(slot) WHERE room > 0 OR s.slot / 3 % 2 = 0;
+    RETURN QUERY SELECT s.slot::int, CASE WHEN s.slot / 3 % 2 = 1 THEN kafka_low ELSE low_ END
+    FROM tidings.slot s WHERE room > 0 OR s.slot / 3 % 2 = 0;
 END
 $$;
 
 -- The rows of the next batch when more is due than it or the outbox holds: the first ones by a virtual time, in which a
--- slot's rows follow each other the faster the larger its share is. Inside a slot what is fresh and what is overdue take
--- turns. Of those for Kafka the first for which there is room.
+-- slot's rows follow each other the faster the larger its share is. Inside a slot what is fresh and what is overdue
+-- take turns. Of those for Kafka the first for which there is room.
 CREATE OR REPLACE FUNCTION tidings.fair(
     lane_ smallint, now_ bigint, rows_max int, low_ bigint, kafka_low bigint, room int, room_bytes bigint
 ) RETURNS TABLE (place tid, n int, slot int, due bigint, arrival bigint, size int) LANGUAGE plpgsql VOLATILE AS $$
@@ -24,7 +24,8 @@ BEGIN
             WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= s.low AND t.due <= now_ ORDER BY t.due LIMIT 1
         ) h
     ), shares AS MATERIALIZED (
-        SELECT slot, low, due AS head, (ARRAY[60, 30, 10])[slot % 3 + 1]::float8 / count(*) OVER (PARTITION BY slot % 3) AS weight,
+        SELECT slot, low, due AS head,
+            (ARRAY[60, 30, 10])[slot % 3 + 1]::float8 / count(*) OVER (PARTITION BY slot % 3) AS weight,
             CASE WHEN count(*) OVER () <= 8 THEN rows_max
                  ELSE greatest(1, least(rows_max, 8 * rows_max / count(*) OVER ())) END AS most
         FROM heads
@@ -60,9 +61,9 @@ BEGIN
 END
 $$;
 
--- Choose the next batch where several slots, or what is fresh and what is overdue, have rows: the places of its rows, and
--- of those that belong to standing schedules (slot, due, arrival). All that is due if the batch holds it and the outbox
--- is not narrow, in fair shares otherwise.
+-- Choose the next batch where several slots, or what is fresh and what is overdue, have rows: the places of its rows,
+-- and of those that belong to standing schedules (slot, due, arrival). All that is due if the batch holds it and the
+-- outbox is not narrow, in fair shares otherwise.
 CREATE OR REPLACE FUNCTION tidings.choose(
     lane_ smallint, at bigint, rows_max int, low bigint, kafka_low bigint, room int, room_bytes bigint,
     due_slots int[], lows bigint[], narrow boolean, OUT places tid[], OUT standing bigint[]
@@ -114,8 +115,9 @@ $$;
 -- The same of the first rows of one slot, chosen and locked in one pass; and the rows of standing schedules among them.
 -- It begins with the first row that was seen: those that have left lie before it until they are vacuumed.
 CREATE OR REPLACE FUNCTION tidings.lock_first(
-    lane_ smallint, at bigint, rows_max int, slot_ int, first bigint, first_arrival bigint, OUT places tid[], OUT late bigint[], OUT size bigint,
-    OUT topic int, OUT part smallint, OUT alike boolean, OUT outgoing bigint, OUT standing bigint[]
+    lane_ smallint, at bigint, rows_max int, slot_ int, first bigint, first_arrival bigint,
+    OUT places tid[], OUT late bigint[], OUT size bigint, OUT topic int, OUT part smallint, OUT alike boolean,
+    OUT outgoing bigint, OUT standing bigint[]
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     SELECT array_agg(l.ctid) FILTER (WHERE l.leaves IS NOT NULL),
@@ -135,10 +137,12 @@ BEGIN
 END
 $$;
 
--- Where rows of any kind go: each to the end of its partition, into the outbox, or nowhere because it is missed. Answers
--- the positions in the order of the places, the topics, what was missed by reason, and how many go into the outbox.
+-- Where rows of any kind go: each to the end of its partition, into the outbox, or nowhere because it is missed.
+-- Answers the positions in the order of the places, the topics, what was missed by reason, and how many go into the
+-- outbox.
 CREATE OR REPLACE FUNCTION tidings.position(
-    places tid[], following bigint, at bigint, OUT positions bigint[], OUT topics int[], OUT missed int[], OUT handed int
+    places tid[], following bigint, at bigint,
+    OUT positions bigint[], OUT topics int[], OUT missed int[], OUT handed int
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     WITH rows AS MATERIALIZED (
@@ -147,7 +151,9 @@ BEGIN
         FROM unnest(places) WITH ORDINALITY AS p(place, turn) JOIN tidings.timeline t ON t.ctid = p.place
     ), ends AS (
         UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.size
-        FROM (SELECT series, part, count(*) AS rows, sum(size) AS size FROM rows WHERE leaves AND part >= 0 GROUP BY 1, 2) c
+        FROM (
+            SELECT series, part, count(*) AS rows, sum(size) AS size FROM rows WHERE leaves AND part >= 0 GROUP BY 1, 2
+        ) c
         WHERE p.topic = c.series AND p.part = c.part RETURNING p.topic AS series, p.part, p.next - c.rows AS base
     ), placed AS (
         SELECT r.*, CASE WHEN r.leaves THEN coalesce(e.base, following) - 1
@@ -160,8 +166,8 @@ BEGIN
 END
 $$;
 
--- Move rows that are locked off the timeline. They are read by their places once for each table, which costs less than to
--- carry their messages along.
+-- Move rows that are locked off the timeline. They are read by their places once for each table, which costs less than
+-- to carry their messages along.
 CREATE OR REPLACE FUNCTION tidings.move(places tid[], positions bigint[], at bigint, logged boolean, handed boolean)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -186,6 +192,26 @@ BEGIN
 END
 $$;
 
+-- The first of some rows of standing schedules (slot, due, arrival), until their messages are 8 MB; at least one. Those
+-- are not in the timeline but with the schedules.
+CREATE OR REPLACE FUNCTION tidings.bounded(lane_ smallint, places bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (
+        SELECT array_agg(ARRAY[b.slot, b.due, b.arrival] ORDER BY b.i) FROM (
+            SELECT p.*, sum(p.size) OVER (ORDER BY p.i) - p.size AS before FROM (
+                SELECT i, places[i][1] AS slot, places[i][2] AS due, places[i][3] AS arrival, coalesce(
+                    (SELECT octet_length(s.message) FROM tidings.standing s WHERE s.arrival = places[i][3]),
+                    (SELECT octet_length(t.message) FROM tidings.timeline t WHERE t.lane = lane_
+                        AND t.slot = places[i][1] AND t.due = places[i][2] AND t.arrival = places[i][3]),
+                    0)::bigint AS size
+                FROM generate_subscripts(places, 1) AS i
+            ) p
+        ) b WHERE b.before < 8388608
+    );
+END
+$$;
+
 -- Move one-shots that are due from the timeline to the log or into the outbox, and remember how they ended.
 -- Answers the moment, how late each was, the topics, what was missed by reason, the bytes, how many went into the
 -- outbox, from which offset on and their bytes, the rows of standing schedules that were chosen too and are left to the
@@ -197,7 +223,8 @@ CREATE OR REPLACE FUNCTION tidings.release(
     OUT handed_from bigint, OUT handed_bytes bigint, OUT standing bigint[], OUT head bigint, OUT kafka_head bigint,
     OUT taken int
 ) LANGUAGE plpgsql VOLATILE
-SET lock_timeout = '2s' SET enable_seqscan = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
+SET lock_timeout = '2s' SET enable_seqscan = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     following bigint;
     seen record;
@@ -206,7 +233,8 @@ DECLARE
     alone boolean;
     positions bigint[];
 BEGIN
-    UPDATE tidings.lane SET turns = turns + 1 WHERE lane.lane = lane_ AND token = token_ RETURNING outbox_next INTO handed_from;
+    UPDATE tidings.lane SET turns = turns + 1 WHERE lane.lane = lane_ AND token = token_
+    RETURNING outbox_next INTO handed_from;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another node owns this lane' USING ERRCODE = 'TD002';
     END IF;
@@ -220,8 +248,9 @@ BEGIN
         min(h.due) FILTER (WHERE h.kafka AND NOT h.leaves) AS kafka_later
     INTO seen FROM (
         SELECT s.slot, s.kafka, s.low, h.due, h.arrival, h.due <= at AND (room > 0 OR NOT s.kafka) AS leaves FROM (
-            SELECT slot, slot / 3 % 2 = 1 AS kafka, CASE WHEN slot / 3 % 2 = 1 THEN kafka_low ELSE release.low END AS low
-            FROM generate_series(0, tidings.slots() - 1) AS slot
+            SELECT u.slot::int AS slot, u.slot / 3 % 2 = 1 AS kafka,
+                CASE WHEN u.slot / 3 % 2 = 1 THEN kafka_low ELSE release.low END AS low
+            FROM tidings.slot u
         ) s CROSS JOIN LATERAL (
             SELECT t.due, t.arrival FROM tidings.timeline t
             WHERE t.lane = lane_ AND t.slot = s.slot AND t.due >= s.low ORDER BY t.due, t.arrival LIMIT 1
@@ -246,6 +275,9 @@ BEGIN
             lane_, at, rows_max, low, kafka_low, room, room_bytes, seen.slots, seen.lows, narrow) c;
         standing := batch.standing;
         SELECT * INTO batch FROM tidings.lock_chosen(lane_, at, batch.places);
+    END IF;
+    IF standing IS NOT NULL THEN
+        standing := tidings.bounded(lane_, standing);
     END IF;
     IF batch.size > 8388608 THEN
         SELECT * INTO batch FROM tidings.lock_chosen(

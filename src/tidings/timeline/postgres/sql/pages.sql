@@ -71,7 +71,7 @@ SELECT counted.rows - (SELECT count(*) FROM tidings.fired), (
 
 -- name: overdue
 -- How many are due and have not left, counted up to a bound in each slot.
-SELECT count(*) FROM generate_series(0, %s::int - 1) AS l(lane) CROSS JOIN generate_series(0, tidings.slots() - 1) AS s(slot)
+SELECT count(*) FROM generate_series(0, %s::int - 1) AS l(lane) CROSS JOIN tidings.slot s
 CROSS JOIN LATERAL (
     SELECT 1 FROM tidings.timeline t WHERE t.lane = l.lane AND t.slot = s.slot AND t.due <= %s LIMIT %s
 ) t;

@@ -60,7 +60,8 @@ DELETE FROM tidings.timeline t USING unnest(%s, %s, %s, %s) AS p(lane, slot, due
 WHERE t.lane = p.lane AND t.slot = p.slot AND t.due = p.due AND t.arrival = p.arrival;
 
 -- name: wait
--- Put rows onto the timeline.
+-- Put rows onto the timeline; their slots are in use from now on.
+WITH used AS (INSERT INTO tidings.slot SELECT * FROM unnest(%s) AS slot ORDER BY slot ON CONFLICT DO NOTHING)
 INSERT INTO tidings.timeline (due, arrival, accepted, content, stream, topic, generation, n, lane, slot, part, reason, id,
     message, deadline, labels)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
@@ -70,12 +71,13 @@ SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
 DELETE FROM tidings.standing WHERE arrival = ANY (%s);
 
 -- name: stand
--- Recurring and paused schedules, new or changed.
+-- Recurring and paused schedules, new or changed; fewer rows than schedules: an arrival number is another's.
 INSERT INTO tidings.standing AS s (arrival, due, accepted, content, stream, topic, generation, n, fires, released, lane, part,
     state, id, message, terms, labels)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (arrival) DO UPDATE SET due = excluded.due, n = excluded.n, fires = excluded.fires,
-    released = excluded.released, state = excluded.state, terms = excluded.terms;
+    released = excluded.released, state = excluded.state, terms = excluded.terms
+WHERE s.id = excluded.id AND s.stream = excluded.stream RETURNING 1;
 
 -- name: forget
 -- Finished schedules whose ids begin a new life.

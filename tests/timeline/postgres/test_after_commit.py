@@ -1,0 +1,87 @@
+"""Once something is committed, it is answered: what is looked up afterwards may fail."""
+
+import pytest
+
+from tests.contract.making import ACME, NOW, SECOND, add, drain, every, left, release, state
+from tests.timeline.postgres.conftest import OpenStore
+from tidings.domain.command import Cancel, Fire
+from tidings.domain.errors import StoreError
+from tidings.testing import SimulatedClock
+from tidings.timeline.postgres.errors import Contended
+from tidings.timeline.postgres.heads import Heads
+from tidings.timeline.postgres.names import Names
+from tidings.timeline.postgres.recurring import Recurring
+from tidings.timeline.postgres.store import PostgresStore
+
+LEASE_US = 3_600 * SECOND
+
+
+async def failing(*_: object, **__: object) -> None:
+    raise Contended("PostgreSQL found this call in the way of another: try again")
+
+
+async def refused(*_: object, **__: object) -> None:
+    raise StoreError("PostgreSQL took too long and nothing was changed")
+
+
+@pytest.fixture
+async def store(open_store: OpenStore) -> PostgresStore:
+    """One that nothing but the test works on."""
+    store = await open_store(SimulatedClock(), lanes=1)
+    await store.acquire(0, LEASE_US)
+    await store._watch.stop()
+    return store
+
+
+async def test_a_cancel_is_answered_though_the_next_due_time_cannot_be_looked_up(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.apply([add("one", NOW + SECOND), add("two", NOW + 2 * SECOND)], NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(Heads, "look", refused)
+        (outcome,) = await store.apply([Cancel(ACME, "one")], NOW)
+    assert outcome.outcome == "cancelled"
+    assert await state(store, "one") == "cancelled"
+    await drain(store, NOW + 2 * SECOND)
+    assert await left(store) == ["two"]
+
+
+async def test_a_fire_is_carried_out_once(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.apply([every("one", start=NOW)], NOW)
+    await drain(store)
+    await store.apply([add("first", NOW - SECOND)], NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(Heads, "look", failing)
+        await store.apply([Cancel(ACME, "first"), Fire(ACME, "one")], NOW)
+    await drain(store)
+    assert await left(store) == ["one", "one"]
+
+
+async def test_a_release_is_told_though_nothing_can_be_looked_up_after_it(
+    store: PostgresStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await open_store(SimulatedClock())
+    await other.apply([add("one"), every("two", start=NOW)], NOW)
+    monkeypatch.setattr(Heads, "look", failing)
+    await store._shared.names.load()
+    await other.apply([add("three", topic="new")], NOW)
+    store._shared.heads.offer(0, NOW)
+    monkeypatch.setattr(Names, "load", failing)
+    done = await release(store)
+    assert len(done.lateness_us) == 3
+    assert done.topics == {(ACME, "greetings")}
+
+
+async def test_a_release_is_told_though_recurring_schedules_fail_after_it(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.apply([add("one"), every("two", start=NOW)], NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(Recurring, "release", failing)
+        done = await release(store)
+        assert len(done.lateness_us) == 1
+        assert done.more, "the rest waits"
+        with pytest.raises(Contended):
+            await release(store)
+    assert len((await release(store)).lateness_us) == 1
+    assert await left(store) == ["one", "two"]

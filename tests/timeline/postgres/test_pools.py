@@ -1,0 +1,131 @@
+"""More callers than connections: nobody waits for ever, and nobody takes what other work needs."""
+
+import asyncio
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.making import ACME, NOW, SECOND, add, every, left
+from tests.servers.postgres import Postgres
+from tests.timeline.postgres.conftest import OpenStore
+from tidings.clock import SystemClock
+from tidings.domain.errors import StoreError
+from tidings.domain.schedule import Query
+from tidings.ports import Receipt
+from tidings.testing import SimulatedClock
+from tidings.timeline.postgres import pool as pools
+from tidings.timeline.postgres.pool import INTAKE_MAX, READS_MAX, WORK_MAX, Pool
+from tidings.timeline.postgres.reading import LISTS_PER_TENANT_MAX
+
+LEASE_US = 3_600 * SECOND
+MANY = 100
+
+
+async def test_more_receipts_than_connections_are_answered(open_store: OpenStore) -> None:
+    """At a start, where each of them needs arrival numbers and a name that nobody has yet."""
+    store = await open_store(SimulatedClock(), lanes=1)
+    calls = (store.apply([add(f"s{n}", topic=f"t{n}")], NOW, Receipt(ACME, f"k{n}", b"")) for n in range(MANY))
+    answers = await asyncio.wait_for(asyncio.gather(*calls), 30)
+    assert [answer[0].outcome for answer in answers] == ["scheduled"] * MANY
+    assert await store.acquire(0, LEASE_US)
+
+
+async def test_more_lanes_than_connections_meet_a_topic_that_is_new_to_them(open_store: OpenStore) -> None:
+    lanes = 32
+    assert lanes > WORK_MAX
+    other, owner = [await open_store(SimulatedClock(), lanes=lanes, partitions=lanes) for _ in range(2)]
+    await owner.acquire(0, LEASE_US)
+    await other.apply([every(f"s{n}", topic="new") for n in range(MANY)], NOW)
+    await asyncio.wait_for(asyncio.gather(*(lane.release(NOW, 100) for lane in owner.lanes())), 30)
+    assert len(await left(owner, "new")) == MANY
+
+
+async def test_reads_leave_leases_and_changes_alone(postgres: Postgres, open_store: OpenStore) -> None:
+    store = await open_store(SystemClock(), lanes=1)
+    now = store.clock.now()
+    await store.apply([add("one", now + 60 * SECOND)], now)
+    with postgres.connect() as connection, connection.transaction():
+        connection.execute(store._shared.inside("LOCK TABLE tidings.finished IN ACCESS EXCLUSIVE MODE").encode())
+        tenants = [f"tenant{n}" for n in range(READS_MAX)]
+        await asyncio.gather(*(store._shared.names.make(tenant, "news") for tenant in tenants))
+        reads = [asyncio.create_task(store.page(each, Query(limit=1), now)) for each in tenants * MANY]
+        async with asyncio.timeout(1):  # while every read waits for the lock
+            assert await store.acquire(store.clock.elapsed(), LEASE_US)
+            assert len(store.lanes()) == 1
+            assert (await store.apply([add("two", now + 60 * SECOND)], now))[0].outcome == "scheduled"
+        for read in reads:
+            read.cancel()
+    await asyncio.wait(reads)
+
+
+async def test_lists_of_one_tenant_leave_connections_to_the_others(postgres: Postgres, open_store: OpenStore) -> None:
+    assert LISTS_PER_TENANT_MAX < READS_MAX
+    store = await open_store(SimulatedClock(), lanes=1)
+    await store.apply([add("one"), add("one", tenant="other")], NOW)
+    with postgres.connect() as connection, connection.transaction():
+        connection.execute(store._shared.inside("LOCK TABLE tidings.standing IN ACCESS EXCLUSIVE MODE").encode())
+        reads = [asyncio.create_task(store.page(ACME, Query(state="paused"), NOW)) for _ in range(MANY)]
+        async with asyncio.timeout(1):
+            page = await store.page("other", Query(state="pending"), NOW)
+        assert [schedule.id for schedule in page.schedules] == ["one"]
+        for read in reads:
+            read.cancel()
+    await asyncio.wait(reads)
+
+
+async def test_receipts_leave_connections_to_the_rest(postgres: Postgres, open_store: OpenStore) -> None:
+    store = await open_store(SimulatedClock(), lanes=1)
+    await store.apply([add("one")], NOW)
+    with postgres.connect() as connection, connection.transaction():
+        connection.execute(store._shared.inside("LOCK TABLE tidings.receipt IN ACCESS EXCLUSIVE MODE").encode())
+        calls = [store.apply([add(f"s{n}")], NOW, Receipt(ACME, f"k{n}", b"")) for n in range(2 * INTAKE_MAX)]
+        async with asyncio.timeout(1):
+            assert (await store.apply([add("two")], NOW))[0].outcome == "scheduled"
+    for call in calls:
+        assert (await call)[0].outcome == "scheduled"
+
+
+async def test_a_wait_for_a_connection_has_an_end(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "TURN_S_MAX", 0.1)
+    pool = Pool(postgres.dsn, 1)
+    async with pool.connection():
+        with pytest.raises(StoreError, match="too many calls under way"):
+            await asyncio.create_task(pool.call("SELECT 1"))
+    assert await pool.call("SELECT 1") == [(1,)]
+    await pool.close()
+
+
+async def test_nobody_takes_a_second_connection_while_he_has_one(postgres: Postgres) -> None:
+    pool = Pool(postgres.dsn, 2)
+    async with pool.connection():
+        with pytest.raises(AssertionError):
+            await pool.call("SELECT 1")
+    await pool.close()
+
+
+async def test_a_connection_is_kept_whatever_the_number_of_its_descriptor(postgres: Postgres) -> None:
+    pool = Pool(postgres.dsn, 1)
+    with many_descriptors():
+        (first,) = await pool.call("SELECT pg_backend_pid()")
+        (second,) = await pool.call("SELECT pg_backend_pid()")
+    await pool.close()
+    assert first == second
+
+
+@contextlib.contextmanager
+def many_descriptors() -> Iterator[None]:
+    """So many are open that the next one is beyond what select() can take."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2_048), before[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while opened[-1] < 1_024:
+            opened.append(os.dup(opened[0]))
+        yield
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

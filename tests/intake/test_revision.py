@@ -367,6 +367,46 @@ async def test_nothing_leaves_early_before_a_change_is_applied(
     assert [record.due for record in await records(store)] == [NOW - HOUR]
 
 
+@pytest.mark.parametrize("policy", ["fire_all", "fire_latest"])
+async def test_no_instant_leaves_twice_where_clocks_now_run_ahead(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+    policy: Any,
+) -> None:
+    """Every minute of the day: the new rules give the last hour's instants other wall times, and they have left."""
+    cron = read_cron("* 0-23 * * *", NOW, Terms(zone="Europe/Berlin"))
+    await answer(store, scheduled(cron, policy=policy))
+    minute = HOUR // 60
+    for passed in range(3):
+        await drain(store, NOW + passed * minute)
+    renew(zones_of_old)
+    later = NOW + 4 * minute
+    await revision(store, now=later).zones()
+    await drain(store, later)
+    due = [record.due for record in await records(store)]
+    expected = [0, 1, 2, 3, 4] if policy == "fire_all" else [0, 1, 2, 4]
+    assert due == [NOW + n * minute for n in expected]
+    assert (await found(store, "one", later)).due == NOW + 5 * minute
+
+
+async def test_the_second_of_two_equal_times_does_not_leave_at_the_instant_of_the_first(
+    store: Store,  # noqa: F811
+    zones_of_old: pytest.MonkeyPatch,
+) -> None:
+    """By the new rules clocks show half past one an hour earlier, and again when the first has left."""
+    say(zones_of_old, "America/Chicago")
+    local = read_local("2026-11-01 01:30", "Europe/Berlin", "forward", "both")
+    first = occurrence(local, 1) or 0
+    assert occurrence(local, 2) == first + HOUR
+    await answer(store, scheduled(local), now=first - HOUR)
+    await drain(store, first)
+    say(zones_of_old, "America/New_York")
+    assert occurrence(local, 2) == first
+    await revision(store, now=first).zones()
+    await drain(store, first + DAY)
+    assert [record.due for record in await records(store)] == [first]
+
+
 async def test_the_count_does_not_hide_what_was_handled(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,

@@ -1,7 +1,8 @@
 """What becomes of a pending occurrence when a calendar or the rules of a zone change.
 
-What was handled stays handled: the schedule goes on behind its last occurrence. Numbers go on too, so that no
-occurrence's id comes again and none is left out; `shift` takes up the difference.
+What was handled stays handled: the schedule goes on behind its last occurrence, its wall time by the new rules and its
+instant, whichever is later. Numbers go on too, so that no occurrence's id comes again and none is left out; `shift`
+takes up the difference.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,13 +95,13 @@ def by_zone(pending: Pending, before: str | None, now: int) -> Pending:
     """
     when = pending.when
     if isinstance(when, Local):
-        return _local(when, pending.n)
+        return _local(when, pending.n, before)
     assert isinstance(when, Rule | Cron), "only wall times have a zone"
     if before is None:
         return _renumbered(when, pending.n, passed(pending, now) // SECOND_US, given=True)
     handled = _handled(msgspec.structs.replace(when, zone=before), pending.n)
     if handled is not None and not _exact(when):
-        handled = _moved(zone_named(before), zone_named(when.zone), handled)
+        handled = max(handled, _moved(zone_named(before), zone_named(when.zone), handled))
     return _renumbered(when, pending.n, handled, given=True)
 
 
@@ -112,12 +113,18 @@ def _moved(before: Zone, zone: Zone, handled: int) -> int:
     return found[0] if was_first else found[-1]
 
 
-def _local(when: Local, n: int) -> Pending:
-    """A wall time that no longer exists is not lost: it moves behind the jump."""
+def _local(when: Local, n: int, before: str | None) -> Pending:
+    """A wall time that no longer exists is not lost: it moves behind the jump.
+
+    Of two equal ones the second does not leave where it now lies at or before the first, which has left.
+    """
     due = occurrence(when, n)
     if due is None and n == 1:
         when = msgspec.structs.replace(when, gap="forward")
         due = occurrence(when, n)
+    if n > 1 and due is not None and before is not None:
+        left = occurrence(msgspec.structs.replace(when, zone=before), n - 1)
+        due = None if left is not None and due <= left else due
     return Pending(when, n, due)
 
 

@@ -60,6 +60,10 @@ async def test_previews_store_nothing() -> None:
 
 async def test_calendars_pauses_and_replacements() -> None:
     async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        with pytest.raises(Invalid, match="calendar: there is no calendar 'off'"):
+            await t.schedule("t", "x", rrule="FREQ=DAILY", calendar="off")
+        with pytest.raises(Invalid, match="calendar: there is no calendar 'off'"):
+            await t.replace("one", "t", "x", rrule="FREQ=DAILY", calendar="off")
         assert await t.put_calendar("off", []) == 0
         await t.schedule("t", "x", id="one", rrule="FREQ=DAILY", start="2026-11-21T09:00", calendar="off")
         assert await t.put_calendar("off", [date(2026, 11, 21)]) == 1

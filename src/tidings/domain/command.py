@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.when import Once, When
 
@@ -115,7 +116,10 @@ Command = Add | Change
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What really happened to a command. `state` is the schedule's state where the word alone does not say it."""
+    """What really happened to a command. `state` is the schedule's state where the word alone does not say it.
+
+    `field` is set where something of the request itself is at fault; `reason` begins with it.
+    """
 
     id: str
     outcome: OutcomeWord
@@ -124,6 +128,18 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str | None = None
     in_flight: int | None = None
     remembered_since: int | None = None
+    field: str | None = None
+
+    def invalid(self) -> Invalid | None:
+        """The refusal that this is, if it could only be known together with what the store holds."""
+        if self.field is None:
+            return None
+        return Invalid(self.field, (self.reason or "").removeprefix(f"{self.field}: "))
+
+
+def refused(schedule_id: str | None, invalid: Invalid) -> Outcome:
+    """The outcome of what is wrong in itself."""
+    return Outcome(schedule_id or "", "rejected", reason=str(invalid), field=invalid.field)
 
 
 def address(command: Command) -> tuple[str, str | None]:

@@ -22,6 +22,7 @@ from tidings.domain.recurrence.calendars import parse_calendar
 from tidings.domain.request import Request
 from tidings.domain.schedule import Query
 from tidings.domain.schedule import Record as StoredRecord
+from tidings.domain.when import DAY_US
 from tidings.engine import Engine
 from tidings.library.checks import check_text, checked, wrong
 from tidings.library.timing import Previewed, moments
@@ -163,7 +164,8 @@ class Tidings:
         """Keep days on which nothing happens: dates, or the text of an .ics file. Answers how many moved by it."""
         check_name(name, "calendar")
         text = dates if isinstance(dates, str) else "\n".join(str(day) for day in dates)
-        days = await asyncio.to_thread(parse_calendar, text, "dates")  # a long text takes a while
+        today = self._clock.now() // DAY_US
+        days = await asyncio.to_thread(parse_calendar, text, "dates", today)  # a long text takes a while
         return (await self.engine.revision.put_calendar(self.tenant, name, days)).moved
 
     async def drop_calendar(self, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tidings.domain.command import Add, Outcome
+from tidings.domain.command import Add, Outcome, refused
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence import zones
 from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
@@ -45,16 +45,15 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
     """The schedule with the days of its calendar, None if there is no such calendar; or why it is rejected."""
     name = calendar_of(add.when)
     if days is None:
-        reason = f"calendar: there is no calendar {name!r}: put it there first, or leave it out"
-        return Outcome(add.id or "", "rejected", reason=reason)
+        detail = f"there is no calendar {name!r}: put it there first, or leave it out"
+        return refused(add.id, Invalid("calendar", detail))
     when = with_days(add.when, days)
     try:
         due = occurrence(when, 1)
     except Invalid as invalid:  # of this one only: what was sent with it, or comes behind it, is taken
-        return Outcome(add.id or "", "rejected", reason=str(invalid))
+        return refused(add.id, invalid)
     if due is None:
-        reason = f"calendar: {name!r} leaves no occurrence: change its days, or the rule"
-        return Outcome(add.id or "", "rejected", reason=reason)
+        return refused(add.id, Invalid("calendar", f"{name!r} leaves no occurrence: change its days, or the rule"))
     return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)
 
 

@@ -227,9 +227,9 @@ def test_calendars() -> None:
         with pytest.raises(Invalid, match=advice):
             parse_calendar(text)
     with pytest.raises(Invalid, match="without DTSTART"):
-        parse_calendar("BEGIN:VCALENDAR\nBEGIN:VEVENT\nEND:VEVENT\n")
+        parse_calendar(ics("SUMMARY:x"))
     with pytest.raises(Invalid, match="split it"):
-        parse_calendar("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101\nRRULE:FREQ=DAILY\nEND:VEVENT\n")
+        parse_calendar(ics("DTSTART:20260101\nRRULE:FREQ=DAILY"))
 
 
 def test_moments_in_lists_are_sorted_and_single() -> None:
@@ -307,7 +307,7 @@ def test_calendars_know_what_changes_the_days_of_an_event() -> None:
         ("DTSTART:20270104\nRECURRENCE-ID;RANGE=THISANDFUTURE:20270104", "RANGE"),
         ("DTSTART:20270104\nDURATION:2 days", "write such as P2D"),
         ("DTSTART:20270104\nRRULE:FREQ=HOURLY", "repeats within a day"),
-        ("DTSTART:20270104\nRRULE:FREQ=DAILY", "more than 10,000 dates"),
+        ("DTSTART:20270104\nRRULE:FREQ=DAILY", "names 7,321 days.*end its rules with UNTIL"),
         ("DTSTART:20270104\nRRULE:FREQ=DAILY;COUNT=5001", "names 5,001 days"),
         ("DTSTART:20200101\nDTEND:20330901\nRRULE:FREQ=DAILY;COUNT=3000", "names 7,991 days"),
     ],
@@ -315,6 +315,30 @@ def test_calendars_know_what_changes_the_days_of_an_event() -> None:
 def test_calendars_refuse_what_they_do_not_understand(event: str, advice: str) -> None:
     with pytest.raises(Invalid, match=advice):
         parse_calendar(ics(event))
+
+
+def test_a_file_that_is_cut_off_is_refused() -> None:
+    whole = ics("DTSTART:20270104", "DTSTART:20270105\nBEGIN:VALARM\nEND:VALARM")
+    assert parse_calendar(whole) == days("20270104", "20270105")
+    assert parse_calendar(whole + whole) == days("20270104", "20270105")
+    lines = whole.splitlines(keepends=True)
+    for number in range(1, len(lines)):
+        with pytest.raises(Invalid, match="is cut off: END:V(EVENT|CALENDAR) is missing"):
+            parse_calendar("".join(lines[:number]))
+    with pytest.raises(Invalid, match="END:VEVENT is missing"):
+        parse_calendar("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20270104\nEND:VCALENDAR\n")
+    assert parse_calendar("BEGIN:VCALENDAR\nEND:VCALENDAR\n") == ()
+
+
+def test_what_an_event_repeats_to_is_read_around_today() -> None:
+    [today] = days("20261116")
+    weekends = parse_calendar(ics("DTSTART:20000101\nRRULE:FREQ=WEEKLY;BYDAY=SA,SU"), today=today)
+    assert (weekends[0], len(weekends)) == (days("20251115")[0], 2_092)
+    assert today + 19 * 365 < weekends[-1]
+    feast = parse_calendar(ics("DTSTART:19700101\nRRULE:FREQ=YEARLY"), today=today)
+    assert feast[:2] == days("20260101", "20270101")
+    single = "DTSTART:20200101", "DTSTART:20600101"
+    assert parse_calendar(ics(*single), today=today) == days("20200101", "20600101")
 
 
 @pytest.mark.parametrize(

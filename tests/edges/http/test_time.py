@@ -88,6 +88,22 @@ async def test_calendars(site: Site) -> None:
         assert (await site.call(method, "/v1/calendars/off")).status == 404
 
 
+async def test_a_calendar_without_days_is_kept_with_a_word(site: Site) -> None:
+    kept = await site.call("PUT", "/v1/calendars/off", {"dates": []})
+    assert kept.document["days"] == 0
+    assert "names no day" in kept.document["note"]
+    cut = await site.call("PUT", "/v1/calendars/off", {"ics": "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20270104\n"})
+    assert (cut.status, cut.problem["errors"][0]["field"]) == (400, "ics")
+
+
+async def test_a_calendar_that_leaves_nothing_is_the_requests_own_fault(site: Site) -> None:
+    await site.call("PUT", "/v1/calendars/off", {"dates": ["2030-05-01"]})
+    asked = {"topic": "t", "rrule": "FREQ=YEARLY;COUNT=1", "start": "2030-05-01T09:00", "calendar": "off"}
+    reply = await site.call("POST", "/v1/schedules", asked)
+    assert (reply.status, reply.problem["errors"][0]["field"]) == (400, "calendar")
+    assert "leaves no occurrence" in reply.problem["detail"]
+
+
 async def test_what_a_calendar_cannot_be(site: Site) -> None:
     for body, field in (
         ({}, "dates"),
@@ -102,9 +118,21 @@ async def test_what_a_calendar_cannot_be(site: Site) -> None:
 
 
 async def test_a_schedule_by_a_calendar_that_is_not_there(site: Site) -> None:
-    reply = await site.call("POST", "/v1/schedules", {"topic": "t", "rrule": "FREQ=DAILY", "calendar": "off"})
-    assert reply.status == 409
-    assert "there is no calendar 'off'" in reply.problem["reason"]
+    asked = {"topic": "t", "rrule": "FREQ=DAILY", "calendar": "off"}
+    for method, path in (("POST", "/v1/schedules"), ("PUT", "/v1/schedules/one")):
+        reply = await site.call(method, path, asked)
+        assert reply.status == 400
+        [error] = reply.problem["errors"]
+        assert error["field"] == "calendar"
+        assert error["detail"].startswith("there is no calendar 'off'")
+    keyed = await site.call("POST", "/v1/schedules", asked, headers={"idempotency-key": "k"})
+    again = await site.call("POST", "/v1/schedules", asked, headers={"idempotency-key": "k"})
+    assert keyed.problem == again.problem
+    body = "\n".join(json.dumps(line) for line in ({"topic": "t"}, asked | {"id": "one"})).encode()
+    [taken, refused] = (await site.call("POST", "/v1/schedules", data=body, headers=NDJSON)).lines
+    assert taken["outcome"] == "scheduled"
+    assert (refused["id"], refused["outcome"], refused["line"]) == ("one", "rejected", 2)
+    assert refused["errors"][0]["field"] == "calendar"
     assert (await site.call("POST", "/v1/preview", {"rrule": "FREQ=DAILY", "calendar": "off"})).status == 400
 
 

@@ -18,7 +18,8 @@ from tidings.domain.recurrence.written import parse_moment, quoted
 TEXT_CHARS_MAX = 2_000_000
 MOMENTS_MAX = 10_000
 RULE_MOMENTS = 10  # what preparing a rule costs, in moments
-REPEATS_YEARS = 50
+REPEATS_YEARS = 20
+PAST_DAYS = 366
 
 _FOLDED = re.compile(r"\r?\n[ \t]")
 _READ = {"DTSTART", "DTEND", "DURATION", "RRULE", "EXDATE", "RDATE", "RECURRENCE-ID", "STATUS", "UID"}
@@ -28,26 +29,32 @@ _UNITS_S = (7 * DAY_S, DAY_S, 3_600, 60, 1)
 Event = dict[str, list[str]]
 
 
-def parse_calendar(text: str, field: str = "calendar") -> tuple[int, ...]:
-    """The days that a calendar's text names, sorted: an iCalendar file, or dates with `#` before remarks."""
+def parse_calendar(text: str, field: str = "calendar", today: int | None = None) -> tuple[int, ...]:
+    """The days that a calendar's text names, sorted: an iCalendar file, or dates with `#` before remarks.
+
+    What an event repeats to counts from a year before today on; without that from the event itself on.
+    """
     if len(text) > TEXT_CHARS_MAX:
         raise Invalid(field, f"has {len(text):,} characters, at most {TEXT_CHARS_MAX:,} are taken")
-    budget = Budget(field)
+    budget = Budget(field, today)
     if "BEGIN:VCALENDAR" in text[:1_000].upper():
         ranges = merged(_from_ics(text, budget))
     else:
         ranges = merged(_from_lines(text, budget))
     days = sum(last - first + 1 for first, last in ranges)
     if days > EXCLUDED_MAX:
-        raise Invalid(field, f"names {days:,} days, at most {EXCLUDED_MAX:,} are taken: split it")
+        raise Invalid(
+            field, f"names {days:,} days, at most {EXCLUDED_MAX:,} are taken: split it, or end its rules with UNTIL"
+        )
     return tuple(day for first, last in ranges for day in range(first, last + 1))
 
 
 class Budget:
-    """What a whole text may still ask for; `field` names it in errors."""
+    """What a whole text may still ask for; `field` names it in errors, and what repeats is read from `since` on."""
 
-    def __init__(self, field: str) -> None:
+    def __init__(self, field: str, today: int | None) -> None:
         self.field = field
+        self.since = 0 if today is None else today - PAST_DAYS
         self.left = MOMENTS_MAX
 
     def take(self, moments: int) -> None:
@@ -85,7 +92,7 @@ def _from_ics(text: str, budget: Budget) -> Iterable[tuple[int, int]]:
 def _events(text: str, budget: Budget) -> Iterable[Event]:
     """The properties of each event; what lies inside of it, such as an alarm, is not its own."""
     event: Event | None = None
-    inside = 0
+    inside, whole = 0, False
     for line in _FOLDED.sub("", text).splitlines():
         head, _, value = line.partition(":")
         name, value = head.partition(";")[0].strip().upper(), value.strip()
@@ -95,15 +102,24 @@ def _events(text: str, budget: Budget) -> Iterable[Event]:
             elif value.upper() == "VEVENT":
                 budget.take(1)
                 event = {}
+            else:
+                whole = whole and value.upper() != "VCALENDAR"
         elif name == "END" and inside:
             inside -= 1
         elif name == "END" and event is not None:
+            if value.upper() != "VEVENT":
+                break
             yield event
             event = None
+        elif name == "END":
+            whole = whole or value.upper() == "VCALENDAR"
         elif event is not None and not inside:
             _check_property(name, head, budget.field)
             if name in _READ:
                 event.setdefault(name, []).append(value)
+    if event is not None or not whole:
+        missing = "END:VCALENDAR" if event is None else "END:VEVENT"
+        raise Invalid(budget.field, f"is cut off: {missing} is missing; send the whole file")
 
 
 def _check_property(name: str, head: str, field: str) -> None:
@@ -142,9 +158,10 @@ def _repeated(rrule: str, first: int, budget: Budget) -> Iterable[int]:
     if parse_rrule(rrule, budget.field).frequency > DAILY:
         raise Invalid(budget.field, f"{quoted(rrule)} repeats within a day: use DAILY, WEEKLY, MONTHLY or YEARLY")
     moments = compiled(Rule(rrule, first * DAY_S))
-    count = moments.through((first + REPEATS_YEARS * 366) * DAY_S)
-    budget.take(RULE_MOMENTS + count)
-    found = (moments.at(number) for number in range(1, count + 1))
+    begin = max(first, budget.since)
+    before, last = moments.through(begin * DAY_S - 1), moments.through((begin + REPEATS_YEARS * 366) * DAY_S)
+    budget.take(RULE_MOMENTS + last - before)
+    found = (moments.at(number) for number in range(before + 1, last + 1))
     return [at // DAY_S for at in found if at is not None]
 
 

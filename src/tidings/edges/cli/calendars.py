@@ -77,6 +77,8 @@ def _tell(document: dict[str, Any], what: str, arguments: Arguments, screen: Scr
         screen.json(document)
     else:
         screen.say(f"{what}; moved {document['moved']} of what is pending")
+        if note := document.get("note"):
+            screen.note(note)
     return Exit.DONE
 
 

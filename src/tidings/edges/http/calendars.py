@@ -8,14 +8,16 @@ from tidings.domain.errors import Invalid, NotFound
 from tidings.domain.names import check_name
 from tidings.domain.recurrence import zones
 from tidings.domain.recurrence.calendars import TEXT_CHARS_MAX, parse_calendar
+from tidings.domain.when import DAY_US
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import body_kind, decode, query_of, read_body, whole_number
 from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
-from tidings.wires.answers import calendar_document, moved_document
+from tidings.wires.answers import Document, calendar_document, moved_document
 
 BODY_BYTES_MAX = TEXT_CHARS_MAX + 64 * 1024
 MOVED_DEFAULT = 100
+NO_DAYS = "it names no day, so that nothing is excluded by it: send days if that was not meant"
 
 
 class NewCalendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,9 +59,11 @@ class Calendars:
         sent = decode(_decoder, body, NewCalendar.__struct_fields__)
         name = call.text("name")
         check_name(name, "name")
-        days = await asyncio.to_thread(_days, sent)  # a long text takes a while, and others wait
+        today = self._engine.clock.now() // DAY_US
+        days = await asyncio.to_thread(_days, sent, today)  # a long text takes a while, and others wait
         report = await self._engine.revision.put_calendar(call.caller.tenant, name, days)
-        return json_answer({"name": name, "days": len(days), "moved": report.moved})
+        document: Document = {"name": name, "days": len(days), "moved": report.moved}
+        return json_answer(document if days else document | {"note": NO_DAYS})
 
     async def drop(self, call: Call) -> Reply:
         """Forget it; what is pending by it goes on without."""
@@ -109,12 +113,12 @@ class Zones:
         return {"/v1/tzdata": {"GET": self.show, "POST": self.apply}}
 
 
-def _days(sent: NewCalendar) -> tuple[int, ...]:
+def _days(sent: NewCalendar, today: int) -> tuple[int, ...]:
     if (sent.dates is None) == (sent.ics is None):
         raise Invalid("dates", "give either 'dates', such as [\"2026-12-25\"], or 'ics', the text of a calendar file")
     if sent.dates is None:
-        return parse_calendar(sent.ics or "", "ics")
-    return parse_calendar("\n".join(date.replace("\n", " ") for date in sent.dates), "dates")
+        return parse_calendar(sent.ics or "", "ics", today)
+    return parse_calendar("\n".join(date.replace("\n", " ") for date in sent.dates), "dates", today)
 
 
 def _unknown(name: str) -> NotFound:

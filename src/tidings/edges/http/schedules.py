@@ -104,7 +104,8 @@ class Schedules:
             # Ids of our own form are for us to give out: one that is not there yet could be given out later.
             if MADE_ID.match(schedule_id) and await self._engine.find(tenant, schedule_id) is None:
                 check_new_id(schedule_id)
-            [outcome] = await self._engine.submit([Replace(add, reuse, keep_count)])
+            submitted = await self._engine.submit([Replace(add, reuse, keep_count)])
+            outcome = self._engine.accepted(tenant, submitted)
         return added(await explained(self._edge, tenant, outcome))
 
     async def cancel(self, call: Call) -> Reply:

@@ -57,8 +57,7 @@ class Batch:
         self.rejections = list(self._unread)
         for (wire, record), command, outcome in zip(self._asked, self.commands, outcomes, strict=True):
             if outcome.outcome in NOT_TAKEN and isinstance(command, Add | Replace):
-                reason = NOT_TAKEN[outcome.outcome].format(reason=outcome.reason or "rejected")
-                refusal = Refusal(wire.tenant_of(record.topic) or "", (reason,))
+                refusal = _refusal(wire, wire.tenant_of(record.topic) or "", outcome)
                 self.rejections.append(self._rejection(wire, record, refusal))
         return self.rejections
 
@@ -117,3 +116,10 @@ class Batch:
     def _due(self, tenant: str, rejection: Rejection) -> Add:
         topic, key, value, headers = rejection
         return due_now(tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)
+
+
+def _refusal(wire: Wire, tenant: str, outcome: Outcome) -> Refusal:
+    """Why something was not taken, in the words of its wire where it was wrong in itself."""
+    if (invalid := outcome.invalid()) is not None:
+        return wire.refuse(tenant, invalid)
+    return Refusal(tenant, (NOT_TAKEN[outcome.outcome].format(reason=outcome.reason or "rejected"),))

@@ -157,18 +157,17 @@ class Engine:
 
     async def schedule(self, tenant: str, request: Request, receipt: Receipt | None = None) -> Outcome:
         """Admit and commit one new schedule."""
-        return self.accepted(tenant, await self.submit([self.admit(tenant, request)], receipt))
+        return self.accepted(await self.submit([self.admit(tenant, request)], receipt))
 
     async def replace(self, tenant: str, request: Request, *, reuse: bool = False, keep_count: bool = False) -> Outcome:
         """Admit a schedule and put it in place of what its id holds."""
         replace = Replace(self.admit(tenant, request, new=False), reuse, keep_count)
-        return self.accepted(tenant, await self.submit([replace]))
+        return self.accepted(await self.submit([replace]))
 
-    def accepted(self, tenant: str, outcomes: Sequence[Outcome]) -> Outcome:
+    def accepted(self, outcomes: Sequence[Outcome]) -> Outcome:
         """The outcome of one; raises `Invalid` if something of the request is at fault that only the store knew."""
         [outcome] = outcomes
         if (invalid := outcome.invalid()) is not None:
-            self.tell(Refused(self.clock.now(), tenant, invalid.field))
             raise invalid
         return outcome
 

@@ -323,7 +323,7 @@ def test_a_file_that_is_cut_off_is_refused() -> None:
     assert parse_calendar(whole + whole) == days("20270104", "20270105")
     lines = whole.splitlines(keepends=True)
     for number in range(1, len(lines)):
-        with pytest.raises(Invalid, match="is cut off: END:V(EVENT|CALENDAR) is missing"):
+        with pytest.raises(Invalid, match=r"is cut off: END:V(EVENT|CALENDAR) is missing"):
             parse_calendar("".join(lines[:number]))
     with pytest.raises(Invalid, match="END:VEVENT is missing"):
         parse_calendar("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20270104\nEND:VCALENDAR\n")

@@ -105,7 +105,7 @@ class Schedules:
             if MADE_ID.match(schedule_id) and await self._engine.find(tenant, schedule_id) is None:
                 check_new_id(schedule_id)
             submitted = await self._engine.submit([Replace(add, reuse, keep_count)])
-            outcome = self._engine.accepted(tenant, submitted)
+            outcome = self._engine.accepted(submitted)
         return added(await explained(self._edge, tenant, outcome))
 
     async def cancel(self, call: Call) -> Reply:

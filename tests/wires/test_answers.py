@@ -179,3 +179,9 @@ def test_a_topic_shows_its_size() -> None:
         "bytes": 99,
         "partitions": [{"partition": 0, "first": 0, "next": 2}, {"partition": 1, "first": 5, "next": 6}],
     }
+
+
+def test_what_stands_for_the_due_time_is_not_shown() -> None:
+    message = pack(Message(None, None, (("x-cron-fire", DUE_SECONDS), ("a", b"b"))))
+    record = Record("t", 0, 0, message, "id", "id/1", 0, 0)
+    assert record_document(record)["headers"] == [("a", "b")]

@@ -11,7 +11,7 @@ from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
-from tidings.domain.message import Headers, Message, unpack
+from tidings.domain.message import DUE_SECONDS, Headers, Message, unpack
 from tidings.domain.recurrence.preview import Shown, local_text, wall_text
 from tidings.domain.recurrence.showing import fields_of
 from tidings.domain.revising import zone_of
@@ -247,7 +247,10 @@ def _put_bytes(document: Document, name: str, content: bytes | None) -> None:
 
 
 def _headers(headers: Headers) -> Sequence[tuple[str, str | dict[str, str] | None]]:
-    return [(name, None if value is None else _text_or_base64(value)) for name, value in headers]
+    """What stands for the due time until the release is our own affair, and left out."""
+    return [
+        (name, None if value is None else _text_or_base64(value)) for name, value in headers if value != DUE_SECONDS
+    ]
 
 
 def _text_or_base64(content: bytes) -> str | dict[str, str]:

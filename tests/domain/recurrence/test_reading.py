@@ -357,3 +357,27 @@ def test_a_whole_calendar_has_one_budget(text: str) -> None:
     with suppress(Invalid):
         assert len(parse_calendar(text)) <= 5_000
     assert METER.taken - before <= STEPS_MAX
+
+
+@pytest.mark.parametrize(
+    ("until", "written"),
+    [
+        ("2027-12-31", "20271231"),
+        ("2027-12-31 09:00", "20271231T090000"),
+        ("2027-12-31T09:00+01:00", "20271231T080000Z"),
+    ],
+)
+def test_an_end_beside_a_rule_is_written_as_rfc_5545_does(until: str, written: str) -> None:
+    assert read_rule("FREQ=DAILY", NOW, Terms(until=until)).rrule == f"FREQ=DAILY;UNTIL={written}"
+
+
+@pytest.mark.parametrize("second", range(0, 60, 7))
+@pytest.mark.parametrize("rrule", ["FREQ=SECONDLY;INTERVAL=20", "FREQ=DAILY", "FREQ=MINUTELY;INTERVAL=2;BYSECOND=0,30"])
+def test_what_is_shown_gives_the_same_moments(rrule: str, second: int) -> None:
+    now = NOW // 60_000_000 * 60_000_000 + second * 1_000_000 + 500_000
+    asked = (read_rule(rrule, now, Terms(zone="Europe/Berlin")), read_cron("*/10 * * * * *", now))
+    for sent in asked:
+        shown = fields_of(sent)
+        terms = Terms(str(shown["start"]), str(shown["zone"]))
+        again = read_rule(rrule, now, terms) if isinstance(sent, Rule) else read_cron("*/10 * * * * *", now, terms)
+        assert [compiled(again).at(n) for n in range(1, 9)] == [compiled(sent).at(n) for n in range(1, 9)]

@@ -45,6 +45,13 @@ async def test_refusals_name_the_field(site: Site) -> None:
         assert reply.problem["errors"][0]["field"] == field
 
 
+async def test_an_end_before_the_start_is_told_as_such(site: Site) -> None:
+    for rule in ({"rrule": "FREQ=DAILY"}, {"cron": "0 9 * * *"}):
+        asked = {"topic": "t", **rule, "start": "2030-05-01T09:00", "until": "2030-04-01"}
+        reply = await site.call("POST", "/v1/schedules", asked)
+        assert (reply.status, reply.problem["errors"][0]["field"]) == (400, "until")
+
+
 async def test_lines_hold_rules_too(site: Site) -> None:
     lines = [{"topic": "t", **WEEKLY}, {"topic": "t", "rrule": "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"}, {"topic": "t"}]
     body = "\n".join(json.dumps(line) for line in lines).encode()
@@ -70,6 +77,19 @@ async def test_previews_mark_what_clock_changes_do(site: Site) -> None:
     twice = {"at": "2027-10-31 02:30", "zone": "Europe/Berlin", "overlap": "both"}
     marks = [m["mark"] for m in (await site.call("POST", "/v1/preview", twice)).document["moments"]]
     assert marks == ["first", "second"]
+
+
+async def test_previews_follow_a_local_time_or_a_date(site: Site) -> None:
+    asked = {"cron": "0 0 * * *", "zone": "Europe/Berlin", "count": 1}
+    for after, first in (
+        ("2027-03-27", "2027-03-27T00:00:00+01:00"),
+        ("2027-03-28 02:30", "2027-03-29T00:00:00+02:00"),
+        ("2027-03-27T23:00:00.5Z", "2027-03-29T00:00:00+02:00"),
+    ):
+        moments = (await site.call("POST", "/v1/preview", asked | {"after": after})).document["moments"]
+        assert moments[0]["due_at_local"] == first
+    refused = await site.call("POST", "/v1/preview", asked | {"after": "soon"})
+    assert (refused.status, refused.problem["errors"][0]["field"]) == (400, "after")
 
 
 async def test_calendars(site: Site) -> None:
@@ -162,6 +182,9 @@ async def test_resume_with_a_choice(site: Site) -> None:
     await site.call("POST", "/v1/schedules", {"topic": "t", "id": "one", **WEEKLY})
     await site.call("POST", "/v1/schedules/one/pause")
     assert (await site.call("POST", "/v1/schedules/one/resume?missed=never")).status == 400
+    refused = await site.call("POST", "/v1/schedules/one/resume", {"missed": "skip"})
+    assert (refused.status, refused.problem["errors"][0]["field"]) == (400, "body")
+    assert "?missed=skip" in refused.problem["detail"]
     assert (await site.call("POST", "/v1/schedules/one/resume?missed=skip")).document["outcome"] == "resumed"
 
 

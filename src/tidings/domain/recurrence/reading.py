@@ -14,6 +14,7 @@ from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.cron import parse_cron
 from tidings.domain.recurrence.excluding import EXCLUDED_MAX
 from tidings.domain.recurrence.parts import Cron, Gap, Local, Moment, OnExcluded, Overlap, Rule
+from tidings.domain.recurrence.preview import wall_text
 from tidings.domain.recurrence.resolve import end_of, folded, instants_of, resolved
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.written import parse_moment, quoted
@@ -68,7 +69,7 @@ def read_rule(text: str, now: int, terms: Terms = NO_TERMS) -> Rule:
         terms.on_excluded,
         terms.calendar,
     )
-    _check_occurs(rule, "rrule")
+    _check_occurs(rule, "rrule", None if terms.until is None else msgspec.structs.replace(rule, rrule=block.rrule))
     return rule
 
 
@@ -97,7 +98,7 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
         terms.on_excluded,
         terms.calendar,
     )
-    _check_occurs(cron, "cron")
+    _check_occurs(cron, "cron", None if terms.until is None else msgspec.structs.replace(cron, end=None))
     return cron
 
 
@@ -142,9 +143,14 @@ def _with_ends(rrule: str, terms: Terms) -> str:
     if terms.count is not None:
         return f"{rrule};COUNT={_count(terms.count)}"
     if terms.until is not None:
-        parse_moment(terms.until, "until")
-        return f"{rrule};UNTIL={terms.until.upper()}"
+        return f"{rrule};UNTIL={_basic(parse_moment(terms.until, 'until'))}"
     return rrule
+
+
+def _basic(moment: Moment) -> str:
+    """A moment as RFC 5545 writes it."""
+    text = wall_text(moment.seconds).replace("-", "").replace(":", "")
+    return text[:8] if moment.form == "date" else text + ("Z" if moment.form == "utc" else "")
 
 
 def _count(count: int | None) -> int | None:
@@ -168,10 +174,13 @@ def _days(excluded: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(excluded))) if excluded else ()
 
 
-def _check_occurs(asked: Rule | Cron, field: str) -> None:
+def _check_occurs(asked: Rule | Cron, field: str, endless: Rule | Cron | None) -> None:
+    """Refuse what never comes; `endless` is the same without the end that was given beside it."""
     occurs = compiled(asked).at(1) is not None
     if occurs and asked.added:  # what is added does not excuse a rule that never comes
         occurs = compiled(msgspec.structs.replace(asked, added=(), excepted=(), excluded=())).at(1) is not None
+    if not occurs and endless is not None and compiled(endless).at(1) is not None:
+        raise Invalid("until", "lies before the first occurrence: choose a later one, or an earlier 'start'")
     if not occurs:
         why = f"no moment up to the year {END_YEAR} meets all of it and lies before its end"
         raise Invalid(field, f"has no occurrence: {why}: change the days and months that it names, or its end")

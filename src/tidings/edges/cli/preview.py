@@ -19,7 +19,7 @@ MARKS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
     add_timing(parser, required=True, ends=False)
-    parser.add_argument("--after", metavar="TIME", help="only what follows: a time, or +1d; left out: now")
+    parser.add_argument("--after", metavar="TIME", help="only what follows: a time, local in --zone, or +1d (now)")
     parser.add_argument("--count", type=positive, metavar="N", help="how many moments (10)")
     add_server(parser)
     parser.set_defaults(run=preview)

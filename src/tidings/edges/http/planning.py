@@ -1,5 +1,6 @@
 """Looking ahead: the moments of a `when` before it is stored, and what is pending by time."""
 
+import contextlib
 from typing import Annotated, Any
 
 import msgspec
@@ -7,6 +8,9 @@ import msgspec
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.recurrence.preview import preview
+from tidings.domain.recurrence.resolve import instants_of
+from tidings.domain.recurrence.written import parse_moment
+from tidings.domain.recurrence.zones import zone_named
 from tidings.domain.request import Request, Timing
 from tidings.domain.when import (
     DAY_US,
@@ -88,7 +92,7 @@ class Planning:
         request = Request("preview", at=at, every=sent.every, timing=sent.timing())
         when = self._engine.admission.admit(call.caller.tenant, request, now).when
         when = await self._engine.dated(call.caller.tenant, when)
-        after = now if sent.after is None else moment({"after": sent.after}, "after", now) or 0
+        after = now if sent.after is None else _after(sent.after, when, now)
         return json_answer(_moments(when, after, sent.count) | self._passed(when, now))
 
     async def forecast(self, call: Call) -> Reply:
@@ -123,6 +127,14 @@ class Planning:
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""
         return {"/v1/preview": {"POST": self.preview}, "/v1/forecast": {"GET": self.forecast}}
+
+
+def _after(text: str, when: When, now: int) -> int:
+    """A moment, or a local time or date by the clocks that the rule follows."""
+    with contextlib.suppress(Invalid):
+        return moment({"after": text}, "after", now) or 0
+    zone = zone_named(when.zone if isinstance(when, Local | Rule | Cron) else "UTC")
+    return instants_of(zone, parse_moment(text, "after"), "forward", "first")[0] * SECOND_US
 
 
 def _moments(when: When, after: int, count: int) -> Document:

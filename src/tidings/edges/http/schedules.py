@@ -10,6 +10,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.schedule import MADE_ID, Query, Schedule
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import (
+    SMALL_BODY_BYTES_MAX,
     body_kind,
     idempotency_key,
     one_of,
@@ -119,6 +120,8 @@ class Schedules:
     async def resume(self, call: Call) -> Reply:
         """Let it go on."""
         missed = one_of(query_of(call.scope, "missed"), "missed", POLICIES)
+        if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
+            raise Invalid("body", "nothing is read from it here: leave it out, and say ?missed=skip in the path")
         resume = partial(Resume, missed=missed)
         return await self._submit(call, resume, "resumed", "unchanged")
 

@@ -48,7 +48,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     `id` None asks the store to make one. `content` is a digest of what was sent, as it was sent. `jitter_us` moves
     every due time later and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash`
     chooses the partition (None: no key, the id chooses). `topic` is the destination. `reuse` starts a new generation if
-    the id is finished and its content was another.
+    the id is finished and its content was another. Behind `latest` its calendar may not move the first due time.
     """
 
     tenant: str
@@ -64,6 +64,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     jitter_us: int = 0
     key_hash: int | None = None
     reuse: bool = False
+    latest: int | None = None
 
 
 def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:

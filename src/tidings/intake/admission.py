@@ -17,6 +17,7 @@ from tidings.domain.jitter import jittered
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness, overdue_count
 from tidings.domain.message import Headers, Message, pack
 from tidings.domain.request import Limits, Request
+from tidings.domain.revising import calendar_of
 from tidings.domain.schedule import MADE_ID
 from tidings.domain.when import Once, When, occurrence
 from tidings.intake.timing import field_of, read_at, read_when, since
@@ -99,6 +100,7 @@ class Admission:
             jitter_us,
             None if request.key is None else crc32(request.key),
             reuse,
+            None if calendar_of(when) is None else now + self._horizon_us,
         )
 
     def _on_kafka(self, tenant: str, topic: str) -> str:

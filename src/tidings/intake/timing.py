@@ -50,7 +50,8 @@ def read_when(request: Request, now: int, limits: Limits) -> When:
         return _every(request, timing, now, limits)
     for name in _RECURRING:
         if getattr(timing, name) not in {None, ()}:
-            raise Invalid(name, "goes with 'rrule', 'cron' or 'every': give one of them, or leave it out")
+            ways = "'rrule' or 'cron'" if name in _OF_RULES else "'rrule', 'cron' or 'every'"
+            raise Invalid(name, f"goes with {ways}: give one of them, or leave it out")
     return _local(request, timing, now)
 
 

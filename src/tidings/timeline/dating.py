@@ -54,6 +54,9 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
         return refused(add.id, invalid)
     if due is None:
         return refused(add.id, Invalid("calendar", f"{name!r} leaves no occurrence: change its days, or the rule"))
+    if add.latest is not None and due > add.latest:
+        detail = f"{name!r} moves the first occurrence behind limits.horizon: change its days, or the rule"
+        return refused(add.id, Invalid("calendar", detail))
     return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)
 
 

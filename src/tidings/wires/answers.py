@@ -248,9 +248,8 @@ def _put_bytes(document: Document, name: str, content: bytes | None) -> None:
 
 def _headers(headers: Headers) -> Sequence[tuple[str, str | dict[str, str] | None]]:
     """What stands for the due time until the release is our own affair, and left out."""
-    return [
-        (name, None if value is None else _text_or_base64(value)) for name, value in headers if value != DUE_SECONDS
-    ]
+    known = (pair for pair in headers if pair[1] != DUE_SECONDS)
+    return [(name, None if value is None else _text_or_base64(value)) for name, value in known]
 
 
 def _text_or_base64(content: bytes) -> str | dict[str, str]:

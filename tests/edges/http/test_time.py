@@ -1,6 +1,7 @@
 """Rules, zones, calendars and previews over HTTP."""
 
 import json
+from datetime import date, timedelta
 
 from tests.edges.http.site import NDJSON, Site
 from tidings.domain.recurrence import zones
@@ -198,3 +199,12 @@ async def test_replace_can_keep_the_count(site: Site) -> None:
     assert shown["occurrence"] == 1  # what is finished has no count to keep
     other = {"topic": "t", "rrule": "FREQ=DAILY;COUNT=4"}
     assert (await site.call("PUT", "/v1/schedules/one?keep_count=true", other)).document["outcome"] == "replaced"
+
+
+async def test_a_calendar_moves_nothing_behind_the_horizon(site: Site) -> None:
+    first = date(2027, 1, 1)
+    await site.call("PUT", "/v1/calendars/off", {"dates": [str(first + timedelta(day)) for day in range(5_000)]})
+    asked = {"topic": "t", "rrule": "FREQ=YEARLY", "start": "2027-01-02T09:00", "calendar": "off"}
+    reply = await site.call("POST", "/v1/schedules", asked | {"on_excluded": "next_day"})
+    assert (reply.status, reply.problem["errors"][0]["field"]) == (400, "calendar")
+    assert "horizon" in reply.problem["detail"]

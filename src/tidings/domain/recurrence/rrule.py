@@ -56,7 +56,8 @@ def _split(text: str, field: str) -> dict[str, str]:
             known = ", ".join(_READERS)
             raise Invalid(field, f"{quoted(name)} is not a part of a rule: use {known}")
         if name in found:
-            raise Invalid(field, f"{name} is there twice: join the values with a comma, or leave one out")
+            advice = "join the values with a comma, or leave" if name.startswith("BY") else "leave"
+            raise Invalid(field, f"{name} is there twice: {advice} one out")
         found[name] = value
     return found
 

@@ -22,7 +22,7 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"topic": "x" * 250}, "topic", "249"),
     ({"topc": "x"}, "topc", "did you mean 'topic'"),
     ({"zzz": 1}, "zzz", "use one of at, bus, every"),
-    ({"rrule": "FREQ=DAILY"}, "rrule", "every"),
+    ({"rrule": "FREQ=NEVER"}, "rrule", "is not one of YEARLY"),
     ({"cron": "* * * * *"}, "cron", "every"),
     ({"zone": "Europe/Berlin"}, "zone", "offset"),
     ({"start": FAR}, "start", "every"),
@@ -194,8 +194,8 @@ async def test_an_unknown_verb_lists_those_there_are(site: Site) -> None:
 async def test_a_wrong_kind_is_said_in_words_of_json(site: Site) -> None:
     for path, document, said in (
         ("/v1/schedules", {"topic": 5}, 'topic: is a number: send text, for example "greetings"'),
-        ("/v1/preview", {"count": "5"}, "count: is text: send a whole number"),
-        ("/v1/preview", {"count": 1.5}, "count: is a number with a fraction: send a whole number"),
+        ("/v1/preview", {"count": "5"}, "count: is text: send a whole number from 1 on"),
+        ("/v1/preview", {"count": 1.5}, "count: is a number with a fraction: send a whole number from 1 on"),
         ("/v1/preview", {"count": 1001}, "count: is too large: send a whole number of at most 1000"),
         ("/v1/preview", {"count": 0}, "count: is too small: send a whole number of at least 1"),
         ("/v1/preview", [], "body: is an array: send a JSON object"),

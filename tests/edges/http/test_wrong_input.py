@@ -21,7 +21,7 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"topic": ".."}, "topic", "letters"),
     ({"topic": "x" * 250}, "topic", "249"),
     ({"topc": "x"}, "topc", "did you mean 'topic'"),
-    ({"zzz": 1}, "zzz", "use one of at, bus, every"),
+    ({"zzz": 1}, "zzz", "use one of at, bus, calendar"),
     ({"rrule": "FREQ=NEVER"}, "rrule", "is not one of YEARLY"),
     ({"cron": "* * * * *"}, "cron", "every"),
     ({"zone": "Europe/Berlin"}, "zone", "offset"),

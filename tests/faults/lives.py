@@ -177,12 +177,15 @@ class Nursery:
 
 
 @contextlib.asynccontextmanager
-async def nursery(folder: Path, pace: Pace, lease_us: int = LEASE_US) -> AsyncIterator[Nursery]:
-    """A nursery whose nodes live in a folder."""
+async def nursery(
+    folder: Path, pace: Pace, lease_us: int = LEASE_US, module: str = "tests.faults.nursery", **variables: str
+) -> AsyncIterator[Nursery]:
+    """A nursery whose nodes live in a folder; the module says what they are born with."""
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.faults.nursery"),
+        *(sys.executable, "-m", module),
         cwd=folder,
-        env=clean_environment(PYTHONPATH=os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))),
+        env=clean_environment(PYTHONPATH=path, **variables),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -3,7 +3,6 @@
 `nurseries` makes some; each has one node at a time. Nobody outlives the test, however that ends.
 """
 
-import asyncio
 import contextlib
 import ctypes
 import importlib
@@ -13,8 +12,8 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.faults import nursery, thresholds
-from tests.faults.lives import ROOT, Nursery, Pace, clean_environment
+from tests.faults import lives, nursery, thresholds
+from tests.faults.lives import Nursery, Pace
 
 LEASE_US = 3_000_000  # as it is by default: take-overs are timed
 PR_SET_PDEATHSIG = 1
@@ -47,30 +46,9 @@ def main() -> int:
 @contextlib.asynccontextmanager
 async def nurseries(count: int, folder: Path) -> AsyncIterator[list[Nursery]]:
     """So many, whose nodes live in a folder."""
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
     async with contextlib.AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(_nursery(folder, path)) for _ in range(count)]
-
-
-@contextlib.asynccontextmanager
-async def _nursery(folder: Path, path: str) -> AsyncIterator[Nursery]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.fleet.nursery"),
-        cwd=folder,
-        env=clean_environment(PYTHONPATH=path),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    made = Nursery(process, Pace(), LEASE_US)
-    try:
-        yield made
-    finally:
-        if made._node is not None:
-            made._node.send(signal.SIGKILL)
-        assert process.stdin is not None
-        process.stdin.close()
-        await process.wait()
+        born = [lives.nursery(folder, Pace(), LEASE_US, "tests.fleet.nursery") for _ in range(count)]
+        yield [await stack.enter_async_context(each) for each in born]
 
 
 if __name__ == "__main__":

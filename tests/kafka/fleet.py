@@ -8,6 +8,7 @@ from typing import Any
 from tests.kafka.site import Site
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
+from tests.timeline.postgres.conftest import abandon
 from tidings.clock import SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Node
@@ -46,15 +47,8 @@ class Fleet:
 
     async def kill(self, site: Site) -> None:
         """At once: nothing is handed over, no lease given back."""
-        engine = site.engine
-        self._living.remove(engine)
-        store = engine.store
-        assert isinstance(store, PostgresStore)
-        await store._watch.stop()
-        await store._vacuum.stop()
-        await store._pools.close()
-        for task in engine._tasks:
-            task.cancel()
+        self._living.remove(site.engine)
+        await abandon(site.engine)
 
     async def close(self) -> None:
         for engine in list(self._living):

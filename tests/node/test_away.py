@@ -6,8 +6,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.node.conftest import Start
-from tests.servers.downloads import Missing
-from tests.servers.fixtures import leave_out
+from tests.servers.fixtures import started_postgres
 from tests.servers.postgres import Postgres
 from tests.test_node import START_S, eventually, is_ready
 from tidings.clock import SystemClock
@@ -19,12 +18,7 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
-    try:
-        started = Postgres.start()
-    except Missing as missing:
-        leave_out(missing)
-    with started:
-        yield started
+    yield from started_postgres()
 
 
 def told(client: Client, method: str, path: str, **more: object) -> tuple[int, str]:

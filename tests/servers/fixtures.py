@@ -29,6 +29,16 @@ def started_broker() -> Iterator[Broker]:
         yield started
 
 
+def started_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL for as long as a fixture lives."""
+    try:
+        started = Postgres.start()
+    except Missing as missing:
+        leave_out(missing)
+    with started:
+        yield started
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """One broker for all tests that leave it as they found it; name topics, groups and transactions apart."""
@@ -46,9 +56,4 @@ def topic(broker: Broker) -> str:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """One server for all tests that leave it as they found it; each store in a schema of its own."""
-    try:
-        started = Postgres.start()
-    except Missing as missing:
-        leave_out(missing)
-    with started:
-        yield started
+    yield from started_postgres()

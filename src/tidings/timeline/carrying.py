@@ -308,7 +308,7 @@ def land(brought: Carried, generation: int, content: bytes, accepted: int, at: i
     if at is not None and at <= brought.accepted and (generation, accepted) != (brought.generation, brought.accepted):
         return "moved"
     if brought.state in FINISHED:
-        return "conflict" if at is None and accepted == brought.accepted else "left"
+        return "conflict" if at is None and accepted <= brought.accepted else "left"
     return "left" if content == brought.content else "conflict"
 
 

@@ -5,7 +5,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidings.timeline.carrying import LOAD_BYTES_MAX, LOAD_ROWS
+from tidings.domain.when import Once
+from tidings.timeline.carrying import LOAD_BYTES_MAX, LOAD_ROWS, Kind
+from tidings.timeline.terms import decode_terms
 
 Place = tuple[Any, ...]
 Item = TypeVar("Item")
@@ -40,6 +42,21 @@ def bounded(rows: Iterable[Item], size_of: Callable[[Item], int] | None = None) 
         count, size = count + 1, size + (size_of(row) if size_of else 0)
         if is_full(count, size):
             return
+
+
+def counted(totals: Sequence[Any], policies: Iterable[Sequence[Any]]) -> dict[Kind, int]:
+    """How much there is of each kind, by a store's totals and the terms of its standing schedules that pend."""
+    positions, keys, receipts, paused, finished, pending = totals
+    recurring = sum(not isinstance(decode_terms(terms).when, Once) for (terms,) in policies)
+    return {
+        "positions": positions,
+        "keys": keys,
+        "receipts": receipts,
+        "one_shots": pending - recurring,
+        "recurring": recurring,
+        "paused": paused,
+        "finished": finished,
+    }
 
 
 def is_full(count: int, size: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.making import ACME, HOUR, MINUTE, add
 from tests.edges.cli.conftest import Cli
 from tidings.clock import SystemClock
-from tidings.domain.command import Cancel
+from tidings.domain.command import Cancel, Replace
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.sqlite.database import LAYOUTS
 from tidings.timeline.sqlite.store import SqliteStore
@@ -78,11 +78,13 @@ async def test_a_cancel_after_the_move_was_taken_back_is_a_conflict(cli: Cli, ol
     clock, store = SystemClock(), await SqliteStore.open(old)
     assert await store.acquire(clock.elapsed(), MINUTE)
     await store.apply([Cancel(ACME, "a")], clock.now())
+    await store.apply([Replace(add("b", clock.now() + MINUTE)), Cancel(ACME, "b")], clock.now())
     await store.close()
     code, out, err = run(cli, "copy", "--from", str(old), "--to", new)
     assert code == 4, out
-    assert "finished, remembered         0      0              1" in out
+    assert "finished, remembered         0      0              2" in out
     assert "conflict: schedule acme/a" in err
+    assert "conflict: schedule acme/b" in err
 
 
 async def test_a_refused_copy_makes_no_target(cli: Cli, old: Path, tmp_path: Path) -> None:

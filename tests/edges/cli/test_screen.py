@@ -16,6 +16,14 @@ def test_tables_line_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "id      state\na       pending\nlonger\n"
 
 
+def test_only_states_are_coloured(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(0)
+    screen.colour = True
+    screen.table(("", "n"), [("paused", "1")], heading=False, states=False)
+    screen.table(("", "n"), [("paused", "1")], heading=False)
+    assert capsys.readouterr().out == "paused  1\n\x1b[33mpaused\x1b[0m  1\n"
+
+
 def test_facts_leave_out_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     Screen(0).facts([("id", "a"), ("reason", None), ("headers", [])])
     assert capsys.readouterr().out == "id  a\n"

@@ -1,14 +1,11 @@
 """Nodes joined to Kafka, as processes."""
 
-import asyncio
 import contextlib
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.faults.lives import ROOT, Node, Nursery, Pace, clean_environment
+from tests.faults import lives
+from tests.faults.lives import Node, Nursery, Pace
 from tests.faults.thresholds import LEASE_US
 from tests.kafka.faults.nursery import WITHOUT
 
@@ -27,27 +24,11 @@ def environment(folder: Path, servers: str, name: str) -> dict[str, str]:
     }
 
 
-@contextlib.asynccontextmanager
-async def nursery(folder: Path, lease_us: int = LEASE_US, without: str = "") -> AsyncIterator[Nursery]:
+def nursery(
+    folder: Path, lease_us: int = LEASE_US, without: str = ""
+) -> contextlib.AbstractAsyncContextManager[Nursery]:
     """Nodes with a short lease, and if wanted without one of their guards."""
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.kafka.faults.nursery"),
-        cwd=folder,
-        env=clean_environment(PYTHONPATH=path, **{WITHOUT: without}),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    made = Nursery(process, Pace(), lease_us)
-    try:
-        yield made
-    finally:
-        if made._node is not None:
-            made._node.send(signal.SIGKILL)
-        assert process.stdin is not None
-        process.stdin.close()
-        await process.wait()
+    return lives.nursery(folder, Pace(), lease_us, "tests.kafka.faults.nursery", **{WITHOUT: without})
 
 
 async def die(node: Node, timeout_s: float = 10.0) -> None:

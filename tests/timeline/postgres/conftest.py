@@ -10,6 +10,7 @@ import pytest
 from tests.servers.fixtures import postgres
 from tests.servers.postgres import Postgres
 from tidings.clock import Clock
+from tidings.engine import Engine
 from tidings.timeline.postgres.store import PostgresStore
 
 __all__ = ["postgres"]
@@ -21,6 +22,17 @@ class OpenStore(Protocol):
     """Opens a node on the database of the test: the same schema for all of them."""
 
     async def __call__(self, clock: Clock | None = None, **options: Any) -> PostgresStore: ...
+
+
+async def abandon(engine: Engine) -> None:
+    """A node that is gone at once, as far as a database can tell: nothing is handed over, no lease given back."""
+    store = engine.store
+    assert isinstance(store, PostgresStore)
+    await store._watch.stop()
+    await store._vacuum.stop()
+    await store._pools.close()
+    for task in engine._tasks:
+        task.cancel()
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ async def test_after_a_lost_connection_arrival_numbers_come_from_a_new_block(
     await applied(store, add("one"))
     with postgres.connect() as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        await eventually(lambda: not any(map(_is_open, store._pool._idle)))
+        await eventually(lambda: not any(_is_open(idle) for pool in store._pools._all for idle in pool._idle))
         await applied(store, add("two"))
         query = store._shared.inside("SELECT arrival FROM tidings.timeline ORDER BY 1").encode()
         ((one,), (two,)) = connection.execute(query).fetchall()

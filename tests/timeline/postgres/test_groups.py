@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.making import ACME, SECOND, TOPIC, add
 from tests.servers.postgres import Postgres
-from tests.timeline.postgres.conftest import OpenStore
+from tests.timeline.postgres.conftest import OpenStore, abandon
 from tidings.bus.groups import Membership
 from tidings.clock import SystemClock
 from tidings.domain.errors import Invalid, NotAMember, StoreError
@@ -18,7 +18,6 @@ from tidings.engine import Engine, Settings
 from tidings.ports import Step
 from tidings.testing import eventually
 from tidings.timeline.postgres import watch
-from tidings.timeline.postgres.store import PostgresStore
 
 HERE = (ACME, TOPIC, "workers")
 SESSION_US = 1_500_000
@@ -53,14 +52,7 @@ class Nodes:
 
     async def kill(self, number: int) -> None:
         """As far as a database can tell: its connections end, and nothing is said."""
-        engine = self.engines.pop(number)
-        store = engine.store
-        assert isinstance(store, PostgresStore)
-        await store._watch.stop()
-        await store._vacuum.stop()
-        await store._pools.close()
-        for task in engine._tasks:
-            task.cancel()
+        await abandon(self.engines.pop(number))
 
 
 @pytest.fixture

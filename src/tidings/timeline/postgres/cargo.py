@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tidings.domain.command import Priority
 from tidings.domain.schedule import Event
-from tidings.domain.when import Once
 from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
     LOAD_ROWS,
@@ -24,8 +23,7 @@ from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.postgres.rows import Found, key_of
 from tidings.timeline.postgres.shared import BLOCK, Shared
 from tidings.timeline.postgres.working import finished_row, standing_row, timeline_row
-from tidings.timeline.stages import Place, bounded, decode_place, encode_place, following
-from tidings.timeline.terms import decode_terms
+from tidings.timeline.stages import Place, bounded, counted, decode_place, encode_place, following
 
 _STAGES = ("positions", "keys", "receipts", "one_shots", "standing", "finished")
 _FIRST: dict[str, Place] = {
@@ -73,17 +71,8 @@ class Cargo:
 
     async def counts(self) -> dict[Kind, int]:
         """How much there is, counted anew."""
-        ((positions, keys, receipts, paused, finished, pending),) = await self._read("counts")
-        recurring = sum(not isinstance(decode_terms(terms).when, Once) for (terms,) in await self._read("pointers"))
-        return {
-            "positions": positions,
-            "keys": keys,
-            "receipts": receipts,
-            "one_shots": pending - recurring,
-            "recurring": recurring,
-            "paused": paused,
-            "finished": finished,
-        }
+        (totals,) = await self._read("counts")
+        return counted(totals, await self._read("pointers"))
 
     async def rest(self, connection: Connection) -> Rest:
         """What is not carried."""

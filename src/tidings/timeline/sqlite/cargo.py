@@ -7,7 +7,6 @@ import apsw
 import numpy as np
 
 from tidings.domain.schedule import Event
-from tidings.domain.when import Once
 from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
     Behind,
@@ -24,8 +23,7 @@ from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.parcels import unpack
 from tidings.timeline.sqlite.rows import ARRIVAL_MASK, NO_DEADLINE
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
-from tidings.timeline.stages import Place, bounded, decode_place, encode_place, following, is_full
-from tidings.timeline.terms import decode_terms
+from tidings.timeline.stages import Place, bounded, counted, decode_place, encode_place, following, is_full
 
 _SQL = queries("carrying")
 _STAGES = ("positions", "keys", "receipts", "parcels", "far", "near", "standing", "finished")
@@ -72,18 +70,8 @@ class Cargo:
 
     def counts(self) -> dict[Kind, int]:
         """How much there is. What pends is what the tally says, not what a load would find."""
-        positions, keys, receipts, paused, finished, pending = self._connection.execute(_SQL["counts"]).fetchone()
-        policies = (decode_terms(policy) for (policy,) in self._connection.execute(_SQL["pointers"]))
-        recurring = sum(not isinstance(terms.when, Once) for terms in policies)
-        return {
-            "positions": positions,
-            "keys": keys,
-            "receipts": receipts,
-            "one_shots": pending - recurring,
-            "recurring": recurring,
-            "paused": paused,
-            "finished": finished,
-        }
+        totals = self._connection.execute(_SQL["counts"]).fetchone()
+        return counted(totals, self._connection.execute(_SQL["pointers"]))
 
     def rest(self, connection: apsw.Connection) -> Rest:
         """What is not carried."""

@@ -161,67 +161,19 @@ def standing(connection: apsw.Connection, arrival: int) -> Iterator[Found]:
 
 
 def standing_row(arrival: int, row: tuple[Any, ...]) -> Found:
-    """A row of `standing`."""
-    stream, due, partition, generation, n, accepted, content, schedule_id, labels, message = row[:10]
-    state, origin, fires, released, policy = row[10:]
-    return Found(
-        "standing",
-        arrival,
-        0,
-        stream,
-        due,
-        partition,
-        generation,
-        n,
-        accepted,
-        content,
-        schedule_id,
-        labels,
-        state,
-        message,
-        origin=origin,
-        fires=fires,
-        released=released,
-        terms=decode_terms(policy),
-    )
+    """A row of `standing`, whose columns from the stream to the labels lie as those of `Found`."""
+    found = Found("standing", arrival, 0, *row[:9])
+    found.message, found.state, found.origin, found.fires, found.released, policy = row[9:]
+    found.terms = decode_terms(policy)
+    return found
 
 
 def finished(arrival: int, origin: int, row: tuple[Any, ...]) -> Found:
-    """A row of `finished`; origin is the due time of its place."""
-    (
-        stream,
-        due,
-        partition,
-        generation,
-        n,
-        accepted,
-        content,
-        schedule_id,
-        labels,
-        state,
-        reason,
-        at,
-        position,
-    ) = row
-    return Found(
-        "finished",
-        arrival,
-        0,
-        stream,
-        due,
-        partition,
-        generation,
-        n,
-        accepted,
-        content,
-        schedule_id,
-        labels,
-        state,
-        reason=reason,
-        origin=origin,
-        at=at,
-        position=position,
-    )
+    """A row of `finished`, from the stream to the state as in `Found`; origin is the due time of its place."""
+    found = Found("finished", arrival, 0, *row[:10])
+    found.reason, found.at, found.position = row[10:]
+    found.origin = origin
+    return found
 
 
 def present(writer: Writer, found: Found) -> Schedule:

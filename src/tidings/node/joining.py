@@ -1,0 +1,87 @@
+"""Kafka, joined to an engine: requests are read from it, and what is released appears on it."""
+
+import asyncio
+from typing import NamedTuple
+
+from tidings import ports
+from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.follow import KafkaFollowing
+from tidings.bus.kafka.forwarder import Forwarder, Ways
+from tidings.bus.kafka.holding import Holding, held_name
+from tidings.bus.kafka.lane import Lane
+from tidings.bus.kafka.plain import PlainLane
+from tidings.bus.kafka.turns import Turns
+from tidings.config import Config
+from tidings.dispatch.lanes import Companion
+from tidings.edges.kafka.beginning import Beginning
+from tidings.edges.kafka.facts import KafkaFacts
+from tidings.edges.kafka.intake import KafkaIntake
+from tidings.engine import Engine
+from tidings.observe.kafka import KafkaMetrics, KafkaStats
+from tidings.wires.requests import Requests
+
+
+class Joined(NamedTuple):
+    """What else there is of Kafka: its topics for readers, its figures."""
+
+    following: KafkaFollowing
+    metrics: KafkaMetrics
+
+
+def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests) -> Joined:
+    """Let the engine read requests from this cluster and release to it."""
+    facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
+    kind = Lane if config.kafka.release == "exactly_once" else PlainLane
+    outgoing = Outgoing(engine, cluster, kind, facts)
+    engine.admission.forbidden = requests.destinations.forbidden
+    intake = KafkaIntake(engine, cluster, requests.wires, outgoing.may_begin)
+    engine.lanes.accompany(outgoing.accompany)
+    if "intake" in config.node.roles:
+        engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
+    if facts is not None:
+        engine.listen(facts)
+        engine.accompany(facts)
+    lost = (lambda: 0) if facts is None else (lambda: facts.dropped)
+    metrics = KafkaMetrics(outgoing.ways, intake, engine.lanes.next_due, engine.clock, lost)
+    engine.listen(metrics)
+    if config.kafka.stats == "on":
+        engine.accompany(KafkaStats(metrics))
+    return Joined(KafkaFollowing(cluster, engine.clock), metrics)
+
+
+class Outgoing:
+    """Makes what runs beside a lane: its way to Kafka, and another for what is kept back."""
+
+    def __init__(self, engine: Engine, cluster: Cluster, kind: type[Lane], facts: KafkaFacts | None) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._kind = kind
+        self._facts = facts
+        self._turns = Turns()
+        self.ways = Ways()
+
+    def accompany(self, lane: ports.Lane) -> list[Companion]:
+        """What a lane needs while we own it."""
+        engine = self._engine
+
+        def owns() -> bool:
+            return any(owned.number == lane.number for owned in engine.store.lanes())
+
+        way = self._way(lane.number, str(lane.number))
+        aside = self._way(lane.number, held_name(lane.number), singly=True)
+        forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns, self._turns)
+        forwarder.published = None if self._facts is None else self._facts.released
+        self.ways.add(forwarder, lane.number)
+        return [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
+
+    async def may_begin(self) -> bool:
+        """Whether Kafka's progress was seen to be that of our store; who owns no lane looks for himself."""
+        if self.ways.have_begun or self._engine.store.lanes():
+            return self.ways.have_begun
+        await asyncio.to_thread(self._way(0, "0").peek)
+        return True
+
+    def _way(self, number: int, name: str, *, singly: bool = False) -> Lane:
+        store = self._engine.store
+        former = {each.identity: each.end(number) for each in store.predecessors}
+        return self._kind(self._cluster, store.identity, name, singly=singly, former=former)

@@ -12,7 +12,7 @@ from tidings.edges.cli.screen import Screen, shown
 STATES = ("pending", "paused", "in_flight", "released", "missed", "cancelled", "ended")
 PAGE_ROWS = 500
 LIMIT_DEFAULT = 50
-TIMES = ("due_at", "due_at_local", "accepted_at", "released_at", "finished_at", "at")
+TIMES = ("due_at", "accepted_at", "released_at", "finished_at", "at")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,7 @@ def view(row: Row, *, in_flight: bool = False, held: str | None = None) -> Sched
         reason=held if held is not None else row.reason,
         partition=row.partition,
         offset=None if row.partition is None else row.offset,
+        tzdata=row.terms.tzdata if kept else None,
     )
 
 

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 from tidings.domain.command import FINISHED
 from tidings.domain.destination import BUSES, is_kafka, join
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
-from tidings.domain.when import Every
+from tidings.domain.when import lasts
 from tidings.ports import Count
 from tidings.timeline.paging import Key, decode_cursor, encode_cursor
 from tidings.timeline.postgres import arrays
@@ -68,7 +68,7 @@ class Reading:
         if schedule is None:
             return []
         remembered = now - self._shared.options.id_retention_us
-        since = min(remembered, schedule.accepted - 1) if isinstance(schedule.when, Every) else remembered
+        since = min(remembered, schedule.accepted - 1) if lasts(schedule.when) else remembered
         lines = await self._read("history", key_of(tenant, schedule_id).hex())
         events = [event for event in (Event(*line) for line in lines) if event.at > since]
         if schedule.generation == 1 and all(event.event != "accepted" for event in events):

@@ -92,6 +92,7 @@ def present(names: Names, found: Found) -> Schedule:
         found.held if found.flying else found.reason if found.state in FINISHED else None,
         found.part if on_log else None,
         found.position if on_log else None,
+        None if found.terms is None else found.terms.tzdata,
     )
 
 

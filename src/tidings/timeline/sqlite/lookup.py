@@ -198,6 +198,7 @@ def present(writer: Writer, found: Found) -> Schedule:
         _reason(writer, found),
         None if position is None else (position >> OFFSET_BITS) % PARTITIONS_MAX,
         None if position is None else position & OFFSET_MASK,
+        None if found.terms is None else found.terms.tzdata,
     )
 
 

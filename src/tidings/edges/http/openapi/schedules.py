@@ -4,6 +4,7 @@ from typing import get_args
 
 from tidings.domain.command import OutcomeWord, State
 from tidings.domain.destination import BUSES
+from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.request import Limits
 from tidings.edges.http.openapi.shapes import Schema, array, instant, number, or_null, ref, shape, text
 from tidings.wires.document import POLICIES, PRIORITIES
@@ -72,6 +73,36 @@ EVERY = text(
     "Again and again: a period, or an ISO 8601 repeating interval.",
     examples=["PT10M", "R5/2026-11-20T09:00:00Z/PT1H", "R/2026-11-20T09:00:00Z/P1M/2027-11-20T09:00:00Z"],
 )
+RULE: dict[str, Schema] = {
+    "rrule": text(
+        "Again and again: a rule of RFC 5545, or lines with DTSTART, RRULE, RDATE and EXDATE.",
+        examples=["FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"],
+    ),
+    "cron": text("Again and again: five fields, or six with seconds first.", examples=["*/5 9-17 * * MON-FRI"]),
+    "zone": text(
+        "The IANA zone whose clocks a local time, a rule or an expression follows.", examples=["Europe/Berlin"]
+    ),
+    "start": text("The anchor of a rule; without it the moment of acceptance with its seconds at zero."),
+    "until": text("The last moment, inclusive; a date counts as a whole day."),
+    "gap": text("A time that clocks jump over.", enum=list(GAPS), default="forward"),
+    "overlap": text("A time that clocks show twice.", enum=list(OVERLAPS), default="first"),
+    "rdates": array(text("A moment."), "Further moments."),
+    "exdates": array(text("A moment or a date."), "Moments and days that are left out."),
+    "calendar": text("The calendar on whose days nothing happens."),
+    "on_excluded": text("What becomes of what falls on these days.", enum=list(ON_EXCLUDED), default="skip"),
+}
+COUNT = number("How many occurrences, unless the rule says it.", minimum=1)
+
+
+def nullable(fields: dict[str, Schema]) -> dict[str, Schema]:
+    """Fields that may be null as well as absent."""
+    made = {name: or_null(schema) for name, schema in fields.items()}
+    for schema in made.values():
+        if "enum" in schema:
+            schema["enum"] = [*schema["enum"], None]
+    return made
+
+
 _SENT = {name: or_null(schema) for name, schema in _POLICY.items()}
 for _words in ("priority", "late"):
     _SENT[_words] = _SENT[_words] | {"enum": [*_POLICY[_words]["enum"], None]}
@@ -98,8 +129,12 @@ _SCHEDULE: dict[str, Schema] = {
     "topic": TOPIC,
     "state": _STATE,
     "due_at": instant("When the pending occurrence is due, or the last one was."),
-    "at": instant("Its moment; one that had passed is due when it was taken."),
+    "at": text("Its moment; one that had passed is due when it was taken. With a zone a local time."),
+    "due_at_local": text("What the clocks of its zone show then, with their offset from UTC."),
+    "tzdata": text("The version of the zones' rules by which that was computed."),
     "every": EVERY,
+    **RULE,
+    "count": COUNT,
     "anchor_at": instant("Where periods are counted from, if that is not in `every`."),
     "occurrence": number("The number of that occurrence, from 1."),
     "generation": number("How many times the id has been used."),
@@ -124,6 +159,8 @@ SCHEMAS: dict[str, Schema] = {
         at=or_null(AT),
         scheduled_at=or_null(text("Another name of `at`; one of the two.")),
         every=or_null(EVERY),
+        **nullable(RULE),
+        count=or_null(COUNT),
         **_MESSAGE_SENT,
         **_SENT,
     ),
@@ -166,7 +203,9 @@ SCHEMAS: dict[str, Schema] = {
         "One line of a history.",
         "at event",
         at=instant("When."),
-        event=text("What.", examples=["accepted", "replaced", "paused", "resumed", "fired", "released", "missed"]),
+        event=text(
+            "What.", examples=["accepted", "replaced", "paused", "resumed", "fired", "moved", "released", "missed"]
+        ),
         occurrence=number("Which occurrence; of several the first."),
         due_at=instant("When it was due."),
         late_ms={"type": "number", "description": "How late it left."},

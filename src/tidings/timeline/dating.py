@@ -1,0 +1,73 @@
+"""What a store fills in as a schedule is taken: its calendar's days, its zone's version, where numbers go on."""
+
+import msgspec
+
+from tidings.domain.command import Add, Outcome, refused
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence import zones
+from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
+from tidings.domain.schedule import KeptZone
+from tidings.domain.when import When, is_once, occurrence
+from tidings.domain.when import continued as when_continued
+from tidings.timeline.terms import Terms
+
+MOVED_MAX = 10_000  # of what was moved so many are remembered, for each tenant
+CALENDARS_MAX = 1_000
+
+encode_days = msgspec.msgpack.Encoder().encode
+decode_days = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+
+
+def terms_of(add: Add) -> Terms:
+    """The terms of a standing schedule, computed by the zones' rules as they are now."""
+    return stamped(Terms(add.when, add.lateness, add.jitter_us), add.when)
+
+
+def stamped(terms: Terms, when: When) -> Terms:
+    """The terms with a rule that was computed by the zones' rules as they are now."""
+    zone = zone_of(when)
+    if zone is None:
+        return msgspec.structs.replace(terms, when=when)
+    return msgspec.structs.replace(terms, when=when, tzdata=zones.VERSION, rules=zones.rules_of(zone))
+
+
+def too_many() -> Invalid:
+    """A tenant has an end of calendars."""
+    return Invalid("calendar", f"there are {CALENDARS_MAX:,} already: drop one that is not needed")
+
+
+def kept_zone(name: str) -> KeptZone:
+    """A zone's rules as they are now, to be kept for the day on which they change."""
+    return KeptZone(name, zones.VERSION, zones.content_of(name))
+
+
+def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
+    """The schedule with the days of its calendar, None if there is no such calendar; or why it is rejected."""
+    name = calendar_of(add.when)
+    if days is None:
+        detail = f"there is no calendar {name!r}: put it there first, or leave it out"
+        return refused(add.id, Invalid("calendar", detail))
+    when = with_days(add.when, days)
+    try:
+        due = occurrence(when, 1)
+    except Invalid as invalid:  # of this one only: what was sent with it, or comes behind it, is taken
+        return refused(add.id, invalid)
+    if due is None:
+        return refused(add.id, Invalid("calendar", f"{name!r} leaves no occurrence: change its days, or the rule"))
+    if add.latest is not None and due > add.latest:
+        detail = f"{name!r} moves the first occurrence behind limits.horizon: change its days, or the rule"
+        return refused(add.id, Invalid("calendar", detail))
+    return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)
+
+
+def continued(add: Add, pending: Pending, now: int) -> Add | Outcome:
+    """The schedule with the number that is pending as its first, behind what has passed; or why it is rejected."""
+    n = pending.n
+    if is_once(add.when) or n == 1:
+        return add
+    when = when_continued(add.when, n, passed(pending, now))
+    due = occurrence(when, n)
+    if due is None:
+        reason = f"count: {n - 1:,} were given already, and are kept: give more, or begin the count anew"
+        return Outcome(add.id or "", "rejected", reason=reason)
+    return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)

@@ -1,0 +1,28 @@
+"""A record as it leaves for Kafka: a header that asks for the due time has it."""
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from tidings.bus.kafka.released import Released
+from tidings.domain.message import DUE_SECONDS, Message, pack
+from tidings.domain.schedule import Outgoing
+
+DUE = 1_795_165_200_000_000
+
+
+def outgoing(headers: tuple[tuple[str, bytes | None], ...], number: int = 1, *, final: bool = False) -> Outgoing:
+    return Outgoing(0, "acme", "t", "one", 1, number, DUE, DUE, pack(Message(b"k", b"v", headers)), final)
+
+
+def test_the_due_time_in_seconds_stands_where_it_is_asked_for() -> None:
+    fire = "x-scheduler-cron-fire-timestamp"
+    _, _, headers = Released().record(outgoing((("a", b"1"), (fire, DUE_SECONDS), ("b", None))))
+    assert headers[:3] == [("a", b"1"), (fire, b"1795165200"), ("b", None)]
+
+
+def test_the_last_of_several_is_marked() -> None:
+    released = Released()
+    assert ("tidings-final", b"true") in released.record(outgoing((), 3, final=True))[2]
+    assert ("tidings-final", b"true") not in released.record(outgoing((), 3))[2]
+    assert ("tidings-final", b"true") not in released.record(outgoing((), 1, final=True))[2]  # a one-shot

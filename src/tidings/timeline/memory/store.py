@@ -25,6 +25,7 @@ from tidings.domain.schedule import (
 )
 from tidings.ports import ApiKey, Count, Part, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
+from tidings.timeline.memory.cabinet import MemoryCabinet
 from tidings.timeline.memory.changes import Changes
 from tidings.timeline.memory.dates import Dates
 from tidings.timeline.memory.log import MemoryLog
@@ -71,6 +72,7 @@ class MemoryStore(Alone):
         self.predecessors: Sequence[Predecessor] = ()
         self._wake: Callable[[], None] = _nobody
         self._node: Node | None = None
+        self.cabinet = MemoryCabinet()
 
     # Timeline
 
@@ -118,6 +120,7 @@ class MemoryStore(Alone):
         """Forget what is past its retention, all at once."""
         self._rows.forget(now)
         self._log.trim(now)
+        self.cabinet.tend(now)
         since = now - self._receipt_retention_us
         self._receipts = {place: kept for place, kept in self._receipts.items() if kept[0] >= since}
         return False

@@ -1,18 +1,16 @@
-"""Every seam on one screen: what the stages ask of a store, and of a channel."""
+"""What the stages ask of a store."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.fleet import Fleet, Predecessor, Report
-from tidings.domain.rendered import Rendered
 from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
-from tidings.domain.verdict import Verdict
+from tidings.ports.cabinet import Cabinet
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -389,37 +387,9 @@ class Store(Timeline, Standing, Reading, Log, Keys, Ownership, Protocol):
         """The stores whose place this one has taken, because everything of them was moved into it."""
         ...
 
-    async def close(self) -> None: ...
-
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """What a channel may use of the node that opens it: its clock, and the folder beside its database."""
-
-    clock: Clock
-    folder: Path
-
-
-class Channel(Protocol):
-    """A way out to people, through one provider."""
-
     @property
-    def deduplicates(self) -> bool:
-        """Whether a message that is sent again under the same id arrives once."""
-        ...
-
-    def takes(self, message: Rendered) -> bool:
-        """Whether this is the provider for such a message: its channel, and for a push the device's platform."""
-        ...
-
-    async def send(self, message: Rendered) -> Verdict:
-        """Hand one message over. What a provider or a network does is a verdict; it never raises for that."""
+    def cabinet(self) -> Cabinet:
+        """The documents of delivery."""
         ...
 
     async def close(self) -> None: ...
-
-
-class Plugin(msgspec.Struct, frozen=True):
-    """What an entry point of the group `tidings.channels` names: the settings of a provider, and how it is opened."""
-
-    settings: type[msgspec.Struct]
-    open: Callable[[Any, Surroundings], Channel]

@@ -1,0 +1,57 @@
+"""What became of one occurrence of a notification: its state, why, and each attempt."""
+
+from typing import Literal
+
+import msgspec
+
+from tidings.domain.rendered import ChannelName
+
+State = Literal[
+    "pending", "processing", "sent", "delivered", "bounced", "complained", "failed", "cancelled", "expired", "skipped"
+]
+FINAL: frozenset[State] = frozenset({"delivered", "bounced", "complained", "failed", "cancelled", "expired", "skipped"})
+SETTLED: frozenset[State] = FINAL | {"sent"}  # a worker has nothing left to do
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One call of a provider; without `ended` it is under way, or was cut off."""
+
+    number: int
+    channel: ChannelName
+    provider: str
+    begun: int
+    ended: int | None = None
+    outcome: str = ""  # accepted, or the reason of the verdict
+    detail: str = ""
+    provider_id: str | None = None
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who is at it, and until when nobody else may be."""
+
+    worker: str
+    until: int
+
+
+class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One occurrence, on its way or at its end. Times are moments; `due` is when it should have left."""
+
+    name: str
+    notification: str
+    due: int
+    state: State = "pending"
+    reason: str = ""
+    channel: ChannelName | None = None
+    user: str | None = None
+    address: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    claim: Claim | None = None
+    next_try: int | None = None
+    changed: int = 0
+    sent: int | None = None
+    provider: str | None = None
+    provider_id: str | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        return self.state in SETTLED

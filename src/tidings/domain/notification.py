@@ -1,0 +1,69 @@
+"""What somebody wants a person to be told, as it was accepted."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from tidings.domain.address import Device
+from tidings.domain.rendered import ChannelName
+from tidings.domain.user import TRANSACTIONAL
+
+Priority = Literal["high", "normal", "low"]
+Spread = Literal["first", "all"]  # the first channel that works, or each of them
+
+TOPIC = "notify"
+DEAD_TOPIC = "notify.dead"
+GROUP = "tidings.deliver"
+
+
+class Literally(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Words instead of a template: sent as they are."""
+
+    text: str
+    title: str = ""
+    html: str | None = None
+    data: dict[str, Any] = {}
+
+
+class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
+    """To whom (a user, or a bare address with its channel), what, and how. When it leaves is its schedule's matter.
+
+    `version` is that of its template, pinned; None takes the latest when it is sent. `expires_after_us` counts from
+    its due time.
+    """
+
+    id: str
+    tenant: str
+    channels: tuple[ChannelName, ...]
+    user: str | None = None
+    to: str | Device | None = None
+    template: str | None = None
+    version: int | None = None
+    variables: dict[str, Any] = {}
+    words: Literally | None = None
+    spread: Spread = "first"
+    priority: Priority = "normal"
+    category: str = TRANSACTIONAL
+    expires_after_us: int | None = None
+    locale: str | None = None
+    collapse: str | None = None
+    batch: str | None = None
+    created: int = 0
+
+
+class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a record on `notify.<channel>` says: a notification by its id, or all of it; and how far it has come.
+
+    `channel` is an index into its channels; `delivery` is the name of the delivery that is tried again.
+    """
+
+    notification: str | None = None
+    inline: Notification | None = None
+    delivery: str | None = None
+    channel: int = 0
+    attempt: int = 1
+
+
+def topic(channel: ChannelName, priority: Priority) -> str:
+    """Where it is released to: high, normal and low do not wait for each other."""
+    return f"{TOPIC}.{channel}" if priority == "normal" else f"{TOPIC}.{channel}.{priority}"

@@ -1,0 +1,59 @@
+"""A person who can be told something: where, when, in which language, and what she does not want to hear."""
+
+from typing import Literal
+
+import msgspec
+
+from tidings.domain.address import Device
+from tidings.domain.rendered import ChannelName
+
+InQuiet = Literal["defer", "drop"]
+
+TRANSACTIONAL = "transactional"  # the category that nobody can be left out of: receipts, passwords
+
+
+class Quiet(msgspec.Struct, frozen=True, gc=False):
+    """Hours in which she is left alone: minutes of her day, from one to before the other, over midnight if it is less.
+
+    What falls into them waits for their end or is dropped; `spares_high` lets through what has high priority.
+    """
+
+    start: int
+    end: int
+    then: InQuiet = "defer"
+    spares_high: bool = True
+
+
+class User(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Her addresses by channel, and her wishes.
+
+    `preferences` says yes or no by channel (`sms`), by category (`news`), or by both (`sms/news`); the most particular
+    one counts, and yes if there is none.
+    """
+
+    id: str
+    name: str | None = None
+    email: str | None = None
+    phone: str | None = None
+    devices: tuple[Device, ...] = ()
+    webhook: str | None = None
+    zone: str = "UTC"
+    locale: str | None = None
+    preferences: dict[str, bool] = {}
+    quiet: Quiet | None = None
+    variables: dict[str, str] = {}
+
+    def addresses(self, channel: ChannelName) -> tuple[str | Device, ...]:
+        """Where she is reached by a channel: several devices, else one place or none."""
+        match channel:
+            case "email":
+                found = self.email
+            case "sms":
+                found = self.phone
+            case "webhook":
+                found = self.webhook
+            case "in_app":
+                found = self.id
+            case "push":
+                return self.devices
+        return () if found is None else (found,)

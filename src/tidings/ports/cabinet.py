@@ -1,0 +1,85 @@
+"""What delivery asks of a store: small documents, found by name or by tag, changed only as the changer saw them.
+
+Users, templates, notifications, deliveries, suppressed addresses and limits are all kept in this one way. What they
+mean is decided in `delivery`; a store knows nothing of it.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+ANY = -1  # as the version that a change expects: whatever is there, or nothing
+
+
+class Key(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The name of a document. `kind` is ours, `name` may be anybody's."""
+
+    tenant: str
+    kind: str
+    name: str
+
+
+class Document(msgspec.Struct, frozen=True, gc=False):
+    """What is kept under a key. `version` grows with each change, and never repeats while the document is there.
+
+    Each of its `tags` finds it; under a tag documents lie in the order of `order`, a moment or 0, and then of their
+    names. After `until` it is as if it were not there, and will be removed.
+    """
+
+    key: Key
+    body: bytes
+    version: int
+    tags: tuple[str, ...] = ()
+    order: int = 0
+    until: int | None = None
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """Keep a document, if it has the version that is expected: 0 if it must not be there yet."""
+
+    key: Key
+    body: bytes
+    expected: int
+    tags: tuple[str, ...] = ()
+    order: int = 0
+    until: int | None = None
+
+
+class Remove(msgspec.Struct, frozen=True, gc=False):
+    """Remove a document, if it has the version that is expected."""
+
+    key: Key
+    expected: int = ANY
+
+
+Place = tuple[int, str]  # order and name: where a search goes on
+
+
+class Cabinet(Protocol):
+    """Documents, kept as durably as the timeline beside them."""
+
+    async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
+        """What is there under each of these keys."""
+        ...
+
+    async def find(
+        self,
+        tenant: str,
+        kind: str,
+        tag: str,
+        now: int,
+        *,
+        after: Place | None = None,
+        limit: int = 100,
+        newest: bool = False,
+    ) -> list[Document]:
+        """Those that have this tag, in order or with the last one first, from behind a place on."""
+        ...
+
+    async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+        """Make the changes of each group if all that it expects is so, and nothing of it otherwise; says which it was.
+
+        All groups are one durable transaction. Groups see what those before them did. No key may be in a group twice.
+        """
+        ...

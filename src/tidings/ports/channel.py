@@ -1,0 +1,44 @@
+"""What the workers ask of a channel."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.domain.rendered import Rendered
+from tidings.domain.verdict import Verdict
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What a channel may use of the node that opens it: its clock, and the folder beside its database."""
+
+    clock: Clock
+    folder: Path
+
+
+class Channel(Protocol):
+    """A way out to people, through one provider."""
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether a message that is sent again under the same id arrives once."""
+        ...
+
+    def takes(self, message: Rendered) -> bool:
+        """Whether this is the provider for such a message: its channel, and for a push the device's platform."""
+        ...
+
+    async def send(self, message: Rendered) -> Verdict:
+        """Hand one message over. What a provider or a network does is a verdict; it never raises for that."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Plugin(msgspec.Struct, frozen=True):
+    """What an entry point of the group `tidings.channels` names: the settings of a provider, and how it is opened."""
+
+    settings: type[msgspec.Struct]
+    open: Callable[[Any, Surroundings], Channel]

@@ -45,15 +45,7 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def addresses(self, channel: ChannelName) -> tuple[str | Device, ...]:
         """Where she is reached by a channel: several devices, else one place or none."""
-        match channel:
-            case "email":
-                found = self.email
-            case "sms":
-                found = self.phone
-            case "webhook":
-                found = self.webhook
-            case "in_app":
-                found = self.id
-            case "push":
-                return self.devices
+        if channel == "push":
+            return self.devices
+        found = {"email": self.email, "sms": self.phone, "webhook": self.webhook, "in_app": self.id}[channel]
         return () if found is None else (found,)

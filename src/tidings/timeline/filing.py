@@ -39,14 +39,14 @@ def _check(put: Put) -> None:
         raise ValueError(f"the end of a document has 64 bits at most: {put.until}")
 
 
-def is_same(put: Put, document: Document) -> bool:
-    """Whether a document is what somebody wants to put there."""
-    return (put.body, put.tags, put.order, put.until) == (
-        document.body,
-        document.tags,
-        document.order,
-        document.until,
-    )
+def brought(document: Document) -> Put:
+    """A document of another cabinet, to be put where there is none of its name."""
+    return Put(document.key, document.body, 0, document.tags, document.order, document.until)
+
+
+def is_same(document: Document, known: Document | None) -> bool:
+    """Whether two are alike but for their versions, which are those of their cabinets."""
+    return known is not None and brought(document) == brought(known)
 
 
 def encode_tags(tags: tuple[str, ...]) -> bytes:

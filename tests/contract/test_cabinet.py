@@ -336,6 +336,13 @@ async def test_from_its_end_on_it_is_as_if_it_were_not_there(store: Store) -> No
     assert await names(store, "t", NOW + SECOND) == ["ann", "bob"]
 
 
+async def test_what_is_put_with_its_end_behind_it_is_not_there_for_the_next_group_either(store: Store) -> None:
+    ended, former = put("ann", b"1", until=NOW), put("ann", b"2", until=NOW + 1)
+    assert await store.cabinet.change([[ended], [ended], [former], [former]], NOW) == [True, True, True, False]
+    assert (await kept(store, "ann")).body == b"2"
+    assert await got(store, "ann", NOW + 1) is None
+
+
 async def test_what_has_ended_is_removed_by_and_by(store: Store) -> None:
     """Looked at from before its end, which nobody does but this test."""
     groups = [[put(f"n{number}", tags=("t",), until=NOW + number)] for number in range(2_500)]

@@ -110,6 +110,7 @@ class _Changing:
         self._now = now
         self._kept: dict[Key, _Kept | None] = {}
         self._versions: dict[Key, int] = {}
+        self._given: dict[Key, int] = {}
         self._last: dict[Key, Put | Remove] = {}
         self._rows: dict[str, _Rows] = {name: [] for name in _WRITES}
         self._first_version = self._version = int(connection.execute("SELECT version FROM cabinet").get)
@@ -119,11 +120,17 @@ class _Changing:
         if any(change.expected not in {ANY, self._found(change.key)} for change in group):
             return False
         for change in group:
+            self._last[change.key] = change
+            self._versions[change.key] = 0
             if isinstance(change, Put):
                 self._version += 1
-            self._versions[change.key] = self._version if isinstance(change, Put) else 0
-            self._last[change.key] = change
+                self._given[change.key] = self._version
+                if self._is_there(change.until):
+                    self._versions[change.key] = self._version
         return True
+
+    def _is_there(self, until: int | None) -> bool:
+        return until is None or until > self._now
 
     def _found(self, key: Key) -> int:
         """The version that a document has now, 0 if it is not there."""
@@ -131,8 +138,7 @@ class _Changing:
         if version is None:
             row = self._connection.execute(_SQL["kept"], (key.tenant, key.kind, key.name)).fetchone()
             self._kept[key] = row
-            is_there = row is not None and (row[3] is None or row[3] > self._now)
-            self._versions[key] = version = row[1] if is_there else 0
+            self._versions[key] = version = row[1] if row is not None and self._is_there(row[3]) else 0
         return version
 
     def save(self) -> None:
@@ -152,7 +158,7 @@ class _Changing:
 
     def _put(self, put: Put, kept: _Kept | None) -> None:
         key, tags = put.key, encode_tags(put.tags)
-        state = (self._versions[key], put.order, put.until, tags, put.body)
+        state = (self._given[key], put.order, put.until, tags, put.body)
         if kept is None:
             self._rows["insert"].append((key.tenant, key.kind, key.name, *state))
         else:

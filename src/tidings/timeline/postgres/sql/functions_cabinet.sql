@@ -16,6 +16,7 @@ SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     size int := cardinality(keys);
     versions bigint[] := array_fill(0::bigint, ARRAY[size]); -- by slot, as they stand; 0: not there
+    given bigint[] := array_fill(0::bigint, ARRAY[size]);    -- by slot, the versions to be written
     known boolean[] := array_fill(false, ARRAY[size]);       -- by slot, whether there is a row
     last int[] := array_fill(0, ARRAY[size]);                -- by slot, the change that counts in the end
     answers boolean[] := array_fill(false, ARRAY[cardinality(group_ends)]);
@@ -46,7 +47,13 @@ BEGIN
         IF fits THEN
             FOR i IN begins .. group_ends[g] LOOP
                 last[slots[i]] := i;
-                versions[slots[i]] := CASE WHEN bodies[i] IS NULL THEN 0 ELSE nextval('tidings.document_version') END;
+                versions[slots[i]] := 0;
+                IF bodies[i] IS NOT NULL THEN
+                    given[slots[i]] := nextval('tidings.document_version');
+                    IF untils[i] IS NULL OR untils[i] > now_ THEN
+                        versions[slots[i]] := given[slots[i]];
+                    END IF;
+                END IF;
             END LOOP;
             answers[g] := true;
         END IF;
@@ -57,7 +64,7 @@ BEGIN
     WHERE last[s] > 0 AND NOT known[s] AND bodies[last[s]] IS NOT NULL;
     IF wanted > 0 THEN
         INSERT INTO tidings.document (key, version, "order", until, shelves, tenant, kind, name, tags, body)
-        SELECT keys[s], versions[s], orders[last[s]], untils[last[s]],
+        SELECT keys[s], given[s], orders[last[s]], untils[last[s]],
             shelves_[tags_first[last[s]]:tags_first[last[s] + 1] - 1], tenants[last[s]], kinds[last[s]], names[last[s]],
             tags_[last[s]], bodies[last[s]]
         FROM generate_series(1, size) AS s WHERE last[s] > 0 AND NOT known[s] AND bodies[last[s]] IS NOT NULL ORDER BY s
@@ -82,7 +89,7 @@ BEGIN
         DELETE FROM tidings.document d USING unnest(moved) AS m(slot)
         WHERE d.key = keys[m.slot] AND bodies[last[m.slot]] IS NULL;
     END IF;
-    UPDATE tidings.document d SET version = versions[s.slot], "order" = orders[last[s.slot]], until = untils[last[s.slot]],
+    UPDATE tidings.document d SET version = given[s.slot], "order" = orders[last[s.slot]], until = untils[last[s.slot]],
         shelves = shelves_[tags_first[last[s.slot]]:tags_first[last[s.slot] + 1] - 1], tags = tags_[last[s.slot]],
         body = bodies[last[s.slot]]
     FROM generate_series(1, size) AS s(slot)

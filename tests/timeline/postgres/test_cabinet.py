@@ -15,7 +15,7 @@ from tests.timeline.postgres.conftest import OpenStore
 from tests.timeline.postgres.test_plans import nodes
 from tidings.domain.errors import StoreError
 from tidings.ports import ANY, Key, Put, Remove
-from tidings.testing import SimulatedClock
+from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.cabinet import _columns, digest
 from tidings.timeline.postgres.pool import rows
@@ -67,6 +67,28 @@ async def test_of_two_nodes_exactly_one_wins_each_document(open_store: OpenStore
         if turn % 3 == 2:
             assert all(await stores[0].cabinet.change([[Remove(key(name))] for name in every], NOW))
             expected = dict.fromkeys(every, 0)
+
+
+async def test_who_waited_for_a_document_sees_what_became_of_it(postgres: Postgres, open_store: OpenStore) -> None:
+    stores = await two(open_store)
+    assert await change(stores[0], put("ann"), put("bob"))
+    ann, bob = await kept(stores[0], "ann"), await kept(stores[0], "bob")
+    with psycopg.connect(postgres.dsn) as connection, postgres.connect() as watching:
+        connection.execute(stores[0]._shared.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
+        orders = [["ann", "bob"], ["bob", "ann"]]
+        versions = {"ann": ann.version, "bob": bob.version}
+        groups = [[put(name, value(mark), versions[name]) for name in order] for mark, order in enumerate(orders)]
+        calls = [
+            asyncio.ensure_future(store.cabinet.change([group], NOW))
+            for store, group in zip(stores, groups, strict=True)
+        ]
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await eventually(lambda: watching.execute(waiting).fetchone() == (2,))
+        connection.rollback()
+        answers = [answer for (answer,) in await asyncio.gather(*calls)]
+    assert sorted(answers) == [False, True]
+    for name in ("ann", "bob"):
+        assert (await kept(stores[0], name)).body == value(answers.index(True))
 
 
 async def deadlocks(postgres: Postgres) -> int:

@@ -26,6 +26,15 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     provider_id: str | None = None
 
 
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a provider told us later; `event` is the same if it tells it again."""
+
+    at: int
+    state: str
+    event: str
+    reason: str = ""
+
+
 class Claim(msgspec.Struct, frozen=True):
     """Who is at it, and until when nobody else may be."""
 
@@ -51,6 +60,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: int | None = None
     provider: str | None = None
     provider_id: str | None = None
+    news: tuple[News, ...] = ()
 
     @property
     def is_settled(self) -> bool:

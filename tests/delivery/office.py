@@ -80,7 +80,7 @@ class Office:
             "sent",
             channel="email",
             user=user,
-            address="ada@example.com",
+            address=f"{user}@example.com",
             attempts=(attempt,),
             changed=now + 2_000,
             sent=now + 2_000,

@@ -30,12 +30,12 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def status_of(notification: Notification, schedule: Schedule | None, deliveries: Sequence[Delivery]) -> Status | None:
     """Its state from what is known of it; None if it was never accepted."""
-    shown = tuple(shown(delivery) for delivery in deliveries)
-    state, reason = _state(notification, schedule, shown)
+    seen = tuple(shown(delivery) for delivery in deliveries)
+    state, reason = _state(notification, schedule, seen)
     if state is None:
         return None
-    due = schedule.due if schedule is not None else (shown[-1].due if shown else None)
-    return Status(notification, state, reason, due, 1 if schedule is None else schedule.occurrence, shown)
+    due = schedule.due if schedule is not None else (seen[-1].due if seen else None)
+    return Status(notification, state, reason, due, 1 if schedule is None else schedule.occurrence, seen)
 
 
 def _state(
@@ -43,18 +43,15 @@ def _state(
 ) -> tuple[State | None, str]:
     if schedule is not None and schedule.state in {"pending", "paused", "in_flight"}:
         return "pending", "" if schedule.state == "pending" else schedule.state
+    if notification.cancelled is not None or (schedule is not None and schedule.state == "cancelled"):
+        return "cancelled", "cancelled"
     if deliveries:
         last = [each for each in deliveries if each.due == deliveries[-1].due]
         spoken = last[together([each.state for each in last])]
-        if not (notification.cancelled is not None and spoken.state in {"pending", "skipped"}):
-            return spoken.state, spoken.reason
-    if notification.cancelled is not None:
-        return "cancelled", "cancelled"
+        return spoken.state, spoken.reason
     if schedule is None:
         return None, ""
     match schedule.state:
-        case "cancelled":
-            return "cancelled", "cancelled"
         case "missed":
             return (
                 ("expired", schedule.reason or "expired")

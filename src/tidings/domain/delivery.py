@@ -26,6 +26,18 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     provider_id: str | None = None
 
 
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of several devices that a push goes to, known by a digest; its number stays when others go.
+
+    `outcome` is empty while it is still to be tried.
+    """
+
+    number: int
+    digest: str
+    outcome: Literal["", "accepted", "refused"] = ""
+    provider_id: str | None = None
+
+
 class Claim(msgspec.Struct, frozen=True):
     """Who is at it, and until when nobody else may be."""
 
@@ -34,7 +46,11 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One occurrence, on its way or at its end. Times are moments; `due` is when it should have left."""
+    """One occurrence, on its way or at its end. Times are moments; `due` is when it should have left.
+
+    `turn` counts how often it was put on the timeline. A turn is put there before it is written here, so that the record
+    of a former turn may be left aside, and that of a later one never is.
+    """
 
     name: str
     notification: str
@@ -46,6 +62,8 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str | None = None
     attempts: tuple[Attempt, ...] = ()
     claim: Claim | None = None
+    turn: int = 1
+    parts: tuple[Part, ...] = ()
     next_try: int | None = None
     changed: int = 0
     sent: int | None = None

@@ -14,7 +14,10 @@ SETTLED: frozenset[State] = FINAL | {"sent"}  # a worker has nothing left to do
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One call of a provider; without `ended` it is under way, or was cut off."""
+    """One call of a provider; without `ended` it is under way, or was cut off.
+
+    `may_have_arrived` says that it failed without our knowing whether the message was taken.
+    """
 
     number: int
     channel: ChannelName
@@ -24,6 +27,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: str = ""  # accepted, or the reason of the verdict
     detail: str = ""
     provider_id: str | None = None
+    may_have_arrived: bool = False
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,6 +40,15 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str
     outcome: Literal["", "accepted", "refused"] = ""
     provider_id: str | None = None
+
+
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a provider told us later; `event` is the same if it tells it again."""
+
+    at: int
+    state: str
+    event: str
+    reason: str = ""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -69,6 +82,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: int | None = None
     provider: str | None = None
     provider_id: str | None = None
+    news: tuple[News, ...] = ()
 
     @property
     def is_settled(self) -> bool:

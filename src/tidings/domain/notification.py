@@ -29,7 +29,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     """To whom (a user, or a bare address with its channel), what, and how. When it leaves is its schedule's matter.
 
     `version` is that of its template, pinned; None takes the latest when it is sent. `expires_after_us` counts from
-    its due time.
+    its due time. `content` is a digest of what was asked, so that a repeat is known; `cancelled` is when that was.
     """
 
     id: str
@@ -49,6 +49,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     collapse: str | None = None
     batch: str | None = None
     created: int = 0
+    content: str = ""
+    cancelled: int | None = None
 
 
 class Errand(msgspec.Struct, frozen=True, omit_defaults=True):

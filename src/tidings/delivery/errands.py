@@ -95,8 +95,6 @@ def read_dead(value: bytes) -> Dead:
     return _dead.decode(value)
 
 
-def _add(
-    tenant: str, name: str, where: str, packed: bytes, due: int, priority: Priority = Priority.NORMAL
-) -> Add:
+def _add(tenant: str, name: str, where: str, packed: bytes, due: int, priority: Priority = Priority.NORMAL) -> Add:
     content = blake2b(f"{where} {name}".encode(), digest_size=CONTENT_BYTES).digest()
     return Add(tenant, name, where, Once(due), packed, content, due, priority)

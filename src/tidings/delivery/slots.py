@@ -1,7 +1,7 @@
 """How many messages are on their way through a channel at once, and whose turn it is when one more may go.
 
-Some slots are for high priority alone, so that it never waits behind a bulk. What else waits is served tenant by tenant,
-and no tenant may hold all of them: whose receivers are slow does not stop the others.
+Some slots are for high priority alone, so that it never waits behind a bulk. What else waits is served tenant by
+tenant, and no tenant may hold all of them: whose receivers are slow does not stop the others.
 """
 
 import asyncio

@@ -61,8 +61,8 @@ class Claim(msgspec.Struct, frozen=True):
 class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     """One occurrence, on its way or at its end. Times are moments; `due` is when it should have left.
 
-    `turn` counts how often it was put on the timeline. A turn is put there before it is written here, so that the record
-    of a former turn may be left aside, and that of a later one never is.
+    `turn` counts how often it was put on the timeline. A turn is put there before it is written here, so that the
+    record of a former turn may be left aside, and that of a later one never is.
     """
 
     name: str

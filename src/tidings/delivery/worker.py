@@ -18,7 +18,7 @@ from tidings.delivery.sending import Concurrency, Sending
 from tidings.delivery.settling import Settling, Submit
 from tidings.delivery.throttle import Rates, Throttle
 from tidings.delivery.wording import Link, Templates, Wording, no_link
-from tidings.domain import breaker
+from tidings.domain.breaker import Terms as BreakerTerms
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Fact, Released
 from tidings.domain.rendered import ChannelName
@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True):
     """What a worker can be told."""
 
     terms: Terms = Terms()
-    breaker: breaker.Terms = breaker.Terms()
+    breaker: BreakerTerms = BreakerTerms()
     rates: Rates = Rates()
     windows: Windows = Windows()
     concurrency: dict[ChannelName, Concurrency] = {}

@@ -56,7 +56,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
 class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a record on `notify.<channel>` says: a notification by its id, or all of it; and how far it has come.
 
-    `channel` is an index into its channels; `delivery` is the name of the delivery that is tried again.
+    `channel` is an index into its channels; `delivery` is the name of the delivery that goes on, `attempt` its turn.
     """
 
     notification: str | None = None

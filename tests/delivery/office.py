@@ -39,9 +39,9 @@ ADA = Profile(
 class Office:
     """What an edge has at hand."""
 
-    def __init__(self, store: Store, clock: SimulatedClock) -> None:
+    def __init__(self, store: Store, clock: SimulatedClock, engine: Engine | None = None) -> None:
         self.store, self.clock, self.cabinet = store, clock, store.cabinet
-        self.engine = engine = Engine(store, clock)
+        self.engine = engine = engine or Engine(store, clock)
         cabinet = store.cabinet
         self.users = Users(cabinet, clock)
         self.importing = Importing(cabinet, clock)

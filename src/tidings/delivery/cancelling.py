@@ -47,7 +47,7 @@ class Cancelling:
     ) -> Outcome:
         """What was released but not sent yet is stopped where a worker would claim it."""
         taken_back, sending = outcome.outcome == "cancelled", False
-        last = [] if schedule is None or taken_back else names_of(kept, schedule.occurrence)
+        last = [] if schedule is None or taken_back else names_of(kept, schedule.occurrence, schedule.generation)
         known = await all_deliveries(self._cabinet, tenant, kept.id, self._clock.now())
         for name in dict.fromkeys([*last, *(each.name for each in known)]):
             due = kept.created if schedule is None else schedule.due

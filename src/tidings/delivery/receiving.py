@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -111,7 +112,7 @@ class Receiving:
         [there] = await self._cabinet.get([sent_key(provider, receipt.provider_id)], self._clock.now())
         if there is not None:
             return read(there, Sent)
-        return None if tenant is None or receipt.message is None else Sent(tenant, receipt.message)
+        return None if tenant is None or receipt.message is None else Sent(tenant, unquote(receipt.message))
 
     async def _suppress(self, tenant: str, delivery: Delivery, receipt: DeliveryReceipt) -> bool:
         """An address that bounced, or whose owner complained, gets nothing any more."""

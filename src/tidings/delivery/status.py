@@ -70,17 +70,18 @@ def shown(delivery: Delivery) -> Delivery:
     return msgspec.structs.replace(delivery, claim=None)
 
 
-def names_of(notification: Notification, number: int) -> list[str]:
-    """The deliveries of an occurrence: one, or one for each channel."""
+def names_of(notification: Notification, number: int, generation: int = 1) -> list[str]:
+    """The deliveries of an occurrence: one, or one for each channel. An id used again counts from its generation on."""
+    numbered = f"{number}" if generation == 1 else f"{generation}.{number}"
     if notification.spread == "all":
-        return [delivery_name(notification.id, number, channel) for channel in notification.channels]
-    return [delivery_name(notification.id, number)]
+        return [delivery_name(notification.id, numbered, channel) for channel in notification.channels]
+    return [delivery_name(notification.id, numbered)]
 
 
 def last_names(notification: Notification, schedule: Schedule | None) -> list[str]:
     """The deliveries of the occurrence before the pending one, and of the pending one if it has just left."""
-    number = 1 if schedule is None else schedule.occurrence
-    return [name for n in sorted({max(1, number - 1), number}) for name in names_of(notification, n)]
+    number, generation = (1, 1) if schedule is None else (schedule.occurrence, schedule.generation)
+    return [name for n in sorted({max(1, number - 1), number}) for name in names_of(notification, n, generation)]
 
 
 async def all_deliveries(cabinet: Cabinet, tenant: str, notification_id: str, now: int) -> list[Delivery]:

@@ -1,26 +1,26 @@
-"""The office of the tests, with Ada and a reminder in it."""
+"""The office of the tests, with Ada and a reminder in it, over every store."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 
+from tests.contract.stores import opened, parameters
 from tests.delivery.office import ACME, ADA, Office, reminder
 from tidings.ports import Store
 from tidings.testing import SimulatedClock
-from tidings.timeline.memory import MemoryStore
 
 
-@pytest.fixture
-async def store() -> AsyncIterator[Store]:
-    store = MemoryStore()
-    assert await store.acquire(0, 3_000_000)
-    yield store
-    await store.close()
+@pytest.fixture(params=parameters())
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    async with opened(request.param, tmp_path) as store:
+        yield store
 
 
 @pytest.fixture
 async def office(store: Store) -> Office:
-    office = Office(store, SimulatedClock())
+    office = Office(store, cast(SimulatedClock, store.clock or SimulatedClock()))
     await office.users.put(ACME, "ada", ADA)
     await office.templates.put(ACME, "reminder", reminder())
     return office

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from tests.delivery.office import ACME, HOUR, Office
-from tidings.delivery.filing import encode
+from tidings.delivery.filing import ALL, SHARED, by_user, encode
 from tidings.delivery.profile import Profile
 from tidings.delivery.suppressions import Place
 from tidings.ports import Key, Put, Remove
-from tidings.timeline.memory.cabinet import MemoryCabinet
 
 HERS = (
     b"ada@",
@@ -40,9 +39,11 @@ async def furnish(office: Office) -> None:
 
 async def everything(office: Office) -> bytes:
     """All that is kept, whatever it is."""
-    cabinet = office.cabinet
-    assert isinstance(cabinet, MemoryCabinet)
-    return b"\n".join(encode([document.key, document.tags]) + document.body for document in cabinet._documents.values())
+    found = []
+    for tenant, tag in ((ACME, ALL), (ACME, by_user("ada")), (SHARED, by_user("ada", ACME))):
+        for kind in ("user", "notification", "delivery", "inbox", "dedupe", "sent", "suppressed"):
+            found += await office.cabinet.find(tenant, kind, tag, office.clock.now(), limit=1_000)
+    return b"\n".join(encode([document.key, document.tags]) + document.body for document in found)
 
 
 async def test_erase_removes_everything_and_says_so(office: Office) -> None:

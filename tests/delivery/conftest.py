@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -20,7 +19,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def office(store: Store) -> Office:
-    office = Office(store, cast(SimulatedClock, store.clock or SimulatedClock()))
+    office = Office(store, SimulatedClock())
     await office.users.put(ACME, "ada", ADA)
     await office.templates.put(ACME, "reminder", reminder())
     return office

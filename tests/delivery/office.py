@@ -41,7 +41,7 @@ class Office:
 
     def __init__(self, store: Store, clock: SimulatedClock, engine: Engine | None = None) -> None:
         self.store, self.clock, self.cabinet = store, clock, store.cabinet
-        self.engine = engine = engine or Engine(store, clock)
+        self.engine = engine = engine or _timed(Engine(store, clock), clock)
         cabinet = store.cabinet
         self.users = Users(cabinet, clock)
         self.importing = Importing(cabinet, clock)
@@ -93,6 +93,13 @@ class Office:
             group.append(sent_put(ACME, delivery, "smtp", delivery.provider_id, now))
         assert await self.cabinet.change([group], now) == [True]
         return delivery
+
+
+def _timed(engine: Engine, clock: SimulatedClock) -> Engine:
+    """The time of these tests is theirs, also where a store brings a clock of its own."""
+    engine.clock = clock
+    engine.intake._clock = clock
+    return engine
 
 
 def reminder(subject: str = "Hi {{ name }}", text: str = "It is {{ what }}.", **more: Any) -> TemplateDraft:

@@ -11,7 +11,7 @@ import msgspec
 from tidings.domain.address import Device
 from tidings.domain.delivery import Delivery
 from tidings.domain.notification import Notification
-from tidings.domain.place import digest, place
+from tidings.domain.place import digest
 from tidings.domain.rendered import ChannelName
 from tidings.domain.user import User
 from tidings.ports import Document, Key, Put
@@ -152,8 +152,3 @@ def recipient(notification: Notification) -> str:
 def dedupe_key(tenant: str, key: str, whom: str) -> Key:
     """A caller's key, for one person: the same key for another one is no duplicate."""
     return Key(tenant, "dedupe", blake2b(f"{key}\0{whom}".encode(), digest_size=DIGEST_BYTES).hexdigest())
-
-
-def shown(channel: ChannelName, to: str | Device) -> str:
-    """An address as a delivery keeps it."""
-    return place(channel, to)

@@ -23,6 +23,7 @@ from tidings.delivery.filing import (
     notification_put,
     read,
 )
+from tidings.delivery.gathering import Gathering
 from tidings.delivery.knowing import Knowing
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.users import Users
@@ -38,6 +39,7 @@ TRIES_MAX = 40
 LOOK_AGAIN_S = 0.05
 UNFINISHED_US = 10_000_000  # whoever has not scheduled by then what he wrote down is gone
 
+Groups = Sequence[Sequence[Put | Remove]]
 Word = Literal["scheduled", "unchanged", "skipped", "rejected", "conflict"]
 
 
@@ -93,6 +95,7 @@ class Notifying:
         self._clock = clock
         self._make_id = make_id
         self._knowing = Knowing(cabinet, schedules, clock)
+        self._changes: Gathering[Groups, list[bool]] = Gathering(self._change)
 
     async def accept(self, tenant: str, ask: Notify) -> list[Accepted]:
         """Accept a notification for each person that it is for, in order, each with an answer of its own.
@@ -218,8 +221,13 @@ class Notifying:
         if not cases:
             return
         groups = [self._documents(case, plan) for case in cases]
-        for case, done in zip(cases, await self._cabinet.change(groups, self._clock.now()), strict=True):
+        for case, done in zip(cases, await self._changes.ask(groups), strict=True):
             case.written = done
+
+    async def _change(self, asked: Sequence[Groups]) -> list[list[bool]]:
+        """One transaction for all requests that came together."""
+        done = iter(await self._cabinet.change([group for groups in asked for group in groups], self._clock.now()))
+        return [[next(done) for _ in groups] for groups in asked]
 
     def _documents(self, case: _Case, plan: Plan) -> list[Put | Remove]:
         own = case.draft.notification

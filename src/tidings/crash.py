@@ -36,7 +36,16 @@ KAFKA_POINTS = (
 )
 CARRY_POINTS = ("carry.marked", "carry.written", "carry.committed")
 MIGRATION_POINTS = ("migrate.written", "migrate.committed")
-_ALL = POINTS + KAFKA_POINTS + CARRY_POINTS + MIGRATION_POINTS
+DELIVERY_POINTS = (
+    "deliver.read",
+    "deliver.claiming",
+    "deliver.claimed",
+    "deliver.sent",
+    "deliver.added",
+    "deliver.settled",
+    "deliver.committed",
+)
+_ALL = POINTS + KAFKA_POINTS + CARRY_POINTS + MIGRATION_POINTS + DELIVERY_POINTS
 
 
 class _Trap:

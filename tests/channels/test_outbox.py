@@ -68,5 +68,5 @@ async def test_a_folder_that_cannot_be_written_is_temporary(tmp_path: Path, cloc
 
 
 def test_an_inbox_is_not_its_business(outbox: Outbox) -> None:
-    assert not outbox.takes(InApp("i", "ada", "t", "b"))
+    assert not outbox.takes(InApp("i", "ada", "acme", "t", "b"))
     assert outbox.takes(sms())

@@ -34,7 +34,7 @@ def put(
         case "webhook":
             return Webhook(message_id, to, tenant, content.json)
         case "in_app":
-            return InApp(message_id, to, content.title, content.text)
+            return InApp(message_id, to, tenant, content.title, content.text)
         case "push":
             raise Invalid("to", "is no device: give its platform and its token")
         case _:

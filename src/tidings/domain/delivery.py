@@ -14,7 +14,10 @@ SETTLED: frozenset[State] = FINAL | {"sent"}  # a worker has nothing left to do
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One call of a provider; without `ended` it is under way, or was cut off."""
+    """One call of a provider; without `ended` it is under way, or was cut off.
+
+    `may_have_arrived` says that it failed without our knowing whether the message was taken.
+    """
 
     number: int
     channel: ChannelName
@@ -24,6 +27,28 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: str = ""  # accepted, or the reason of the verdict
     detail: str = ""
     provider_id: str | None = None
+    may_have_arrived: bool = False
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of several devices that a push goes to, known by a digest; its number stays when others go.
+
+    `outcome` is empty while it is still to be tried.
+    """
+
+    number: int
+    digest: str
+    outcome: Literal["", "accepted", "refused"] = ""
+    provider_id: str | None = None
+
+
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a provider told us later; `event` is the same if it tells it again."""
+
+    at: int
+    state: str
+    event: str
+    reason: str = ""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -34,7 +59,11 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One occurrence, on its way or at its end. Times are moments; `due` is when it should have left."""
+    """One occurrence, on its way or at its end. Times are moments; `due` is when it should have left.
+
+    `turn` counts how often it was put on the timeline. A turn is put there before it is written here, so that the
+    record of a former turn may be left aside, and that of a later one never is.
+    """
 
     name: str
     notification: str
@@ -46,11 +75,14 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str | None = None
     attempts: tuple[Attempt, ...] = ()
     claim: Claim | None = None
+    turn: int = 1
+    parts: tuple[Part, ...] = ()
     next_try: int | None = None
     changed: int = 0
     sent: int | None = None
     provider: str | None = None
     provider_id: str | None = None
+    news: tuple[News, ...] = ()
 
     @property
     def is_settled(self) -> bool:

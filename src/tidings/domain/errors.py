@@ -3,6 +3,7 @@
 TidingsError
 |-- Invalid          a request cannot be accepted as it stands; says which field and what to change
 |-- Moved            a source was read from a place that is no longer where intake stands
+|-- Conflict         what was to be changed is not, or is no longer, as the caller saw it
 |-- KeyReused        an idempotency key came again with another request
 |-- NotOwner         this process stands by: another one owns the timeline
 |-- StoreError       the store cannot be used: newer version, damaged, full
@@ -31,6 +32,10 @@ class Invalid(TidingsError):
 
 class Moved(TidingsError):
     """What was read of a source does not follow what was taken of it before: somebody else took it meanwhile."""
+
+
+class Conflict(TidingsError):
+    """What was to be changed is not, or is no longer, as the caller saw it; the text says what to do."""
 
 
 class KeyReused(TidingsError):

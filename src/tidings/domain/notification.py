@@ -29,7 +29,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     """To whom (a user, or a bare address with its channel), what, and how. When it leaves is its schedule's matter.
 
     `version` is that of its template, pinned; None takes the latest when it is sent. `expires_after_us` counts from
-    its due time.
+    its due time. `content` is a digest of what was asked, so that a repeat is known; `cancelled` is when that was.
     """
 
     id: str
@@ -49,12 +49,14 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     collapse: str | None = None
     batch: str | None = None
     created: int = 0
+    content: str = ""
+    cancelled: int | None = None
 
 
 class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a record on `notify.<channel>` says: a notification by its id, or all of it; and how far it has come.
 
-    `channel` is an index into its channels; `delivery` is the name of the delivery that is tried again.
+    `channel` is an index into its channels; `delivery` is the name of the delivery that goes on, `attempt` its turn.
     """
 
     notification: str | None = None

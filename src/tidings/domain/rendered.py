@@ -100,6 +100,7 @@ class InApp(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     to: str
+    tenant: str
     title: str
     body: str
 

@@ -1,6 +1,6 @@
 """A person who can be told something: where, when, in which language, and what she does not want to hear."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -49,3 +49,10 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
             return self.devices
         found = {"email": self.email, "sms": self.phone, "webhook": self.webhook, "in_app": self.id}[channel]
         return () if found is None else (found,)
+
+    def known(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """What a template may use for her: her own variables and her name, unless others are given."""
+        own: dict[str, Any] = dict(self.variables)
+        if self.name is not None:
+            own["name"] = self.name
+        return own | variables

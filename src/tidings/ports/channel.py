@@ -9,13 +9,15 @@ import msgspec
 from tidings.clock import Clock
 from tidings.domain.rendered import Rendered
 from tidings.domain.verdict import Verdict
+from tidings.ports.cabinet import Cabinet
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What a channel may use of the node that opens it: its clock, and the folder beside its database."""
+    """What a channel may use of the node that opens it: its clock, the folder beside its database, and the cabinet."""
 
     clock: Clock
     folder: Path
+    cabinet: Cabinet | None = None
 
 
 class Channel(Protocol):

@@ -7,7 +7,7 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
-from tidings.domain.fleet import Fleet, Predecessor, Report
+from tidings.domain.fleet import Fleet, Predecessor, Report, Role
 from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
 from tidings.ports.cabinet import Cabinet
@@ -222,6 +222,10 @@ class Log(Protocol):
 
     async def topic(self, tenant: str, name: str) -> Topic | None: ...
 
+    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+        """The topics of all tenants whose names begin so and that ever held a record, each with its tenant."""
+        ...
+
     async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
         """Records of one partition from an offset on (or from the first that is still kept)."""
         ...
@@ -239,7 +243,7 @@ class Log(Protocol):
     def unfollow(self, tenant: str, topic: str) -> None: ...
 
     def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
-        """Have this called, as soon as can be, with the topics on which others put something. It is a hint."""
+        """Have this called too, as soon as can be, with the topics on which others put something. It is a hint."""
         ...
 
 
@@ -358,10 +362,11 @@ class Ownership(Protocol):
         """The lanes that this process owns now, as far as it can know by itself."""
         ...
 
-    def reads(self, source: str, partition: int) -> bool:
-        """Whether a partition of a source is for this process to take in now. May be asked on any thread.
+    def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
+        """Whether a partition of a source is for this process to read now, among those of a role. On any thread.
 
-        For a moment two processes may think so of the same one: `Moved` tells the second.
+        For a moment two processes may think so of the same one: of intake `Moved` tells the second, of delivery the
+        claim.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from tidings.domain.fleet import Role
 from tidings.ports import Rosters
 
 
@@ -19,7 +20,7 @@ class Alone:
     def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
         """There is nobody to tell; who stands by looks again from time to time."""
 
-    def reads(self, source: str, partition: int) -> bool:
+    def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
         """Who works reads all of it."""
-        del source, partition
+        del source, partition, role
         return True

@@ -96,6 +96,11 @@ class MemoryLog:
         """Every topic of a tenant, by name."""
         return [_topic(name, parts) for (owner, name), parts in sorted(self._topics.items()) if owner == tenant]
 
+    def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+        """The topics of all tenants whose names begin so."""
+        found = [key for key in self._topics if key[1].startswith(prefix)]
+        return [(tenant, _topic(name, self._topics[tenant, name])) for tenant, name in sorted(found)]
+
     def topic(self, tenant: str, name: str) -> Topic | None:
         """One topic, None if nothing was ever released to it."""
         partitions = self._topics.get((tenant, name))

@@ -224,6 +224,10 @@ class MemoryStore(Alone):
         """One topic, None if nothing was ever released to it."""
         return self._log.topic(tenant, name)
 
+    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+        """The topics of all tenants whose names begin so."""
+        return self._log.prefixed(prefix)
+
     async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
         """Records of one partition from an offset on, or from the first that is still kept."""
         return self._log.read(tenant, topic, partition, offset, limit)

@@ -25,7 +25,7 @@ Key = tuple[str, str]  # tenant and topic
 
 
 class Followed:
-    """What is waited for here. `news` is told the topics on which something was put."""
+    """What is waited for here. `listeners` are told the topics on which something was put."""
 
     def __init__(self, shared: Shared, clock: Clock, node: UUID, hears: Callable[[], bool]) -> None:
         self._shared = shared
@@ -39,7 +39,7 @@ class Followed:
         self._stirred = asyncio.Event()
         self._unsure_until = self._renew_at = 0
         self._ends: dict[int, int] = {}
-        self.news: Callable[[frozenset[Key]], None] = _nobody
+        self.listeners: list[Callable[[frozenset[Key]], None]] = []
 
     async def follow(self, key: Key) -> None:
         """Somebody begins to wait."""
@@ -137,8 +137,6 @@ class Followed:
 
     def _ring(self, numbers: set[int] | frozenset[int]) -> None:
         if numbers:
-            self.news(frozenset(self._shared.names.destination(number) for number in numbers))
-
-
-def _nobody(_: frozenset[Key]) -> None:
-    """Nobody waits."""
+            news = frozenset(self._shared.names.destination(number) for number in numbers)
+            for listener in self.listeners:
+                listener(news)

@@ -131,6 +131,12 @@ class Reading:
         found = await self._read("topics", tenant, name, name)
         return [Topic(each, tuple(first), tuple(following), size) for each, first, following, size in found]
 
+    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+        """The topics of all tenants whose names begin so and that ever held a record."""
+        found = await self._read("prefixed", prefix)
+        topics = [(tenant, Topic(name, tuple(first), tuple(end), size)) for tenant, name, first, end, size in found]
+        return [(tenant, topic) for tenant, topic in topics if any(topic.next)]
+
     async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
         """Records of one partition from an offset on."""
         number = await self._topic(tenant, topic)

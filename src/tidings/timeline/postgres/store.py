@@ -12,7 +12,7 @@ import msgspec
 from tidings.clock import Clock, StoreClock, SystemClock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.fleet import Fleet, LaneState, Node, Predecessor, Report
+from tidings.domain.fleet import ROLES, Fleet, LaneState, Node, Predecessor, Report, Role
 from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import (
     Calendar,
@@ -71,7 +71,7 @@ class PostgresStore:
         self._free: Callable[[], None] = _nobody
         self._watch = Watch(shared, self.clock, self._node, self._lanes_are_free)
         self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
-        self._sharing = Sharing(self._node, self.clock.elapsed)
+        self._sharing = {role: Sharing(self._node, self.clock.elapsed) for role in ROLES}
         self._acquiring = asyncio.Lock()
         self._has_joined = False
         self.partitions = shared.partitions
@@ -212,6 +212,9 @@ class PostgresStore:
         found = await self._reading.topics(tenant, name)
         return found[0] if found else None
 
+    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+        return await self._reading.prefixed(prefix)
+
     async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
         return await self._reading.read(tenant, topic, partition, offset, limit)
 
@@ -228,7 +231,7 @@ class PostgresStore:
         self._watch.followed.unfollow((tenant, topic))
 
     def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
-        self._watch.followed.news = call
+        self._watch.followed.listeners.append(call)
 
     # Keys
 
@@ -255,7 +258,8 @@ class PostgresStore:
             self._has_joined = True  # from now on: it may be done though its answer is lost
             owned = await self._pools.first.call(self._shared.sql["acquire"], values)
             readers = await self._pools.first.read(self._shared.sql["readers"])
-            self._sharing.learn([node for (node,) in readers], elapsed + lease_us)
+            for role, sharing in self._sharing.items():
+                sharing.learn([node for node, roles in readers if role in roles], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
             if new:
                 await self._shared.look([way for number in new for way in (number, ~number)], whole=True)
@@ -306,8 +310,8 @@ class PostgresStore:
         """Those whose lease has not run out by our own clock, counted from before it was asked for."""
         return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
 
-    def reads(self, source: str, partition: int) -> bool:
-        return self._sharing.reads(source, partition)
+    def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
+        return self._sharing[role].reads(source, partition)
 
     def on_free(self, call: Callable[[], None]) -> None:
         """Have this called when another node has handed lanes over."""
@@ -318,7 +322,8 @@ class PostgresStore:
 
     async def resign(self) -> None:
         async with self._acquiring:  # an acquire that is under way would take them again
-            self._sharing.learn((), 0)
+            for sharing in self._sharing.values():
+                sharing.learn((), 0)
             for number in list(self._lanes):
                 self._disown(number)
             await self._pools.first.call(self._shared.sql["resign"], (self._node,))

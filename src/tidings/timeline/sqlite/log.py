@@ -12,7 +12,13 @@ _TOPICS = (
     f" JOIN partition ON partition BETWEEN topic * {PARTITIONS_MAX} AND topic * {PARTITIONS_MAX} + {PARTITIONS_MAX - 1}"
     f" WHERE tenant = ? AND name NOT LIKE '{KAFKA}%' ORDER BY name, partition"
 )
+_PREFIXED = (
+    "SELECT tenant, name, first, next, bytes FROM topic"
+    f" JOIN partition ON partition BETWEEN topic * {PARTITIONS_MAX} AND topic * {PARTITIONS_MAX} + {PARTITIONS_MAX - 1}"
+    " WHERE substr(name, 1, length(?1)) = ?1 ORDER BY tenant, name, partition"
+)
 _PARTITIONS = "SELECT first, next, bytes FROM partition WHERE partition BETWEEN ? AND ? ORDER BY partition"
+MESSAGE = "SELECT message FROM log WHERE position = ?"
 _READ = (
     "SELECT position, id, generation, n, due, released, message, final FROM log"
     " WHERE position >= ? AND position < ? ORDER BY position LIMIT ?"
@@ -25,6 +31,14 @@ def topics(connection: apsw.Connection, tenant: str) -> list[Topic]:
     for name, *ends in connection.execute(_TOPICS, (tenant,)):
         found.setdefault(name, []).append((ends[0], ends[1], ends[2]))
     return [_summed(name, rows) for name, rows in found.items() if any(row[1] for row in rows)]
+
+
+def prefixed(connection: apsw.Connection, prefix: str) -> list[tuple[str, Topic]]:
+    """The topics of all tenants whose names begin so and that ever held a record."""
+    found: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
+    for tenant, name, *ends in connection.execute(_PREFIXED, (prefix,)):
+        found.setdefault((tenant, name), []).append((ends[0], ends[1], ends[2]))
+    return [(tenant, _summed(name, rows)) for (tenant, name), rows in found.items() if any(row[1] for row in rows)]
 
 
 def topic(connection: apsw.Connection, tenant: str, name: str) -> Topic | None:

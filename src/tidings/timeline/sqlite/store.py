@@ -212,8 +212,7 @@ class SqliteStore(Alone):
             version = self._reader.pragma("data_version")
             found = lookup.find(self._reader, self._writer, tenant, schedule_id, now)
             if found is not None and found.message is None and found.position is not None:
-                sql = "SELECT message FROM log WHERE position = ?"
-                found.message = self._reader.execute(sql, (found.position,)).get
+                found.message = self._reader.execute(log.MESSAGE, (found.position,)).get
             if found is not None or version == self._reader.pragma("data_version"):
                 return found
         return None
@@ -226,9 +225,8 @@ class SqliteStore(Alone):
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         for _ in range(LOOKS_MAX):
             await self._refresh()
-            listing = pages.Pages(self._scanner, self._writer, tenant, query, now)
             with contextlib.suppress(KeyError):
-                return await self._scanning.run(listing.page)
+                return await self._scanning.run(pages.Pages(self._scanner, self._writer, tenant, query, now).page)
         raise StoreError("the store changes faster than this stand-by can read it: ask its owner, or try again")
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
@@ -263,6 +261,9 @@ class SqliteStore(Alone):
 
     async def topics(self, tenant: str) -> list[Topic]:
         return await self._scanning.run(log.topics, self._scanner, tenant)
+
+    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+        return await self._scanning.run(log.prefixed, self._scanner, prefix)
 
     @translated
     async def topic(self, tenant: str, name: str) -> Topic | None:

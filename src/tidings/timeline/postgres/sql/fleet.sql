@@ -19,5 +19,5 @@ FROM (
 ) l ORDER BY l.lane;
 
 -- name: readers
--- Who lives and takes in from Kafka.
-SELECT node FROM tidings.node WHERE tidings.runs(until, lease, tidings.now()) AND 'intake' = ANY (roles) ORDER BY node;
+-- Who lives, and in which roles.
+SELECT node, roles FROM tidings.node WHERE tidings.runs(until, lease, tidings.now()) ORDER BY node;

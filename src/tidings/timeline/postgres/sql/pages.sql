@@ -96,6 +96,12 @@ FROM tidings.topic t JOIN tidings.partition p ON p.topic = t.topic
 WHERE t.tenant = (SELECT tenant FROM tidings.tenant WHERE name = %s) AND (%s::text IS NULL OR t.name = %s::text)
 GROUP BY t.topic, t.name ORDER BY t.name;
 
+-- name: prefixed
+-- The topics of all tenants whose names begin so.
+SELECT o.name, t.name, array_agg(p.first ORDER BY p.part), array_agg(p.next ORDER BY p.part), sum(p.bytes)::bigint
+FROM tidings.topic t JOIN tidings.tenant o ON o.tenant = t.tenant JOIN tidings.partition p ON p.topic = t.topic
+WHERE starts_with(t.name, %s) GROUP BY o.name, t.topic, t.name ORDER BY o.name, t.name;
+
 -- name: read
 -- Records of one partition from an offset on.
 SELECT l.part, l."offset", l.id, l.generation, l.n, l.due, l.released, l.message, l.final

@@ -1,0 +1,120 @@
+"""The circuit breakers of all providers, shared by all workers: who opens one opens it for everybody.
+
+A breaker is looked up at most twice a second, so that others learn of it within that time.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from tidings.clock import Clock
+from tidings.delivery.filing import SHARED, encode, read
+from tidings.delivery.gathering import Gathering
+from tidings.domain.breaker import Breaker, Standing, Terms, opened, standing, tried
+from tidings.domain.rendered import Rendered, Webhook
+from tidings.domain.telling import Closed, Listener, Opened
+from tidings.domain.verdict import Broken, Temporary, Verdict
+from tidings.ports import Cabinet, Document, Key, Put, Remove
+
+FRESH_US = 500_000
+KEPT_US = 3_600_000_000  # a breaker that nobody asked for in an hour is forgotten, and closed
+TRIES_MAX = 8
+COUNTED_MAX = 10_000
+
+
+def breaker_key(provider: str, message: Rendered) -> Key:
+    """A provider has one breaker; for webhooks each receiver is a provider, so that one's trouble stops nobody else."""
+    if isinstance(message, Webhook):
+        parts = urlsplit(message.to)
+        return Key(message.tenant, "breaker", f"{provider} {parts.scheme}://{parts.netloc.lower()}")
+    return Key(SHARED, "breaker", provider)
+
+
+class Breakers:
+    """What this worker knows of them, and what it has seen of its own calls."""
+
+    def __init__(self, cabinet: Cabinet, clock: Clock, worker: str, terms: Terms, tell: Listener) -> None:
+        self._cabinet = cabinet
+        self._clock = clock
+        self._worker = worker
+        self._terms = terms
+        self._tell = tell
+        self._failures: Counter[Key] = Counter()
+        self._known: dict[Key, tuple[int, Document | None]] = {}
+        self._looks: Gathering[Key, Document | None] = Gathering(self._look)
+        self.problems: dict[str, str] = {}  # what is wrong with our own settings, by provider
+
+    async def standing(self, key: Key) -> tuple[Standing, int]:
+        """Whether a provider is called now, and from when on to ask again."""
+        looked_at, there = self._known.get(key, (-FRESH_US, None))
+        if self._clock.elapsed() - looked_at >= FRESH_US:
+            there = await self._looks.ask(key, urgent=True)
+        if there is None:
+            self.problems.pop(key.name, None)
+        return standing(None if there is None else read(there, Breaker), self._clock.now())
+
+    async def try_one(self, key: Key) -> bool:
+        """Be the one who tries; False if another was faster."""
+        there = await self._looks.ask(key, urgent=True)
+        now = self._clock.now()
+        if there is None:
+            return True
+        breaker = read(there, Breaker)
+        if standing(breaker, now)[0] != "due":
+            return False
+        trial = tried(breaker, self._terms, self._worker, now)
+        return await self._change(Put(key, encode(trial), there.version, until=trial.trial_until + KEPT_US))
+
+    async def heard(self, key: Key, verdict: Verdict, *, trial: bool) -> None:
+        """What became of a call. Only a trial closes it: other answers may have been under way since before."""
+        if isinstance(verdict, Broken):
+            await self._open(key, verdict.reason, verdict.detail, is_ours=True, trial=trial)
+        elif isinstance(verdict, Temporary) and verdict.reason != "rate_limited":
+            if len(self._failures) >= COUNTED_MAX:
+                self._failures.clear()
+            self._failures[key] += 1
+            if trial or self._failures[key] >= self._terms.failures_max:
+                await self._open(key, verdict.reason, verdict.detail, is_ours=False, trial=trial)
+        else:
+            self._failures.pop(key, None)
+            if trial:
+                await self._close(key)
+
+    async def _open(self, key: Key, reason: str, detail: str, *, is_ours: bool, trial: bool) -> None:
+        if is_ours:
+            self.problems[key.name] = f"{reason}: {detail}" if detail else reason
+        for _ in range(TRIES_MAX):
+            there = await self._looks.ask(key, urgent=True)
+            now = self._clock.now()
+            before = None if there is None else read(there, Breaker)
+            if before is not None and standing(before, now)[0] != "due" and not (trial and now >= before.until):
+                return  # others have opened it
+            after = opened(before, self._terms, reason, now)
+            change = Put(key, encode(after), 0 if there is None else there.version, until=after.until + KEPT_US)
+            if await self._change(change):
+                self._failures.pop(key, None)
+                self._tell(Opened(now, key.name, reason, detail, after.until, is_ours))
+                return
+
+    async def _close(self, key: Key) -> None:
+        self.problems.pop(key.name, None)
+        for _ in range(TRIES_MAX):
+            there = await self._looks.ask(key, urgent=True)
+            if there is None:
+                return  # others have closed it
+            if await self._change(Remove(key, there.version)):
+                self._tell(Closed(self._clock.now(), key.name))
+                return
+
+    async def _change(self, change: Put | Remove) -> bool:
+        [done] = await self._cabinet.change([[change]], self._clock.now())
+        self._known.pop(change.key, None)
+        return done
+
+    async def _look(self, keys: Sequence[Key]) -> list[Document | None]:
+        found = await self._cabinet.get(keys, self._clock.now())
+        elapsed = self._clock.elapsed()
+        if len(self._known) >= COUNTED_MAX:
+            self._known.clear()
+        self._known |= {key: (elapsed, there) for key, there in zip(keys, found, strict=True)}
+        return found

@@ -1,0 +1,205 @@
+"""What follows from the answers of providers: how the delivery stands, and what goes back onto the timeline. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidings.delivery import errands
+from tidings.delivery.deciding import Address, Case, End, Next, Wait, onwards
+from tidings.domain.command import Add
+from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State
+from tidings.domain.place import digest, place
+from tidings.domain.retry import Backoff, next_try
+from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
+
+DETAIL_CHARS_MAX = 300
+AGAIN_US = 200_000  # after a mistake of ours, for another provider if there is one; its breaker is open by then
+
+_GIVEN_UP = frozenset({"failed"})
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a provider said to one message; `number` is that of the device, 0 without several."""
+
+    number: int
+    address: Address
+    provider: str
+    verdict: Verdict
+
+
+class Conclusion(msgspec.Struct, frozen=True):
+    """How a delivery stands from now on, the schedules that must be there before that is written, what receipts will
+    speak of (provider, its id), and the addresses that are dead, with the reason."""
+
+    delivery: Delivery
+    adds: tuple[Add, ...] = ()
+    sent: tuple[tuple[str, str], ...] = ()
+    dead: tuple[tuple[Address, str], ...] = ()
+    until: int | None = None  # where it goes back onto the timeline: for when
+
+
+def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: Claim, now: int) -> Delivery:
+    """A delivery whose attempt begins."""
+    before = case.delivery
+    number = before.attempts[-1].number + 1 if before.attempts else 1
+    attempt = Attempt(number, case.channel, "+".join(dict.fromkeys(providers)), now)
+    parts = before.parts
+    if case.channel == "push" and not parts:
+        parts = tuple(Part(k, digest(case.channel, address)) for k, address in enumerate(to, start=1))
+    return msgspec.structs.replace(
+        before,
+        state="processing",
+        reason="",
+        channel=case.channel,
+        address=place(case.channel, to[0]) if len(to) == 1 else None,
+        attempts=(*before.attempts, attempt),
+        claim=claim,
+        turn=case.errand.attempt,
+        parts=parts,
+        next_try=None,
+        changed=now,
+    )
+
+
+def without_attempt(case: Case, decision: Wait | Next | End, now: int) -> Conclusion:
+    """What follows from a decision that nothing is sent now."""
+    match decision:
+        case Wait():
+            return _again(case, case.delivery, case.errand.channel, decision.until, decision.reason, now)
+        case Next():
+            return _again(case, case.delivery, decision.channel, now, decision.reason, now)
+        case End():
+            return _end(case, case.delivery, decision.state, decision.reason, now)
+
+
+def conclude(
+    case: Case,
+    delivery: Delivery,
+    answers: Sequence[Answer],
+    later: Wait | None,
+    backoff: Backoff,
+    share: float,
+    now: int,
+) -> Conclusion:
+    """What follows from the answers to one attempt. `later` says that some devices could not be tried at all."""
+    verdicts = [answer.verdict for answer in answers]
+    ended = _ended(delivery, answers, now)
+    sent = tuple((each.provider, each.verdict.id) for each in answers if isinstance(each.verdict, Accepted))
+    dead = tuple(
+        (each.address, each.verdict.reason)
+        for each in answers
+        if isinstance(each.verdict, Permanent) and each.verdict.address_is_dead
+    )
+    return msgspec.structs.replace(_follow(case, ended, verdicts, later, backoff, share, now), sent=sent, dead=dead)
+
+
+def _follow(
+    case: Case,
+    delivery: Delivery,
+    verdicts: Sequence[Verdict],
+    later: Wait | None,
+    backoff: Backoff,
+    share: float,
+    now: int,
+) -> Conclusion:
+    channel = case.errand.channel
+    waiting = [verdict for verdict in verdicts if isinstance(verdict, Temporary)]
+    broken = [verdict for verdict in verdicts if isinstance(verdict, Broken)]
+    if waiting:
+        asked = max((each.retry_after_us for each in waiting if each.retry_after_us is not None), default=None)
+        tried = sum(attempt.channel == case.channel for attempt in delivery.attempts)
+        moment = next_try(backoff, tried, delivery.due, now, share, asked)
+        if moment is not None:
+            return _again(case, delivery, channel, moment, waiting[0].reason, now)
+        return _given_up(case, delivery, waiting[0].reason, now)
+    if broken:
+        return _again(case, delivery, channel, now + AGAIN_US, broken[0].reason, now)
+    if later is not None:
+        return _again(case, delivery, channel, later.until, later.reason, now)
+    refused = [verdict for verdict in verdicts if isinstance(verdict, Permanent)]
+    if len(refused) < len(verdicts) or _has_arrived(delivery):
+        return _end(case, delivery, "sent", "", now)
+    return _given_up(case, delivery, refused[0].reason, now)
+
+
+def _given_up(case: Case, delivery: Delivery, reason: str, now: int) -> Conclusion:
+    """By the next channel, if some device has not got it already; else for good."""
+    if _has_arrived(delivery):
+        return _end(case, delivery, "sent", reason, now)
+    match onwards(case, "failed", reason):
+        case Next(channel=channel):
+            return _again(case, delivery, channel, now, reason, now)
+        case End(state=state):
+            return _end(case, delivery, state, reason, now)
+
+
+def _has_arrived(delivery: Delivery) -> bool:
+    return any(part.outcome == "accepted" for part in delivery.parts)
+
+
+def _again(case: Case, delivery: Delivery, channel: int, moment: int, reason: str, now: int) -> Conclusion:
+    """Back onto the timeline, as its next turn."""
+    turn = max(delivery.turn, case.errand.attempt) + 1
+    errand = msgspec.structs.replace(case.errand, delivery=delivery.name, channel=channel, attempt=turn)
+    is_other = channel != case.errand.channel
+    after = msgspec.structs.replace(
+        delivery,
+        state="pending",
+        reason=reason,
+        channel=case.notification.channels[channel],
+        parts=() if is_other else delivery.parts,
+        claim=None,
+        turn=turn,
+        next_try=moment,
+        changed=now,
+    )
+    return Conclusion(after, (errands.turn(case.tenant, case.notification, errand, moment),), until=moment)
+
+
+def _end(case: Case, delivery: Delivery, state: State, reason: str, now: int) -> Conclusion:
+    last = delivery.attempts[-1] if delivery.attempts else None
+    is_sent = state == "sent" and last is not None
+    after = msgspec.structs.replace(
+        delivery,
+        state=state,
+        reason=reason,
+        claim=None,
+        next_try=None,
+        turn=max(delivery.turn, case.errand.attempt),
+        changed=now,
+        sent=now if is_sent else delivery.sent,
+        provider=last.provider if is_sent and last is not None else delivery.provider,
+        provider_id=last.provider_id if is_sent and last is not None else delivery.provider_id,
+    )
+    letters = (errands.dead_letter(case.tenant, case.errand, after, now),) if state in _GIVEN_UP else ()
+    return Conclusion(after, letters)
+
+
+def _ended(delivery: Delivery, answers: Sequence[Answer], now: int) -> Delivery:
+    """The delivery with what was said to its attempt, which does not count if all of it was our own mistake."""
+    verdicts = [answer.verdict for answer in answers]
+    if all(isinstance(verdict, Broken) for verdict in verdicts):
+        return msgspec.structs.replace(delivery, attempts=delivery.attempts[:-1])
+    taken = next((verdict.id for verdict in verdicts if isinstance(verdict, Accepted)), None)
+    telling = next((verdict for verdict in verdicts if not isinstance(verdict, Accepted)), None)
+    attempt = msgspec.structs.replace(
+        delivery.attempts[-1],
+        ended=now,
+        outcome="accepted" if telling is None else telling.reason,
+        detail="" if telling is None else telling.detail[:DETAIL_CHARS_MAX],
+        provider_id=taken,
+        may_have_arrived=any(isinstance(verdict, Temporary) and verdict.may_have_arrived for verdict in verdicts),
+    )
+    by_number = {answer.number: answer.verdict for answer in answers}
+    parts = tuple(_part(part, by_number.get(part.number)) for part in delivery.parts)
+    return msgspec.structs.replace(delivery, attempts=(*delivery.attempts[:-1], attempt), parts=parts)
+
+
+def _part(part: Part, verdict: Verdict | None) -> Part:
+    match verdict:
+        case Accepted(id=provider_id):
+            return msgspec.structs.replace(part, outcome="accepted", provider_id=provider_id)
+        case Permanent():
+            return msgspec.structs.replace(part, outcome="refused")
+        case _:
+            return part

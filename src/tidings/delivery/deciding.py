@@ -1,0 +1,132 @@
+"""What becomes of a delivery at the moment when it would leave. Pure: everything that was looked up is given."""
+
+import msgspec
+
+from tidings.domain.address import Device
+from tidings.domain.delivery import Delivery, State
+from tidings.domain.notification import Errand, Notification
+from tidings.domain.preferences import may_tell
+from tidings.domain.quiet import quiet_until
+from tidings.domain.rendered import ChannelName
+from tidings.domain.user import User
+
+Address = str | Device
+
+
+class Pass(msgspec.Struct, frozen=True, gc=False):
+    """Nothing is left to do: it is settled, or a later turn of it is on the timeline."""
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """Somebody is at it: look again when his claim ends."""
+
+    until: int
+
+
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """Back onto the timeline, without an attempt."""
+
+    until: int
+    reason: str
+
+
+class Next(msgspec.Struct, frozen=True, gc=False):
+    """On to the channel of this number, at once."""
+
+    channel: int
+    reason: str
+
+
+class End(msgspec.Struct, frozen=True, gc=False):
+    """Over, without an attempt."""
+
+    state: State
+    reason: str
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Go, to these."""
+
+    channel: ChannelName
+    addresses: tuple[Address, ...]
+
+
+Decision = Pass | Hold | Wait | Next | End | Send
+
+
+class Case(msgspec.Struct, frozen=True):
+    """All that is known. `delivery` is as it is kept, or new; `version` 0 says that it is not kept yet.
+
+    `user` None where it has a bare address, or there is no such user any more.
+    """
+
+    tenant: str
+    errand: Errand
+    notification: Notification
+    delivery: Delivery
+    version: int
+    user: User | None = None
+    suppressed: frozenset[Address] = frozenset()
+
+    @property
+    def channel(self) -> ChannelName:
+        return self.notification.channels[self.errand.channel]
+
+
+def addresses(notification: Notification, user: User | None, channel: ChannelName) -> tuple[Address, ...]:
+    """Where it would go by a channel."""
+    if notification.to is not None:
+        return (notification.to,)
+    return user.addresses(channel) if user is not None else ()
+
+
+def is_over(delivery: Delivery, errand: Errand) -> bool:
+    """Whether the record of this turn has nothing left to do."""
+    return delivery.is_settled or delivery.turn > errand.attempt
+
+
+def decide(case: Case, age_us_max: int, now: int) -> Decision:
+    """Whether it goes now, later, by another way, or not at all."""
+    delivery, notification = case.delivery, case.notification
+    if is_over(delivery, case.errand):
+        return Pass()
+    if delivery.claim is not None and now < delivery.claim.until:
+        return Hold(delivery.claim.until)
+    if notification.cancelled is not None:
+        return End("cancelled", "cancelled")
+    if notification.expires_after_us is not None and now > delivery.due + notification.expires_after_us:
+        return End("expired", "expired")
+    if now > delivery.due + age_us_max:
+        return End("failed", "too_old")
+    if notification.user is not None and case.user is None:
+        return End("failed", "unknown_user")
+    if delivery.next_try is not None and now < delivery.next_try:
+        return Wait(delivery.next_try, delivery.reason or "early")
+    return _by_wish(case, now)
+
+
+def _by_wish(case: Case, now: int) -> Decision:
+    """What the person wants, and where she can be reached."""
+    notification, user, channel = case.notification, case.user, case.channel
+    found = addresses(notification, user, channel)
+    open_to = tuple(address for address in found if address not in case.suppressed)
+    if not open_to:
+        return onwards(case, "skipped", "suppressed" if found else "no_address")
+    if user is None:
+        return Send(channel, open_to)
+    if not may_tell(user, notification.category, channel):
+        return onwards(case, "skipped", "opted_out")
+    quiet = user.quiet
+    if quiet is not None and not (quiet.spares_high and notification.priority == "high"):
+        until = quiet_until(quiet, user.zone, now)
+        if until > now:
+            return End("skipped", "quiet_hours") if quiet.then == "drop" else Wait(until, "quiet_hours")
+    return Send(channel, open_to)
+
+
+def onwards(case: Case, state: State, reason: str) -> Next | End:
+    """The next channel where the first that works is enough and there is one more; else its end."""
+    following = case.errand.channel + 1
+    if case.notification.spread == "first" and following < len(case.notification.channels):
+        return Next(following, reason)
+    return End(state, reason)

@@ -1,0 +1,277 @@
+"""One record of a notification, from its look-up to its end or its next turn."""
+
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Protocol, assert_never
+from urllib.parse import quote
+
+import msgspec
+
+from tidings import crash
+from tidings.clock import Clock
+from tidings.delivery import errands
+from tidings.delivery.burying import Burying
+from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, without_attempt
+from tidings.delivery.deciding import Case, Decision, End, Hold, Next, Pass, Send, Wait, decide, onwards
+from tidings.delivery.looking import Looking
+from tidings.delivery.reader import Read
+from tidings.delivery.sending import Ready, Sending, Target
+from tidings.delivery.settling import Settling
+from tidings.delivery.wording import Wording
+from tidings.domain.delivery import Claim, Delivery
+from tidings.domain.errors import Invalid, NotOwner, StoreError
+from tidings.domain.place import digest
+from tidings.domain.rendered import ID_BYTES_MAX
+from tidings.domain.retry import Backoff
+from tidings.domain.telling import Deferred, Ended, Listener, Poisoned
+
+STALE_US = 1_000_000  # what was looked up is looked up again if its turn came later than that
+LOOK_AGAIN_S = 0.25
+HOLD_S = 1.0
+DEVICE_CHARS = 6  # of a message id: a slash and the number of a device
+
+_PLAIN = re.compile(r"[!-~]+")
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """How failures are tried again, and how long a claim lasts: longer than any call may take."""
+
+    backoff: Backoff = Backoff()
+    claim_us: int = 45_000_000
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """What an errand is run with."""
+
+    looking: Looking
+    settling: Settling
+    sending: Sending
+    wording: Wording
+    burying: Burying
+
+
+class Holding(Protocol):
+    """Who must know that a record waits for somebody else, and no longer does."""
+
+    def hold(self, read: Read) -> None: ...
+
+    def resume(self, read: Read) -> None: ...
+
+
+class Handling:
+    """Runs errands. What it cannot write down it tries again until it is written, or this process ends."""
+
+    def __init__(self, worker: str, clock: Clock, tools: Tools, holding: Holding, terms: Terms, tell: Listener) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._tools = tools
+        self._holding = holding
+        self._terms = terms
+        self._tell = tell
+        self._random = random.Random()
+        self.claiming: set[asyncio.Task[None] | None] = set()  # those who are not to be disturbed: they hold a claim
+
+    async def run(self, read: Read) -> None:
+        """Do all that a record asks for. While the store is away it waits."""
+        crash.point("deliver.read")
+        while True:
+            try:
+                if await self._try(read):
+                    return
+            except (StoreError, NotOwner):
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def give_up(self, read: Read, reason: str) -> None:
+        """A record that this worker cannot run for a mistake of its own: its delivery fails, and can be sent again."""
+        errand = errands.read(read.record, read.tenant)
+        case = await self._tools.looking.look(read.tenant, read.record, errand)
+        if case is not None and not isinstance(self._decide(case), Pass):
+            end = without_attempt(case, End("failed", reason), self._clock.now())
+            await self._settle(case, end, case.version)
+
+    async def _try(self, read: Read) -> bool:
+        """One look and what follows from it; False if it has to be looked at again."""
+        try:
+            errand = errands.read(read.record, read.tenant)
+            case = await self._tools.looking.look(read.tenant, read.record, errand)
+        except Invalid as invalid:
+            await self._poison(read, str(invalid))
+            return True
+        if case is None:
+            return True
+        await self._spread(case)
+        looked_at = self._clock.elapsed()
+        decision = self._decide(case)
+        if not isinstance(decision, Send):
+            return await self._without(read, case, decision)
+        async with self._tools.sending.slot(case):
+            if self._clock.elapsed() - looked_at > STALE_US:
+                fresh = await self._tools.looking.look(read.tenant, read.record, errand)
+                if fresh is None:
+                    return True
+                case, decision = fresh, self._decide(fresh)
+            concluded = await self._send(read, case, decision) if isinstance(decision, Send) else decision
+        if isinstance(concluded, bool):
+            return concluded
+        return await self._without(read, case, concluded)
+
+    def _decide(self, case: Case) -> Decision:
+        return decide(case, self._terms.backoff.age_us_max, self._clock.now())
+
+    async def _poison(self, read: Read, reason: str) -> None:
+        """Out of the way, with all that it said, and told once."""
+        now, record = self._clock.now(), read.record
+        await self._tools.settling.add([errands.poison_letter(read.tenant, record, reason, now)])
+        self._tell(Poisoned(now, read.tenant, record.topic, record.partition, record.offset, reason))
+
+    async def _spread(self, case: Case) -> None:
+        """For each of the other channels an errand of its own, if it goes to all of them."""
+        notification, errand = case.notification, case.errand
+        if notification.spread != "all" or errand.delivery is not None or errand.channel or case.version:
+            return
+        name = case.delivery.name.removesuffix(notification.channels[0])
+        others = [
+            msgspec.structs.replace(errand, delivery=f"{name}{channel}", channel=number)
+            for number, channel in enumerate(notification.channels)
+            if number
+        ]
+        due = case.delivery.due
+        await self._tools.settling.add([errands.turn(case.tenant, notification, each, due) for each in others])
+
+    async def _without(self, read: Read, case: Case, decision: Decision) -> bool:
+        """What is to be done without a call; False to look again."""
+        match decision:
+            case Pass():
+                return True
+            case Hold():
+                await self._hold(read, decision.until)
+                return False
+            case Wait() | Next() | End():
+                conclusion = without_attempt(case, decision, self._clock.now())
+                return await self._settle(case, conclusion, case.version)
+            case Send():
+                return False
+            case _:
+                assert_never(decision)
+
+    async def _hold(self, read: Read, until: int) -> None:
+        """Wait for the end of somebody's claim; from time to time one looks whether he has settled it."""
+        self._holding.hold(read)
+        try:
+            await asyncio.sleep(min((until - self._clock.now()) / 1_000_000, HOLD_S))
+        finally:
+            self._holding.resume(read)
+
+    async def _send(self, read: Read, case: Case, send: Send) -> bool | Decision:
+        """Claim, call, and write down what came of it; a decision if nothing can be called now."""
+        try:
+            targets = await self._targets(case, send)
+        except Invalid as invalid:
+            return onwards(case, "failed", f"content_refused: {invalid}"[:200])
+        if not targets:
+            return onwards(case, "failed", "no_address")
+        if not all(self._tools.sending.takes(target.message) for target in targets):
+            return onwards(case, "failed", "no_provider")
+        ready, later = await self._tools.sending.prepare(case, targets)
+        if not ready:
+            assert later is not None, "who may not go has to wait"
+            return later
+        now = self._clock.now()
+        claim = Claim(self._worker, now + self._terms.claim_us)
+        delivery = claimed(case, [each.provider for each in ready], send.addresses, claim, now)
+        crash.point("deliver.claiming")
+        task = asyncio.current_task()
+        self.claiming.add(task)
+        try:
+            urgent = read.urgency == "high"
+            if not await self._tools.settling.claim(case.tenant, delivery, case.version, urgent=urgent):
+                return False
+            crash.point("deliver.claimed")
+            return await self._call(read, case, delivery, ready, later)
+        finally:
+            self.claiming.discard(task)
+
+    async def _call(
+        self, read: Read, case: Case, delivery: Delivery, ready: Sequence[Ready], later: Wait | None
+    ) -> bool:
+        """Call the providers under our claim; while they work, see under which version it was written."""
+        claim = delivery.claim
+        assert claim is not None, "it was claimed"
+        if self._clock.now() >= claim.until:
+            return False  # this process stood still: another one may be at it
+        calls = [self._tools.sending.call(each, case.channel, read.record.due) for each in ready]
+        kept, verdicts = await asyncio.gather(self._version(case, delivery), asyncio.gather(*calls))
+        crash.point("deliver.sent")
+        answers = [
+            Answer(each.target.number, each.target.address, each.provider, verdict)
+            for each, verdict in zip(ready, verdicts, strict=True)
+        ]
+        while True:
+            try:
+                return await self._conclude(case, delivery, answers, later, kept)
+            except (StoreError, NotOwner):
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _version(self, case: Case, delivery: Delivery) -> int | None:
+        """The version of a delivery that is ours; None if it is another's by now, or cannot be read."""
+        try:
+            found = await self._tools.looking.again(case.tenant, delivery.name)
+        except (StoreError, NotOwner):
+            return None
+        return found[1] if found is not None and found[0].claim == delivery.claim else None
+
+    async def _conclude(
+        self, case: Case, delivery: Delivery, answers: Sequence[Answer], later: Wait | None, version: int | None
+    ) -> bool:
+        """Write it down as long as it is ours. If it is not, whoever took it over writes down what came of that."""
+        share, now = self._random.random(), self._clock.now()
+        conclusion = conclude(case, delivery, answers, later, self._terms.backoff, share, now)
+        for address, reason in conclusion.dead:
+            await self._tools.burying.bury(case, address, reason)
+        if version is not None and await self._settle(case, conclusion, version):
+            return True
+        found = await self._tools.looking.again(case.tenant, delivery.name)
+        if found is None or found[0].claim != delivery.claim:
+            return False
+        return await self._settle(case, conclusion, found[1])
+
+    async def _settle(self, case: Case, conclusion: Conclusion, version: int) -> bool:
+        urgent = case.notification.priority == "high"
+        if not await self._tools.settling.settle(case.tenant, conclusion, version, urgent=urgent):
+            return False
+        delivery, now = conclusion.delivery, self._clock.now()
+        if conclusion.until is not None:
+            self._tell(Deferred(now, case.channel, delivery.reason, conclusion.until))
+        else:
+            self._tell(Ended(now, case.channel, delivery.state, delivery.reason))
+        return True
+
+    async def _targets(self, case: Case, send: Send) -> list[Target]:
+        """The messages: for a push one for each device that has not got it, under a number that stays its own."""
+        content = await self._tools.wording.content(case)
+        base = message_id(case.delivery.name)
+        if case.channel != "push":
+            [address] = send.addresses
+            return [Target(0, address, self._tools.wording.message(case, content, address, base))]
+        numbers = {part.digest: part.number for part in case.delivery.parts if not part.outcome}
+        if not case.delivery.parts:
+            numbers = {digest("push", address): number for number, address in enumerate(send.addresses, start=1)}
+        targets = []
+        for address in send.addresses:
+            number = numbers.get(digest("push", address))
+            if number is not None:
+                message = self._tools.wording.message(case, content, address, f"{base}/{number}")
+                targets.append(Target(number, address, message))
+        return targets
+
+
+def message_id(name: str) -> str:
+    """The id under which a delivery is sent: its name, or where a provider could not take that, what stands for it."""
+    if not _PLAIN.fullmatch(name):
+        name = quote(name)
+    if len(name) > ID_BYTES_MAX - DEVICE_CHARS:
+        name = blake2b(name.encode(), digest_size=32).hexdigest()
+    return name

@@ -1,0 +1,196 @@
+"""Users from a file: CSV with a header line, or a JSON object a line. A bad line is reported, the rest go on."""
+
+import csv
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery.filing import user_key, user_put
+from tidings.delivery.profile import Profile, user_of
+from tidings.delivery.reading import convert, decode
+from tidings.domain.errors import Invalid
+from tidings.domain.user import User
+from tidings.ports import ANY, Cabinet
+
+BATCH_LINES = 500
+LINE_CHARS_MAX = 256 * 1024
+BAD_LINES_MAX = 1_000  # so many are told in full; all are counted
+
+Form = Literal["csv", "ndjson"]
+_TEXTS = ("name", "email", "phone", "webhook", "zone", "locale", "quiet")
+_PREFIXES = ("preferences", "variables")
+_COLUMNS = "id, name, email, phone, webhook, zone, locale, quiet, devices, preferences.<name> or variables.<name>"
+_YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class BadLine(msgspec.Struct, frozen=True):
+    """A line that was left out; `line` counts from 1."""
+
+    line: int
+    field: str
+    reason: str
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """How far an import has come: lines read, users made and replaced, and the bad lines since the last report."""
+
+    lines: int
+    created: int
+    replaced: int
+    bad: int
+    bad_lines: tuple[BadLine, ...] = ()
+
+
+class _Line(msgspec.Struct, frozen=True):
+    number: int
+    user: User | None
+    fault: Invalid | None = None
+
+
+class Importing:
+    """Takes users in batches, each one transaction."""
+
+    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+        self._cabinet = cabinet
+        self._clock = clock
+
+    async def run(self, tenant: str, form: Form, lines: AsyncIterator[str]) -> AsyncIterator[Imported]:
+        """Report after each batch; the last report holds the final counts. Who is there already is replaced."""
+        read = _Csv() if form == "csv" else _Ndjson()
+        done, number = Imported(0, 0, 0, 0), 0
+        batch: list[_Line] = []
+        async for line in lines:
+            number += 1
+            batch += read.take(number, line)
+            if len(batch) >= BATCH_LINES:
+                done = await self._store(tenant, batch, number, done)
+                yield done
+                batch = []
+        batch += read.end()
+        yield await self._store(tenant, batch, number, done)
+
+    async def _store(self, tenant: str, batch: list[_Line], lines: int, before: Imported) -> Imported:
+        users = {line.user.id: line.user for line in batch if line.user is not None}  # of two lines the later one
+        now = self._clock.now()
+        there = await self._cabinet.get([user_key(tenant, user_id) for user_id in users], now)
+        if users:
+            await self._cabinet.change([[user_put(tenant, user, ANY)] for user in users.values()], now)
+        created = sum(1 for document in there if document is None)
+        bad = [BadLine(line.number, line.fault.field, line.fault.detail) for line in batch if line.fault is not None]
+        room = max(0, BAD_LINES_MAX - before.bad)
+        return Imported(
+            lines,
+            before.created + created,
+            before.replaced + sum(1 for line in batch if line.user is not None) - created,
+            before.bad + len(bad),
+            tuple(bad[:room]),
+        )
+
+
+class _Ndjson:
+    """One object a line; empty lines are passed over."""
+
+    def take(self, number: int, line: str) -> Iterable[_Line]:
+        if line.strip():
+            yield _read(number, lambda: _from_object(decode(_bounded(line), dict[str, Any])))
+
+    def end(self) -> Iterable[_Line]:
+        return ()
+
+
+class _Csv:
+    """RFC 4180: a field in quotes may go over several lines; the line that is told is the one it begins on."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] | None = None
+        self._begun: list[str] = []
+        self._begun_at = 0
+
+    def take(self, number: int, line: str) -> Iterable[_Line]:
+        self._begun_at = self._begun_at or number
+        self._begun.append(line.rstrip("\r\n"))
+        text = "\n".join(self._begun)
+        if text.count('"') % 2 and len(text) <= LINE_CHARS_MAX:
+            return
+        begun_at = self._begun_at
+        self._begun, self._begun_at = [], 0
+        yield from self._row(begun_at, text)
+
+    def end(self) -> Iterable[_Line]:
+        if self._begun:
+            yield _Line(self._begun_at, None, Invalid("line", "opens a quote that is never closed: close it"))
+
+    def _row(self, number: int, text: str) -> Iterator[_Line]:
+        if not text.strip():
+            return
+        if self._columns is None:
+            self._columns = _header(_cells(text.removeprefix("\ufeff")))
+            return
+        columns = self._columns
+        yield _read(number, lambda: _from_cells(columns, _cells(text)))
+
+
+def _read(number: int, read: Any) -> _Line:
+    try:
+        return _Line(number, read())
+    except Invalid as fault:
+        return _Line(number, None, fault)
+
+
+def _bounded(text: str) -> str:
+    if len(text) > LINE_CHARS_MAX:
+        raise Invalid("line", f"has {len(text)} characters, more than {LINE_CHARS_MAX}")
+    return text
+
+
+def _cells(text: str) -> list[str]:
+    try:
+        return next(csv.reader([*_bounded(text).splitlines(keepends=True)], strict=True))
+    except (csv.Error, StopIteration) as error:
+        raise Invalid("line", f"is no CSV: {error}") from None
+
+
+def _header(columns: list[str]) -> list[str]:
+    """The names of the columns; an import with a wrong header is refused as a whole."""
+    names = [name.strip() for name in columns]
+    for name in names:
+        known = name in {"id", "devices", *_TEXTS} or (name.partition(".")[0] in _PREFIXES and "." in name)
+        if not known:
+            raise Invalid(name[:60] or "header", f"is no column: the first line names the columns, of {_COLUMNS}")
+    if "id" not in names or len(set(names)) < len(names):
+        raise Invalid("header", "needs the column id, and no column twice")
+    return names
+
+
+def _from_cells(columns: list[str], cells: list[str]) -> User:
+    if len(cells) != len(columns):
+        raise Invalid("line", f"has {len(cells)} fields, the header has {len(columns)}")
+    document: dict[str, Any] = {}
+    for column, cell in zip(columns, (cell.strip() for cell in cells), strict=True):
+        if not cell:
+            continue
+        prefix, _, name = column.partition(".")
+        if prefix == "preferences":
+            if cell.lower() not in _YES_OR_NO:
+                raise Invalid(column, f"{cell[:40]!r} is neither true nor false")
+            document.setdefault(prefix, {})[name] = _YES_OR_NO[cell.lower()]
+        elif prefix == "variables":
+            document.setdefault(prefix, {})[name] = cell
+        else:
+            document[column] = cell if column != "devices" else _devices(cell)
+    return _from_object(document)
+
+
+def _devices(cell: str) -> list[dict[str, str]]:
+    """`apns:<token> fcm:<token>`, parted by spaces."""
+    pairs = [text.partition(":") for text in cell.split()]
+    return [{"platform": platform, "token": token} for platform, _, token in pairs]
+
+
+def _from_object(document: dict[str, Any]) -> User:
+    user_id = document.pop("id", None)
+    if not isinstance(user_id, str):
+        raise Invalid("id", "is missing, or no text: give the user's id")
+    return user_of(user_id, convert(document, Profile))

@@ -1,0 +1,102 @@
+"""Everything that a decision needs, looked up for many at once, and at the moment when it would leave."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery import errands
+from tidings.delivery.deciding import Address, Case, addresses, is_over
+from tidings.delivery.filing import delivery_key, notification_key, read, suppressed_key, user_key
+from tidings.delivery.gathering import Gathering
+from tidings.domain.delivery import Delivery
+from tidings.domain.errors import Invalid
+from tidings.domain.notification import Errand, Notification
+from tidings.domain.schedule import Record
+from tidings.domain.user import TRANSACTIONAL, User
+from tidings.ports import Cabinet, Document, Key
+
+Found = Sequence[Document | None]
+
+
+class Looking:
+    """Three looks for each: at the notification and its delivery, at the person, at her addresses."""
+
+    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+        self._cabinet = cabinet
+        self._clock = clock
+        self._gathering: Gathering[Sequence[Key], Found] = Gathering(self._get)
+
+    async def look(self, tenant: str, record: Record, errand: Errand) -> Case | None:
+        """All about a record; None if its notification was erased. `Invalid` if it makes no sense."""
+        urgent = record.topic.endswith(".high")
+        notification = errand.inline
+        found: Document | None = None
+        if notification is None:
+            assert errand.notification is not None, "errands that were read name one or carry one"
+            keys = [notification_key(tenant, errand.notification)]
+            if errand.delivery is not None:
+                keys.append(delivery_key(tenant, errand.delivery))
+            kept, *more = await self._ask(keys, urgent=urgent)
+            if kept is None:
+                return None
+            notification = read(kept, Notification)
+            found = more[0] if more else None
+        if not 0 <= errand.channel < len(notification.channels):
+            raise Invalid("channel", f"{errand.channel} is none of the {len(notification.channels)} channels")
+        name = errands.delivery_name(errand, record, notification)
+        if found is None:
+            [found] = await self._ask([delivery_key(tenant, name)], urgent=urgent)
+        return await self._case(tenant, record, errand, notification, name, found)
+
+    async def _case(
+        self,
+        tenant: str,
+        record: Record,
+        errand: Errand,
+        notification: Notification,
+        name: str,
+        found: Document | None,
+    ) -> Case:
+        """The case with the person, unless there is nothing left to decide."""
+        channel = notification.channels[errand.channel]
+        if found is None:
+            delivery = Delivery(name, notification.id, record.due, channel=channel, user=notification.user)
+        else:
+            delivery = read(found, Delivery)
+        case = Case(tenant, errand, notification, delivery, 0 if found is None else found.version)
+        if is_over(delivery, errand):
+            return case
+        urgent = notification.priority == "high"
+        user = None
+        if notification.user is not None:
+            [person] = await self._ask([user_key(tenant, notification.user)], urgent=urgent)
+            user = None if person is None else read(person, User)
+        places = addresses(notification, user, channel)
+        suppressed = await self._suppressed(case, places, urgent=urgent)
+        return msgspec.structs.replace(case, user=user, suppressed=suppressed)
+
+    async def _suppressed(self, case: Case, places: Sequence[Address], *, urgent: bool) -> frozenset[Address]:
+        """Those of the addresses that nothing, or nothing of this category, may go to."""
+        if not places:
+            return frozenset()
+        category = case.notification.category
+        keys = [suppressed_key(case.tenant, case.channel, place) for place in places]
+        if category != TRANSACTIONAL:
+            keys += [suppressed_key(case.tenant, case.channel, place, category) for place in places]
+        found = await self._ask(keys, urgent=urgent)
+        return frozenset(places[number % len(places)] for number, there in enumerate(found) if there is not None)
+
+    async def again(self, tenant: str, name: str) -> tuple[Delivery, int] | None:
+        """A delivery as it stands, and its version."""
+        [found] = await self._ask([delivery_key(tenant, name)], urgent=True)
+        return None if found is None else (read(found, Delivery), found.version)
+
+    async def _ask(self, keys: Sequence[Key], *, urgent: bool) -> Found:
+        return await self._gathering.ask(keys, urgent=urgent)
+
+    async def _get(self, asked: Sequence[Sequence[Key]]) -> list[Found]:
+        """One look for all of them; what several ask for is read once."""
+        wanted = list({key: None for keys in asked for key in keys})
+        found = dict(zip(wanted, await self._cabinet.get(wanted, self._clock.now()), strict=True))
+        return [[found[key] for key in keys] for keys in asked]

@@ -1,0 +1,44 @@
+"""From JSON as it was sent to a value, refused by field."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+
+T = TypeVar("T")
+
+DETAIL_CHARS_MAX = 300
+
+_AT = re.compile(r"(.*) - at `\$\.?([^`]*)`", re.DOTALL)
+_NAMED = re.compile(r"(?:unknown|missing required) field `([^`]*)`")
+
+
+def convert(document: Any, kind: type[T]) -> T:
+    """The document as a value of this kind; `Invalid` names the field at fault."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise _refused(str(error)) from None
+
+
+def decode(line: bytes | str, kind: type[T]) -> T:
+    """A line of JSON as a value of this kind."""
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.ValidationError as error:
+        raise _refused(str(error)) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise Invalid("body", f"is no JSON: {str(error)[:DETAIL_CHARS_MAX]}") from None
+
+
+def _refused(told: str) -> Invalid:
+    found = _AT.fullmatch(told)
+    reason, path = (found[1], found[2]) if found else (told, "")
+    named = _NAMED.search(reason)
+    if named:
+        field = ".".join(part for part in (path, named[1]) if part)
+        wanted = "is missing: give it" if "missing" in reason else "is not known here: leave it out"
+        return Invalid(field[:DETAIL_CHARS_MAX], wanted)
+    return Invalid(path[:DETAIL_CHARS_MAX] or "body", f"is of the wrong form: {reason}"[:DETAIL_CHARS_MAX])

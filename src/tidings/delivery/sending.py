@@ -1,0 +1,130 @@
+"""Handing messages to providers: which one, whether it is called now, and one call with its time-out."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery.breakers import Breakers, breaker_key
+from tidings.delivery.choosing import Option, choose
+from tidings.delivery.deciding import Address, Case, Wait
+from tidings.delivery.slots import Slots
+from tidings.delivery.throttle import Throttle
+from tidings.domain.jitter import jittered
+from tidings.domain.rendered import CHANNEL_NAMES, ChannelName, Rendered
+from tidings.domain.telling import Called, Listener
+from tidings.domain.verdict import Accepted, Temporary, Verdict
+from tidings.ports import Channel
+
+SPREAD_US = 1_000_000  # those whom an open breaker kept do not all come back in the same moment
+
+logger = logging.getLogger("tidings.delivery")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """One message for one address, before its provider is chosen; `number` is that of the device, 0 without several."""
+
+    number: int
+    address: Address
+    message: Rendered
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A message that may go now. `trial` says that it tries whether a provider works again."""
+
+    target: Target
+    provider: str
+    trial: bool
+
+
+class Concurrency(msgspec.Struct, frozen=True):
+    """How many messages may be under way in a channel, and how many of these only with high priority."""
+
+    together_max: int = 64
+    reserved: int = 8
+
+
+class Sending:
+    """The providers by name, in the order of preference."""
+
+    def __init__(
+        self,
+        providers: Mapping[str, Channel],
+        breakers: Breakers,
+        throttle: Throttle,
+        clock: Clock,
+        tell: Listener,
+        *,
+        send_s: float = 30.0,
+        concurrency: Mapping[ChannelName, Concurrency] | None = None,
+    ) -> None:
+        self._providers = dict(providers)
+        self._breakers = breakers
+        self._throttle = throttle
+        self._clock = clock
+        self._tell = tell
+        self._send_s = send_s
+        chosen = {name: (concurrency or {}).get(name, Concurrency()) for name in CHANNEL_NAMES}
+        self._slots = {name: Slots(each.together_max, each.reserved) for name, each in chosen.items()}
+
+    def slot(self, case: Case) -> AbstractAsyncContextManager[None]:
+        """A place among those that are under way."""
+        return self._slots[case.channel].taken(case.tenant, high=case.notification.priority == "high")
+
+    def takes(self, message: Rendered) -> bool:
+        """Whether there is any provider for it."""
+        return any(channel.takes(message) for channel in self._providers.values())
+
+    async def prepare(self, case: Case, targets: Sequence[Target]) -> tuple[list[Ready], Wait | None]:
+        """Those that may go now; and for the others, if there are any, when the first of them may."""
+        ready: list[Ready] = []
+        waits: list[Wait] = []
+        for target in targets:
+            found = await self._choose(case, target)
+            if isinstance(found, Wait):
+                waits.append(found)
+            else:
+                ready.append(found)
+        return ready, min(waits, key=lambda wait: wait.until, default=None)
+
+    async def _choose(self, case: Case, target: Target) -> Ready | Wait:
+        options = []
+        for name, channel in self._providers.items():
+            if channel.takes(target.message):
+                standing, until = await self._breakers.standing(breaker_key(name, target.message))
+                options.append(Option(name, channel.deduplicates, standing, until))
+        tried = [attempt for attempt in case.delivery.attempts if attempt.channel == case.channel]
+        chosen = choose(options, tried)
+        if isinstance(chosen, Wait):
+            return Wait(jittered(chosen.until, SPREAD_US, case.delivery.name.encode()), chosen.reason)
+        trial = chosen.standing == "due"
+        if trial and not await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
+            return Wait(self._clock.now() + SPREAD_US, "breaker_open")
+        returning = case.delivery.reason == "rate_limited"
+        later = await self._throttle.take(chosen.provider, case.tenant, returning=returning)
+        if later is not None:
+            return Wait(later, "rate_limited")
+        return Ready(target, chosen.provider, trial)
+
+    async def call(self, ready: Ready, channel: ChannelName, due: int) -> Verdict:
+        """One call. Whatever a channel does, it comes to a verdict."""
+        begun, elapsed = self._clock.now(), self._clock.elapsed()
+        verdict = await self._call(ready)
+        took_us = self._clock.elapsed() - elapsed
+        outcome = "accepted" if isinstance(verdict, Accepted) else verdict.reason
+        self._tell(Called(begun, channel, ready.provider, outcome, took_us, max(0, begun - due)))
+        await self._breakers.heard(breaker_key(ready.provider, ready.target.message), verdict, trial=ready.trial)
+        return verdict
+
+    async def _call(self, ready: Ready) -> Verdict:
+        try:
+            async with asyncio.timeout(self._send_s):
+                return await self._providers[ready.provider].send(ready.target.message)
+        except TimeoutError:
+            return Temporary("timeout", f"no answer within {self._send_s:g} s", may_have_arrived=True)
+        except Exception as error:
+            logger.exception("the channel %s failed by a mistake of its own", ready.provider)
+            return Temporary("provider_error", f"{type(error).__name__} in the channel", may_have_arrived=True)

@@ -1,0 +1,56 @@
+"""A circuit breaker: whether a provider is called at all, as one document that all workers share.
+
+Without a document it is closed. It opens after failures in a row, or at once where our own settings are at fault; when
+its time is over, one worker at a time tries one message, and what becomes of it closes it or opens it for longer.
+"""
+
+from typing import Literal
+
+import msgspec
+
+SECOND_US = 1_000_000
+
+
+class Terms(msgspec.Struct, frozen=True, gc=False):
+    """How many failures in a row open it, for how long at first and at most, and how long one may try."""
+
+    failures_max: int = 10
+    first_us: int = 15 * SECOND_US
+    longest_us: int = 600 * SECOND_US
+    trial_us: int = 40 * SECOND_US
+
+
+class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Open until a moment, the `times`-th time in a row; or half open: `worker` tries one until `trial_until`."""
+
+    until: int
+    times: int = 1
+    reason: str = ""
+    worker: str = ""
+    trial_until: int = 0
+
+
+Standing = Literal["closed", "open", "due"]
+
+
+def standing(breaker: Breaker | None, now: int) -> tuple[Standing, int]:
+    """Whether calls may be made, and from when on to ask again. `due` asks for somebody who tries."""
+    if breaker is None:
+        return "closed", now
+    if now < breaker.until:
+        return "open", breaker.until
+    if now < breaker.trial_until:
+        return "open", breaker.trial_until
+    return "due", now
+
+
+def opened(before: Breaker | None, terms: Terms, reason: str, now: int) -> Breaker:
+    """Open, for twice as long as the time before."""
+    times = 1 if before is None else before.times + 1
+    length = min(terms.first_us << min(times - 1, 30), terms.longest_us)
+    return Breaker(now + length, times, reason)
+
+
+def tried(before: Breaker, terms: Terms, worker: str, now: int) -> Breaker:
+    """Half open: this worker tries."""
+    return msgspec.structs.replace(before, worker=worker, trial_until=now + terms.trial_us)

@@ -1,0 +1,45 @@
+"""A token bucket: so many in a second, and so many at once after a pause. It is one document that all workers share."""
+
+import msgspec
+
+WHOLE = 1_000_000  # a token, in the parts that it is counted in: a microsecond adds one for each token a second
+
+
+class Rate(msgspec.Struct, frozen=True, gc=False):
+    """How many a second, and how many at once."""
+
+    per_s: float
+    burst: int = 1
+
+    def __post_init__(self) -> None:
+        if self.per_s <= 0 or self.burst < 1:
+            raise ValueError("a rate lets through more than 0 a second, and at least 1 at once")
+
+
+class Bucket(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What was in it at a moment, in parts of a token."""
+
+    parts: int
+    at: int
+
+
+def filled(bucket: Bucket | None, rate: Rate, now: int) -> Bucket:
+    """The same at another moment; full if nobody ever took from it. A clock set back adds nothing."""
+    most = rate.burst * WHOLE
+    if bucket is None:
+        return Bucket(most, now)
+    added = int(max(0, now - bucket.at) * rate.per_s)
+    return Bucket(min(most, bucket.parts + added), now)
+
+
+def take(bucket: Bucket | None, rate: Rate, wanted: int, now: int) -> tuple[Bucket, int]:
+    """As many whole tokens as are there, up to what is wanted, and what is left."""
+    there = filled(bucket, rate, now)
+    given = min(wanted, there.parts // WHOLE)
+    return Bucket(there.parts - given * WHOLE, now), given
+
+
+def next_at(bucket: Bucket, rate: Rate, now: int) -> int:
+    """When the next whole token will be there."""
+    missing = max(0, WHOLE - bucket.parts)
+    return now + int(missing / rate.per_s) + 1

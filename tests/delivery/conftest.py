@@ -1,0 +1,25 @@
+"""The office of the tests, with Ada and a reminder in it, over every store."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.stores import opened, parameters
+from tests.delivery.office import ACME, ADA, Office, reminder
+from tidings.ports import Store
+from tidings.testing import SimulatedClock
+
+
+@pytest.fixture(params=parameters())
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    async with opened(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+async def office(store: Store) -> Office:
+    office = Office(store, SimulatedClock())
+    await office.users.put(ACME, "ada", ADA)
+    await office.templates.put(ACME, "reminder", reminder())
+    return office

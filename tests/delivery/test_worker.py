@@ -1,0 +1,320 @@
+"""Whole walks of notifications, from the timeline to a provider and back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from tests.channels.making import APNS_TOKEN, FCM_TOKEN
+from tests.delivery.world import (
+    MS,
+    QUICK,
+    SECOND,
+    TENANT,
+    Recorder,
+    World,
+    ada,
+    changed,
+    living,
+    schedule,
+    states,
+    words,
+)
+from tidings.delivery.errands import read_dead
+from tidings.delivery.filing import SHARED, read, sent_key, suppressed_key, user_key
+from tidings.delivery.handling import message_id
+from tidings.delivery.throttle import Rates
+from tidings.domain.address import Device
+from tidings.domain.bucket import Rate
+from tidings.domain.command import Add
+from tidings.domain.message import Message, pack, unpack
+from tidings.domain.notification import GROUP, Errand
+from tidings.domain.rendered import Email, Push, Rendered
+from tidings.domain.telling import Opened, Poisoned
+from tidings.domain.user import Quiet, User
+from tidings.domain.verdict import Broken, Permanent, Temporary, Verdict
+from tidings.domain.when import Once
+from tidings.testing import eventually
+
+OTHER_TOKEN = "1e" * 32
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with living() as world:
+        await world.put_user(ada())
+        yield world
+
+
+async def test_a_notification_is_sent_once_and_written_down(world: World) -> None:
+    provider = Recorder("email")
+    world.start(world.worker({"mail": provider}))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert (delivery.state, delivery.provider, delivery.provider_id) == ("sent", "mail", "p-n-1/1")
+    assert (delivery.address, delivery.user, delivery.claim) == ("ada@example.com", "ada", None)
+    [attempt] = delivery.attempts
+    assert (attempt.number, attempt.provider, attempt.outcome) == (1, "mail", "accepted")
+    assert attempt.ended is not None
+    [message] = provider.calls
+    assert isinstance(message, Email)
+    assert (message.id, message.to, message.subject, message.to_name) == ("n-1/1", "ada@example.com", "Tea", "Ada")
+    [receipt] = await world.store.cabinet.get([sent_key("mail", "p-n-1/1")], world.clock.now())
+    assert receipt is not None, "a receipt finds its delivery"
+    committed = await eventually(lambda: world.store.committed(TENANT, "notify.email", GROUP))
+    assert sum(committed.values()) == 1
+
+
+async def test_what_is_published_by_others_is_the_same(world: World) -> None:
+    provider = Recorder()
+    world.start(world.worker({"all": provider}))
+    inline = msgspec.structs.replace(words("from-elsewhere", "sms", user=None, to="+15550199"), tenant="somebody else")
+    add = schedule(msgspec.structs.replace(inline, tenant=TENANT, id="x"), world.clock.now(), Errand(inline=inline))
+    await world.engine.submit([add])
+    [delivery] = await world.settled("from-elsewhere/1")
+    assert delivery.state == "sent"
+    assert [message.to for message in provider.calls] == ["+15550199"]
+
+
+async def test_a_temporary_failure_is_tried_again_under_the_same_id(world: World) -> None:
+    provider = Recorder()
+    answers: list[Verdict] = [Temporary("provider_error", "busy"), Temporary("rate_limited", "", 60 * MS)]
+    provider.answer = lambda _: answers.pop(0) if answers else None
+    world.start(world.worker({"mail": provider}))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert [attempt.outcome for attempt in delivery.attempts] == ["provider_error", "rate_limited", "accepted"]
+    assert [message.id for message in provider.calls] == ["n-1/1"] * 3
+    ended = delivery.attempts[1].ended
+    assert ended is not None
+    assert delivery.attempts[2].begun - ended >= 60 * MS, "what the provider asked for is kept"
+    assert delivery.turn == 3
+
+
+async def test_what_never_works_goes_to_the_dead_letters_and_can_be_sent_again(world: World) -> None:
+    provider = Recorder()
+    provider.answer = lambda _: Temporary("unreachable")
+    settings = changed(QUICK, breaker=msgspec.structs.replace(QUICK.breaker, failures_max=100))
+    world.start(world.worker({"mail": provider}, settings))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert (delivery.state, delivery.reason, len(delivery.attempts)) == ("failed", "unreachable", 4)
+    [letter] = await eventually(world.dead)
+    dead = read_dead(unpack(letter.message).value or b"")
+    assert dead.delivery.name == "n-1/1"
+    assert (dead.errand.notification, dead.errand.delivery, dead.errand.attempt) == ("n-1", "n-1/1", delivery.turn + 1)
+
+
+async def test_a_refusal_goes_on_to_the_next_channel(world: World) -> None:
+    mail, phone = Recorder("email"), Recorder("sms")
+    mail.answer = lambda _: Permanent("address_refused", "no such user", address_is_dead=True)
+    world.start(world.worker({"mail": mail, "phone": phone}))
+    await world.notify(words("n-1", "email", "sms"))
+    [delivery] = await world.settled("n-1/1")
+    assert (delivery.state, delivery.channel, delivery.provider) == ("sent", "sms", "phone")
+    assert [attempt.outcome for attempt in delivery.attempts] == ["address_refused", "accepted"]
+    [suppressed] = await world.store.cabinet.get([suppressed_key(TENANT, "email", "ada@example.com")], 0)
+    assert suppressed is not None, "nothing is sent to a dead address again"
+    await world.notify(words("n-2"))
+    [skipped] = await world.settled("n-2/1")
+    assert (skipped.state, skipped.reason) == ("skipped", "suppressed")
+    assert len(mail.calls) == 1
+
+
+async def test_all_channels_get_deliveries_of_their_own(world: World) -> None:
+    provider = Recorder()
+    world.start(world.worker({"all": provider}))
+    await world.notify(words("n-1", "email", "sms", "webhook", spread="all"))
+    found = await world.settled("n-1/1/email", "n-1/1/sms", "n-1/1/webhook")
+    assert states(found) == {"sent": 3}
+    assert sorted(message.id for message in provider.calls) == ["n-1/1/email", "n-1/1/sms", "n-1/1/webhook"]
+
+
+async def test_wishes_are_asked_at_sending_time(world: World) -> None:
+    provider = Recorder()
+    world.start(world.worker({"all": provider}))
+    await world.notify(words("n-1", category="news"), at=world.clock.now() + 150 * MS)
+    await world.put_user(ada(preferences={"news": False}))
+    [delivery] = await world.settled("n-1/1")
+    assert (delivery.state, delivery.reason) == ("skipped", "opted_out")
+    await world.put_user(ada(preferences={"email": False}))
+    await world.notify(words("n-2", "email", "sms", category="news"), words("n-3", category="transactional"))
+    second, third = await world.settled("n-2/1", "n-3/1")
+    assert (second.state, second.channel) == ("sent", "sms"), "by the channel that she does want"
+    assert third.state == "sent", "nobody is left out of what is transactional"
+
+
+async def test_quiet_hours_put_it_back_onto_the_timeline(world: World) -> None:
+    minute = world.clock.now() // (60 * SECOND) % 1440
+    around = {"start": (minute - 60) % 1440, "end": (minute + 60) % 1440}
+    await world.put_user(ada(quiet=Quiet(**around)))
+    await world.put_user(User("bob", email="bob@example.com", quiet=Quiet(**around, then="drop")))
+    provider = Recorder()
+    world.start(world.worker({"all": provider}))
+    await world.notify(words("n-1"), words("n-2", user="bob"), words("n-3", priority="high"))
+    dropped, sent = await world.settled("n-2/1", "n-3/1")
+    assert (dropped.state, dropped.reason, sent.state) == ("skipped", "quiet_hours", "sent")
+    waiting = await eventually(lambda: world.delivery("n-1/1"))
+    assert (waiting.state, waiting.reason, waiting.turn) == ("pending", "quiet_hours", 2)
+    turn = await world.engine.find(TENANT, "n-1/1~2")
+    assert turn is not None
+    assert (turn.state, turn.due, turn.topic) == ("pending", waiting.next_try, "notify.email")
+    assert 59 * 60 * SECOND < turn.due - world.clock.now() <= 60 * 60 * SECOND
+
+
+async def test_what_is_too_late_expires(world: World) -> None:
+    provider = Recorder()
+    await world.notify(words("n-1", expires_after_us=100 * MS))
+    await eventually(lambda: world.store.topic(TENANT, "notify.email"))
+    due = (await world.store.read(TENANT, "notify.email", 0, 0, 1) or [None])[0]
+    begun = due.due if due is not None else world.clock.now()
+    await eventually(lambda: world.clock.now() > begun + 150 * MS)
+    world.start(world.worker({"all": provider}))
+    [delivery] = await world.settled("n-1/1")
+    assert (delivery.state, provider.calls) == ("expired", [])
+
+
+async def test_bad_credentials_stop_the_channel_loudly_and_lose_nothing(world: World) -> None:
+    provider = Recorder()
+    provider.answer = lambda _: Broken("credentials_refused", "535")
+    worker = world.worker({"mail": provider})
+    world.start(worker)
+    await world.notify(*(words(f"n-{k}") for k in range(20)))
+    opened = await eventually(lambda: [fact for fact in world.told if isinstance(fact, Opened)])
+    assert (opened[0].provider, opened[0].reason, opened[0].is_ours) == ("mail", "credentials_refused", True)
+    assert "mail" in (worker.problem or "")
+
+    async def on_the_timeline() -> bool:
+        found = [await world.delivery(f"n-{k}/1") for k in range(20)]
+        return all(each is not None and each.state == "pending" and not each.attempts for each in found)
+
+    await eventually(on_the_timeline)
+    provider.answer = lambda _: None
+    found = await world.settled(*(f"n-{k}/1" for k in range(20)))
+    assert states(found) == {"sent": 20}
+    assert all(len(each.attempts) == 1 for each in found), "what was our fault does not count"
+    assert worker.problem is None
+
+
+async def test_a_fallback_provider_takes_over(world: World) -> None:
+    first, second = Recorder(), Recorder()
+    first.answer = lambda _: Temporary("unreachable")
+    world.start(world.worker({"first": first, "second": second}))
+    await world.notify(*(words(f"n-{k}") for k in range(30)))
+    found = await world.settled(*(f"n-{k}/1" for k in range(30)))
+    assert states(found) == {"sent": 30}
+    assert {each.provider for each in found} == {"second"}
+
+
+async def test_where_it_may_have_arrived_no_other_provider_is_asked(world: World) -> None:
+    first, second = Recorder(), Recorder()
+    unsure: list[Verdict] = [Temporary("timeout", may_have_arrived=True)] * 2
+    first.answer = lambda _: unsure.pop() if unsure else None
+    world.start(world.worker({"first": first, "second": second}))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert [attempt.provider for attempt in delivery.attempts] == ["first"] * 3
+    assert second.calls == []
+
+
+async def test_a_provider_that_hangs_is_given_up(world: World) -> None:
+    provider = Recorder()
+    provider.gate = asyncio.Event()
+    world.start(world.worker({"mail": provider}, changed(QUICK, send_s=0.05)))
+    await world.notify(words("n-1"))
+    await eventually(lambda: len(provider.calls) >= 2)
+    provider.gate.set()
+    [delivery] = await world.settled("n-1/1")
+    assert delivery.attempts[0].outcome == "timeout"
+    assert delivery.attempts[0].may_have_arrived
+    assert delivery.state == "sent"
+
+
+async def test_a_push_goes_to_every_device_and_a_dead_one_is_forgotten(world: World) -> None:
+    devices = (Device("apns", APNS_TOKEN), Device("fcm", FCM_TOKEN), Device("apns", OTHER_TOKEN))
+    await world.put_user(ada(devices=devices))
+    provider = Recorder("push")
+    late = {"n-1/1/3": [Temporary("provider_error")]}
+
+    def answer(message: Rendered) -> Verdict | None:
+        assert isinstance(message, Push)
+        if message.to == devices[0]:
+            return Permanent("address_gone", address_is_dead=True)
+        return late[message.id].pop() if late.get(message.id) else None
+
+    provider.answer = answer
+    world.start(world.worker({"push": provider}))
+    await world.notify(words("n-1", "push"))
+    [delivery] = await world.settled("n-1/1")
+    assert delivery.state == "sent"
+    assert [part.outcome for part in delivery.parts] == ["refused", "accepted", "accepted"]
+    assert [(message.id, message.to) for message in provider.calls] == [
+        ("n-1/1/1", devices[0]),
+        ("n-1/1/2", devices[1]),
+        ("n-1/1/3", devices[2]),
+        ("n-1/1/3", devices[2]),
+    ], "only what is missing is sent again, under its own number"
+    [kept] = await world.store.cabinet.get([user_key(TENANT, "ada")], 0)
+    assert kept is not None
+    assert read(kept, User).devices == devices[1:]
+
+
+async def test_a_poison_record_is_told_once_and_does_not_wedge(world: World) -> None:
+    provider = Recorder()
+    world.start(world.worker({"mail": provider}))
+    now = world.clock.now()
+    values = [b"not json", b'{"channel": 7}', b'{"notification": "n-1", "channel": 9}', b""]
+    adds = [
+        Add(TENANT, f"bad-{k}", "notify.email", Once(now), pack(Message(None, value)), bytes([k] * 16), now, key_hash=1)
+        for k, value in enumerate(values)
+    ]
+    await world.engine.submit(adds)
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert delivery.state == "sent"
+
+    async def letters() -> bool:
+        return len(await world.dead()) == len(values)
+
+    await eventually(letters)
+    poisoned = [fact for fact in world.told if isinstance(fact, Poisoned)]
+    assert len(poisoned) == len(values)
+    assert {unpack(letter.message).value for letter in await world.dead()} == set(values)
+
+    async def all_committed() -> bool:
+        return sum((await world.store.committed(TENANT, "notify.email", GROUP)).values()) == len(values) + 1
+
+    await eventually(all_committed)
+
+
+async def test_a_rate_is_kept_and_the_rest_waits_on_the_timeline(world: World) -> None:
+    provider = Recorder()
+    rates = Rates({"mail": Rate(40.0, burst=4)})
+    world.start(world.worker({"mail": provider}, changed(QUICK, rates=rates)))
+    begun = world.clock.now()
+    await world.notify(*(words(f"n-{k}") for k in range(24)))
+    found = await world.settled(*(f"n-{k}/1" for k in range(24)))
+    assert states(found) == {"sent": 24}
+    assert all(len(each.attempts) == 1 for each in found), "to wait is no attempt"
+    assert world.clock.now() - begun >= 20 / 40 * SECOND * 0.9
+    assert any(each.turn > 1 for each in found)
+    [kept] = [key for key in world.store.cabinet._documents if key.kind == "throttle"]
+    assert (kept.tenant, kept.name) == (SHARED, "mail")
+
+
+async def test_an_erased_notification_is_passed_over(world: World) -> None:
+    provider = Recorder()
+    world.start(world.worker({"mail": provider}))
+    await world.engine.submit([schedule(words("gone"), world.clock.now())])
+    await world.notify(words("n-1"))
+    await world.settled("n-1/1")
+    assert await world.delivery("gone/1") is None
+    assert [message.id for message in provider.calls] == ["n-1/1"]
+
+
+@pytest.mark.parametrize("name", ["n 1/ü~2", "x" * 300, "tea\nbreak"])
+def test_every_delivery_has_a_message_id_that_providers_take(name: str) -> None:
+    assert Email(f"{message_id(name)}/12", "ada@example.com", "s", "t").id
+    assert message_id(name) != message_id(name + "!")
+    assert message_id("n-1/1") == "n-1/1"

@@ -1,0 +1,169 @@
+"""A whole engine on a memory store with workers beside it, and providers that do as they are told."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from tidings import tasks
+from tidings.clock import Clock, SystemClock
+from tidings.delivery import errands
+from tidings.delivery.filing import delivery_key, notification_put, read, user_put
+from tidings.delivery.handling import Terms
+from tidings.delivery.versions import Templates
+from tidings.delivery.waiting import Waiting
+from tidings.delivery.worker import Settings, Worker
+from tidings.domain import breaker
+from tidings.domain.command import Add, Outcome
+from tidings.domain.delivery import Delivery
+from tidings.domain.notification import Errand, Literally, Notification, topic
+from tidings.domain.rendered import ChannelName, Rendered, channel_of
+from tidings.domain.retry import Backoff
+from tidings.domain.telling import Telling
+from tidings.domain.user import User
+from tidings.domain.verdict import Accepted, Verdict
+from tidings.domain.when import Once
+from tidings.engine import Engine
+from tidings.ports import Channel, Store
+from tidings.testing import eventually
+from tidings.timeline.memory import MemoryStore
+
+TENANT = "acme"
+MS = 1_000
+SECOND = 1_000_000
+QUICK = Settings(
+    terms=Terms(Backoff(first_us=10 * MS, longest_us=50 * MS, attempts_max=4), claim_us=400 * MS),
+    breaker=breaker.Terms(failures_max=5, first_us=150 * MS, longest_us=SECOND, trial_us=300 * MS),
+    send_s=0.3,
+)
+
+
+class Recorder:
+    """A provider that remembers what it took. `answer` says what it does; without it, everything is accepted."""
+
+    def __init__(self, *channels: ChannelName, deduplicates: bool = True) -> None:
+        self._channels = channels
+        self.deduplicates = deduplicates
+        self.calls: list[Rendered] = []
+        self.took: Counter[str] = Counter()
+        self.answer: Callable[[Rendered], Verdict | None] = lambda _: None
+        self.gate: asyncio.Event | None = None
+
+    def takes(self, message: Rendered) -> bool:
+        return not self._channels or channel_of(message) in self._channels
+
+    async def send(self, message: Rendered) -> Verdict:
+        self.calls.append(message)
+        if self.gate is not None:
+            await self.gate.wait()
+        verdict = self.answer(message) or Accepted(f"p-{message.id}")
+        if isinstance(verdict, Accepted) and not (self.deduplicates and self.took[message.id]):
+            self.took[message.id] += 1
+        return verdict
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class World:
+    """One store, one engine, and the documents that notifications need."""
+
+    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.engine = Engine(store, clock)
+        self.templates = Templates(store.cabinet, clock, Waiting(store.cabinet, self.engine, clock))
+        self.told: list[Telling] = []
+        self._tasks: dict[Worker, asyncio.Task[None]] = {}
+
+    def worker(self, providers: Mapping[str, Channel], settings: Settings = QUICK, **more: Any) -> Worker:
+        store: Store = more.pop("store", self.store)
+        submit = more.pop("submit", self.engine.submit)
+        worker = Worker(store, submit, providers, self.templates, self.clock, settings, tell=self.told.append, **more)
+        self.engine.listen(worker)
+        return worker
+
+    def start(self, worker: Worker) -> "asyncio.Task[None]":
+        self._tasks[worker] = asyncio.create_task(worker.run())
+        return self._tasks[worker]
+
+    async def stop(self, worker: Worker) -> None:
+        worker.stop()
+        await self._tasks.pop(worker)
+
+    async def kill(self, worker: Worker) -> None:
+        """Its task ends at once, and with it all that it does."""
+        await tasks.end([self._tasks.pop(worker)])
+
+    async def close(self) -> None:
+        for worker in list(self._tasks):
+            await self.stop(worker)
+        await self.engine.stop()
+
+    async def put_user(self, user: User) -> None:
+        await self.store.cabinet.change([[user_put(TENANT, user, -1)]], self.clock.now())
+
+    async def notify(self, *notifications: Notification, at: int | None = None) -> list[Outcome]:
+        """Accept them as the product does: the document first, then the schedule."""
+        now = self.clock.now()
+        await self.store.cabinet.change([[notification_put(each, -1)] for each in notifications], now)
+        return await self.engine.submit([schedule(each, now if at is None else at) for each in notifications])
+
+    async def delivery(self, name: str) -> Delivery | None:
+        [found] = await self.store.cabinet.get([delivery_key(TENANT, name)], self.clock.now())
+        return None if found is None else read(found, Delivery)
+
+    async def settled(self, *names: str, timeout_s: float = 10.0) -> list[Delivery]:
+        """These deliveries, once all of them are settled."""
+
+        async def all_settled() -> list[Delivery] | None:
+            found = [await self.delivery(name) for name in names]
+            done = [each for each in found if each is not None and each.is_settled]
+            return done if len(done) == len(names) else None
+
+        return await eventually(all_settled, timeout_s) or []
+
+    async def dead(self) -> list[Any]:
+        """What lies among the dead letters."""
+        records = [
+            await self.store.read(TENANT, "notify.dead", part, 0, 1_000) for part in range(self.store.partitions)
+        ]
+        return [record for part in records for record in part]
+
+
+@asynccontextmanager
+async def living(clock: Clock | None = None) -> AsyncIterator[World]:
+    world = World(MemoryStore(), clock or SystemClock())
+    await world.engine.start()
+    try:
+        yield world
+    finally:
+        await world.close()
+
+
+def words(name: str, *channels: ChannelName, user: str | None = "ada", **more: Any) -> Notification:
+    given: dict[str, Any] = {"words": Literally("Tea at nine.", "Tea"), "user": user, **more}
+    return Notification(name, TENANT, channels or ("email",), **given)
+
+
+def schedule(notification: Notification, at: int, errand: Errand | None = None) -> Add:
+    where = topic(notification.channels[0], notification.priority)
+    packed = errands.message(errand or Errand(notification.id))
+    priority = errands.PRIORITIES[notification.priority]
+    return Add(notification.tenant, notification.id, where, Once(at), packed, b"c" * 16, at, priority)
+
+
+def ada(**changes: Any) -> User:
+    given = {"email": "ada@example.com", "phone": "+15550100", "webhook": "https://hooks.example/in"}
+    return User("ada", "Ada", **{**given, **changes})
+
+
+def states(deliveries: Sequence[Delivery]) -> Counter[str]:
+    return Counter(each.state for each in deliveries)
+
+
+def changed(settings: Settings, **changes: Any) -> Settings:
+    return msgspec.structs.replace(settings, **changes)

@@ -51,7 +51,9 @@ class DeliveryMetrics:
         yield from _labelled("tidings_deliveries_total", "counter", "Deliveries that are settled.", self._ended)
         text = "Deliveries that went back onto the timeline."
         yield from _labelled("tidings_deliveries_deferred_total", "counter", text, self._deferred)
-        stopped = Counter({(("provider", name), ("fault", _fault(ours))): 1 for name, ours in self._open.items()})
+        stopped: Counter[Labels] = Counter(
+            {(("provider", name), ("fault", _fault(ours))): 1 for name, ours in self._open.items()}
+        )
         text = "Providers that are not called now, by whose fault that is."
         yield from _labelled("tidings_provider_stopped", "gauge", text, stopped)
         text = "Records on topics of notifications that were none."

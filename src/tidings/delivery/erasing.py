@@ -75,7 +75,7 @@ class Erasing:
             names = [
                 f"{delivery.name}~{number}"
                 for delivery in waiting
-                for number in (len(delivery.attempts), len(delivery.attempts) + 1)
+                for number in (delivery.turn, delivery.turn + 1)  # it is put there before it is written down
             ]
         if not names:
             return 0

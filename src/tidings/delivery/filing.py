@@ -102,7 +102,7 @@ def delivery_key(tenant: str, name: str) -> Key:
     return Key(tenant, "delivery", name)
 
 
-def delivery_name(notification: str, number: int, channel: ChannelName | None = None) -> str:
+def delivery_name(notification: str, number: str, channel: ChannelName | None = None) -> str:
     """The name of an occurrence; with the channel if it goes to all of them."""
     return f"{notification}/{number}" if channel is None else f"{notification}/{number}/{channel}"
 

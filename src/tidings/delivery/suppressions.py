@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.filing import ALL, by_user, encode, read, suppressed_key
+from tidings.delivery.cursors import place_of, read_cursor, write_cursor
+from tidings.delivery.filing import ALL, by_address, by_user, encode, read, suppressed_key
 from tidings.domain.address import Device, check_line
 from tidings.domain.errors import Invalid
 from tidings.domain.place import check_place, place
-from tidings.domain.rendered import ChannelName
+from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.user import TRANSACTIONAL, User
 from tidings.ports import ANY, Cabinet, Document, Key, Put, Remove
 
@@ -96,9 +97,8 @@ class Suppressions:
         now = self._clock.now()
         found = await self._cabinet.find(tenant, "suppressed", tag, now, after=after, limit=limit + 1, newest=True)
         shown = found[:limit]
-        return SuppressionPage(
-            tuple(read(there, Suppression) for there in shown), write_cursor(shown[-1]) if len(found) > limit else None
-        )
+        end = write_cursor(place_of(shown[-1])) if len(found) > limit else None
+        return SuppressionPage(tuple(read(there, Suppression) for there in shown), end)
 
     async def remove(
         self, tenant: str, channel: ChannelName, address: str | Device, category: str | None = None
@@ -115,10 +115,10 @@ class Suppressions:
     async def forget(self, tenant: str, user: User) -> int:
         """Take a person out of them: what stays is a digest, by which nobody is found but she is still left alone."""
         now = self._clock.now()
-        channels: tuple[ChannelName, ...] = ("email", "sms", "push", "webhook", "in_app")
-        keys = [suppressed_key(tenant, channel, to) for channel in channels for to in user.addresses(channel)]
-        found = [there for there in await self._cabinet.get(keys, now) if there is not None]
-        forgotten = await self._redact(found, now)
+        forgotten = 0
+        for tag in {by_address(channel, to) for channel in CHANNEL_NAMES for to in user.addresses(channel)}:
+            found = await self._cabinet.find(tenant, "suppressed", tag, now, limit=PAGE_MAX)
+            forgotten += await self._redact(found, now)
         while found := await self._cabinet.find(tenant, "suppressed", by_user(user.id), now, limit=SLICE):
             forgotten += await self._redact(found, now)
         return forgotten
@@ -136,7 +136,7 @@ class Suppressions:
 
 
 def _put(key: Key, made: Suppression, expected: int) -> Put:
-    tags = [ALL, f"channel:{made.channel}"]
+    tags = [ALL, f"channel:{made.channel}", "at:" + "/".join(key.name.split("/")[:2])]
     if made.user is not None:
         tags.append(by_user(made.user))
     return Put(key, encode(made), expected, tuple(tags), made.since)
@@ -147,16 +147,3 @@ def _forbidding(whole: Document | None, part: Document | None, category: str) ->
     if whole is not None:
         return read(whole, Suppression)
     return None if part is None or category == TRANSACTIONAL else read(part, Suppression)
-
-
-def write_cursor(document: Document) -> str:
-    """Where a list goes on behind a document."""
-    return f"{document.order}.{document.key.name}"
-
-
-def read_cursor(cursor: str) -> tuple[int, str]:
-    """The place that a cursor stands for."""
-    order, dot, name = cursor.partition(".")
-    if not dot or not order.isdigit() or not order.isascii():
-        raise Invalid("cursor", "is not one that a page gave: leave it out to start again")
-    return int(order), name

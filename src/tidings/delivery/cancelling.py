@@ -1,0 +1,73 @@
+"""Takes notifications back: what is pending, what waits for another try, and what no worker has looked at yet."""
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery.filing import KEPT_US, delivery_key, delivery_put, notification_key, notification_put, read
+from tidings.delivery.schedules import Schedules
+from tidings.delivery.status import all_deliveries, names_of
+from tidings.domain.command import Cancel, Outcome
+from tidings.domain.delivery import Delivery, State
+from tidings.domain.notification import Notification
+from tidings.domain.schedule import Schedule
+from tidings.ports import Cabinet
+
+TRIES_MAX = 20
+
+
+class Cancelling:
+    """Cancels, and answers what really happened."""
+
+    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+        self._cabinet = cabinet
+        self._schedules = schedules
+        self._clock = clock
+
+    async def cancel(self, tenant: str, notification_id: str) -> Outcome:
+        """Nothing of it leaves any more, if the answer is `cancelled`: neither its schedule nor another try.
+
+        `in_flight` is one that a worker is sending now, `already_released` one that is settled.
+        """
+        [there] = await self._cabinet.get([notification_key(tenant, notification_id)], self._clock.now())
+        if there is None:
+            return Outcome(notification_id, "unknown")
+        kept = read(there, Notification)
+        schedule = await self._schedules.find(tenant, notification_id)
+        [outcome] = await self._schedules.submit([Cancel(tenant, notification_id)])
+        if outcome.outcome in {"cancelled", "already_released"}:
+            outcome = await self._cancel_deliveries(tenant, kept, schedule, outcome)
+        if outcome.outcome == "cancelled" and kept.cancelled is None:
+            now = self._clock.now()
+            marked = msgspec.structs.replace(kept, cancelled=now)
+            await self._cabinet.change([[notification_put(marked, there.version, now + KEPT_US)]], now)
+        return outcome
+
+    async def _cancel_deliveries(
+        self, tenant: str, kept: Notification, schedule: Schedule | None, outcome: Outcome
+    ) -> Outcome:
+        """What was released but not sent yet is stopped where a worker would claim it."""
+        taken_back, sending = outcome.outcome == "cancelled", False
+        last = [] if schedule is None or taken_back else names_of(kept, schedule.occurrence, schedule.generation)
+        known = await all_deliveries(self._cabinet, tenant, kept.id, self._clock.now())
+        for name in dict.fromkeys([*last, *(each.name for each in known)]):
+            due = kept.created if schedule is None else schedule.due
+            state = await self._cancel_delivery(tenant, kept, name, due)
+            taken_back, sending = taken_back or state == "cancelled", sending or state == "processing"
+        if sending:
+            return msgspec.structs.replace(outcome, outcome="in_flight", reason="a worker is sending it now")
+        return msgspec.structs.replace(outcome, outcome="cancelled") if taken_back else outcome
+
+    async def _cancel_delivery(self, tenant: str, kept: Notification, name: str, due: int) -> State:
+        """The state that it is in afterwards."""
+        for _ in range(TRIES_MAX):
+            now = self._clock.now()
+            [there] = await self._cabinet.get([delivery_key(tenant, name)], now)
+            delivery = Delivery(name, kept.id, due, user=kept.user) if there is None else read(there, Delivery)
+            if delivery.state != "pending":
+                return delivery.state
+            gone = msgspec.structs.replace(delivery, state="cancelled", reason="cancelled", changed=now, next_try=None)
+            expected = 0 if there is None else there.version
+            [done] = await self._cabinet.change([[delivery_put(tenant, gone, expected)]], now)
+            if done:
+                return "cancelled"
+        return "processing"

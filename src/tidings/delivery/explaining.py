@@ -1,0 +1,107 @@
+"""Explains a notification: from its acceptance over its schedule and each attempt to what the provider told."""
+
+from typing import Any
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery.filing import notification_key, read
+from tidings.delivery.schedules import Schedules
+from tidings.delivery.status import all_deliveries, status_of
+from tidings.domain.delivery import Attempt, Delivery
+from tidings.domain.notification import Notification
+from tidings.domain.rendered import ChannelName
+from tidings.domain.schedule import Event
+from tidings.ports import Cabinet
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happened: when, what, and to which delivery. `late_us` is the time behind its due moment."""
+
+    at: int
+    event: str
+    delivery: str | None = None
+    attempt: int | None = None
+    channel: ChannelName | None = None
+    provider: str | None = None
+    provider_id: str | None = None
+    due: int | None = None
+    reason: str = ""
+    late_us: int | None = None
+
+
+class Explaining:
+    """Puts together what is known of a notification, in the order in which it happened."""
+
+    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+        self._cabinet = cabinet
+        self._schedules = schedules
+        self._clock = clock
+
+    async def explain(self, tenant: str, notification_id: str) -> list[Line] | None:
+        """Its story, oldest first; None if there is none, or it was never accepted."""
+        now = self._clock.now()
+        [there] = await self._cabinet.get([notification_key(tenant, notification_id)], now)
+        if there is None:
+            return None
+        kept = read(there, Notification)
+        deliveries = await all_deliveries(self._cabinet, tenant, notification_id, now)
+        schedule = await self._schedules.find(tenant, notification_id)
+        if status_of(kept, schedule, deliveries) is None:
+            return None
+        lines = [_event(event) for event in await self._schedules.history(tenant, notification_id)]
+        if not any(line.event == "accepted" for line in lines):
+            lines.insert(0, Line(kept.created, "accepted"))
+        for delivery in deliveries:
+            lines += _story(delivery)
+        return sorted(lines, key=lambda line: line.at)  # stable: what happened at one moment stays in order
+
+
+def _event(event: Event) -> Line:
+    count = "" if event.count is None or event.count == 1 else f" ({event.count} occurrences)"
+    return Line(event.at, event.event, due=event.due, reason=(event.reason or "") + count)
+
+
+def _story(delivery: Delivery) -> list[Line]:
+    lines = [line for attempt in delivery.attempts for line in _attempt(delivery, attempt)]
+    last = max((line.at for line in lines), default=0)
+    if delivery.state not in {"processing", "delivered", "bounced", "complained"} and delivery.changed >= last:
+        lines.append(
+            Line(
+                delivery.changed,
+                delivery.state,
+                delivery.name,
+                channel=delivery.channel,
+                due=delivery.next_try if delivery.state == "pending" else None,
+                reason=delivery.reason,
+            )
+        )
+    about: dict[str, Any] = {"delivery": delivery.name, "channel": delivery.channel, "provider": delivery.provider}
+    told = [Line(news.at, news.state, reason=news.reason, **about) for news in delivery.news]
+    return lines + told
+
+
+def _attempt(delivery: Delivery, attempt: Attempt) -> list[Line]:
+    """Its beginning, and its end if it has one: an attempt without an end is under way, or was cut off."""
+    begun = Line(
+        attempt.begun,
+        "attempt",
+        delivery.name,
+        attempt.number,
+        attempt.channel,
+        attempt.provider,
+        late_us=attempt.begun - delivery.due,
+    )
+    if attempt.ended is None:
+        return [begun]
+    ended = Line(
+        attempt.ended,
+        attempt.outcome or "ended",
+        delivery.name,
+        attempt.number,
+        attempt.channel,
+        attempt.provider,
+        attempt.provider_id,
+        reason=attempt.detail,
+    )
+    return [begun, ended]

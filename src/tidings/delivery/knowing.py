@@ -1,0 +1,31 @@
+"""Whether a notification was really accepted: only then has it a schedule, or a delivery that came of it."""
+
+from tidings.clock import Clock
+from tidings.delivery.filing import read
+from tidings.delivery.schedules import Schedules
+from tidings.domain.delivery import Delivery
+from tidings.domain.notification import Notification
+from tidings.ports import Cabinet
+
+
+class Knowing:
+    """Looks a notification up where it has left a trace."""
+
+    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+        self._cabinet = cabinet
+        self._schedules = schedules
+        self._clock = clock
+
+    async def due(self, notification: Notification) -> int | None:
+        """When it is or was due; None if it was written down but never scheduled."""
+        schedule = await self._schedules.find(notification.tenant, notification.id)
+        if schedule is not None:
+            return schedule.due
+        last = await self.last_delivery(notification)
+        return None if last is None else last.due
+
+    async def last_delivery(self, notification: Notification) -> Delivery | None:
+        """The latest that came of it."""
+        tag = f"notification:{notification.id}"
+        found = await self._cabinet.find(notification.tenant, "delivery", tag, self._clock.now(), limit=1, newest=True)
+        return read(found[0], Delivery) if found else None

@@ -1,0 +1,183 @@
+"""What became of notifications: one, or those that fit a search."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery.cursors import place_of, read_cursor, write_cursor
+from tidings.delivery.filing import ALL, by_user, delivery_key, notification_key, read
+from tidings.delivery.schedules import Schedules
+from tidings.delivery.status import Status, all_deliveries, last_names, shown, status_of
+from tidings.domain.delivery import Delivery, State
+from tidings.domain.errors import Invalid
+from tidings.domain.notification import Notification
+from tidings.domain.rendered import ChannelName
+from tidings.ports import Cabinet, Document, Place
+
+T = TypeVar("T")
+
+PAGE_MAX = 1_000
+SLICE = 100
+LOOKED_AT_MAX = 2_000  # for one page; it may be short while there is more
+
+
+class Search(msgspec.Struct, frozen=True):
+    """What to list: every condition given must hold. `since` and `until` are about acceptance (for deliveries: due)."""
+
+    user: str | None = None
+    state: State | None = None
+    channel: ChannelName | None = None
+    template: str | None = None
+    batch: str | None = None
+    since: int | None = None
+    until: int | None = None
+    cursor: str | None = None
+    limit: int = 100
+
+
+class StatusPage(msgspec.Struct, frozen=True):
+    """Some notifications, the latest first, and where to go on (None: that was all). May be short before the end."""
+
+    notifications: tuple[Status, ...]
+    cursor: str | None
+
+
+class DeliveryPage(msgspec.Struct, frozen=True):
+    """The same of deliveries."""
+
+    deliveries: tuple[Delivery, ...]
+    cursor: str | None
+
+
+class Lookup:
+    """Reads documents, schedules and deliveries together."""
+
+    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+        self._cabinet = cabinet
+        self._schedules = schedules
+        self._clock = clock
+
+    async def get(self, tenant: str, notification_id: str) -> Status | None:
+        """One with all its deliveries; None if there is none, or it was never accepted."""
+        [there] = await self._cabinet.get([notification_key(tenant, notification_id)], self._clock.now())
+        if there is None:
+            return None
+        schedule = await self._schedules.find(tenant, notification_id)
+        return status_of(
+            read(there, Notification),
+            schedule,
+            await all_deliveries(self._cabinet, tenant, notification_id, self._clock.now()),
+        )
+
+    async def page(self, tenant: str, search: Search) -> StatusPage:
+        """Those that fit, the latest first."""
+
+        async def keep(documents: Sequence[Document]) -> list[tuple[Document, Status]]:
+            fitting = [each for each in documents if _fits(read(each, Notification), search)]
+            statuses = await self._statuses(tenant, fitting)
+            return [(each, status) for each, status in statuses if search.state in {None, status.state}]
+
+        return StatusPage(*await self._scan(tenant, "notification", _tag(search), search, keep))
+
+    async def deliveries(self, tenant: str, search: Search, notification: str | None = None) -> DeliveryPage:
+        """Deliveries that fit, those due last first; a template or batch is a matter of notifications."""
+        if search.template is not None or search.batch is not None:
+            raise Invalid("template" if search.template else "batch", "finds notifications: look for those instead")
+
+        async def keep(documents: Sequence[Document]) -> list[tuple[Document, Delivery]]:
+            pairs = ((each, shown(read(each, Delivery))) for each in documents)
+            return [(each, delivery) for each, delivery in pairs if _delivery_fits(delivery, search)]
+
+        tag = _delivery_tag(search) if notification is None else f"notification:{notification}"
+        return DeliveryPage(*await self._scan(tenant, "delivery", tag, search, keep))
+
+    async def delivery(self, tenant: str, name: str) -> Delivery | None:
+        """One delivery by its name."""
+        [there] = await self._cabinet.get([delivery_key(tenant, name)], self._clock.now())
+        return None if there is None else shown(read(there, Delivery))
+
+    async def _scan(
+        self,
+        tenant: str,
+        kind: str,
+        tag: str,
+        search: Search,
+        keep: Callable[[Sequence[Document]], Awaitable[list[tuple[Document, T]]]],
+    ) -> tuple[tuple[T, ...], str | None]:
+        """Slices of documents, the latest first, until enough were kept or too many were looked at."""
+        found: list[tuple[Document, T]] = []
+        after, more, looked_at = _start(search), True, 0
+        while more and len(found) <= search.limit and looked_at < LOOKED_AT_MAX:
+            documents = await self._cabinet.find(
+                tenant, kind, tag, self._clock.now(), after=after, limit=SLICE, newest=True
+            )
+            inside = [each for each in documents if search.since is None or each.order >= search.since]
+            more = len(documents) == SLICE and len(inside) == SLICE
+            found += await keep(inside)
+            looked_at += len(documents)
+            after = place_of(documents[-1]) if documents else after
+        shown_ones = found[: search.limit]
+        values = tuple(value for _, value in shown_ones)
+        if len(found) > search.limit:
+            return values, write_cursor(place_of(shown_ones[-1][0]))
+        return values, write_cursor(after) if more and after is not None else None
+
+    async def _statuses(self, tenant: str, documents: Sequence[Document]) -> list[tuple[Document, Status]]:
+        """Each with its last deliveries only; those that were never accepted are left out."""
+        schedules = await asyncio.gather(*(self._schedules.find(tenant, each.key.name) for each in documents))
+        kept = [read(each, Notification) for each in documents]
+        names = [last_names(each, schedule) for each, schedule in zip(kept, schedules, strict=True)]
+        keys = [delivery_key(tenant, name) for several in names for name in several]
+        found = iter(await self._cabinet.get(keys, self._clock.now()))
+        result = []
+        for document, notification, schedule, several in zip(documents, kept, schedules, names, strict=True):
+            there = [each for each in (next(found) for _ in several) if each is not None]
+            status = status_of(notification, schedule, [read(each, Delivery) for each in there])
+            if status is not None:
+                result.append((document, status))
+        return result
+
+
+def _start(search: Search) -> Place | None:
+    if not 1 <= search.limit <= PAGE_MAX:
+        raise Invalid("limit", f"must lie between 1 and {PAGE_MAX}")
+    if search.cursor is not None:
+        return read_cursor(search.cursor)
+    return None if search.until is None else (search.until, "")
+
+
+def _tag(search: Search) -> str:
+    """The tag that leaves the least to look at."""
+    if search.batch is not None:
+        return f"batch:{search.batch}"
+    if search.user is not None:
+        return by_user(search.user)
+    if search.template is not None:
+        return f"template:{search.template}"
+    return ALL if search.channel is None else f"channel:{search.channel}"
+
+
+def _fits(notification: Notification, search: Search) -> bool:
+    return (
+        search.user in {None, notification.user}
+        and search.template in {None, notification.template}
+        and search.batch in {None, notification.batch}
+        and (search.channel is None or search.channel in notification.channels)
+    )
+
+
+def _delivery_tag(search: Search) -> str:
+    if search.user is not None:
+        return by_user(search.user)
+    return f"state:{search.state}" if search.state in {"failed", "bounced", "complained", "expired"} else ALL
+
+
+def _delivery_fits(delivery: Delivery, search: Search) -> bool:
+    return (
+        search.user in {None, delivery.user}
+        and search.state in {None, delivery.state}
+        and search.channel in {None, delivery.channel}
+    )

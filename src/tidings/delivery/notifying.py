@@ -1,0 +1,283 @@
+"""Accepts notifications: the document first, then the schedule. Who was not told so has nothing to rely on.
+
+A crash between the two leaves a document without a schedule: it is not shown, gives way to whoever comes under its id
+or its dedupe key, and is swept in the end.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal
+from uuid import uuid4
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery.asking import Notify, check, dedupe_window_us
+from tidings.delivery.drafting import Draft, Plan, draft
+from tidings.delivery.filing import (
+    Held,
+    by_user,
+    dedupe_key,
+    encode,
+    notification_key,
+    notification_put,
+    read,
+)
+from tidings.delivery.knowing import Knowing
+from tidings.delivery.schedules import Schedules
+from tidings.delivery.users import Users
+from tidings.delivery.versions import Templates
+from tidings.domain.command import Add, Outcome
+from tidings.domain.errors import Invalid, StoreError
+from tidings.domain.notification import Notification
+from tidings.domain.rendered import ChannelName
+from tidings.domain.user import User
+from tidings.ports import ANY, Cabinet, Document, Key, Put, Remove
+
+TRIES_MAX = 40
+LOOK_AGAIN_S = 0.05
+UNFINISHED_US = 10_000_000  # whoever has not scheduled by then what he wrote down is gone
+
+Word = Literal["scheduled", "unchanged", "skipped", "rejected", "conflict"]
+
+
+class Accepted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a request for one person. `first` is the notification that a duplicate would repeat.
+
+    `rejected` names the `field` at fault; `conflict` is an id that belongs to something else.
+    """
+
+    id: str
+    outcome: Word
+    user: str | None = None
+    due: int | None = None
+    channels: tuple[ChannelName, ...] = ()
+    reason: str | None = None
+    field: str | None = None
+    first: str | None = None
+    batch: str | None = None
+
+
+class _Case(msgspec.Struct):
+    """One person's draft on its way: what is there already, and what came of it."""
+
+    draft: Draft
+    command: Add
+    there: Document | None = None
+    held: Document | None = None
+    answer: Accepted | None = None
+    written: bool = False
+
+
+def made_id(now: int) -> str:
+    """An id that nobody else makes, and that sorts by time."""
+    return f"n_{now:016d}_{uuid4().hex[:12]}"
+
+
+class Notifying:
+    """Takes requests to tell somebody something."""
+
+    def __init__(
+        self,
+        cabinet: Cabinet,
+        schedules: Schedules,
+        users: Users,
+        templates: Templates,
+        clock: Clock,
+        make_id: Callable[[int], str] = made_id,
+    ) -> None:
+        self._cabinet = cabinet
+        self._schedules = schedules
+        self._users = users
+        self._templates = templates
+        self._clock = clock
+        self._make_id = make_id
+        self._knowing = Knowing(cabinet, schedules, clock)
+
+    async def accept(self, tenant: str, ask: Notify) -> list[Accepted]:
+        """Accept a notification for each person that it is for, in order, each with an answer of its own.
+
+        What is wrong for everybody, or for the only one, is raised as `Invalid`. With several users the id is that of
+        the batch, and each notification's is `<id>:<user>`.
+        """
+        check(ask)
+        plan = await self._plan(tenant, ask)
+        cases: list[_Case | Accepted] = []
+        for notification_id, user, missing in await self._people(tenant, plan):
+            try:
+                if missing is not None:
+                    raise missing
+                cases.append(self._case(plan, notification_id, user))
+            except Invalid as invalid:
+                if not ask.users:
+                    raise
+                name = notification_id.rpartition(":")[2]
+                cases.append(_rejected(notification_id, name, invalid))
+        await self._take([case for case in cases if isinstance(case, _Case)], plan)
+        return [case if isinstance(case, Accepted) else _answer(case, plan) for case in cases]
+
+    async def _plan(self, tenant: str, ask: Notify) -> Plan:
+        now = self._clock.now()
+        name = ask.id or self._make_id(now)
+        plan = Plan(ask, tenant, now, ask.content(), name if ask.users and ask.batch is None else ask.batch)
+        if ask.template is None:
+            return plan
+        version = ask.version if isinstance(ask.version, int) else None
+        compiled = await self._templates.compiled(tenant, ask.template, version)
+        if compiled is None:
+            if version is not None:
+                raise Invalid("version", f"the template {ask.template!r} has no version {version}: choose one it has")
+            raise Invalid("template", f"there is no template {ask.template!r}: put it there first")
+        pinned = None if ask.version is None else compiled.template.version
+        return msgspec.structs.replace(plan, template=compiled, pinned=pinned)
+
+    async def _people(self, tenant: str, plan: Plan) -> list[tuple[str, User | None, Invalid | None]]:
+        """Each with the id of her notification; who is not known with the reason why not."""
+        ask = plan.ask
+        if ask.to is not None:
+            return [(ask.id or self._make_id(plan.now), None, None)]
+        names = ask.users or ((ask.user,) if ask.user is not None else ())
+        found = await self._users.several(tenant, names)
+        own = ask.id or (plan.batch if ask.users and ask.batch is None else self._make_id(plan.now))
+        field = "users" if ask.users else "user"
+        return [
+            (
+                f"{own}:{name}" if ask.users else str(own),
+                user,
+                Invalid(field, f"there is no user {name!r}: put her there first, or give an address as 'to'")
+                if user is None
+                else None,
+            )
+            for name, user in zip(names, found, strict=True)
+        ]
+
+    def _case(self, plan: Plan, notification_id: str, user: User | None) -> _Case:
+        made = draft(plan, notification_id, user)
+        return _Case(made, self._schedules.command(plan.tenant, made.request, plan.now))
+
+    async def _take(self, cases: Sequence[_Case], plan: Plan) -> None:
+        """Write down and schedule; whoever was faster under the same id or key is looked at again."""
+        open_cases = list(cases)
+        for attempt in range(TRIES_MAX):
+            open_cases = [case for case in open_cases if case.answer is None]
+            if not open_cases:
+                return
+            if attempt:
+                await asyncio.sleep(LOOK_AGAIN_S)
+            await self._look(open_cases, plan)
+            await asyncio.gather(*(self._judge(case, plan) for case in open_cases))
+            ready = [case for case in open_cases if case.answer is None and case.written]
+            await self._write(ready, plan)
+            await self._schedule([case for case in ready if case.written], plan)
+        raise StoreError("others are at the same ids or dedupe keys and do not finish: try again")
+
+    async def _look(self, cases: Sequence[_Case], plan: Plan) -> None:
+        keys = [notification_key(plan.tenant, case.draft.notification.id) for case in cases]
+        if plan.ask.dedupe_key is not None:
+            keys += [dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom) for case in cases]
+        found = await self._cabinet.get(keys, self._clock.now())
+        held = found[len(cases) :] or [None] * len(cases)
+        for case, there, holder in zip(cases, found, held, strict=False):
+            case.there, case.held, case.written = there, holder, True
+
+    async def _judge(self, case: _Case, plan: Plan) -> None:
+        """Answer what is a repeat or a duplicate; `written` stays True for what may be written down."""
+        own = case.draft.notification
+        if case.there is not None:
+            kept = read(case.there, Notification)
+            due = await self._knowing.due(kept)
+            if due is not None or kept.cancelled is not None:
+                case.answer = _repeated(own, kept, due)
+                return
+            if kept.content != own.content and not self._is_abandoned(kept):
+                case.written = False
+                return
+        if case.held is not None:
+            first = read(case.held, Held).notification
+            if first != own.id:
+                await self._judge_duplicate(case, plan, first)
+
+    async def _judge_duplicate(self, case: _Case, plan: Plan, first: str) -> None:
+        own = case.draft.notification
+        [there] = await self._cabinet.get([notification_key(plan.tenant, first)], self._clock.now())
+        kept = None if there is None else read(there, Notification)
+        if kept is None:
+            return  # refused, or erased: the key is free
+        if await self._knowing.due(kept) is not None:
+            case.answer = Accepted(own.id, "skipped", own.user, reason="duplicate", first=first, batch=own.batch)
+        elif not self._is_abandoned(kept):
+            case.written = False
+        else:
+            await self._cabinet.change([[Remove(notification_key(plan.tenant, first))]], self._clock.now())
+
+    def _is_abandoned(self, kept: Notification) -> bool:
+        return kept.created + UNFINISHED_US <= self._clock.now()
+
+    async def _write(self, cases: Sequence[_Case], plan: Plan) -> None:
+        """All in one transaction, each person's documents whole or not at all."""
+        if not cases:
+            return
+        groups = [self._documents(case, plan) for case in cases]
+        for case, done in zip(cases, await self._cabinet.change(groups, self._clock.now()), strict=True):
+            case.written = done
+
+    def _documents(self, case: _Case, plan: Plan) -> list[Put | Remove]:
+        own = case.draft.notification
+        group: list[Put | Remove] = [notification_put(own, 0 if case.there is None else case.there.version)]
+        if plan.ask.dedupe_key is not None:
+            key = dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom)
+            tags = () if own.user is None else (by_user(own.user),)
+            expected = 0 if case.held is None else case.held.version
+            until = plan.now + dedupe_window_us(plan.ask)
+            group.append(Put(key, encode(Held(own.id)), expected, tags, plan.now, until))
+        return group
+
+    async def _schedule(self, cases: Sequence[_Case], plan: Plan) -> None:
+        if not cases:
+            return
+        outcomes = await self._schedules.submit([case.command for case in cases])
+        refused = []
+        for case, outcome in zip(cases, outcomes, strict=True):
+            case.answer = _scheduled(case.draft.notification, outcome)
+            if case.answer.outcome in {"rejected", "conflict"}:
+                refused.append(case)
+        if refused:
+            await self._cabinet.change([self._undone(case, plan) for case in refused], self._clock.now())
+
+    def _undone(self, case: _Case, plan: Plan) -> list[Put | Remove]:
+        keys: list[Key] = [notification_key(plan.tenant, case.draft.notification.id)]
+        if plan.ask.dedupe_key is not None:
+            keys.append(dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom))
+        return [Remove(key, ANY) for key in keys]
+
+
+def _repeated(own: Notification, kept: Notification, due: int | None) -> Accepted:
+    if kept.content == own.content:
+        return Accepted(own.id, "unchanged", own.user, due, kept.channels, batch=kept.batch)
+    reason = "the id belongs to a notification with other content: choose another id, or cancel that one"
+    return Accepted(own.id, "conflict", own.user, reason=reason)
+
+
+def _scheduled(own: Notification, outcome: Outcome) -> Accepted:
+    match outcome.outcome:
+        case "scheduled" | "released" | "unchanged":
+            word: Word = "unchanged" if outcome.outcome == "unchanged" else "scheduled"
+            return Accepted(own.id, word, own.user, outcome.due, own.channels, batch=own.batch)
+        case _ if outcome.field is not None:
+            return _rejected(own.id, own.user, Invalid(outcome.field, outcome.reason or ""))
+        case _:
+            told = outcome.reason or "the id belongs to a schedule that has been released: choose another id"
+            return Accepted(own.id, "conflict", own.user, reason=told)
+
+
+def _rejected(notification_id: str, user: str | None, invalid: Invalid) -> Accepted:
+    detail = invalid.detail.removeprefix(f"{invalid.field}: ")
+    return Accepted(notification_id, "rejected", user, reason=detail, field=invalid.field)
+
+
+def _answer(case: _Case, plan: Plan) -> Accepted:
+    """Of a request for one person a refusal is raised."""
+    assert case.answer is not None, "every case ends in an answer"
+    if case.answer.outcome == "rejected" and not plan.ask.users:
+        raise Invalid(case.answer.field or "at", case.answer.reason or "")
+    return case.answer

@@ -1,0 +1,68 @@
+"""When a notification is due: the fields of a schedule, with local times on the clocks of whom it is for."""
+
+from typing import Any
+
+import msgspec
+
+from tidings.delivery.asking import Notify
+from tidings.domain import daywords
+from tidings.domain.command import Priority
+from tidings.domain.errors import Invalid
+from tidings.domain.notification import Errand, Notification, topic
+from tidings.domain.recurrence.written import parse_moment
+from tidings.domain.request import Request, Timing
+from tidings.domain.when import SECOND_US
+
+_PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+_SAME = ("rrule", "cron", "start", "until", "count", "rdates", "exdates", "gap", "overlap", "calendar", "on_excluded")
+_NONE = Timing()
+
+
+def request_for(ask: Notify, notification: Notification, zone: str, whom: str, now: int) -> Request:
+    """The schedule of a notification. `zone` is that of whom it is for, and counts where none is asked for."""
+    at, place = _at(ask, zone, now), ask.zone
+    if place is None and _is_local(ask, at):
+        place = zone
+    timing = Timing(zone=place, **{name: getattr(ask, name) for name in _SAME})
+    expires = notification.expires_after_us
+    labels = {"user": notification.user, "template": notification.template, "batch": notification.batch}
+    return Request(
+        topic=topic(notification.channels[0], notification.priority),
+        value=msgspec.json.encode(Errand(notification=notification.id)),
+        key=whom.encode(),
+        id=notification.id,
+        at=at,
+        every=ask.every,
+        priority=_PRIORITIES[notification.priority],
+        expires_after=None if expires is None else f"PT{expires // SECOND_US}.{expires % SECOND_US:06}S",
+        late=ask.late,
+        late_grace=ask.late_grace,
+        late_max=ask.late_max,
+        jitter=ask.jitter,
+        labels={name: text for name, text in labels.items() if text is not None} or None,
+        timing=None if timing == _NONE else timing,
+    )
+
+
+def _at(ask: Notify, zone: str, now: int) -> int | str | None:
+    at = ask.at if ask.at is not None else ask.scheduled_at
+    if isinstance(at, str) and daywords.is_said(at):
+        return daywords.said(at, ask.zone or zone, now)
+    return at
+
+
+def _is_local(ask: Notify, at: int | str | None) -> bool:
+    """Whether something that is asked is said by clocks, so that it matters whose they are."""
+    if ask.rrule is not None:
+        return "TZID" not in ask.rrule.upper()
+    if ask.cron is not None:
+        return True
+    written: list[Any] = [at, ask.start, ask.until]
+    return any(isinstance(text, str) and _is_wall_time(text) for text in written)
+
+
+def _is_wall_time(text: str) -> bool:
+    try:
+        return parse_moment(text, "at").form == "local"
+    except Invalid:
+        return False

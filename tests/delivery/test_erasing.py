@@ -1,0 +1,97 @@
+"""Erasing a person: nothing of her is left, and others keep what is theirs."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.delivery.office import ACME, HOUR, Office
+from tidings.delivery.filing import encode
+from tidings.delivery.profile import Profile
+from tidings.delivery.suppressions import Place
+from tidings.ports import Key, Put, Remove
+from tidings.timeline.memory.cabinet import MemoryCabinet
+
+HERS = (
+    b"ada@",
+    b"ada-",
+    b":ada",
+    b"/ada",
+    b'"ada',
+    b"ada/",
+)  # alone it may be part of a digest
+HI = {"words": {"text": "Hi"}}
+
+
+async def furnish(office: Office) -> None:
+    await office.users.put(ACME, "bob", Profile(email="bob@example.com"))
+    for user in ("ada", "bob"):
+        for number in range(3):
+            told = await office.notify(user=user, **HI, id=f"{user}-{number}", at="+1h", dedupe_key=f"k{number}")
+            assert told.outcome == "scheduled"
+        await office.notify(user=user, **HI, id=f"{user}-now")
+        await office.release("notify.email")
+        await office.deliver(f"{user}-now", user)
+        line = Put(Key(ACME, "inbox", f"{user}/1"), encode({"text": "Hi"}), 0, ("all", f"user:{user}"))
+        await office.cabinet.change([[line]], office.clock.now())
+    await office.suppressions.add(ACME, "email", "ada@example.com", "bounced: ada@example.com is full")
+    await office.suppressions.add(ACME, "sms", "+15559999", "stopped", user="ada")
+    await office.suppressions.add(ACME, "email", "ada@example.com", "unsubscribed", category="news")
+
+
+async def everything(office: Office) -> bytes:
+    """All that is kept, whatever it is."""
+    cabinet = office.cabinet
+    assert isinstance(cabinet, MemoryCabinet)
+    return b"\n".join(encode([document.key, document.tags]) + document.body for document in cabinet._documents.values())
+
+
+async def test_erase_removes_everything_and_says_so(office: Office) -> None:
+    await furnish(office)
+    before = await everything(office)
+    assert b"ada@example.com" in before
+    erased = await office.erasing.erase(ACME, "ada")
+    assert erased.removed == {"notification": 4, "delivery": 1, "inbox": 1, "dedupe": 3, "sent": 1, "user": 1}
+    assert (erased.cancelled, erased.suppressions) == (3, 3)
+    after = await everything(office)
+    for trace in (*HERS, b"+15559999", b"+15550100", b"Ada"):
+        assert trace not in after
+    found = await office.suppressions.of(
+        ACME, [Place("email", "ada@example.com"), Place("sms", "+15559999"), Place("email", "ada@example.com", "news")]
+    )
+    assert all(found)  # and still she is not written to
+    office.clock.advance(2 * HOUR)
+    left = {record.id for record in await office.release("notify.email")}
+    assert left == {"ada-now", "bob-0", "bob-1", "bob-2", "bob-now"}
+    assert (await office.users.get(ACME, "bob")) is not None
+
+
+class Down(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) -> None:
+    await furnish(office)
+    change, calls = office.cabinet.change, 0
+
+    async def failing(groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+        nonlocal calls
+        calls += 1
+        if calls == after:
+            raise Down
+        return await change(groups, now)
+
+    office.cabinet.change = failing  # type: ignore[method-assign]
+    try:
+        await office.erasing.erase(ACME, "ada")
+    except Down:
+        office.cabinet.change = change  # type: ignore[method-assign]
+        await office.erasing.erase(ACME, "ada")
+    remains = await everything(office)
+    assert not [trace for trace in HERS if trace in remains]
+    assert b"bob@example.com" in remains
+
+
+async def test_who_is_not_there_is_erased_too(office: Office) -> None:
+    erased = await office.erasing.erase(ACME, "nobody")
+    assert (erased.removed, erased.cancelled) == ({}, 0)

@@ -1,0 +1,121 @@
+"""Users: each field checked, single fields changed, found again by id and address."""
+
+from typing import Any
+
+import pytest
+
+from tests.delivery.office import ACME, ADA, Office
+from tidings.delivery.profile import Profile, QuietHours
+from tidings.domain.address import Device
+from tidings.domain.errors import Conflict, Invalid
+from tidings.domain.user import Quiet
+
+APNS = {"platform": "apns", "token": "ab" * 32}
+FCM = {"platform": "fcm", "token": "x" * 40}
+
+
+async def test_put_get_replace_delete(office: Office) -> None:
+    made = await office.users.put(ACME, "bob", {"email": "bob@example.com", "quiet": "22:00-07:00"})
+    assert made.created
+    assert made.user.quiet == Quiet(1320, 420)
+    assert made.user.zone == "UTC"
+    again = await office.users.put(ACME, "bob", {"phone": "+15550101"})
+    assert not again.created
+    assert again.user.email is None  # all of it was replaced
+    assert (await office.users.get(ACME, "bob")) is not None
+    assert await office.users.get("other", "bob") is None
+    assert await office.users.delete(ACME, "bob")
+    assert not await office.users.delete(ACME, "bob")
+
+
+async def test_single_fields(office: Office) -> None:
+    changes: dict[str, Any] = {
+        "phone": None,
+        "zone": "Europe/Berlin",
+        "preferences": {"news": False},
+        "devices": [APNS, FCM, APNS],
+        "quiet": {"hours": "21:00-06:00", "then": "drop"},
+    }
+    changed = await office.users.patch(ACME, "ada", changes)
+    assert changed is not None
+    user = changed.user
+    assert (user.email, user.phone, user.zone) == ("ada@example.com", None, "Europe/Berlin")
+    assert user.devices == (Device("apns", "ab" * 32), Device("fcm", "x" * 40))
+    assert user.quiet == Quiet(1260, 360, "drop")
+    more = await office.users.patch(ACME, "ada", {"preferences": {"sms": True}, "quiet": {"then": "defer"}})
+    assert more is not None
+    assert more.user.preferences == {"news": False, "sms": True}
+    assert more.user.quiet == Quiet(1260, 360, "defer")
+    assert await office.users.patch(ACME, "nobody", {"name": "x"}) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"email": "no"}, "email"),
+        ({"email": "a@b.example\r\nBcc: x@y.example"}, "email"),
+        ({"phone": "555"}, "phone"),
+        ({"webhook": "ftp://x.example"}, "webhook"),
+        ({"zone": "Mars/Olympus"}, "zone"),
+        ({"locale": "english!"}, "locale"),
+        ({"quiet": "22-7"}, "quiet"),
+        ({"quiet": {"hours": "late"}}, "quiet.hours"),
+        ({"quiet": {"hours": "22:00-07:00", "then": "sleep"}}, "quiet.then"),
+        ({"preferences": {"fax/news": False}}, "preferences.fax/news"),
+        ({"preferences": {"transactional": False}}, "preferences.transactional"),
+        ({"devices": [{"platform": "apns", "token": "short"}]}, "token"),
+        ({"devices": [{"platform": "pager", "token": "x"}]}, "devices[0].platform"),
+        ({"name": "a\nb"}, "name"),
+        ({"name": 7}, "name"),
+        ({"nick": "a"}, "nick"),
+        ({"variables": {"x": "y" * 70_000}}, "variables.x"),
+    ],
+)
+async def test_wrong_fields_are_named(office: Office, document: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        await office.users.put(ACME, "bob", document)
+    assert refused.value.field == field
+    assert await office.users.get(ACME, "bob") is None
+
+
+@pytest.mark.parametrize("wrong", ["", "a/b", "a b", "-a", "a" * 101, "\u00e4"])
+async def test_wrong_ids_are_refused(office: Office, wrong: str) -> None:
+    with pytest.raises(Invalid, match="no user's id"):
+        await office.users.put(ACME, wrong, Profile())
+
+
+async def test_a_change_that_expects_another_version_is_refused(office: Office) -> None:
+    seen = await office.users.get(ACME, "ada")
+    assert seen is not None
+    await office.users.patch(ACME, "ada", {"name": "Ada L"}, expected=seen.version)
+    for change in (
+        office.users.put(ACME, "ada", ADA, expected=seen.version),
+        office.users.patch(ACME, "ada", {"name": "x"}, expected=seen.version),
+        office.users.delete(ACME, "ada", expected=seen.version),
+        office.users.put(ACME, "ada", ADA, expected=0),
+    ):
+        with pytest.raises(Conflict):
+            await change
+
+
+async def test_pages_by_prefix(office: Office) -> None:
+    names = ["b", "ba", "ba.1", "ba:2", "bb", "c", "az~"]
+    for name in names:
+        await office.users.put(ACME, name, Profile(quiet=QuietHours("22:00-07:00")))
+    page = await office.users.page(ACME, "ba", limit=2)
+    assert [user.id for user in page.users] == ["ba", "ba.1"]
+    rest = await office.users.page(ACME, "ba", page.cursor, limit=2)
+    assert ([user.id for user in rest.users], rest.cursor) == (["ba:2"], None)
+    everyone = await office.users.page(ACME)
+    assert [user.id for user in everyone.users] == sorted([*names, "ada"])
+    with pytest.raises(Invalid):
+        await office.users.page(ACME, limit=0)
+
+
+async def test_found_by_address(office: Office) -> None:
+    await office.users.put(ACME, "twin", Profile(email="Ada@Example.com"))
+    found = await office.users.with_address(ACME, "email", "ADA@example.com")
+    assert {user.id for user in found} == {"ada", "twin"}
+    assert [user.id for user in await office.users.with_address(ACME, "sms", "+15550100")] == ["ada"]
+    await office.users.patch(ACME, "ada", {"email": "new@example.com"})
+    assert [user.id for user in await office.users.with_address(ACME, "email", "ada@example.com")] == ["twin"]

@@ -1,0 +1,102 @@
+"""Templates: versions that are checked when stored, and do not take from pending notifications what they need."""
+
+import pytest
+
+from tests.delivery.office import ACME, HOUR, SECOND, Office, in_app, reminder
+from tidings.delivery.templates import Parts, SmsPart
+from tidings.delivery.versions import TemplateDraft
+from tidings.domain.errors import Conflict, Invalid
+
+
+async def test_versions(office: Office) -> None:
+    first = await office.templates.get(ACME, "reminder")
+    assert first is not None
+    assert (first.template.version, first.needs, first.channels) == (1, ("name", "what"), ("email", "sms"))
+    same = await office.templates.put(ACME, "reminder", reminder())
+    assert same.template.version == 1
+    second = await office.templates.put(ACME, "reminder", reminder("Dear {{ name }}"))
+    assert second.template.version == 2
+    versions = await office.templates.versions(ACME, "reminder")
+    assert [one.version for one in versions] == [2, 1]
+    assert [one.version for one in await office.templates.versions(ACME, "reminder", before=2)] == [1]
+    old = await office.templates.get(ACME, "reminder", 1)
+    assert old is not None
+    assert old.template.parts.email["en"].subject == "Hi {{ name }}"
+    assert await office.templates.get(ACME, "reminder", 3) is None
+    await office.templates.put(ACME, "note", in_app())
+    page = await office.templates.page(ACME, limit=1)
+    assert [(one.name, one.latest) for one in page.templates] == [("note", 1)]
+    assert [one.name for one in (await office.templates.page(ACME, page.cursor)).templates] == ["reminder"]
+
+
+async def test_wrong_templates_are_refused_when_stored(office: Office) -> None:
+    for draft, field in (
+        (reminder("Hi {{ name"), "parts.email.en.subject"),
+        (reminder(text="{% nonsense %}"), "parts.email.en.text"),
+        (reminder(expires_after="soon"), "expires_after"),
+        (reminder(urgency="asap", expires_after="PT1H"), "urgency"),
+        (TemplateDraft(Parts()), "parts"),
+    ):
+        with pytest.raises(Invalid) as refused:
+            await office.templates.put(ACME, "wrong", draft)
+        assert refused.value.field == field
+    with pytest.raises(Invalid):
+        await office.templates.put(ACME, "a/b", reminder())
+    assert await office.templates.get(ACME, "wrong") is None
+
+
+async def test_preview(office: Office) -> None:
+    content = await office.templates.preview(ACME, "reminder", "email", {"name": "Ada", "what": "nine"})
+    assert content is not None
+    assert (content.title, content.text) == ("Hi Ada", "It is nine.")
+    with pytest.raises(Invalid, match="miss what"):
+        await office.templates.preview(ACME, "reminder", "sms", {"name": "Ada"})
+    assert await office.templates.preview(ACME, "none", "sms", {}) is None
+
+
+async def test_a_version_that_needs_more_is_refused_while_others_wait_for_it(office: Office) -> None:
+    await office.notify(user="ada", template="reminder", variables={"what": "nine"}, at="+1h")
+    await office.notify(user="ada", template="reminder", variables={"what": "nine", "where": "here"}, at="+1h")
+    await office.notify(user="ada", template="reminder", variables={"what": "nine"}, at="+1h", version="current")
+    more = reminder(text="It is {{ what }} {{ where }} {{ plan }}.")
+    with pytest.raises(Conflict, match=r"needs where, which 1 pending"):
+        await office.templates.put(ACME, "reminder", more)
+    optional = reminder(text="It is {{ what }} {{ where | default: 'here' }}.")
+    assert (await office.templates.put(ACME, "reminder", optional)).template.version == 2
+    forced = await office.templates.put(ACME, "reminder", more, force=True)
+    assert forced.template.version == 3
+    with pytest.raises(Conflict, match="a part for email"):
+        await office.templates.put(ACME, "reminder", TemplateDraft(Parts(push={}, in_app=in_app().parts.in_app)))
+
+
+async def test_once_they_have_left_it_is_taken(office: Office) -> None:
+    await office.notify(user="ada", template="reminder", variables={"what": "nine"}, at="+1h")
+    office.clock.advance(2 * HOUR)
+    assert len(await office.release("notify.email")) == 1
+    more = reminder(text="It is {{ what }} {{ where }}.")
+    assert (await office.templates.put(ACME, "reminder", more)).template.version == 2
+
+
+async def test_delete_keeps_the_numbers(office: Office) -> None:
+    told = await office.notify(user="ada", template="reminder", variables={"what": "x"}, at="+1h", version=1)
+    with pytest.raises(Conflict, match="1 pending"):
+        await office.templates.delete(ACME, "reminder")
+    await office.cancelling.cancel(ACME, told.id)
+    assert await office.templates.delete(ACME, "reminder")
+    assert not await office.templates.delete(ACME, "reminder")
+    assert await office.templates.get(ACME, "reminder") is None
+    assert await office.templates.compiled(ACME, "reminder") is None
+    assert (await office.templates.page(ACME)).templates == ()
+    again = await office.templates.put(ACME, "reminder", reminder())
+    assert again.template.version == 2
+
+
+async def test_another_node_takes_the_new_version_within_a_second(office: Office) -> None:
+    other = Office(office.store, office.clock).templates
+    before = await other.compiled(ACME, "reminder")
+    await office.templates.put(ACME, "reminder", TemplateDraft(Parts(sms={"en": SmsPart("New")})))
+    office.clock.advance(SECOND)
+    after = await other.compiled(ACME, "reminder")
+    assert before is not None
+    assert after is not None
+    assert (before.template.version, after.template.version) == (1, 2)

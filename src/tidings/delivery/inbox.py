@@ -6,8 +6,8 @@ import contextlib
 import msgspec
 
 from tidings.clock import Clock
+from tidings.delivery.cursors import place_of, read_cursor, write_cursor
 from tidings.delivery.filing import encode, read
-from tidings.delivery.suppressions import read_cursor, write_cursor
 from tidings.domain.errors import Invalid
 from tidings.domain.inbox import KIND, UNREAD, Line, line_name, line_tags
 from tidings.domain.telling import Ended, Telling
@@ -57,7 +57,7 @@ class Inbox:
         after = None if cursor is None else read_cursor(cursor)
         found = await self._find(tenant, _tag(user, unread=unread), after, limit + 1, newest=True)
         shown = found[:limit]
-        following = write_cursor(shown[-1]) if len(found) > limit else None
+        following = write_cursor(place_of(shown[-1])) if len(found) > limit else None
         return InboxPage(tuple(read(each, Line) for each in shown), following)
 
     async def unread(self, tenant: str, user: str) -> Unread:
@@ -109,7 +109,7 @@ class Inbox:
                         await bell.wait()
         finally:
             self._bells.discard(bell)
-        cursor = write_cursor(found[-1]) if found else f"{place[0]}.{place[1]}"
+        cursor = write_cursor(place_of(found[-1]) if found else place)
         return InboxPage(tuple(read(each, Line) for each in found), cursor)
 
     async def _find(

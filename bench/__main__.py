@@ -35,6 +35,7 @@ NAMES = (
     "takeover",
     "fleet_kafka",
     "render",
+    "cabinet",
     "peers",
 )
 LEFT_OUT = 3  # the exit code of a benchmark that needs what is not installed here

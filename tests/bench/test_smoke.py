@@ -42,6 +42,7 @@ TIMEOUT_S = 240
         pytest.param("takeover", "killed_s_longest", marks=pytest.mark.slow),
         pytest.param("fleet_kafka", "two_nodes", marks=pytest.mark.slow),
         ("render", "render_with_filters"),
+        pytest.param("cabinet", "sqlite_change", marks=pytest.mark.slow),
         pytest.param("peers", "tidings_burst", marks=pytest.mark.slow),
     ],
 )

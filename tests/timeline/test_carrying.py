@@ -149,6 +149,7 @@ async def test_every_kind_arrives(places: Places, origin: str, goal: str) -> Non
         "positions": 1,
         "keys": 1,
         "receipts": 1,
+        "documents": 0,
         "one_shots": 6,
         "recurring": 3,
         "paused": 2,
@@ -359,7 +360,18 @@ async def test_a_database_that_has_moved_takes_no_change_of_any_kind(places: Pla
     source = await places.open(begin)
     await copied(source, await places.open(end))
     with psycopg.connect(Served.dsn(), autocommit=True) as connection:
-        for table in ("timeline", "registry", "standing", "outbox", "held", "log", "finished", "receipt", "source"):
+        for table in (
+            "timeline",
+            "registry",
+            "standing",
+            "outbox",
+            "held",
+            "log",
+            "finished",
+            "receipt",
+            "source",
+            "document",
+        ):
             with pytest.raises(psycopg.Error, match="has moved"):
                 connection.execute(f"DELETE FROM {begin[1]}.{table}".encode())
 

@@ -1,6 +1,6 @@
 """Every seam: what the stages ask of a store, of its cabinet, and of a channel."""
 
-from tidings.ports.cabinet import ANY, Cabinet, Document, Key, Place, Put, Remove
+from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Document, Key, Place, Put, Remove
 from tidings.ports.channel import Channel, Plugin, Surroundings
 from tidings.ports.store import (
     ApiKey,
@@ -26,6 +26,7 @@ from tidings.ports.store import (
 
 __all__ = [
     "ANY",
+    "NAME_BYTES_MAX",
     "ApiKey",
     "Cabinet",
     "Channel",

@@ -10,10 +10,11 @@ from typing import Protocol
 import msgspec
 
 ANY = -1  # as the version that a change expects: whatever is there, or nothing
+NAME_BYTES_MAX = 2_400  # of a document's name, in UTF-8: what PostgreSQL can keep in order
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The name of a document. `kind` is ours, `name` may be anybody's."""
+    """The name of a document. `kind` is ours, `name` may be anybody's, as long as it is not longer than the bound."""
 
     tenant: str
     kind: str
@@ -80,6 +81,7 @@ class Cabinet(Protocol):
     async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
         """Make the changes of each group if all that it expects is so, and nothing of it otherwise; says which it was.
 
-        All groups are one durable transaction. Groups see what those before them did. No key may be in a group twice.
+        All groups are one durable transaction. Groups see what those before them did. `ValueError`, before anything is
+        done, if a key is in a group twice, a tag on a document twice, or a name too long.
         """
         ...

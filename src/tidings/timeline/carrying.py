@@ -17,14 +17,14 @@ from tidings.domain.fleet import Predecessor
 from tidings.domain.message import unpack
 from tidings.domain.schedule import Calendar, Event, KeptZone
 from tidings.domain.when import Once
-from tidings.ports import ApiKey
+from tidings.ports import ApiKey, Document
 from tidings.timeline.terms import Terms
 
 LOAD_ROWS = 1_000
 LOAD_BYTES_MAX = 4 * 1024 * 1024
 NAMED_MAX = 1_000  # conflicts that are told by name
 
-Kind = Literal["positions", "keys", "receipts", "one_shots", "recurring", "paused", "finished"]
+Kind = Literal["positions", "keys", "receipts", "documents", "one_shots", "recurring", "paused", "finished"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Landing = Literal["moved", "left", "conflict"]
 
@@ -90,7 +90,7 @@ class CarriedPosition(msgspec.Struct, frozen=True, gc=False):
     next: int
 
 
-Thing = Carried | CarriedReceipt | CarriedPosition | ApiKey
+Thing = Carried | CarriedReceipt | CarriedPosition | ApiKey | Document
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):
@@ -284,6 +284,8 @@ def kind_of(thing: Thing) -> Kind:
             return "positions"
         case ApiKey():
             return "keys"
+        case Document():
+            return "documents"
 
 
 def name_of(thing: Thing) -> str:
@@ -297,6 +299,8 @@ def name_of(thing: Thing) -> str:
             return f"request topic {thing.topic}/{thing.partition}, read up to {thing.next}"
         case ApiKey():
             return f"API key {thing.name}"
+        case Document():
+            return f"{thing.key.kind} {thing.key.tenant}/{thing.key.name}"
 
 
 def land(brought: Carried, generation: int, content: bytes, accepted: int, at: int | None) -> Landing:

@@ -46,12 +46,13 @@ def bounded(rows: Iterable[Item], size_of: Callable[[Item], int] | None = None) 
 
 def counted(totals: Sequence[Any], policies: Iterable[Sequence[Any]]) -> dict[Kind, int]:
     """How much there is of each kind, by a store's totals and the terms of its standing schedules that pend."""
-    positions, keys, receipts, paused, finished, pending = totals
+    positions, keys, receipts, documents, paused, finished, pending = totals
     recurring = sum(not isinstance(decode_terms(terms).when, Once) for (terms,) in policies)
     return {
         "positions": positions,
         "keys": keys,
         "receipts": receipts,
+        "documents": documents,
         "one_shots": pending - recurring,
         "recurring": recurring,
         "paused": paused,

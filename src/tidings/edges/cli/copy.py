@@ -21,6 +21,7 @@ NAMES = {
     "paused": "paused",
     "finished": "finished, remembered",
     "receipts": "idempotency keys",
+    "documents": "documents",
     "keys": "API keys",
     "positions": "positions in request topics",
 }

@@ -2,8 +2,10 @@
 
 import bisect
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from tidings.ports import ANY, Document, Key, Place, Put, Remove
+from tidings.timeline.filing import check
 
 Shelf = tuple[str, str, str]  # tenant, kind, tag
 
@@ -36,9 +38,10 @@ class MemoryCabinet:
         elif after is not None:
             places = places[bisect.bisect_right(places, after) :]
         found = (self._there(Key(tenant, kind, name), now) for _, name in places)
-        return [document for document in found if document is not None][:limit]
+        return list(islice((document for document in found if document is not None), limit))
 
     async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+        check(groups)
         return [self._change(group, now) for group in groups]
 
     def tend(self, now: int) -> None:
@@ -74,7 +77,10 @@ class MemoryCabinet:
         document = self._documents.pop(key, None)
         if document is not None:
             for shelf in _shelves(document):
-                self._shelves[shelf].remove((document.order, key.name))
+                places = self._shelves[shelf]
+                del places[bisect.bisect_left(places, (document.order, key.name))]
+                if not places:
+                    del self._shelves[shelf]
 
 
 def _shelves(document: Document) -> Iterable[Shelf]:

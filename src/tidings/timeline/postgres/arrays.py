@@ -95,7 +95,7 @@ def uuids(values: Sequence[bytes]) -> Uuids:
     return Uuids(_header(len(values), _UUID) + _LENGTHS[16] + _LENGTHS[16].join(values))
 
 
-def byteas(values: Sequence[bytes]) -> Byteas:
+def byteas(values: Sequence[bytes | None]) -> Byteas:
     return Byteas(_varied(values, _BYTEA))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tidings.domain.command import Priority
 from tidings.domain.schedule import Event
-from tidings.ports import ApiKey
+from tidings.ports import ApiKey, Document, Key
 from tidings.timeline.carrying import (
     LOAD_ROWS,
     Behind,
@@ -16,6 +16,7 @@ from tidings.timeline.carrying import (
     Rest,
     Thing,
 )
+from tidings.timeline.filing import decode_tags
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.names import PRIORITIES
@@ -25,11 +26,12 @@ from tidings.timeline.postgres.shared import BLOCK, Shared
 from tidings.timeline.postgres.working import finished_row, standing_row, timeline_row
 from tidings.timeline.stages import Place, bounded, counted, decode_place, encode_place, following
 
-_STAGES = ("positions", "keys", "receipts", "one_shots", "standing", "finished")
+_STAGES = ("positions", "keys", "receipts", "documents", "one_shots", "standing", "finished")
 _FIRST: dict[str, Place] = {
     "positions": ("", -1),
     "keys": ("",),
     "receipts": ("", ""),
+    "documents": ("0" * 32,),
     "one_shots": (-1, -1, -(1 << 62), -1),
     "standing": (-1,),
     "finished": (-1, -(1 << 62), -1),
@@ -47,6 +49,7 @@ class Cargo:
             "positions": self._positions,
             "keys": self._keys,
             "receipts": self._receipts,
+            "documents": self._documents,
             "one_shots": self._one_shots,
             "standing": self._standing,
             "finished": self._finished,
@@ -93,6 +96,15 @@ class Cargo:
     async def _receipts(self, place: Place) -> _Read:
         rows = await self._read("receipts", *place, LOAD_ROWS)
         return [CarriedReceipt(*row) for row in rows], rows[-1][:2] if rows else place
+
+    async def _documents(self, place: Place) -> _Read:
+        """Before the schedules, which name them."""
+        rows = await self._read("documents", *place, await self._fitting("document_sizes", place))
+        things = [
+            Document(Key(*(text.decode() for text in row[1:4])), row[4], row[5], decode_tags(row[6]), *row[7:])
+            for row in rows
+        ]
+        return list(things), (rows[-1][0].hex(),) if rows else place
 
     async def _one_shots(self, place: Place) -> _Read:
         rows = await self._read("one_shots", *place, await self._fitting("sizes", place))

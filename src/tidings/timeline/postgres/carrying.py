@@ -9,7 +9,7 @@ from tidings import crash
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.domain.fleet import Predecessor, Report
-from tidings.ports import ApiKey
+from tidings.ports import ApiKey, Document
 from tidings.timeline.carrying import (
     Carried,
     CarriedDates,
@@ -29,7 +29,8 @@ from tidings.timeline.carrying import (
     land,
     predecessors_of,
 )
-from tidings.timeline.postgres import arrays
+from tidings.timeline.filing import brought, is_same
+from tidings.timeline.postgres import arrays, cabinet
 from tidings.timeline.postgres.cargo import Cargo
 from tidings.timeline.postgres.database import Connection, queries
 from tidings.timeline.postgres.dates import Dates
@@ -48,7 +49,7 @@ class PostgresCarrier:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._us = uuid4()
-        self._sql = queries("carrying", shared.options.schema)
+        self._sql = queries("carrying", shared.options.schema) | queries("cabinet", shared.options.schema)
         self._cargo = Cargo(shared, self._sql)
         self._dates = Dates(shared)
 
@@ -150,7 +151,7 @@ class PostgresCarrier:
             if known.after != before.after:
                 raise Moved("another copy is under way")
             run = Run(self._shared, self._dates, connection, now)
-            landings = await Arriving(self._shared, self._sql, connection, run).take(load.things)
+            landings = await Arriving(self._shared, self._sql, connection, run).take(load.things, now)
             await run.save()
             progress = before.landed(load, landings)
             await rows(connection, self._sql["keep_progress"], (encode_progress(progress), passage))
@@ -172,14 +173,17 @@ class Arriving:
         self._connection = connection
         self._run = run
 
-    async def take(self, things: Sequence[Thing]) -> list[Landing]:
+    async def take(self, things: Sequence[Thing], now: int) -> list[Landing]:
         """Put each where it belongs, unless something is there. A load is of one kind."""
         schedules = [thing for thing in things if isinstance(thing, Carried)]
         receipts = [thing for thing in things if isinstance(thing, CarriedReceipt)]
         if schedules:
             return await self._schedules(schedules)
+        documents = [thing for thing in things if isinstance(thing, Document)]
         if receipts:
             return await self._receipts(receipts)
+        if documents:
+            return await self._documents(documents, now)
         landings: list[Landing] = []
         for thing in things:
             if isinstance(thing, CarriedPosition):
@@ -254,6 +258,15 @@ class Arriving:
             if known.get((each.tenant, each.key)) == each.body
             else "conflict"
             for each in receipts
+        ]
+
+    async def _documents(self, documents: list[Document], now: int) -> list[Landing]:
+        groups = [[brought(each)] for each in documents]
+        moved = await cabinet.change(self._connection, self._sql, groups, now)
+        known = await cabinet.get(self._connection, self._sql, [each.key for each in documents], now)
+        return [
+            "moved" if is_moved else "left" if is_same(each, there) else "conflict"
+            for each, is_moved, there in zip(documents, moved, known, strict=True)
         ]
 
     async def _position(self, position: CarriedPosition) -> Landing:

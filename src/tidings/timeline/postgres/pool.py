@@ -19,6 +19,7 @@ FIRST_MAX = 3  # what everything else waits for: leases, when lanes have work to
 WORK_MAX = 7  # releases, the outbox, housekeeping
 INTAKE_MAX = 8
 READS_MAX = 6
+CABINET_MAX = 4
 TURN_S_MAX = 10  # how long to wait for a connection that others use
 STATEMENT_MS = 10_000
 LOCK_MS = 2_000
@@ -187,7 +188,8 @@ class Pools:
         self.work = Pool(dsn, WORK_MAX)
         self.intake = Pool(dsn, INTAKE_MAX)
         self.reads = Pool(dsn, READS_MAX)
-        self._all = (self.first, self.work, self.intake, self.reads)
+        self.cabinet = Pool(dsn, CABINET_MAX)
+        self._all = (self.first, self.work, self.intake, self.reads, self.cabinet)
 
     @property
     def losses(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tidings import crash
+from tidings.timeline.postgres.cabinet import PostgresCabinet
 from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.shared import Shared
 
@@ -26,8 +27,9 @@ SELECT count(*) FROM gone
 class Retention:
     """Each lane's owner trims its part of the log; whoever owns the first lane forgets for all."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, cabinet: PostgresCabinet) -> None:
         self._shared = shared
+        self._cabinet = cabinet
         self._next = 0
         self._after: dict[int, int] = {}
         self._page = 0
@@ -69,4 +71,5 @@ class Retention:
         if self._page >= pages:
             self._page, self._swept, more = 0, False, False
         ((gone,),) = await pool.call(inside(_RECEIPTS), (now - options.receipt_retention_us, SLICE_ROWS))
-        return more or gone == SLICE_ROWS
+        expired = await self._cabinet.expire(now, SLICE_ROWS)
+        return more or SLICE_ROWS in {gone, expired}

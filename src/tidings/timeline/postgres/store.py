@@ -29,6 +29,7 @@ from tidings.ports import ApiKey, Count, Receipt, Taken
 from tidings.timeline.carrying import HasMoved, decode_move, predecessors_of
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading
+from tidings.timeline.postgres.cabinet import PostgresCabinet
 from tidings.timeline.postgres.carrying import PostgresCarrier
 from tidings.timeline.postgres.database import check_schema, inside
 from tidings.timeline.postgres.dates import Dates
@@ -63,7 +64,8 @@ class PostgresStore:
         self._dates = Dates(shared)
         self._intake = Intake(pools.intake, shared, self._dates)
         self._reading = Reading(shared)
-        self._retention = Retention(shared)
+        self.cabinet = PostgresCabinet(pools.cabinet, shared.options.schema)
+        self._retention = Retention(shared, self.cabinet)
         self._lanes: dict[int, PostgresLane] = {}
         self._node = uuid4()
         self._free: Callable[[], None] = _nobody

@@ -7,7 +7,7 @@ import apsw
 import numpy as np
 
 from tidings.domain.schedule import Event
-from tidings.ports import ApiKey
+from tidings.ports import ApiKey, Document, Key
 from tidings.timeline.carrying import (
     Behind,
     Carried,
@@ -18,6 +18,7 @@ from tidings.timeline.carrying import (
     Rest,
     Thing,
 )
+from tidings.timeline.filing import decode_tags
 from tidings.timeline.sqlite import lookup
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.parcels import unpack
@@ -26,11 +27,12 @@ from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
 from tidings.timeline.stages import Place, bounded, counted, decode_place, encode_place, following, is_full
 
 _SQL = queries("carrying")
-_STAGES = ("positions", "keys", "receipts", "parcels", "far", "near", "standing", "finished")
+_STAGES = ("positions", "keys", "receipts", "documents", "parcels", "far", "near", "standing", "finished")
 _FIRST: dict[str, Place] = {
     "positions": ("", -1),
     "keys": ("",),
     "receipts": ("", ""),
+    "documents": (-1,),
     "parcels": (-1,),
     "far": (-1,),
     "near": (-1, -1, -1),
@@ -50,6 +52,7 @@ class Cargo:
             "positions": self._positions,
             "keys": self._keys,
             "receipts": self._receipts,
+            "documents": self._documents,
             "parcels": self._parcels,
             "far": self._far,
             "near": self._near,
@@ -93,6 +96,12 @@ class Cargo:
     def _receipts(self, place: Place) -> _Read:
         rows = list(bounded(self._connection.execute(_SQL["receipts"], place), lambda row: len(row[3])))
         return [CarriedReceipt(*row) for row in rows], rows[-1][:2] if rows else place
+
+    def _documents(self, place: Place) -> _Read:
+        """Before the schedules, which name them."""
+        rows = list(bounded(self._connection.execute(_SQL["documents"], place), lambda row: len(row[4])))
+        things = [Document(Key(*row[1:4]), row[4], row[5], decode_tags(row[6]), *row[7:]) for row in rows]
+        return list(things), rows[-1][:1] if rows else place
 
     def _parcels(self, place: Place) -> _Read:
         """Parcels are taken whole: each is small, or a single row."""

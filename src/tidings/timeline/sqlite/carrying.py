@@ -8,7 +8,7 @@ import msgspec
 from tidings import crash
 from tidings.domain.errors import Moved, StoreError
 from tidings.domain.fleet import Predecessor, Report
-from tidings.ports import ApiKey
+from tidings.ports import ApiKey, Document
 from tidings.timeline.carrying import (
     Carried,
     CarriedDates,
@@ -27,7 +27,8 @@ from tidings.timeline.carrying import (
     land,
     predecessors_of,
 )
-from tidings.timeline.sqlite import lease, outbox, single
+from tidings.timeline.filing import brought, is_same
+from tidings.timeline.sqlite import cabinet, lease, outbox, single
 from tidings.timeline.sqlite.cargo import Cargo
 from tidings.timeline.sqlite.dates import Dates, all_calendars, kept_zones
 from tidings.timeline.sqlite.keeping import Keeping
@@ -146,16 +147,16 @@ class SqliteCarrier:
     async def progress(self, passage: str) -> Progress:
         return await self._scanning.run(_progress, self._scanner, passage)
 
-    async def carry_in(self, passage: str, before: Progress, load: Load, now: int) -> Progress:  # noqa: ARG002
-        return await self._writing.run(self._carry_in, passage, before, load)
+    async def carry_in(self, passage: str, before: Progress, load: Load, now: int) -> Progress:
+        return await self._writing.run(self._carry_in, passage, before, load, now)
 
-    def _carry_in(self, passage: str, before: Progress, load: Load) -> Progress:
+    def _carry_in(self, passage: str, before: Progress, load: Load, now: int) -> Progress:
         self._keeping.flush()
         with self._writer.transaction() as connection:
             if _progress(connection, passage).after != before.after:
                 raise Moved("another copy is under way")
             self._writer.arrival = max(self._writer.arrival, load.highest)
-            progress = before.landed(load, [self._arriving.take(thing) for thing in load.things])
+            progress = before.landed(load, [self._arriving.take(thing, now) for thing in load.things])
             connection.execute("INSERT OR REPLACE INTO carried VALUES (?, ?)", (passage, encode_progress(progress)))
             crash.point("carry.written")
         crash.point("carry.committed")
@@ -168,7 +169,7 @@ class Arriving:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
-    def take(self, thing: Thing) -> Landing:
+    def take(self, thing: Thing, now: int) -> Landing:
         """Put it where it belongs, unless something is there."""
         match thing:
             case Carried():
@@ -179,6 +180,8 @@ class Arriving:
                 return self._position(thing)
             case ApiKey():
                 return self._key(thing)
+            case Document():
+                return self._document(thing, now)
 
     def _schedule(self, brought: Carried) -> Landing:
         writer = self._writer
@@ -270,6 +273,12 @@ class Arriving:
         row = (key.name, key.tenant, key.digest, key.admin, key.created)
         self._writer.connection.execute("INSERT INTO api_key VALUES (?, ?, ?, ?, ?)", row)
         return "moved"
+
+    def _document(self, document: Document, now: int) -> Landing:
+        connection = self._writer.connection
+        if cabinet.change(connection, [[brought(document)]], now) == [True]:
+            return "moved"
+        return "left" if is_same(document, cabinet.get(connection, document.key, now)) else "conflict"
 
 
 def _progress(connection: apsw.Connection, passage: str) -> Progress:

@@ -1,10 +1,12 @@
 """Opening the file: connections, pragmas, migrations, and the queries by name."""
 
 import contextlib
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import apsw
 
@@ -18,6 +20,8 @@ SWITCHES_MAX = 100
 CACHE_KIB = 16 * 1024
 PAGE_BYTES = 4_096  # with 8 KiB the many tails of intake make every commit half as large again
 APPLICATION_ID = 0x7469_6469  # "tidi"
+
+Verb = TypeVar("Verb", bound=Callable[..., Awaitable[Any]])
 
 _SQL = files(__package__) / "sql"
 LAYOUTS = Path(str(_SQL))
@@ -161,3 +165,16 @@ def explain(error: apsw.Error) -> str:
             return f"the file is damaged: {error}. Put back a copy, or name another file with --store."
         case _:
             return f"the store failed: {error}"
+
+
+def translated(verb: Verb) -> Verb:
+    """Reads that are done where they are asked for fail like those on the threads: as errors of ours."""
+
+    @functools.wraps(verb)
+    async def answer(*arguments: Any, **options: Any) -> Any:
+        try:
+            return await verb(*arguments, **options)
+        except apsw.Error as error:
+            raise StoreError(explain(error)) from error
+
+    return cast(Verb, answer)

@@ -1,6 +1,7 @@
 """Retention: what is old enough is forgotten, in slices that nobody notices."""
 
 from tidings import crash
+from tidings.timeline.sqlite.cabinet import expire
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, PARTITIONS_MAX, Writer
 
 SLICE_ROWS = 1_000
@@ -12,7 +13,7 @@ PAUSE_US = 1_000_000
 
 
 class Retention:
-    """Trims the log, the memory of finished ids, histories and receipts."""
+    """Trims the log, the memory of finished ids, histories, receipts and documents."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -24,11 +25,12 @@ class Retention:
         """One slice of each kind at most once a second; True if there is more."""
         if now < self._next <= now + PAUSE_US:
             return False
-        with self._writer.transaction():
+        with self._writer.transaction() as connection:
             more = self._trim_log(now)
             more = self._sweep_finished(now) or more
             more = self._sweep_history(now) or more
             more = self._trim_receipts(now) or more
+            more = expire(connection, now, SLICE_ROWS) == SLICE_ROWS or more
             crash.point("trim.written")
         self._next = now if more else now + PAUSE_US
         return more

@@ -1,10 +1,9 @@
 """The SQLite store: the verbs of the ports, each handed to the thread that may carry it out."""
 
 import contextlib
-import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import apsw
 import msgspec
@@ -19,9 +18,10 @@ from tidings.ports import ApiKey, Count, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.carrying import HasMoved
 from tidings.timeline.sqlite import dates, lease, log, lookup, outbox, pages
+from tidings.timeline.sqlite.cabinet import SqliteCabinet
 from tidings.timeline.sqlite.carrying import SqliteCarrier
 from tidings.timeline.sqlite.checkpoint import Checkpointer
-from tidings.timeline.sqlite.database import LAYOUTS, connect, explain, file_bytes, prepare
+from tidings.timeline.sqlite.database import LAYOUTS, connect, explain, file_bytes, prepare, translated
 from tidings.timeline.sqlite.dates import Dates
 from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.keeping import Keeping
@@ -30,22 +30,6 @@ from tidings.timeline.sqlite.release import Releasing
 from tidings.timeline.sqlite.wheel import Wheel
 from tidings.timeline.sqlite.worker import Worker
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Options, Writer
-
-Verb = TypeVar("Verb", bound=Callable[..., Awaitable[Any]])
-
-
-def _translated(verb: Verb) -> Verb:
-    """Reads that are done where they are asked for fail like those on the threads: as errors of ours."""
-
-    @functools.wraps(verb)
-    async def translated(*arguments: Any, **options: Any) -> Any:
-        try:
-            return await verb(*arguments, **options)
-        except apsw.Error as error:
-            raise StoreError(explain(error)) from error
-
-    return cast(Verb, translated)
-
 
 LOOKS_MAX = 20
 
@@ -90,6 +74,7 @@ class SqliteStore(Alone):
         self._writing = Worker("tidings-writer")
         self._scanning = Worker("tidings-scanner")
         self._forwarding = Worker("tidings-outbox")  # of its own: nobody's long list holds up the way to Kafka
+        self.cabinet = SqliteCabinet(path, self._writer, self._writing, self._reader)
         self._checkpointer = Checkpointer(path, self._finish_checkpoint)
         self._connection.set_wal_hook(self._committed)
 
@@ -123,6 +108,7 @@ class SqliteStore(Alone):
         await self._writing.close()
         await self._scanning.close()
         await self._forwarding.close()
+        await self.cabinet.close()
         for connection in (self._reader, self._scanner, self._forwarder, self._connection):
             connection.close()
 
@@ -149,7 +135,7 @@ class SqliteStore(Alone):
     ) -> Awaitable[list[Outcome]]:
         return self._writing.start(self._intake.apply, commands, now, receipt, taken)
 
-    @_translated
+    @translated
     async def positions(self) -> dict[tuple[str, int], int]:
         return outbox.positions(self._reader)
 
@@ -168,11 +154,11 @@ class SqliteStore(Alone):
 
     # What recurring schedules depend on
 
-    @_translated
+    @translated
     async def calendars(self, tenant: str) -> list[Calendar]:
         return dates.calendars(self._reader, tenant)
 
-    @_translated
+    @translated
     async def calendar(self, tenant: str, name: str) -> Calendar | None:
         return dates.calendar(self._reader, tenant, name)
 
@@ -182,14 +168,14 @@ class SqliteStore(Alone):
     async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
         return await self._writing.run(self._dates.drop, tenant, name)
 
-    @_translated
+    @translated
     async def unsettled(self) -> list[CalendarChange]:
         return dates.unsettled(self._reader)
 
     async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
         await self._writing.run(self._dates.settle, changes)
 
-    @_translated
+    @translated
     async def zones(self) -> list[KeptZone]:
         return dates.kept_zones(self._reader)
 
@@ -202,13 +188,13 @@ class SqliteStore(Alone):
     async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         return await self._writing.run(self._dates.revise, cursor, limit, revise, cause, now)
 
-    @_translated
+    @translated
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
         return dates.moved_lately(self._reader, tenant, limit)
 
     # Reading
 
-    @_translated
+    @translated
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
         for _ in range(LOOKS_MAX):
             await self._refresh()
@@ -231,7 +217,7 @@ class SqliteStore(Alone):
                 return found
         return None
 
-    @_translated
+    @translated
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
         schedule = await self.find(tenant, schedule_id, now)
         return [] if schedule is None else pages.history(self._reader, self._writer, schedule, now)
@@ -279,15 +265,15 @@ class SqliteStore(Alone):
     async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
         return await self._scanning.run(log.prefixed, self._scanner, prefix)
 
-    @_translated
+    @translated
     async def topic(self, tenant: str, name: str) -> Topic | None:
         return log.topic(self._reader, tenant, name)
 
-    @_translated
+    @translated
     async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
         return log.read(self._reader, tenant, topic, partition, offset, limit)
 
-    @_translated
+    @translated
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
         return log.committed(self._reader, tenant, topic, group)
 
@@ -304,7 +290,7 @@ class SqliteStore(Alone):
         with _known_names():
             return await self._forwarding.run(outbox.outgoing, self._forwarder, self._writer, offset, limit)
 
-    @_translated
+    @translated
     async def outbox(self) -> tuple[int, int]:
         return outbox.span(self._reader)
 
@@ -325,7 +311,7 @@ class SqliteStore(Alone):
         await self._writing.run(outbox.hold, self._writer, offsets, reason)
         self._wake()
 
-    @_translated
+    @translated
     async def held_topics(self) -> set[str]:
         with _known_names():
             return outbox.held_topics(self._reader, self._writer)
@@ -342,7 +328,7 @@ class SqliteStore(Alone):
 
     # Keys
 
-    @_translated
+    @translated
     async def keys(self) -> list[ApiKey]:
         rows = self._reader.execute("SELECT name, tenant, digest, admin, created FROM api_key ORDER BY name")
         return [ApiKey(name, tenant, digest, admin == 1, created) for name, tenant, digest, admin, created in rows]
@@ -376,7 +362,7 @@ class SqliteStore(Alone):
         self._writer.refresh()
         return owns
 
-    @_translated
+    @translated
     async def nodes(self, now: int) -> Fleet:
         """The owner of the file, whoever is asked."""
         await self._refresh()

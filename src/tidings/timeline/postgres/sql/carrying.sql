@@ -12,6 +12,15 @@ SELECT name, tenant, digest, admin, created FROM tidings.api_key WHERE name > %s
 -- Answers kept for idempotency keys.
 SELECT tenant, key, body, outcomes, at FROM tidings.receipt WHERE (tenant, key) > (%s, %s) ORDER BY tenant, key LIMIT %s;
 
+-- name: document_sizes
+-- How large the next documents are.
+SELECT octet_length(body) FROM tidings.document WHERE key > %s::uuid ORDER BY key LIMIT %s;
+
+-- name: documents
+-- What is in the cabinet.
+SELECT uuid_send(key), tenant, kind, name, body, version, tags, "order", until FROM tidings.document
+WHERE key > %s::uuid ORDER BY key LIMIT %s;
+
 -- name: sizes
 -- How large the next messages of a stage are: looked at first, so that a load never holds many large ones.
 SELECT octet_length(message) FROM tidings.timeline
@@ -55,7 +64,7 @@ WHERE key = ANY (%s) ORDER BY key, entry;
 -- name: counts
 -- How much there is of each kind: positions, keys, receipts, paused, finished, rows of the timeline.
 SELECT (SELECT count(*) FROM tidings.source), (SELECT count(*) FROM tidings.api_key), (SELECT count(*) FROM tidings.receipt),
-    (SELECT count(*) FROM tidings.standing WHERE state = 'paused'), (SELECT count(*) FROM tidings.finished),
+    (SELECT count(*) FROM tidings.document), (SELECT count(*) FROM tidings.standing WHERE state = 'paused'), (SELECT count(*) FROM tidings.finished),
     (SELECT count(*) FROM tidings.timeline WHERE n >= 0);
 
 -- name: pointers

@@ -12,7 +12,7 @@ DECLARE
     name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['node', 'source', 'receipt', 'registry', 'timeline', 'standing', 'log', 'outbox', 'held',
-            'finished', 'api_key'] LOOP
+            'finished', 'api_key', 'document'] LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS has_moved ON tidings.%I', name);
         IF up THEN
             EXECUTE format('CREATE TRIGGER has_moved BEFORE INSERT OR UPDATE OR DELETE ON tidings.%I'

@@ -12,6 +12,10 @@ SELECT name, tenant, digest, admin, created FROM api_key WHERE name > ? ORDER BY
 -- Answers kept for idempotency keys.
 SELECT tenant, key, body, outcomes, at FROM receipt WHERE (tenant, key) > (?, ?) ORDER BY tenant, key;
 
+-- name: documents
+-- What is in the cabinet.
+SELECT document, tenant, kind, name, body, version, tags, "order", until FROM document WHERE document > ? ORDER BY document;
+
 -- name: parcels
 -- What came in bulk and is due later.
 SELECT place, heads, bodies FROM parcel WHERE place > ? ORDER BY place;
@@ -53,7 +57,7 @@ WHERE hash IN (SELECT value FROM carray(?)) ORDER BY hash, entry;
 -- name: counts
 -- How much there is of each kind that the tally does not count.
 SELECT (SELECT count(*) FROM source), (SELECT count(*) FROM api_key), (SELECT count(*) FROM receipt),
-    (SELECT count(*) FROM standing WHERE state = 'paused'), (SELECT count(*) FROM finished),
+    (SELECT count(*) FROM document), (SELECT count(*) FROM standing WHERE state = 'paused'), (SELECT count(*) FROM finished),
     (SELECT pending FROM tally);
 
 -- name: pointers

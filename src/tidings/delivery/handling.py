@@ -16,7 +16,7 @@ from tidings.delivery import errands
 from tidings.delivery.burying import Burying
 from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, without_attempt
 from tidings.delivery.deciding import Case, Decision, End, Hold, Next, Pass, Send, Wait, decide, onwards
-from tidings.delivery.looking import Looking
+from tidings.delivery.looking import Found, Looking, standing
 from tidings.delivery.reader import Read
 from tidings.delivery.sending import Ready, Sending, Target
 from tidings.delivery.settling import Settling
@@ -202,8 +202,10 @@ class Handling:
         assert claim is not None, "it was claimed"
         if self._clock.now() >= claim.until:
             return False  # this process stood still: another one may be at it
+        written = self._tools.looking.begin(case.tenant, delivery.name)
         calls = [self._tools.sending.call(each, case.channel, read.record.due) for each in ready]
-        kept, verdicts = await asyncio.gather(self._version(case, delivery), asyncio.gather(*calls))
+        verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        kept = await self._version(delivery, written)
         crash.point("deliver.sent")
         answers = [
             Answer(each.target.number, each.target.address, each.provider, verdict)
@@ -215,10 +217,10 @@ class Handling:
             except (StoreError, NotOwner):
                 await asyncio.sleep(LOOK_AGAIN_S)
 
-    async def _version(self, case: Case, delivery: Delivery) -> int | None:
+    async def _version(self, delivery: Delivery, written: "asyncio.Future[Found]") -> int | None:
         """The version of a delivery that is ours; None if it is another's by now, or cannot be read."""
         try:
-            found = await self._tools.looking.again(case.tenant, delivery.name)
+            found = standing(await written)
         except (StoreError, NotOwner):
             return None
         return found[1] if found is not None and found[0].claim == delivery.claim else None

@@ -149,13 +149,29 @@ class Handling:
             case Hold():
                 await self._hold(read, decision.until)
                 return False
-            case Wait() | Next() | End():
+            case Wait() | Next():
+                return await self._put_back(case, decision)
+            case End():
                 conclusion = without_attempt(case, decision, self._clock.now())
                 return await self._settle(case, conclusion, case.version)
             case Send():
                 return False
             case _:
                 assert_never(decision)
+
+    async def _put_back(self, case: Case, decision: Wait | Next) -> bool:
+        """Back onto the timeline, under a claim: of two who decide at once only one says for when."""
+        now = self._clock.now()
+        claim = Claim(self._worker, now + self._terms.claim_us)
+        ours = msgspec.structs.replace(case.delivery, claim=claim, turn=case.errand.attempt, changed=now)
+        urgent = case.notification.priority == "high"
+        if not await self._tools.settling.claim(case.tenant, ours, case.version, urgent=urgent):
+            return False
+        found = await self._tools.looking.again(case.tenant, ours.name)
+        if found is None or found[0].claim != claim:
+            return False
+        claimed_case = msgspec.structs.replace(case, delivery=found[0])
+        return await self._settle(case, without_attempt(claimed_case, decision, now), found[1])
 
     async def _hold(self, read: Read, until: int) -> None:
         """Wait for the end of somebody's claim; from time to time one looks whether he has settled it."""

@@ -35,6 +35,7 @@ from tidings.domain.telling import Opened, Poisoned
 from tidings.domain.user import Quiet, User
 from tidings.domain.verdict import Broken, Permanent, Temporary, Verdict
 from tidings.domain.when import Once
+from tidings.ports import Key
 from tidings.testing import eventually
 
 OTHER_TOKEN = "1e" * 32
@@ -299,8 +300,8 @@ async def test_a_rate_is_kept_and_the_rest_waits_on_the_timeline(world: World) -
     assert all(len(each.attempts) == 1 for each in found), "to wait is no attempt"
     assert world.clock.now() - begun >= 20 / 40 * SECOND * 0.9
     assert any(each.turn > 1 for each in found)
-    [kept] = [key for key in world.store.cabinet._documents if key.kind == "throttle"]
-    assert (kept.tenant, kept.name) == (SHARED, "mail")
+    [kept] = await world.store.cabinet.get([Key(SHARED, "throttle", "mail")], world.clock.now())
+    assert kept is not None, "the limit is the fleet's"
 
 
 async def test_an_erased_notification_is_passed_over(world: World) -> None:

@@ -71,10 +71,10 @@ class Recorder:
 class World:
     """One store, one engine, and the documents that notifications need."""
 
-    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
-        self.clock = clock
         self.engine = Engine(store, clock)
+        self.clock = clock = self.engine.clock
         self.templates = Templates(store.cabinet, clock, Waiting(store.cabinet, self.engine, clock))
         self.told: list[Telling] = []
         self.told_to: list[Listener] = [self.told.append]
@@ -140,8 +140,8 @@ class World:
 
 
 @asynccontextmanager
-async def living(clock: Clock | None = None) -> AsyncIterator[World]:
-    world = World(MemoryStore(), clock or SystemClock())
+async def living(store: Store | None = None) -> AsyncIterator[World]:
+    world = World(store or MemoryStore(), SystemClock())
     await world.engine.start()
     try:
         yield world

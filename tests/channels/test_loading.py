@@ -19,7 +19,7 @@ from tidings.ports import Plugin, Surroundings
 from tidings.testing import SimulatedClock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BUILT_IN = {"apns", "fcm", "outbox", "sendgrid", "smtp", "twilio", "webhook"}
+BUILT_IN = {"apns", "fcm", "in_app", "outbox", "sendgrid", "smtp", "twilio", "webhook"}
 OTHER = """
 import msgspec
 from tidings.domain.verdict import Accepted

@@ -17,9 +17,8 @@ from tidings import crash
 from tidings.domain.command import Command, Outcome
 from tidings.domain.rendered import Rendered
 from tidings.domain.verdict import Permanent, Temporary, Verdict
-from tidings.ports import Document, Key, Put, Remove
+from tidings.ports import Document, Key, Put, Remove, Store
 from tidings.testing import eventually
-from tidings.timeline.memory import MemoryStore
 
 MESSAGES = 12
 
@@ -42,7 +41,7 @@ class Life:
 
 
 class _Cabinet:
-    def __init__(self, life: Life, store: MemoryStore) -> None:
+    def __init__(self, life: Life, store: Store) -> None:
         self._life, self._cabinet = life, store.cabinet
 
     async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
@@ -55,7 +54,7 @@ class _Cabinet:
 
 
 class _Store:
-    def __init__(self, life: Life, store: MemoryStore) -> None:
+    def __init__(self, life: Life, store: Store) -> None:
         self._life, self._store = life, store
         self.cabinet = _Cabinet(life, store)
 

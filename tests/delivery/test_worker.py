@@ -35,6 +35,7 @@ from tidings.domain.telling import Opened, Poisoned
 from tidings.domain.user import Quiet, User
 from tidings.domain.verdict import Broken, Permanent, Temporary, Verdict
 from tidings.domain.when import Once
+from tidings.ports import Key
 from tidings.testing import eventually
 
 OTHER_TOKEN = "1e" * 32
@@ -147,15 +148,16 @@ async def test_wishes_are_asked_at_sending_time(world: World) -> None:
 
 async def test_quiet_hours_put_it_back_onto_the_timeline(world: World) -> None:
     minute = world.clock.now() // (60 * SECOND) % 1440
-    around = {"start": (minute - 60) % 1440, "end": (minute + 60) % 1440}
-    await world.put_user(ada(quiet=Quiet(**around)))
-    await world.put_user(User("bob", email="bob@example.com", quiet=Quiet(**around, then="drop")))
+    start, end = (minute - 60) % 1440, (minute + 60) % 1440
+    await world.put_user(ada(quiet=Quiet(start, end)))
+    await world.put_user(User("bob", email="bob@example.com", quiet=Quiet(start, end, "drop")))
     provider = Recorder()
     world.start(world.worker({"all": provider}))
     await world.notify(words("n-1"), words("n-2", user="bob"), words("n-3", priority="high"))
     dropped, sent = await world.settled("n-2/1", "n-3/1")
     assert (dropped.state, dropped.reason, sent.state) == ("skipped", "quiet_hours", "sent")
     waiting = await eventually(lambda: world.delivery("n-1/1"))
+    assert waiting is not None
     assert (waiting.state, waiting.reason, waiting.turn) == ("pending", "quiet_hours", 2)
     turn = await world.engine.find(TENANT, "n-1/1~2")
     assert turn is not None
@@ -167,8 +169,7 @@ async def test_what_is_too_late_expires(world: World) -> None:
     provider = Recorder()
     await world.notify(words("n-1", expires_after_us=100 * MS))
     await eventually(lambda: world.store.topic(TENANT, "notify.email"))
-    due = (await world.store.read(TENANT, "notify.email", 0, 0, 1) or [None])[0]
-    begun = due.due if due is not None else world.clock.now()
+    begun = world.clock.now()
     await eventually(lambda: world.clock.now() > begun + 150 * MS)
     world.start(world.worker({"all": provider}))
     [delivery] = await world.settled("n-1/1")
@@ -299,8 +300,8 @@ async def test_a_rate_is_kept_and_the_rest_waits_on_the_timeline(world: World) -
     assert all(len(each.attempts) == 1 for each in found), "to wait is no attempt"
     assert world.clock.now() - begun >= 20 / 40 * SECOND * 0.9
     assert any(each.turn > 1 for each in found)
-    [kept] = [key for key in world.store.cabinet._documents if key.kind == "throttle"]
-    assert (kept.tenant, kept.name) == (SHARED, "mail")
+    [kept] = await world.store.cabinet.get([Key(SHARED, "throttle", "mail")], world.clock.now())
+    assert kept is not None, "the limit is the fleet's"
 
 
 async def test_an_erased_notification_is_passed_over(world: World) -> None:

@@ -22,7 +22,7 @@ from tidings.domain.delivery import Delivery
 from tidings.domain.notification import Errand, Literally, Notification, topic
 from tidings.domain.rendered import ChannelName, Rendered, channel_of
 from tidings.domain.retry import Backoff
-from tidings.domain.telling import Telling
+from tidings.domain.telling import Listener, Telling
 from tidings.domain.user import User
 from tidings.domain.verdict import Accepted, Verdict
 from tidings.domain.when import Once
@@ -71,20 +71,25 @@ class Recorder:
 class World:
     """One store, one engine, and the documents that notifications need."""
 
-    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
-        self.clock = clock
         self.engine = Engine(store, clock)
+        self.clock = clock = self.engine.clock
         self.templates = Templates(store.cabinet, clock, Waiting(store.cabinet, self.engine, clock))
         self.told: list[Telling] = []
+        self.told_to: list[Listener] = [self.told.append]
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
 
     def worker(self, providers: Mapping[str, Channel], settings: Settings = QUICK, **more: Any) -> Worker:
         store: Store = more.pop("store", self.store)
         submit = more.pop("submit", self.engine.submit)
-        worker = Worker(store, submit, providers, self.templates, self.clock, settings, tell=self.told.append, **more)
+        worker = Worker(store, submit, providers, self.templates, self.clock, settings, tell=self._tell, **more)
         self.engine.listen(worker)
         return worker
+
+    def _tell(self, fact: Telling) -> None:
+        for listener in self.told_to:
+            listener(fact)
 
     def start(self, worker: Worker) -> "asyncio.Task[None]":
         self._tasks[worker] = asyncio.create_task(worker.run())
@@ -135,8 +140,8 @@ class World:
 
 
 @asynccontextmanager
-async def living(clock: Clock | None = None) -> AsyncIterator[World]:
-    world = World(MemoryStore(), clock or SystemClock())
+async def living(store: Store | None = None) -> AsyncIterator[World]:
+    world = World(store or MemoryStore(), SystemClock())
     await world.engine.start()
     try:
         yield world

@@ -57,9 +57,14 @@ def delivery_name(errand: Errand, record: Record, notification: Notification) ->
     """
     if errand.delivery is not None:
         return errand.delivery
-    number = f"{record.number}" if record.generation == 1 else f"{record.generation}.{record.number}"
-    name = f"{notification.id}/{number}"
+    name = occurrence_name(notification.id, record)
     return f"{name}/{notification.channels[errand.channel]}" if notification.spread == "all" else name
+
+
+def occurrence_name(notification: str, record: Record) -> str:
+    """The name of an occurrence, whichever channel it goes by."""
+    number = f"{record.number}" if record.generation == 1 else f"{record.generation}.{record.number}"
+    return f"{notification}/{number}"
 
 
 def message(errand: Errand) -> bytes:

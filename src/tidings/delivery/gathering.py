@@ -25,11 +25,15 @@ class Gathering(Generic[Item, Answer]):
 
     async def ask(self, item: Item, *, urgent: bool = False) -> Answer:
         """The answer to one; raises what the call for it, and for those beside it, raised."""
+        return await self.begin(item, urgent=urgent)
+
+    def begin(self, item: Item, *, urgent: bool = False) -> "asyncio.Future[Answer]":
+        """The same for who has something else to do meanwhile."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         (self._urgent if urgent else self._waiting).append((item, answer))
         if self._task is None:
             self._task = asyncio.create_task(self._run())
-        return await answer
+        return answer
 
     async def _run(self) -> None:
         try:

@@ -16,7 +16,7 @@ from tidings.delivery import errands
 from tidings.delivery.burying import Burying
 from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, without_attempt
 from tidings.delivery.deciding import Case, Decision, End, Hold, Next, Pass, Send, Wait, decide, onwards
-from tidings.delivery.looking import Looking
+from tidings.delivery.looking import Found, Looking, standing
 from tidings.delivery.reader import Read
 from tidings.delivery.sending import Ready, Sending, Target
 from tidings.delivery.settling import Settling
@@ -149,13 +149,29 @@ class Handling:
             case Hold():
                 await self._hold(read, decision.until)
                 return False
-            case Wait() | Next() | End():
+            case Wait() | Next():
+                return await self._put_back(case, decision)
+            case End():
                 conclusion = without_attempt(case, decision, self._clock.now())
                 return await self._settle(case, conclusion, case.version)
             case Send():
                 return False
             case _:
                 assert_never(decision)
+
+    async def _put_back(self, case: Case, decision: Wait | Next) -> bool:
+        """Back onto the timeline, under a claim: of two who decide at once only one says for when."""
+        now = self._clock.now()
+        claim = Claim(self._worker, now + self._terms.claim_us)
+        ours = msgspec.structs.replace(case.delivery, claim=claim, turn=case.errand.attempt, changed=now)
+        urgent = case.notification.priority == "high"
+        if not await self._tools.settling.claim(case.tenant, ours, case.version, urgent=urgent):
+            return False
+        found = await self._tools.looking.again(case.tenant, ours.name)
+        if found is None or found[0].claim != claim:
+            return False
+        claimed_case = msgspec.structs.replace(case, delivery=found[0])
+        return await self._settle(case, without_attempt(claimed_case, decision, now), found[1])
 
     async def _hold(self, read: Read, until: int) -> None:
         """Wait for the end of somebody's claim; from time to time one looks whether he has settled it."""
@@ -202,8 +218,10 @@ class Handling:
         assert claim is not None, "it was claimed"
         if self._clock.now() >= claim.until:
             return False  # this process stood still: another one may be at it
+        written = self._tools.looking.begin(case.tenant, delivery.name)
         calls = [self._tools.sending.call(each, case.channel, read.record.due) for each in ready]
-        kept, verdicts = await asyncio.gather(self._version(case, delivery), asyncio.gather(*calls))
+        verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        kept = await self._version(delivery, written)
         crash.point("deliver.sent")
         answers = [
             Answer(each.target.number, each.target.address, each.provider, verdict)
@@ -215,10 +233,10 @@ class Handling:
             except (StoreError, NotOwner):
                 await asyncio.sleep(LOOK_AGAIN_S)
 
-    async def _version(self, case: Case, delivery: Delivery) -> int | None:
+    async def _version(self, delivery: Delivery, written: "asyncio.Future[Found]") -> int | None:
         """The version of a delivery that is ours; None if it is another's by now, or cannot be read."""
         try:
-            found = await self._tools.looking.again(case.tenant, delivery.name)
+            found = standing(await written)
         except (StoreError, NotOwner):
             return None
         return found[1] if found is not None and found[0].claim == delivery.claim else None

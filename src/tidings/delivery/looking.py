@@ -1,5 +1,6 @@
 """Everything that a decision needs, looked up for many at once, and at the moment when it would leave."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -31,21 +32,19 @@ class Looking:
         """All about a record; None if its notification was erased. `Invalid` if it makes no sense."""
         urgent = record.topic.endswith(".high")
         notification = errand.inline
-        found: Document | None = None
+        found, likely = None, None
         if notification is None:
             assert errand.notification is not None, "errands that were read name one or carry one"
-            keys = [notification_key(tenant, errand.notification)]
-            if errand.delivery is not None:
-                keys.append(delivery_key(tenant, errand.delivery))
-            kept, *more = await self._ask(keys, urgent=urgent)
+            likely = errand.delivery or errands.occurrence_name(errand.notification, record)
+            keys = [notification_key(tenant, errand.notification), delivery_key(tenant, likely)]
+            kept, found = await self._ask(keys, urgent=urgent)
             if kept is None:
                 return None
             notification = read(kept, Notification)
-            found = more[0] if more else None
         if not 0 <= errand.channel < len(notification.channels):
             raise Invalid("channel", f"{errand.channel} is none of the {len(notification.channels)} channels")
         name = errands.delivery_name(errand, record, notification)
-        if found is None:
+        if likely != name:
             [found] = await self._ask([delivery_key(tenant, name)], urgent=urgent)
         return await self._case(tenant, record, errand, notification, name, found)
 
@@ -89,8 +88,11 @@ class Looking:
 
     async def again(self, tenant: str, name: str) -> tuple[Delivery, int] | None:
         """A delivery as it stands, and its version."""
-        [found] = await self._ask([delivery_key(tenant, name)], urgent=True)
-        return None if found is None else (read(found, Delivery), found.version)
+        return standing(await self.begin(tenant, name))
+
+    def begin(self, tenant: str, name: str) -> "asyncio.Future[Found]":
+        """The same for who has something else to do meanwhile; `standing` reads what is found."""
+        return self._gathering.begin([delivery_key(tenant, name)], urgent=True)
 
     async def _ask(self, keys: Sequence[Key], *, urgent: bool) -> Found:
         return await self._gathering.ask(keys, urgent=urgent)
@@ -100,3 +102,9 @@ class Looking:
         wanted = list({key: None for keys in asked for key in keys})
         found = dict(zip(wanted, await self._cabinet.get(wanted, self._clock.now()), strict=True))
         return [[found[key] for key in keys] for keys in asked]
+
+
+def standing(found: Found) -> tuple[Delivery, int] | None:
+    """A delivery as it was found, and its version."""
+    [there] = found
+    return None if there is None else (read(there, Delivery), there.version)

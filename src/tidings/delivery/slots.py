@@ -13,13 +13,13 @@ _Waiters = dict[str, "deque[asyncio.Future[None]]"]
 
 
 class Slots:
-    """Of `size` slots, `reserved` are for high priority; a tenant may hold three quarters of those for everybody."""
+    """Of `size` slots, `reserved` are for high priority; of the others a tenant may hold seven eighths."""
 
     def __init__(self, size: int, reserved: int) -> None:
         assert 0 <= reserved < size, "somebody else must be able to go too"
         self._size = size
         self._open = size - reserved
-        self._tenant_max = max(1, self._open * 3 // 4)
+        self._tenant_max = max(1, self._open - max(1, self._open // 8))
         self._held: Counter[str] = Counter()
         self._high = 0
         self._waiting_high: deque[asyncio.Future[None]] = deque()

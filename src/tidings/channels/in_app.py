@@ -1,0 +1,60 @@
+"""The inbox inside the product: a line among the documents, under the id of its message, so that it is there once."""
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.domain.errors import Invalid, NotOwner, StoreError
+from tidings.domain.inbox import KIND, Line, line_name, line_tags
+from tidings.domain.rendered import InApp, Rendered
+from tidings.domain.verdict import Accepted, Temporary, Verdict
+from tidings.ports import Cabinet, Key, Plugin, Put, Surroundings
+
+DAY_US = 86_400_000_000
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """For how many days a line is kept."""
+
+    keep_days: int = 90
+
+
+class InAppChannel:
+    """A channel for inboxes."""
+
+    deduplicates = True
+
+    def __init__(self, settings: Settings, clock: Clock, cabinet: Cabinet) -> None:
+        if settings.keep_days < 1:
+            raise Invalid("keep_days", "keep a line for at least 1 day")
+        self._keep_us = settings.keep_days * DAY_US
+        self._clock = clock
+        self._cabinet = cabinet
+
+    def takes(self, message: Rendered) -> bool:
+        return isinstance(message, InApp)
+
+    async def send(self, message: Rendered) -> Verdict:
+        assert isinstance(message, InApp)
+        now = self._clock.now()
+        line = Line(message.id, message.to, message.title, message.body, now)
+        key = Key(message.tenant, KIND, line_name(message.to, message.id))
+        put = Put(key, _encode(line), 0, line_tags(line), now, now + self._keep_us)
+        try:
+            await self._cabinet.change([[put]], now)  # not done: it is there already
+        except (StoreError, NotOwner):
+            return Temporary("provider_error", "the store does not answer")
+        return Accepted(message.id)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def _open(settings: Settings, surroundings: Surroundings) -> InAppChannel:
+    if surroundings.cabinet is None:
+        raise Invalid("provider", "in_app needs the store of its node, and there is none here")
+    return InAppChannel(settings, surroundings.clock, surroundings.cabinet)
+
+
+PLUGIN = Plugin(Settings, _open)

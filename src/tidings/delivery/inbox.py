@@ -1,0 +1,129 @@
+"""Inboxes: what a person was told inside the product, how much of it she has not read, and news of it as it comes."""
+
+import asyncio
+import contextlib
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery.cursors import place_of, read_cursor, write_cursor
+from tidings.delivery.filing import encode, read
+from tidings.domain.errors import Invalid
+from tidings.domain.inbox import KIND, UNREAD, Line, line_name, line_tags
+from tidings.domain.telling import Ended, Telling
+from tidings.ports import Cabinet, Document, Key, Place, Put
+
+PAGE_MAX = 1_000
+COUNTED_MAX = 1_000
+SLICE = 200
+TRIES_MAX = 20
+LOOK_S = 1.0
+
+
+class InboxPage(msgspec.Struct, frozen=True):
+    """Some lines, the latest first, and where to go on (None: that was all)."""
+
+    lines: tuple[Line, ...]
+    cursor: str | None
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """How many lines she has not read; `more` says that they were counted no further."""
+
+    count: int
+    more: bool = False
+
+
+class Inbox:
+    """The inboxes of all. As a listener of what workers tell, it knows at once when something came."""
+
+    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+        self._cabinet = cabinet
+        self._clock = clock
+        self._bells: set[asyncio.Event] = set()
+
+    def __call__(self, fact: Telling) -> None:
+        """Wake those who wait; each looks whether it is his."""
+        if isinstance(fact, Ended) and fact.channel == "in_app" and fact.state == "sent":
+            for bell in self._bells:
+                bell.set()
+
+    async def page(
+        self, tenant: str, user: str, *, unread: bool = False, cursor: str | None = None, limit: int = 100
+    ) -> InboxPage:
+        """Her lines, or those that she has not read, the latest first."""
+        if not 1 <= limit <= PAGE_MAX:
+            raise Invalid("limit", f"must lie between 1 and {PAGE_MAX}")
+        after = None if cursor is None else read_cursor(cursor)
+        found = await self._find(tenant, _tag(user, unread=unread), after, limit + 1, newest=True)
+        shown = found[:limit]
+        following = write_cursor(place_of(shown[-1])) if len(found) > limit else None
+        return InboxPage(tuple(read(each, Line) for each in shown), following)
+
+    async def unread(self, tenant: str, user: str) -> Unread:
+        """How many lines she has not read, counted up to a bound."""
+        found = await self._find(tenant, _tag(user, unread=True), None, COUNTED_MAX + 1)
+        return Unread(min(len(found), COUNTED_MAX), len(found) > COUNTED_MAX)
+
+    async def read_one(self, tenant: str, user: str, line: str) -> Line | None:
+        """Mark one line as read; None if there is no such line."""
+        key = Key(tenant, KIND, line_name(user, line))
+        for _ in range(TRIES_MAX):
+            now = self._clock.now()
+            [there] = await self._cabinet.get([key], now)
+            if there is None:
+                return None
+            kept = read(there, Line)
+            if kept.read is not None or (await self._mark([there], now))[0]:
+                return msgspec.structs.replace(kept, read=kept.read or now)
+        raise Invalid("line", "is changed by others all the time: try again")
+
+    async def read_all(self, tenant: str, user: str) -> int:
+        """Mark all that are there now as read; says how many that were."""
+        marked, begun = 0, self._clock.now()
+        while found := await self._find(tenant, _tag(user, unread=True), None, SLICE):
+            earlier = [each for each in found if each.order <= begun]
+            if not earlier:
+                break
+            marked += sum(await self._mark(earlier, self._clock.now()))
+        return marked
+
+    async def news(self, tenant: str, user: str, after: str | None, limit: int, wait_us: int) -> InboxPage:
+        """Her lines behind a cursor, the oldest first, waiting for one if there is none; without one, from now on.
+
+        The cursor is never None: it says where to go on.
+        """
+        place = (self._clock.now(), "") if after is None else read_cursor(after)
+        bell = asyncio.Event()
+        self._bells.add(bell)
+        until = self._clock.elapsed() + wait_us
+        try:
+            while True:
+                bell.clear()
+                found = await self._find(tenant, _tag(user, unread=False), place, limit)
+                left_s = (until - self._clock.elapsed()) / 1_000_000
+                if found or left_s <= 0:
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, LOOK_S)):  # other processes do not ring our bell
+                        await bell.wait()
+        finally:
+            self._bells.discard(bell)
+        cursor = write_cursor(place_of(found[-1]) if found else place)
+        return InboxPage(tuple(read(each, Line) for each in found), cursor)
+
+    async def _find(
+        self, tenant: str, tag: str, after: Place | None, limit: int, *, newest: bool = False
+    ) -> list[Document]:
+        return await self._cabinet.find(tenant, KIND, tag, self._clock.now(), after=after, limit=limit, newest=newest)
+
+    async def _mark(self, found: list[Document], now: int) -> list[bool]:
+        groups = []
+        for there in found:
+            line = msgspec.structs.replace(read(there, Line), read=now)
+            groups.append([Put(there.key, encode(line), there.version, line_tags(line), there.order, there.until)])
+        return await self._cabinet.change(groups, now)
+
+
+def _tag(user: str, *, unread: bool) -> str:
+    return f"{UNREAD}:{user}" if unread else f"user:{user}"

@@ -1,0 +1,191 @@
+"""Whole walks through real channels, to servers over sockets that misbehave, while workers are killed."""
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from tests.delivery.world import MS, QUICK, SECOND, Recorder, World, ada, changed, living, states, words
+from tests.providers import dns, mail
+from tests.providers.authority import Authority
+from tests.providers.dns import DnsResolver
+from tests.providers.http import Answer, Fault, Request, serving
+from tidings.channels.smtp import Settings as SmtpSettings
+from tidings.channels.smtp import Smtp
+from tidings.channels.webhook import Settings as WebhookSettings
+from tidings.channels.webhook import WebhookChannel
+from tidings.domain.retry import Backoff
+from tidings.domain.secret import Secret
+from tidings.testing import eventually
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:aiosmtpd"),
+]
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+PATIENT = changed(
+    QUICK,
+    terms=msgspec.structs.replace(
+        QUICK.terms, backoff=Backoff(first_us=20 * MS, longest_us=100 * MS, attempts_max=50), claim_us=1_200 * MS
+    ),
+    send_s=1.0,
+)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.make(tmp_path_factory.mktemp("authority"))
+
+
+class Receiver:
+    """Remembers `webhook-id`, as Standard Webhooks asks of a receiver; `trouble` is what it does first."""
+
+    def __init__(self) -> None:
+        self.arrived: Counter[str] = Counter()
+        self.trouble: list[Answer | Fault] = []
+
+    def __call__(self, request: Request) -> Answer | Fault:
+        trouble = self.trouble.pop() if self.trouble else None
+        if trouble is None or trouble == "slow":  # its slow answer may be heard, or not
+            self.arrived[request.headers["webhook-id"]] += 1
+        return trouble or Answer(204)
+
+
+@asynccontextmanager
+async def hooked(authority: Authority, world: World) -> AsyncIterator[tuple[Receiver, WebhookChannel, str]]:
+    receiver = Receiver()
+    async with serving(receiver, authority.context()) as server, dns.serving() as names:
+        names.zone["hooks.example"] = [["127.0.0.1"]]
+        settings = WebhookSettings(
+            Secret(SECRET),
+            ports=(server.port,),
+            allowed_networks=("127.0.0.1/32",),
+            ca_file=str(authority.ca),
+            timeout_s=0.3,
+        )
+        channel = WebhookChannel(settings, world.clock, DnsResolver(names))
+        url = f"https://hooks.example:{server.port}/in"
+        await world.put_user(ada(webhook=url))
+        try:
+            yield receiver, channel, url
+        finally:
+            await channel.close()
+
+
+async def test_webhooks_arrive_whatever_the_receiver_does(authority: Authority) -> None:
+    names = [f"n-{k}" for k in range(60)]
+    async with living() as world, hooked(authority, world) as (receiver, channel, _):
+        late = Answer(429, {"Retry-After": "1"})
+        faults: list[Answer | Fault] = ["reset", "silence", "half", "garbage", "slow", Answer(500), Answer(503), late]
+        receiver.trouble = faults * 3
+        random.Random(3).shuffle(receiver.trouble)
+        breaker = msgspec.structs.replace(PATIENT.breaker, failures_max=1_000)
+        world.start(world.worker({"hooks": channel}, changed(PATIENT, breaker=breaker)))
+        await world.notify(*(words(name, "webhook") for name in names))
+        found = await world.settled(*(f"{name}/1" for name in names), timeout_s=25)
+        assert states(found) == {"sent": 60}
+        assert receiver.arrived.keys() == {f"{name}/1" for name in names}
+        reasons = {attempt.outcome for each in found for attempt in each.attempts}
+        assert reasons >= {"timeout", "connection_lost", "provider_error", "rate_limited", "accepted"}
+        limited = [
+            (before, after)
+            for each in found
+            for before, after in pairwise(each.attempts)
+            if before.outcome == "rate_limited"
+        ]
+        assert limited
+        assert all(after.begun - (before.ended or 0) >= SECOND for before, after in limited), "Retry-After is kept"
+
+
+async def test_webhooks_and_workers_that_are_killed(authority: Authority) -> None:
+    """A receiver that knows ids again sees each once, though workers end in the middle of calls."""
+    names = [f"n-{k}" for k in range(120)]
+    async with living() as world, hooked(authority, world) as (receiver, channel, _):
+        receiver.trouble = ["reset", "silence", Answer(500)] * 8
+        breaker = msgspec.structs.replace(PATIENT.breaker, failures_max=1_000)
+        settings = changed(PATIENT, breaker=breaker)
+        await world.notify(*(words(name, "webhook") for name in names))
+        for kill in range(6):
+            worker = world.worker({"hooks": channel}, settings)
+            world.start(worker)
+            await eventually(partial(_has, receiver, 10 * (kill + 1)), 15)
+            await world.kill(worker)
+        world.start(world.worker({"hooks": channel}, settings))
+        found = await world.settled(*(f"{name}/1" for name in names), timeout_s=30)
+        assert states(found) == {"sent": 120}
+        assert receiver.arrived.keys() == {f"{name}/1" for name in names}, "under the same ids, and no others"
+
+
+async def test_mail_through_a_real_server_with_a_refused_address(authority: Authority) -> None:
+    async with living() as world, mail.serving("starttls", authority.context()) as server:
+        await world.put_user(ada())
+        server.at["rcpt"].then("451 4.3.0 try later", "550 5.1.1 no such user")
+        settings = SmtpSettings(
+            "localhost",
+            "news@example.com",
+            port=server.port,
+            username=mail.USER,
+            password=Secret(mail.PASSWORD),
+            ca_file=str(authority.ca),
+            timeout_s=1.0,
+        )
+        channel, phone = Smtp(settings, world.clock), Recorder("sms")
+        one_at_a_time = changed(PATIENT, windows=msgspec.structs.replace(PATIENT.windows, read_max=1))
+        world.start(world.worker({"smtp": channel, "phone": phone}, one_at_a_time))
+        await world.notify(words("n-1", "email", "sms"))
+        [first] = await world.settled("n-1/1")
+        assert (first.state, first.channel) == ("sent", "sms")
+        assert [attempt.outcome for attempt in first.attempts] == ["provider_error", "address_gone", "accepted"]
+        await world.notify(words("n-2", user=None, to="bob@example.com"))
+        [second] = await world.settled("n-2/1")
+        assert second.state == "sent"
+        assert [each.recipients for each in server.accepted] == [["bob@example.com"]]
+        assert second.provider_id == server.accepted[0].message["Message-ID"]
+        await channel.close()
+
+
+async def test_a_wrong_password_stops_mail_and_loses_nothing(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with living() as world, mail.serving("starttls", authority.context()) as server:
+        await world.put_user(ada())
+        wrong = "a wrong password"
+        settings = SmtpSettings(
+            "localhost",
+            "news@example.com",
+            port=server.port,
+            username=mail.USER,
+            password=Secret(wrong),
+            ca_file=str(authority.ca),
+            timeout_s=1.0,
+        )
+        bad = Smtp(settings, world.clock)
+        worker = world.worker({"smtp": bad}, PATIENT)
+        world.start(worker)
+        await world.notify(*(words(f"n-{k}") for k in range(10)))
+
+        async def all_wait() -> bool:
+            found = [await world.delivery(f"n-{k}/1") for k in range(10)]
+            return all(each is not None and each.state == "pending" and not each.attempts for each in found)
+
+        await eventually(all_wait, 15)
+        assert "credentials_refused" in (worker.problem or "")
+        await world.stop(worker)
+        right = Smtp(msgspec.structs.replace(settings, password=Secret(mail.PASSWORD)), world.clock)
+        world.start(world.worker({"smtp": right}, PATIENT))
+        found = await world.settled(*(f"n-{k}/1" for k in range(10)), timeout_s=15)
+        assert states(found) == {"sent": 10}
+        assert len(server.accepted) == 10
+        assert wrong not in caplog.text + repr(world.told) + repr(found)
+        await bad.close()
+        await right.close()
+
+
+def _has(receiver: Receiver, wanted: int) -> bool:
+    return receiver.arrived.total() >= wanted

@@ -1,0 +1,120 @@
+"""Slots and gatherings: who goes together, and whose turn it is."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tidings.delivery.gathering import Gathering
+from tidings.delivery.slots import Slots
+from tidings.testing import eventually
+
+
+async def others() -> None:
+    """Let all the others do what they can do now."""
+    for _ in range(5):
+        turn = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(turn.set_result, None)
+        await turn
+
+
+class Crowd:
+    """Those who hold a slot until they are told to leave."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self.inside: list[str] = []
+        self._leave: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, name: str, tenant: str = "a", *, high: bool = False) -> None:
+        self._leave[name] = asyncio.Event()
+        self._tasks[name] = asyncio.create_task(self._hold(name, tenant, high))
+        await others()
+
+    async def go(self, name: str) -> None:
+        self._leave[name].set()
+        await self._tasks[name]
+        await others()
+
+    async def give_up(self, name: str) -> None:
+        self._tasks[name].cancel()
+        await asyncio.wait([self._tasks[name]])
+
+    async def _hold(self, name: str, tenant: str, high: bool) -> None:
+        async with self._slots.taken(tenant, high=high):
+            self.inside.append(name)
+            await self._leave[name].wait()
+            self.inside.remove(name)
+
+
+async def test_some_are_for_high_priority_alone() -> None:
+    crowd = Crowd(Slots(4, 2))
+    for name in ("1", "2", "3"):
+        await crowd.come(name, tenant=name)
+    assert crowd.inside == ["1", "2"]
+    for name in ("h1", "h2", "h3"):
+        await crowd.come(name, high=True)
+    assert crowd.inside == ["1", "2", "h1", "h2"]
+    await crowd.go("1")
+    assert crowd.inside == ["2", "h1", "h2", "h3"], "high goes first, and takes an open one too"
+    await crowd.go("h1")
+    assert crowd.inside == ["2", "h2", "h3", "3"]
+
+
+async def test_tenants_take_turns() -> None:
+    crowd = Crowd(Slots(3, 1))
+    for number in range(5):
+        await crowd.come(f"a{number}", "a")
+    assert crowd.inside == ["a0"], "one is left for another tenant"
+    for number in range(2):
+        await crowd.come(f"b{number}", "b")
+    assert crowd.inside == ["a0", "b0"]
+    await crowd.go("a0")
+    await crowd.go("b0")
+    assert sorted(crowd.inside) == ["a1", "b1"]
+
+
+async def test_who_gives_up_waiting_takes_nothing_away() -> None:
+    slots = Slots(2, 1)
+    crowd = Crowd(slots)
+    await crowd.come("1")
+    await crowd.come("2")
+    await crowd.come("3")
+    await crowd.give_up("2")
+    await crowd.go("1")
+    assert crowd.inside == ["3"]
+    await crowd.go("3")
+    assert slots.in_use == 0
+
+
+async def test_what_is_asked_meanwhile_goes_together_and_what_is_urgent_first() -> None:
+    calls: list[list[int]] = []
+    gate = asyncio.Event()
+
+    async def call(items: Sequence[int]) -> list[int]:
+        calls.append(list(items))
+        await gate.wait()
+        return [item * 2 for item in items]
+
+    gathering: Gathering[int, int] = Gathering(call, together_max=3)
+    asked = [asyncio.create_task(gathering.ask(number)) for number in range(5)]
+    await eventually(lambda: calls)
+    asked.append(asyncio.create_task(gathering.ask(99, urgent=True)))
+    asked[4].cancel()
+    await others()
+    gate.set()
+    assert await asyncio.gather(*asked[:4], asked[5]) == [0, 2, 4, 6, 198]
+    assert calls == [[0, 1, 2], [99, 3]]
+
+
+async def test_a_failure_is_that_of_those_who_asked_and_the_next_go_on() -> None:
+    async def call(items: Sequence[int]) -> list[int]:
+        if 0 in items:
+            raise ValueError("no")
+        return list(items)
+
+    gathering: Gathering[int, int] = Gathering(call)
+    with pytest.raises(ValueError, match="no"):
+        await gathering.ask(0)
+    assert await gathering.ask(1) == 1

@@ -1,0 +1,81 @@
+"""Pauses between attempts, breakers and buckets."""
+
+import random
+
+import pytest
+
+from tidings.domain.breaker import Breaker, Terms, opened, standing, tried
+from tidings.domain.bucket import WHOLE, Bucket, Rate, filled, next_at, take
+from tidings.domain.retry import Backoff, next_try, pause_us
+
+SECOND = 1_000_000
+BACKOFF = Backoff(first_us=SECOND, longest_us=10 * SECOND, attempts_max=5, age_us_max=60 * SECOND)
+
+
+def test_the_pause_doubles_up_to_the_longest() -> None:
+    assert [pause_us(BACKOFF, attempts, 1.0) // SECOND for attempts in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+    assert pause_us(BACKOFF, 5_000, 1.0) == 10 * SECOND
+
+
+def test_full_jitter_covers_the_whole_pause() -> None:
+    shares = random.Random(7)
+    pauses = [pause_us(BACKOFF, 3, shares.random()) for _ in range(2_000)]
+    assert 0 <= min(pauses) < 40_000
+    assert 3_960_000 < max(pauses) < 4_000_000
+    assert 1_900_000 < sum(pauses) / len(pauses) < 2_100_000
+
+
+def test_attempts_and_age_are_bounded() -> None:
+    assert next_try(BACKOFF, 4, 0, 0, 0.5) == 4 * SECOND
+    assert next_try(BACKOFF, 5, 0, 0, 0.5) is None
+    assert next_try(BACKOFF, 1, 0, 60 * SECOND, 0.0) == 60 * SECOND
+    assert next_try(BACKOFF, 1, 0, 60 * SECOND, 0.1) is None
+
+
+def test_what_a_provider_asks_for_is_kept() -> None:
+    assert next_try(BACKOFF, 1, 0, 0, 0.0, asked_us=30 * SECOND) == 30 * SECOND
+    assert 30 * SECOND <= (next_try(BACKOFF, 1, 0, 0, 1.0, asked_us=30 * SECOND) or 0) <= 33 * SECOND
+    assert next_try(BACKOFF, 1, 0, 0, 0.0, asked_us=61 * SECOND) is None
+
+
+def test_a_breaker_opens_for_longer_each_time() -> None:
+    terms = Terms(first_us=SECOND, longest_us=5 * SECOND)
+    breaker = opened(None, terms, "timeout", 0)
+    lengths = [breaker.until]
+    for _ in range(4):
+        breaker = opened(breaker, terms, "timeout", 0)
+        lengths.append(breaker.until)
+    assert lengths == [SECOND, 2 * SECOND, 4 * SECOND, 5 * SECOND, 5 * SECOND]
+
+
+def test_how_a_breaker_stands() -> None:
+    assert standing(None, 7) == ("closed", 7)
+    breaker = Breaker(100)
+    assert standing(breaker, 99) == ("open", 100)
+    assert standing(breaker, 100) == ("due", 100)
+    trial = tried(breaker, Terms(trial_us=50), "w", 100)
+    assert standing(trial, 149) == ("open", 150)
+    assert standing(trial, 150) == ("due", 150)
+
+
+def test_a_bucket_fills_and_is_never_more_than_full() -> None:
+    rate = Rate(10.0, burst=5)
+    assert take(None, rate, 9, 0) == (Bucket(0, 0), 5)
+    assert take(Bucket(0, 0), rate, 9, SECOND // 10 - 1)[1] == 0
+    assert take(Bucket(0, 0), rate, 9, SECOND // 10)[1] == 1
+    assert filled(Bucket(0, 0), rate, 3_600 * SECOND).parts == 5 * WHOLE
+    assert filled(Bucket(WHOLE, SECOND), rate, 0).parts == WHOLE, "a clock that is set back adds nothing"
+
+
+def test_the_next_token_is_there_when_it_is_said_to_be() -> None:
+    rate = Rate(3.0)
+    bucket = Bucket(0, 0)
+    moment = next_at(bucket, rate, 0)
+    assert take(bucket, rate, 1, moment)[1] == 1
+    assert take(bucket, rate, 1, moment - 3)[1] == 0
+
+
+@pytest.mark.parametrize("given", [(0.0, 1), (-1.0, 1), (1.0, 0)])
+def test_a_rate_lets_something_through(given: tuple[float, int]) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        Rate(*given)

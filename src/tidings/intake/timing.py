@@ -10,6 +10,7 @@ from tidings.domain.names import check_name
 from tidings.domain.recurrence.compiling import least_distance_us
 from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.recurrence.reading import COUNT_MAX, Terms, read_cron, read_local, read_rule
+from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.recurrence.zones import check_zone
 from tidings.domain.request import Limits, Request, Timing
 from tidings.domain.when import SECOND_US, Cron, Every, Once, Rule, When, advance, occurrence
@@ -138,7 +139,7 @@ def _every(request: Request, timing: Timing, now: int, limits: Limits) -> Every:
 
 
 def _local(request: Request, timing: Timing, now: int) -> When:
-    """A wall time. What has passed is due at once: nothing is late before it was taken."""
+    """A wall time. What has passed is due at once: nothing is late before it was taken, but a gap stays one."""
     if timing.zone is None:
         name = "gap" if timing.gap is not None else "overlap"
         raise Invalid(name, "says what clock changes do to a local time: give its 'zone', or leave it out")
@@ -150,7 +151,7 @@ def _local(request: Request, timing: Timing, now: int) -> When:
     when = read_local(request.at, timing.zone, gap, _word("overlap", timing.overlap, OVERLAPS, "first"))
     last = occurrence(when, 2) or occurrence(when, 1)
     assert last is not None, "a wall time that was read exists"
-    return Once(now) if last <= now else when
+    return Once(now) if last <= now and not is_swallowed(when) else when
 
 
 def _instant(name: str, text: str, timing: Timing) -> int:

@@ -1,10 +1,13 @@
 """What a store fills in as a schedule is taken: its calendar's days, its zone's version, where numbers go on."""
 
+from typing import NamedTuple
+
 import msgspec
 
-from tidings.domain.command import Add, Outcome, refused
+from tidings.domain.command import Add, Outcome, OutcomeWord, State, refused
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence import zones
+from tidings.domain.recurrence.preview import swallowed_note
 from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
 from tidings.domain.schedule import KeptZone
 from tidings.domain.when import When, is_once, occurrence
@@ -58,6 +61,38 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
         detail = f"{name!r} moves the first occurrence behind limits.horizon: change its days, or the rule"
         return refused(add.id, Invalid("calendar", detail))
     return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)
+
+
+class Ahead(NamedTuple):
+    """The next occurrence that can leave, as far as is known: number and due time. `note` says why none can."""
+
+    number: int
+    due: int
+    note: str | None = None
+
+
+def ahead(terms: Terms | None, n: int, due: int, now: int) -> Ahead:
+    """What is to come where occurrence n is pending for `due`; without terms it is a single moment.
+
+    One that is overdue may be too late to leave: what is said then is the next, so that nobody waits in vain.
+    """
+    if terms is None:
+        return Ahead(n, due)
+    note = swallowed_note(terms.when)
+    if due > now or note is not None:
+        return Ahead(n, due, note)
+    decision = terms.decide(n, now)
+    number = decision.next if decision.release is None else decision.release
+    if number is None and decision.missed:
+        number, reason = decision.missed[-1].last, decision.missed[-1].reason
+        note = f"nothing of it will leave: it is counted as missed ({reason})"
+    at = None if number is None else terms.due(number)
+    return Ahead(n, due) if number is None or at is None else Ahead(number, at, note)
+
+
+def answer(schedule_id: str, word: OutcomeWord, coming: Ahead, state: State | None = None) -> Outcome:
+    """The answer to a change of what goes on."""
+    return Outcome(schedule_id, word, coming.due, state, note=coming.note)
 
 
 def continued(add: Add, pending: Pending, now: int) -> Add | Outcome:

@@ -12,7 +12,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
 from tidings.domain.message import DUE_SECONDS, Headers, Message, unpack
-from tidings.domain.recurrence.preview import Shown, local_text, wall_text
+from tidings.domain.recurrence.preview import Shown, local_text, swallowed_note, wall_text
 from tidings.domain.recurrence.showing import fields_of
 from tidings.domain.revising import zone_of
 from tidings.domain.schedule import Calendar, Event, Moved, Record, Schedule, Topic
@@ -37,6 +37,7 @@ class OutcomeDocument(msgspec.Struct, gc=False, omit_defaults=True):
     in_flight: int | None = None
     remembered_since: str | None = None
     line: int | None = None
+    note: str | None = None
 
 
 def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocument:
@@ -51,6 +52,7 @@ def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocume
         outcome.in_flight,
         None if since is None else format_instant(since),
         line,
+        outcome.note,
     )
 
 
@@ -80,6 +82,8 @@ def schedule_document(schedule: Schedule) -> Document:
         "accepted_at": format_instant(schedule.accepted),
         "priority": PRIORITY_WORDS[schedule.priority],
     }
+    if (note := swallowed_note(schedule.when)) is not None:
+        document["note"] = note
     if schedule.lateness is not None:
         document |= _lateness(schedule.lateness)
     if schedule.labels is not None:

@@ -11,6 +11,7 @@ from tidings.domain.recurrence.calendars import parse_calendar
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Overlap, Rule
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
+from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.recurrence.showing import fields_of
 from tidings.domain.recurrence.steps import METER, STEPS_MAX
 
@@ -142,8 +143,10 @@ def test_until_as_a_date_counts_the_whole_day() -> None:
 def test_local_one_shots() -> None:
     assert read_local("2027-03-28 02:30", "Europe/Berlin") == Local(wall("20270328T023000"), "Europe/Berlin")
     assert [shown(at) for at in first(read_local("2027-03-28 02:30", "Europe/Berlin"), 2)] == ["20270328T013000"]
-    with pytest.raises(Invalid, match=r"jump over it.*gap=forward"):
-        read_local("2027-03-28 02:30", "Europe/Berlin", "skip")
+    gone = read_local("2027-03-28 02:30", "Europe/Berlin", "skip")
+    assert [shown(at) for at in first(gone, 2)] == ["20270328T013000"]  # where it is missed
+    assert is_swallowed(gone)
+    assert not is_swallowed(read_local("2027-03-28 03:30", "Europe/Berlin", "skip"))
     both = read_local("2026-10-25 02:30", "Europe/Berlin", "forward", "both")
     assert [shown(at) for at in first(both, 3)] == ["20261025T003000", "20261025T013000"]
     for text in ("2027-03-28T02:30Z", "2027-03-28", "2027-03-28 24:30", "noon"):

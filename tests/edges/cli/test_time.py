@@ -16,9 +16,20 @@ def test_schedule_takes_rules_cron_and_local_times(cli: Cli) -> None:
     assert cli.json("show", made["id"])["cron"] == "*/5 9-17 * * MON-FRI"
     local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin")
     assert cli.json("schedule", "--to", cli.topic, *local, "x")["due_at"] == "2030-03-31T01:30:00.000000Z"
-    refused = cli("schedule", "--to", cli.topic, *local, "--gap", "skip", "x")
-    assert refused.code in {1, 2}
-    assert "does not exist in Europe/Berlin" in refused.err
+
+
+def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> None:
+    local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin", "--gap", "skip")
+    done = cli("schedule", "--to", cli.topic, "--id", f"gone-{cli.topic}", *local, "x")
+    assert done.code == 0
+    assert done.out.startswith(f"scheduled gone-{cli.topic} to {cli.topic}, due 2030-03-31 01:30:00Z")
+    why = "02:30 does not exist on 2030-03-31 in Europe/Berlin (clocks go from 02:00 to 03:00)"
+    assert done.err == f"{why}: it will be skipped and counted as missed (gap)\n"
+    assert why in cli("show", f"gone-{cli.topic}").out
+    assert why in cli("explain", f"gone-{cli.topic}").err
+    seen = cli("preview", *local)
+    assert "skipped: clocks jump over it" in seen.out
+    assert why in seen.err
 
 
 def test_show_tells_the_local_time(cli: Cli) -> None:

@@ -39,11 +39,57 @@ async def test_refusals_name_the_field(site: Site) -> None:
         ({"cron": "* *"}, "cron"),
         ({"rrule": "FREQ=DAILY", "zone": "Mars/Olympus"}, "zone"),
         ({"rrule": "FREQ=DAILY", "count": "3"}, "count"),
-        ({"at": "2030-03-31 02:30", "zone": "Europe/Berlin", "gap": "skip"}, "at"),
     ):
         reply = await site.call("POST", "/v1/schedules", {"topic": "t", **fields})
         assert reply.status == 400
         assert reply.problem["errors"][0]["field"] == field
+
+
+GONE = {"at": "2030-03-31 02:30", "zone": "Europe/Berlin", "gap": "skip"}
+NOTE = (
+    "02:30 does not exist on 2030-03-31 in Europe/Berlin (clocks go from 02:00 to 03:00):"
+    " it will be skipped and counted as missed (gap)"
+)
+
+
+async def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(site: Site) -> None:
+    made = await site.call("POST", "/v1/schedules", {"topic": "t", "id": "gone", **GONE})
+    assert (made.status, made.document["outcome"]) == (201, "scheduled")
+    assert (made.document["due_at"], made.document["note"]) == ("2030-03-31T01:30:00.000000Z", NOTE)
+    for path in ("/v1/schedules/gone", "/v1/schedules/gone/explain"):
+        shown = (await site.call("GET", path)).document
+        assert (shown["state"], shown["gap"], shown["note"]) == ("pending", "skip", NOTE)
+    [listed] = (await site.call("GET", "/v1/schedules")).document["schedules"]
+    assert listed["note"] == NOTE
+    seen = (await site.call("POST", "/v1/preview", GONE)).document
+    assert seen["moments"] == [{"due_at_local": "2030-03-31T02:30:00", "mark": "skipped"}]
+    assert seen["note"] == NOTE
+    moved = (await site.call("POST", "/v1/preview", GONE | {"gap": "forward"})).document["moments"]
+    assert [(m["due_at_local"], m["mark"]) for m in moved] == [("2030-03-31T03:30:00+02:00", "moved")]
+
+
+async def test_one_of_the_past_is_missed_at_once(site: Site) -> None:
+    past = {"topic": "t", "id": "gone", "at": "2020-03-29 02:30", "zone": "Europe/Berlin", "gap": "skip"}
+    made = (await site.call("POST", "/v1/schedules", past)).document
+    assert (made["outcome"], made["due_at"]) == ("scheduled", "2020-03-29T01:30:00.000000Z")
+    assert "2020-03-29 in Europe/Berlin" in made["note"]
+    await site.state_of("gone", "missed")
+    shown = (await site.call("GET", "/v1/schedules/gone/explain")).document
+    assert (shown["reason"], shown["history"][-1]["reason"]) == ("gap", "gap")
+    assert b'tidings_missed_total{reason="gap"} 1' in (await site.call("GET", "/metrics")).body
+
+
+async def test_a_rdate_that_clocks_jump_over_is_marked(site: Site) -> None:
+    asked = {"cron": "0 9 * * *", "zone": "Europe/Berlin", "rdates": ["2030-03-31T02:30"], "gap": "skip"}
+    seen = (await site.call("POST", "/v1/preview", asked | {"after": "2030-03-31", "count": 1})).document["moments"]
+    assert [m.get("mark") for m in seen] == ["skipped", None]
+
+
+async def test_an_answer_names_a_due_time_that_is_kept(site: Site) -> None:
+    past = {"topic": "t", "id": "one", "rrule": "FREQ=YEARLY", "start": "2020-05-01T09:00", "late": "skip"}
+    made = (await site.call("POST", "/v1/schedules", past)).document
+    assert made["due_at"] > "2026-11"
+    assert (await site.call("GET", "/v1/schedules/one")).document["due_at"] == made["due_at"]
 
 
 async def test_an_end_before_the_start_is_told_as_such(site: Site) -> None:

@@ -39,7 +39,9 @@ def _plain(recurrence: Recurrence) -> Moments:
     """The moments, whatever days a calendar excludes."""
     if isinstance(recurrence, Local):
         zone = zone_named(recurrence.zone)
-        return Few(resolved(zone, recurrence.wall, recurrence.gap, recurrence.overlap))
+        return Few(
+            resolved(zone, recurrence.wall, "forward", recurrence.overlap)
+        )  # what of `skip` is missed there: `is_swallowed`
     moments = _rule(recurrence) if isinstance(recurrence, Rule) else _cron(recurrence)
     if recurrence.on_excluded == "next_day":
         check_movable(_most_a_day(recurrence))

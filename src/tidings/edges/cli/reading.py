@@ -58,6 +58,8 @@ def explain(arguments: Arguments, screen: Screen) -> int:
     events = document["history"]
     kept = f", kept back: {shown(document['reason'])}" if _is_kept_back(document) else ""
     screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}{kept}")
+    if note := document.get("note"):
+        screen.note(shown(note))
     screen.table(("when", "what", "occurrence", "late", "why"), [_event(event, screen) for event in events])
     return Exit.DONE
 

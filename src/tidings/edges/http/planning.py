@@ -7,7 +7,7 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.recurrence.preview import preview
+from tidings.domain.recurrence.preview import preview, swallowed_note
 from tidings.domain.recurrence.resolve import instants_of
 from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.recurrence.zones import zone_named
@@ -115,6 +115,8 @@ class Planning:
 
     def _passed(self, when: When, now: int) -> Document:
         """How many moments of an interval lie before now, and what each policy would do with them."""
+        if (note := swallowed_note(when)) is not None:
+            return {"note": note}
         passed = last_index_at_or_before(when, now - 1)
         if not passed:
             return {}

@@ -8,22 +8,24 @@ import msgspec
 from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Page, Query, Schedule
+from tidings.timeline.dating import ahead
 from tidings.timeline.memory.rows import Row
 
 
-def view(row: Row, *, in_flight: bool = False, held: str | None = None) -> Schedule:
+def view(row: Row, now: int, *, in_flight: bool = False, held: str | None = None) -> Schedule:
     """The schedule as a reader sees it; of a finished one only what truthful answers need is kept."""
     add, kept = row.add, not row.is_finished
+    coming = ahead(row.terms if row.state == "pending" else None, row.number, row.due, now)
     return Schedule(
         tenant=add.tenant,
         id=row.id,
         generation=row.generation,
         topic=add.topic,
         state="in_flight" if in_flight else row.state,
-        due=row.due,
+        due=coming.due,
         accepted=row.accepted,
         priority=add.priority,
-        occurrence=row.number,
+        occurrence=coming.number,
         when=add.when if kept else None,
         lateness=add.lateness if kept else None,
         labels=add.labels,
@@ -36,7 +38,7 @@ def view(row: Row, *, in_flight: bool = False, held: str | None = None) -> Sched
     )
 
 
-def page(rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool]) -> Page:
+def page(rows: Iterable[Row], query: Query, now: int, in_flight: Callable[[Row], bool]) -> Page:
     """The rows that fit, in order of (due, arrival), after the cursor."""
     found = sorted((row for row in rows if _fits(row, query, in_flight)), key=_position)
     if query.after is not None:
@@ -44,7 +46,7 @@ def page(rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool]) ->
         found = [row for row in found if _position(row) > after]
     shown = found[: query.limit]
     cursor = _encode_cursor(shown[-1]) if len(found) > len(shown) else None
-    return Page(tuple(view(row, in_flight=in_flight(row)) for row in shown), cursor)
+    return Page(tuple(view(row, now, in_flight=in_flight(row)) for row in shown), cursor)
 
 
 def forecast(rows: Iterable[Row], start: int, end: int, width_us: int) -> list[tuple[int, int]]:

@@ -46,7 +46,7 @@ class Reading:
             if found.table == "finished" and found.position is not None:
                 await self._fetch(connection, found)
         await self._shared.names.know({found.topic}, {found.stream})
-        return present(self._shared.names, found)
+        return present(self._shared.names, found, now)
 
     def _is_forgotten(self, found: Found, now: int) -> bool:
         return found.at is not None and found.at + self._shared.options.id_retention_us <= now
@@ -95,7 +95,7 @@ class Reading:
         found.sort(key=_key)
         shown = found[: query.limit]
         cursor = encode_cursor(_key(shown[-1])) if len(found) > len(shown) else None
-        return Page(tuple(present(names, row) for row in shown), cursor)
+        return Page(tuple(present(names, row, now) for row in shown), cursor)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
         """Pending by step of time; cut short after so many steps."""

@@ -115,11 +115,12 @@ _SENT |= {
 _OUTCOME: dict[str, Schema] = {
     "id": text("The schedule."),
     "outcome": text("What really happened.", enum=list(get_args(OutcomeWord))),
-    "due_at": instant("When it is due."),
+    "due_at": instant("When the next occurrence that can leave is due, as far as is known."),
     "state": text("Its state, where the outcome alone does not say it.", enum=list(get_args(State))),
     "reason": text("Why."),
     "in_flight": number("The occurrence that is being released; what follows it was changed."),
     "remembered_since": instant("What finished before is forgotten."),
+    "note": text("What to know of its times, such as that clocks jump over it."),
 }
 _ERROR = shape("One fault.", "field detail", field=text("The field."), detail=text("What to change."))
 _STATE = text("Where it stands.", enum=list(get_args(State)))
@@ -145,6 +146,7 @@ _SCHEDULE: dict[str, Schema] = {
     **MESSAGE_SHOWN,
     "finished_at": instant("When it was over."),
     "reason": text("Why it was missed; of one in flight why it is kept back."),
+    "note": text("That clocks jump over its time, and it will be missed."),
     "partition": number("Where a released one lies."),
     "offset": number("Where a released one lies."),
 }

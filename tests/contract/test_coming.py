@@ -82,7 +82,7 @@ async def test_a_calendar_that_takes_the_first_days(store: Store) -> None:
     await store.put_calendar(ACME, Calendar("off", (today, today + 1), NOW))
     for policy in ("skip", "fire_latest"):
         rule = read_rule("FREQ=DAILY", NOW, Terms("2026-11-18T09:00", calendar="off"))
-        outcome = await answer(store, scheduled(rule, policy, policy), now=NOW + HOUR)  # type: ignore[arg-type]
+        outcome = await answer(store, scheduled(rule, policy, policy), now=NOW + HOUR)
         assert outcome.due == (NOW + 2 * DAY if policy == "skip" else NOW - DAY)
     await drain(store, NOW + 2 * DAY)
     due = [record.due for record in await records(store) if record.id == "skip"]

@@ -187,9 +187,9 @@ def calendar_document(calendar: Calendar, *, whole: bool = True) -> Document:
     return document | {"dates": [wall_text(day * 86_400)[:10] for day in calendar.days]} if whole else document
 
 
-def moved_document(moved: Moved) -> Document:
-    """A pending occurrence that was moved."""
-    return {
+def moved_document(moved: Moved, zone: str | None = None) -> Document:
+    """A pending occurrence that was moved; with the zone what its clocks show at the new time."""
+    document: Document = {
         "at": format_instant(moved.at),
         "cause": moved.cause,
         "id": moved.id,
@@ -197,6 +197,9 @@ def moved_document(moved: Moved) -> Document:
         "before": format_instant(moved.before),
         "after": None if moved.after is None else format_instant(moved.after),
     }
+    if zone is None or moved.after is None:
+        return document
+    return document | {"zone": zone, "after_local": local_text(zone, moved.after)}
 
 
 def _when(when: When | None) -> Document:

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.edges.cli.conftest import Cli
+from tests.intake.test_revision import renew, zones_of_old  # noqa: F401
 
 WEEKLY = ("--rrule", "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "--zone", "America/New_York")
 
@@ -86,6 +89,27 @@ def test_tzdata(cli: Cli) -> None:
     assert "America/New_York" in out
     assert "no zone changed, moved 0" in cli("tzdata", "--apply").out
     assert cli.json("tzdata", "--limit", "5")["version"]
+
+
+def test_tzdata_apply_shows_what_it_moved(cli: Cli, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
+    name = f"moved-{cli.topic}"
+    local = ("--at", "2030-12-01 09:00", "--zone", "Europe/Berlin")
+    cli.json("schedule", "--to", cli.topic, "--id", name, *local, "x")
+    renew(zones_of_old)
+    first, *table = cli("tzdata", "--apply").out.splitlines()
+    assert "Europe/Berlin changed, moved 1 of what is pending" in first
+    assert table[0].split() == ["moved", "occurrence", "before", "after", "by"]
+    [line] = table[1:]
+    assert line.startswith(name)
+    assert "2030-12-01 09:00:00Z" in line
+    assert "2030-12-01 08:00:00Z" in line
+    assert line.endswith("Europe/Berlin: 2030-12-01 09:00:00+01:00")
+    assert len(cli("tzdata", "--apply").out.splitlines()) == 1
+    explained = cli("explain", name).out.splitlines()
+    assert explained[1].split() == ["when", "what", "occurrence", "due", "late", "why"]
+    assert "moved" in explained[-1]
+    assert "2030-12-01 08:00:00Z" in explained[-1]
+    assert "from 2030-12-01T09:00:00" in explained[-1]
 
 
 def test_resume_and_replace_take_their_choices(cli: Cli) -> None:

@@ -3,7 +3,10 @@
 import json
 from datetime import date, timedelta
 
+import pytest
+
 from tests.edges.http.site import NDJSON, Site
+from tests.intake.test_revision import renew, zones_of_old  # noqa: F401
 from tidings.domain.recurrence import zones
 
 WEEKLY = {"rrule": "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "zone": "America/New_York"}
@@ -213,7 +216,8 @@ async def test_a_changed_calendar_moves_what_is_pending(site: Site) -> None:
     [moved] = (await site.call("GET", "/v1/tzdata")).document["moved"]
     assert (moved["id"], moved["before"], moved["cause"]) == ("one", "2030-05-01T09:00:00.000000Z", "calendar off")
     events = (await site.call("GET", "/v1/schedules/one/explain")).document["history"]
-    assert (events[-1]["event"], events[-1]["reason"]) == ("moved", "calendar off")
+    assert (events[-1]["event"], events[-1]["due_at"]) == ("moved", "2031-05-01T09:00:00.000000Z")
+    assert events[-1]["reason"] == "calendar off, from 2030-05-01T09:00:00.000000Z"
 
 
 async def test_tzdata(site: Site) -> None:
@@ -222,7 +226,33 @@ async def test_tzdata(site: Site) -> None:
     assert shown["version"] == zones.VERSION
     assert shown["zones"] == [{"name": "America/New_York", "version": zones.VERSION, "changed": False}]
     applied = (await site.call("POST", "/v1/tzdata")).document
-    assert applied == {"version": zones.VERSION, "changed": [], "moved": 0}
+    assert applied == {"version": zones.VERSION, "changed": [], "moved": 0, "movements": []}
+
+
+async def test_what_an_apply_moved_is_told_by_itself(site: Site, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
+    await site.call("PUT", "/v1/calendars/off", {"dates": []})
+    rule = {"topic": "t", "id": "other", "rrule": "FREQ=YEARLY", "start": "2030-05-01T09:00", "calendar": "off"}
+    await site.call("POST", "/v1/schedules", rule)
+    await site.call("PUT", "/v1/calendars/off", {"dates": ["2030-05-01"]})
+    local = {"topic": "t", "id": "local", "at": "2030-12-01 09:00", "zone": "Europe/Berlin"}
+    await site.call("POST", "/v1/schedules", local)
+    renew(zones_of_old)
+    applied = (await site.call("POST", "/v1/tzdata")).document
+    assert (applied["changed"], applied["moved"]) == (["Europe/Berlin"], 1)
+    [moved] = applied["movements"]
+    assert (moved["id"], moved["before"]) == ("local", "2030-12-01T09:00:00.000000Z")
+    assert (moved["after"], moved["zone"]) == ("2030-12-01T08:00:00.000000Z", "Europe/Berlin")
+    assert moved["after_local"] == "2030-12-01T09:00:00+01:00"
+    assert (await site.call("POST", "/v1/tzdata")).document["movements"] == []
+    assert len((await site.call("GET", "/v1/tzdata")).document["moved"]) == 2
+
+
+async def test_what_has_ended_tells_what_it_was(site: Site) -> None:
+    rule = {"topic": "t", "id": "one", "rrule": "FREQ=DAILY;COUNT=2", "start": "2020-01-01T09:00", "late": "fire_all"}
+    await site.call("POST", "/v1/schedules", rule | {"zone": "Europe/Berlin"})
+    await site.state_of("one", "ended")
+    shown = (await site.call("GET", "/v1/schedules/one")).document
+    assert shown["reason"] == "rrule FREQ=DAILY;COUNT=2 in Europe/Berlin"
 
 
 async def test_resume_with_a_choice(site: Site) -> None:

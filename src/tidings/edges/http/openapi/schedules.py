@@ -145,7 +145,7 @@ _SCHEDULE: dict[str, Schema] = {
     "bus": text("Where the topic lies.", enum=list(BUSES)),
     **MESSAGE_SHOWN,
     "finished_at": instant("When it was over."),
-    "reason": text("Why it was missed; of one in flight why it is kept back."),
+    "reason": text("Why it was missed; of one in flight why it is kept back; of one that has ended what it was."),
     "note": text("That clocks jump over its time, and it will be missed."),
     "partition": number("Where a released one lies."),
     "offset": number("Where a released one lies."),
@@ -211,7 +211,7 @@ SCHEMAS: dict[str, Schema] = {
         occurrence=number("Which occurrence; of several the first."),
         due_at=instant("When it was due."),
         late_ms={"type": "number", "description": "How late it left."},
-        reason=text("Why it was missed."),
+        reason=text("Why it was missed; what moved it, and from when; what it was that ended."),
         count=number("How many."),
     ),
     "SchedulePage": shape(

@@ -1,5 +1,6 @@
 """When a request falls due: its fields about time, read together; a refusal names the field and what to change."""
 
+import re
 from typing import TypeVar
 
 import msgspec
@@ -10,13 +11,15 @@ from tidings.domain.names import check_name
 from tidings.domain.recurrence.compiling import least_distance_us
 from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.recurrence.reading import COUNT_MAX, Terms, read_cron, read_local, read_rule
-from tidings.domain.recurrence.resolve import is_swallowed
-from tidings.domain.recurrence.zones import check_zone
+from tidings.domain.recurrence.resolve import end_of, instants_of, is_swallowed
+from tidings.domain.recurrence.written import parse_moment
+from tidings.domain.recurrence.zones import check_zone, zone_named
 from tidings.domain.request import Limits, Request, Timing
 from tidings.domain.when import SECOND_US, Cron, Every, Once, Rule, When, advance, occurrence
 
 Word = TypeVar("Word", bound=str)
 
+_DATE = re.compile(r"\d{4}-?\d\d-?\d\d", re.ASCII)
 _RECURRING = ("start", "until", "count", "rdates", "exdates", "calendar", "on_excluded")
 _OF_RULES = ("gap", "overlap", "rdates", "exdates", "calendar", "on_excluded")
 
@@ -155,11 +158,20 @@ def _local(request: Request, timing: Timing, now: int) -> When:
 
 
 def _instant(name: str, text: str, timing: Timing) -> int:
+    if _DATE.fullmatch(text):
+        return _of_date(name, text, timing)
     if timing.zone is None:
         return iso8601.parse_instant(text, name)
     at = occurrence(read_local(text, timing.zone, field=name), 1)
     assert at is not None
     return at
+
+
+def _of_date(name: str, text: str, timing: Timing) -> int:
+    """A date begins with its midnight, and ends with its last second, as it does beside a rule."""
+    zone, moment = zone_named(timing.zone or "UTC"), parse_moment(text, name)
+    second = end_of(zone, moment) if name == "until" else instants_of(zone, moment, "forward", "first")[0]
+    return second * SECOND_US
 
 
 def _word(name: str, text: str | None, words: dict[str, Word], default: Word) -> Word:

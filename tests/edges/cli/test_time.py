@@ -27,7 +27,7 @@ def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> No
     assert done.code == 0
     assert done.out.startswith(f"scheduled gone-{cli.topic} to {cli.topic}, due 2030-03-31 01:30:00Z")
     why = "02:30 does not exist on 2030-03-31 in Europe/Berlin (clocks go from 02:00 to 03:00)"
-    assert done.err == f"{why}: it will be skipped and counted as missed (gap)\n"
+    assert done.err == f"gone-{cli.topic}: {why}: it will be skipped and counted as missed (gap)\n"
     assert why in cli("show", f"gone-{cli.topic}").out
     assert why in cli("explain", f"gone-{cli.topic}").err
     seen = cli("preview", *local)

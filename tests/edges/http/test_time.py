@@ -2,6 +2,7 @@
 
 import json
 from datetime import date, timedelta
+from urllib.parse import quote
 
 import pytest
 
@@ -80,6 +81,40 @@ async def test_one_of_the_past_is_missed_at_once(site: Site) -> None:
     shown = (await site.call("GET", "/v1/schedules/gone/explain")).document
     assert (shown["reason"], shown["history"][-1]["reason"]) == ("gap", "gap")
     assert b'tidings_missed_total{reason="gap"} 1' in (await site.call("GET", "/metrics")).body
+
+
+async def test_a_start_that_is_the_second_of_two_is_told(site: Site) -> None:
+    start = {"zone": "Europe/Berlin", "start": "2030-10-27T02:30:00+01:00"}
+    for rule in ({"rrule": "FREQ=DAILY"}, {"cron": "30 2 * * *"}):
+        seen = (await site.call("POST", "/v1/preview", rule | start | {"after": "2030-10-27"})).document
+        assert seen["moments"][0]["due_at_local"] == "2030-10-28T02:30:00+01:00"
+        assert "in Europe/Berlin show 2030-10-27 02:30, and overlap=first takes the first" in seen["note"]
+        made = (await site.call("POST", "/v1/schedules", {"topic": "t", **rule, **start})).document
+        assert (made["due_at"], made["note"]) == ("2030-10-28T01:30:00.000000Z", seen["note"])
+        for more in ({"overlap": "second"}, {"overlap": "both"}, {"start": "2030-10-27T02:30:00+02:00"}):
+            told = (await site.call("POST", "/v1/preview", rule | start | more | {"after": "2030-10-27"})).document
+            assert "note" not in told
+            assert told["moments"][0]["due_at_local"].startswith("2030-10-27T02:30:00")
+
+
+async def test_a_cron_expression_without_seconds_begins_with_a_minute(site: Site) -> None:
+    for expression, whole in (("*/5 * * * *", True), ("*/5 * * * * *", False)):
+        body = {"topic": "t", "id": expression.replace("/", "-"), "cron": expression, "zone": "Europe/Berlin"}
+        made = (await site.call("PUT", f"/v1/schedules/{quote(body['id'])}", body)).document
+        shown = (await site.call("GET", f"/v1/schedules/{quote(body['id'])}")).document
+        assert not whole or shown["start"][16:19] == ":00"
+        again = {"cron": expression, "zone": shown["zone"], "start": shown["start"], "after": shown["accepted_at"]}
+        assert (await site.call("POST", "/v1/preview", again)).document["moments"][0]["due_at"] == made["due_at"]
+
+
+async def test_an_interval_shows_what_clocks_of_its_zone_show(site: Site) -> None:
+    asked = {"every": "P1D", "start": "2030-10-26", "zone": "Europe/Berlin", "after": "2030-10-01T00:00:00Z"}
+    moments = (await site.call("POST", "/v1/preview", asked | {"count": 3})).document["moments"]
+    assert [(m["due_at"], m["due_at_local"]) for m in moments] == [
+        ("2030-10-25T22:00:00.000000Z", "2030-10-26T00:00:00+02:00"),
+        ("2030-10-26T22:00:00.000000Z", "2030-10-27T00:00:00+02:00"),
+        ("2030-10-27T22:00:00.000000Z", "2030-10-27T23:00:00+01:00"),
+    ]
 
 
 async def test_a_rdate_that_clocks_jump_over_is_marked(site: Site) -> None:

@@ -7,8 +7,8 @@ import msgspec
 from tidings.domain.recurrence.calendar import DAY_S, SECOND_US, days_of, is_leap, month_starts, year_of, year_start
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.moments import has
-from tidings.domain.recurrence.parts import Local, Recurrence
-from tidings.domain.recurrence.resolve import is_swallowed
+from tidings.domain.recurrence.parts import Cron, Local, Recurrence, Rule
+from tidings.domain.recurrence.resolve import folded, is_swallowed
 from tidings.domain.recurrence.zones import Zone, zone_named
 
 PREVIEW_MAX = 1_000
@@ -90,6 +90,23 @@ def swallowed_note(when: object) -> str | None:
     change = f"clocks go from {shown(before)} to {shown(behind)}"
     what = f"{_clock(when.wall)} does not exist on {wall_text(when.wall)[:10]} in {when.zone} ({change})"
     return f"{what}: it will be skipped and counted as missed (gap)"
+
+
+def late_start_note(asked: object) -> str | None:
+    """That a start is the second of two equal times, of which the first counts: the rule begins behind it."""
+    if not isinstance(asked, Rule | Cron) or asked.overlap != "first":
+        return None
+    if isinstance(asked, Rule) and (not asked.fold or asked.since):
+        return None
+    zone = zone_named(asked.zone)
+    start = folded(zone, asked.start, 1) if isinstance(asked, Rule) else -(-asked.since // SECOND_US)
+    wall = start + zone.offset_at(start)
+    if zone.instants(wall)[0] == start or has(compiled(asked), start):
+        return None
+    if not has(compiled(msgspec.structs.replace(asked, overlap="both")), start):
+        return None
+    what = f"the start is the second of two times at which clocks in {asked.zone} show {_date_and_clock(wall)}"
+    return f"{what}, and overlap=first takes the first, which lies before it: use overlap=second or both to begin there"
 
 
 def _clock(wall: int) -> str:

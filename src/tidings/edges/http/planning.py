@@ -7,7 +7,7 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.recurrence.preview import preview, swallowed_note
+from tidings.domain.recurrence.preview import late_start_note, local_text, preview, swallowed_note
 from tidings.domain.recurrence.resolve import instants_of
 from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.recurrence.zones import zone_named
@@ -93,7 +93,7 @@ class Planning:
         when = self._engine.admission.admit(call.caller.tenant, request, now).when
         when = await self._engine.dated(call.caller.tenant, when)
         after = now if sent.after is None else _after(sent.after, when, now)
-        return json_answer(_moments(when, after, sent.count) | self._passed(when, now))
+        return json_answer(_moments(when, after, sent.count, sent.zone) | self._passed(when, now))
 
     async def forecast(self, call: Call) -> Reply:
         """How many fall due in each step of time."""
@@ -115,7 +115,7 @@ class Planning:
 
     def _passed(self, when: When, now: int) -> Document:
         """How many moments of an interval lie before now, and what each policy would do with them."""
-        if (note := swallowed_note(when)) is not None:
+        if (note := swallowed_note(when) or late_start_note(when)) is not None:
             return {"note": note}
         passed = last_index_at_or_before(when, now - 1)
         if not passed:
@@ -139,8 +139,8 @@ def _after(text: str, when: When, now: int) -> int:
     return instants_of(zone, parse_moment(text, "after"), "forward", "first")[0] * SECOND_US
 
 
-def _moments(when: When, after: int, count: int) -> Document:
-    """The moments from an instant on; a single one that has passed is due now."""
+def _moments(when: When, after: int, count: int, zone: str | None) -> Document:
+    """The moments from an instant on; a single one that has passed is due now. An interval's zone is only shown."""
     if isinstance(when, Local | Rule | Cron):
         return _walls(when, after, count)
     first = first_index_at_or_after(when, after)
@@ -153,7 +153,8 @@ def _moments(when: When, after: int, count: int) -> Document:
                 break
             more = len(moments) == count
             if not more:
-                moments.append({"occurrence": n, "due_at": format_instant(at)})
+                local = {} if zone is None else {"due_at_local": local_text(zone, at)}
+                moments.append({"occurrence": n, "due_at": format_instant(at), **local})
     return {"moments": moments, "more": more}
 
 

@@ -94,7 +94,7 @@ def swallowed_note(when: object) -> str | None:
 
 def late_start_note(asked: object) -> str | None:
     """That a start is the second of two equal times, of which the first counts: the rule begins behind it."""
-    if not isinstance(asked, Rule | Cron) or asked.overlap != "first":
+    if not isinstance(asked, Rule | Cron) or asked.overlap != "first" or asked.zone == "UTC":
         return None
     if isinstance(asked, Rule) and (not asked.fold or asked.since):
         return None

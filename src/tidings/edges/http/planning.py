@@ -115,16 +115,18 @@ class Planning:
 
     def _passed(self, when: When, now: int) -> Document:
         """How many moments of an interval lie before now, and what each policy would do with them."""
-        if (note := swallowed_note(when) or late_start_note(when)) is not None:
-            return {"note": note}
+        if (swallowed := swallowed_note(when)) is not None:
+            return {"note": swallowed}
+        start = late_start_note(when)
         passed = last_index_at_or_before(when, now - 1)
         if not passed:
-            return {}
+            return {} if start is None else {"note": start}
         catches_up = passed <= self._engine.settings.limits.catch_up_max
         each = "fire_all each one" if catches_up else "fire_all is refused for so many (limits.catch_up_max)"
         what = f"{passed:,} occurrence{' has' if passed == 1 else 's have'} passed already"
         note = f"{what}; scheduled now, fire_latest (the default) would release the latest at once, {each}"
-        return {"passed": passed, "note": f"{note}, skip those up to late_grace late"}
+        note = f"{note}, skip those up to late_grace late"
+        return {"passed": passed, "note": note if start is None else f"{note}; {start}"}
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""

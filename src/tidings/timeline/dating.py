@@ -73,12 +73,13 @@ class Ahead(NamedTuple):
     note: str | None = None
 
 
-def ahead(terms: Terms | None, n: int, due: int, now: int) -> Ahead:
+def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
     """What is to come where occurrence n is pending for `due`; without terms it is a single moment.
 
-    One that is overdue may be too late to leave: what is said then is the next, so that nobody waits in vain.
+    One that is overdue may be too late to leave: what is said then is the next, so that nobody waits in vain. Lists
+    do without `now`: they are in the order of what is pending.
     """
-    if terms is None:
+    if terms is None or now is None:
         return Ahead(n, due)
     note = swallowed_note(terms.when)
     if due > now or note is not None:

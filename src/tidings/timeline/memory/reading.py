@@ -12,7 +12,7 @@ from tidings.timeline.dating import ahead
 from tidings.timeline.memory.rows import Row
 
 
-def view(row: Row, now: int, *, in_flight: bool = False, held: str | None = None) -> Schedule:
+def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str | None = None) -> Schedule:
     """The schedule as a reader sees it; of a finished one only what truthful answers need is kept."""
     add, kept = row.add, not row.is_finished
     coming = ahead(row.terms if row.state == "pending" else None, row.number, row.due, now)
@@ -38,7 +38,7 @@ def view(row: Row, now: int, *, in_flight: bool = False, held: str | None = None
     )
 
 
-def page(rows: Iterable[Row], query: Query, now: int, in_flight: Callable[[Row], bool]) -> Page:
+def page(rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool]) -> Page:
     """The rows that fit, in order of (due, arrival), after the cursor."""
     found = sorted((row for row in rows if _fits(row, query, in_flight)), key=_position)
     if query.after is not None:
@@ -46,7 +46,7 @@ def page(rows: Iterable[Row], query: Query, now: int, in_flight: Callable[[Row],
         found = [row for row in found if _position(row) > after]
     shown = found[: query.limit]
     cursor = _encode_cursor(shown[-1]) if len(found) > len(shown) else None
-    return Page(tuple(view(row, now, in_flight=in_flight(row)) for row in shown), cursor)
+    return Page(tuple(view(row, in_flight=in_flight(row)) for row in shown), cursor)
 
 
 def forecast(rows: Iterable[Row], start: int, end: int, width_us: int) -> list[tuple[int, int]]:

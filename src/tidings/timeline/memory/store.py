@@ -199,7 +199,7 @@ class MemoryStore(Alone):
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         """Schedules of a tenant that fit a query, in due order."""
-        return page(self._rows.of_tenant(tenant, now), query, now, self._rows.in_flight)
+        return page(self._rows.of_tenant(tenant, now), query, self._rows.in_flight)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
         """Pending by time; never cut short."""

@@ -96,7 +96,7 @@ class Reading:
         found.sort(key=_key)
         shown = found[: query.limit]
         cursor = encode_cursor(_key(shown[-1])) if len(found) > len(shown) else None
-        return Page(tuple(present(names, row, now) for row in shown), cursor)
+        return Page(tuple(present(names, row) for row in shown), cursor)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
         """Pending by step of time; cut short after so many steps."""

@@ -72,7 +72,7 @@ def way_of(found: Found) -> int:
     return ~found.lane if found.part == TO_KAFKA else found.lane
 
 
-def present(names: Names, found: Found, now: int) -> Schedule:
+def present(names: Names, found: Found, now: int | None = None) -> Schedule:
     """A row as a reader sees it."""
     coming = ahead(found.terms if found.state == "pending" else None, found.n, found.due, now)
     on_log = found.position is not None and found.part >= 0

@@ -177,7 +177,7 @@ def finished(arrival: int, origin: int, row: tuple[Any, ...]) -> Found:
     return found
 
 
-def present(writer: Writer, found: Found, now: int) -> Schedule:
+def present(writer: Writer, found: Found, now: int | None = None) -> Schedule:
     """A row as a reader sees it."""
     coming = ahead(found.terms if found.state == "pending" else None, found.n, found.due, now)
     tenant, priority = writer.stream_names[found.stream]

@@ -30,7 +30,6 @@ class Pages:
     def __init__(self, connection: apsw.Connection, writer: Writer, tenant: str, query: Query, now: int) -> None:
         self._connection = connection
         self._writer = writer
-        self._now = now
         self._tenant = tenant
         self._query = query
         self._reach = _END
@@ -64,7 +63,7 @@ class Pages:
             found = self._found()
         found = sorted((row for row in found if row[0][0] < self._reach), key=lambda row: row[0])
         page = found[: self._query.limit]
-        schedules = tuple(lookup.present(self._writer, row, self._now) for _, row in page)
+        schedules = tuple(lookup.present(self._writer, row) for _, row in page)
         return Page(schedules, self._cursor(found, page))
 
     def _found(self) -> list[_Row]:

@@ -148,7 +148,6 @@ async def test_a_store_clock_that_is_set_back_keeps_no_dead_node(
     assert numbers(other) == [0, 1]
 
 
-@pytest.mark.slow
 async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_lease(open_store: OpenStore) -> None:
     """As of a machine that loses its power, or its network, in the midst of a release of recurring schedules."""
     gone, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]

@@ -31,7 +31,7 @@ postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed);
 	@$(BIN)/python -m tests.servers postgres $(ARGS)
 
 check: lint  ## style, types, layers and the quick tests: under two minutes
-	$(BIN)/pytest -m "not slow and not kill" $(ARGS)
+	$(BIN)/pytest -m "not slow and not kill" -n 2 --dist loadfile $(ARGS)
 
 # Kill loops and what takes the time between two events run by themselves, the rest on two processes.
 test: lint  ## everything, slow tests and kill loops too

@@ -1,5 +1,6 @@
 """What fails in the middle changes nothing: memory and file agree afterwards, and nobody else suffers."""
 
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from tidings.domain.lateness import Lateness
 from tidings.domain.when import Period
 from tidings.ports import Receipt
 from tidings.timeline.sqlite.checkpoint import WAL_PAGES_MAX, Checkpointer
+from tidings.timeline.sqlite.database import prepare
 from tidings.timeline.sqlite.heads import Heads
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -181,3 +183,16 @@ async def test_what_is_read_of_the_outbox_fits_into_memory(store: SqliteStore) -
     assert (await store.outgoing(len(found), 1_000))[0].offset == len(found)
     await store.hold(range(40), "no such topic")
     assert 1 <= len(await store.held("large")) < 20
+
+
+def test_who_makes_a_new_file_waits_for_another_that_is_at_it(tmp_path: Path) -> None:
+    """SQLite itself refuses to switch to a write-ahead log then, without waiting."""
+    path = str(tmp_path / "tidings.db")
+    first = apsw.Connection(path)
+    first.execute("BEGIN IMMEDIATE; CREATE TABLE t (a); DROP TABLE t")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        made = pool.submit(prepare, path)
+        with pytest.raises(TimeoutError):
+            made.result(timeout=0.3)
+        first.execute("COMMIT")
+        made.result()

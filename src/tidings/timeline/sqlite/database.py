@@ -14,6 +14,7 @@ from tidings.domain.errors import StoreError
 from tidings.timeline.layouts import Done, Layouts, Plan, Tell
 
 BUSY_MS = 5_000
+SWITCHES_MAX = 100
 CACHE_KIB = 16 * 1024
 PAGE_BYTES = 4_096  # with 8 KiB the many tails of intake make every commit half as large again
 APPLICATION_ID = 0x7469_6469  # "tidi"
@@ -57,7 +58,7 @@ def prepare(path: str, layouts: Path = LAYOUTS, tell: Tell | None = None, clock:
             Path(path).touch(mode=0o600)  # it will hold everybody's messages
         connection = _opened(path)
         try:
-            connection.pragma("journal_mode", "wal")
+            _switch_to_wal(connection)
             _migrate(connection, path, Layouts(layouts), tell, clock)
         finally:
             connection.close()
@@ -101,6 +102,18 @@ def _opened(path: str) -> apsw.Connection:
 
 def _has_tables(connection: apsw.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
+
+
+def _switch_to_wal(connection: apsw.Connection) -> None:
+    """Where several switch a new file at once, SQLite refuses all but one of them without waiting, lest they wait for
+    each other. A transaction does wait for the one that is at it; from then on there is nothing left to switch."""
+    for _ in range(SWITCHES_MAX):
+        with contextlib.suppress(apsw.BusyError):
+            connection.pragma("journal_mode", "wal")
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    connection.pragma("journal_mode", "wal")
 
 
 def _migrate(connection: apsw.Connection, path: str, layouts: Layouts, tell: Tell | None, clock: Clock | None) -> None:

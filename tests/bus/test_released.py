@@ -26,3 +26,13 @@ def test_the_last_of_several_is_marked() -> None:
     assert ("tidings-final", b"true") in released.record(outgoing((), 3, final=True))[2]
     assert ("tidings-final", b"true") not in released.record(outgoing((), 3))[2]
     assert ("tidings-final", b"true") not in released.record(outgoing((), 1, final=True))[2]  # a one-shot
+
+
+def test_a_request_that_was_refused_keeps_its_own_id() -> None:
+    message = pack(Message(b"k", b"v", (("tidings-id", b"mine"), ("tidings-attempt", b"9"))))
+    refused = Outgoing(0, "acme", "tidings.rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
+    names = [name for name, _ in Released().record(refused)[2]]
+    assert names == ["tidings-id", "tidings-occurrence", "tidings-due-at", "tidings-attempt"]
+    assert ("tidings-id", b"mine") in Released().record(refused)[2]
+    elsewhere = Outgoing(0, "acme", "rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
+    assert [value for name, value in Released().record(elsewhere)[2] if name == "tidings-id"] == [b"tid_1"]

@@ -207,8 +207,6 @@ def test_what_a_cron_job_cannot_be() -> None:
     assert reason.startswith("x-scheduler-cron-missed-fire-policy: 'later' is not known: use one of replay, skip")
     [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "0 * * * * *"))
     assert reason.startswith("x-scheduler-cron-expr: has 6 fields, and programs disagree on what a sixth says: write")
-        "x-scheduler-cron-expr: has 6 fields, and programs disagree on what a sixth says: write five"
-    )
     [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "* * * *"))
     assert reason.startswith("x-scheduler-cron-expr: has 4 fields: write five such as")
     assert "six" not in reason

@@ -45,7 +45,7 @@ def test_the_commands_of_the_page_do_what_it_says(served: Served, tmp_path: Path
     assert len(printed) == 7
     assert all("hello" in text for text in printed[:4]), printed
     assert ["[order-42]" in printed[1], "[43]" in printed[2], "[order-44]" in printed[3]] == [True] * 3
-    assert printed[4].count("beat\n") == 3
+    assert printed[4].count("[heart]  beat") == 3
     assert "30 2 * * *" in printed[4]
     assert "order-44" in printed[5].split("order-44 released", 1)[0]
     assert "order-44 released" in printed[5]

@@ -189,4 +189,5 @@ async def test_a_wrong_rule_is_refused_with_its_reason_and_its_own_id(site: Site
     assert b"x-scheduler-cron-expr: has 6 fields" in (kaspr.value() or b"")
     site.send(requests, named.value(), named.key(), [*headers_of(named), ("tidings-cron", b"* * * * *")])
     mended = await eventually(lambda: site.engine.find(site.name, "mine"), timeout_s=READ_S_MAX)
+    assert mended is not None
     assert mended.state == "pending"

@@ -86,7 +86,7 @@ def local_text(at: datetime) -> str:
     return at.isoformat(timespec="seconds" if not at.microsecond else "microseconds")
 
 
-def moments(when: When, after: int, count: int) -> list[Previewed]:
+def moments(when: When, after: int, count: object) -> list[Previewed]:
     """The next moments, each with its number."""
     if not isinstance(count, int) or not 1 <= count <= PREVIEW_MAX:
         raise Invalid("limit", f"give a whole number from 1 to {PREVIEW_MAX:,}: how many moments to show")

@@ -2,6 +2,7 @@
 
 import json
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
@@ -213,7 +214,7 @@ async def test_a_calendar_moves_nothing_behind_the_horizon(site: Site) -> None:
 
 
 async def test_every_wrong_field_of_a_when_is_told_at_once(site: Site) -> None:
-    asked = {"rrule": "FREQ=DAILY;BYHOUR=25", "zone": "Europe/Berln", "start": "soon", "gap": "jump"}
+    asked: dict[str, Any] = {"rrule": "FREQ=DAILY;BYHOUR=25", "zone": "Europe/Berln", "start": "soon", "gap": "jump"}
     asked |= {"until": "2027-02-30", "calendar": "a b", "exdates": ["2027-01-01", "x"]}
     for path, more in (("/v1/schedules", {"topic": "t"}), ("/v1/preview", {})):
         reply = await site.call("POST", path, asked | more)

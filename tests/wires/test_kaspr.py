@@ -210,3 +210,5 @@ def test_what_a_cron_job_cannot_be() -> None:
     [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "* * * *"))
     assert reason.startswith("x-scheduler-cron-expr: has 4 fields: write five such as")
     assert "six" not in reason
+    [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "TZ=Europe/Berlin 0 9 * * *"))
+    assert "'TZ=Europe/Berlin 0 9 * * *' names a zone, and cron jobs run in UTC: write five such as" in reason

@@ -34,7 +34,7 @@ from tidings.wires.destinations import (
 from tidings.wires.headers import Found, Verbatim, derived_id, id_of, last_of, missing, others, text_of
 from tidings.wires.moments import since_of
 from tidings.wires.record import Ask, Record, Refusal, Rejection, Verb
-from tidings.wires.refusal import refused_words
+from tidings.wires.refusal import refused_words, shorten
 from tidings.wires.wire import Wire, affixed, told
 
 ACTION = "x-scheduler-action"
@@ -121,6 +121,8 @@ class Kaspr(Wire):
         expression, policy = text_of(found, CRON_EXPR) or "", text_of(found, CRON_POLICY) or "replay"
         if policy.lower() not in CRON_POLICIES:
             raise refused_words(CRON_POLICY, policy, CRON_POLICIES)
+        if "=" in expression:
+            raise Invalid(CRON_EXPR, f"{shorten(expression)!r} names a zone, and cron jobs run in UTC: {_FIVE}")
         fields = len(expression.split())
         if fields != CRON_FIELDS and not expression.startswith("@"):
             more = ", and programs disagree on what a sixth says" if fields > CRON_FIELDS else ""

@@ -4,8 +4,9 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from tidings.bus.kafka.holding import _rejection
 from tidings.bus.kafka.released import Released
-from tidings.domain.message import DUE_SECONDS, Message, pack
+from tidings.domain.message import DUE_SECONDS, Message, pack, unpack
 from tidings.domain.schedule import Outgoing
 
 DUE = 1_795_165_200_000_000
@@ -36,3 +37,10 @@ def test_a_request_that_was_refused_keeps_its_own_id() -> None:
     assert ("tidings-id", b"mine") in Released().record(refused)[2]
     elsewhere = Outgoing(0, "acme", "rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
     assert [value for name, value in Released().record(elsewhere)[2] if name == "tidings-id"] == [b"tid_1"]
+
+
+def test_what_its_topic_refuses_is_told_under_its_true_id_only() -> None:
+    told = _rejection(outgoing((("tidings-id", b"forged"), ("a", b"1"))), "too large", DUE)
+    headers = unpack(told.message).headers
+    assert [name for name, _ in headers] == ["a", "tidings-source-id", "tidings-to", "tidings-reject-reason"]
+    assert headers[1] == ("tidings-source-id", b"one")

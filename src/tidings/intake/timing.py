@@ -1,7 +1,6 @@
 """When a request falls due: its fields about time, read together; a refusal names the field and what to change."""
 
 import re
-from typing import TypeVar
 
 import msgspec
 
@@ -16,8 +15,7 @@ from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.recurrence.zones import check_zone, zone_named
 from tidings.domain.request import Limits, Request, Timing
 from tidings.domain.when import SECOND_US, Cron, Every, Once, Rule, When, advance, occurrence
-
-Word = TypeVar("Word", bound=str)
+from tidings.intake.fields import word, wrong_fields
 
 _DATE = re.compile(r"\d{4}-?\d\d-?\d\d", re.ASCII)
 _RECURRING = ("start", "until", "count", "rdates", "exdates", "calendar", "on_excluded")
@@ -43,7 +41,15 @@ def read_at(request: Request, now: int) -> int:
 
 
 def read_when(request: Request, now: int, limits: Limits) -> When:
-    """When a request with an interval, a rule, an expression or a zone falls due."""
+    """When a request with an interval, a rule, an expression or a zone falls due; a refusal names all that is wrong."""
+    try:
+        return _read_when(request, now, limits)
+    except Invalid as invalid:
+        others = wrong_fields(request.timing or Timing(), invalid.field)
+        raise (Invalid(invalid.field, invalid.detail, others) if others else invalid) from None
+
+
+def _read_when(request: Request, now: int, limits: Limits) -> When:
     timing = request.timing or Timing()
     _check_one(request, timing)
     if timing.zone is not None:
@@ -92,14 +98,14 @@ def _rule(timing: Timing, now: int, limits: Limits) -> Rule | Cron:
     terms = Terms(
         timing.start,
         timing.zone,
-        _word("gap", timing.gap, GAPS, "forward"),
-        _word("overlap", timing.overlap, OVERLAPS, "first"),
+        word("gap", timing.gap, GAPS, "forward"),
+        word("overlap", timing.overlap, OVERLAPS, "first"),
         timing.count,
         timing.until,
         timing.rdates,
         timing.exdates,
         (),
-        _word("on_excluded", timing.on_excluded, ON_EXCLUDED, "skip"),
+        word("on_excluded", timing.on_excluded, ON_EXCLUDED, "skip"),
         timing.calendar,
     )
     when: Rule | Cron
@@ -150,8 +156,8 @@ def _local(request: Request, timing: Timing, now: int) -> When:
         raise Invalid("zone", "goes with a local 'at', with 'rrule' or with 'cron': give one of them, or leave it out")
     if not isinstance(request.at, str) or _is_duration(request.at):
         raise Invalid("zone", "a moment that is said without clocks needs no zone: leave it out")
-    gap = _word("gap", timing.gap, GAPS, "forward")
-    when = read_local(request.at, timing.zone, gap, _word("overlap", timing.overlap, OVERLAPS, "first"))
+    gap = word("gap", timing.gap, GAPS, "forward")
+    when = read_local(request.at, timing.zone, gap, word("overlap", timing.overlap, OVERLAPS, "first"))
     last = occurrence(when, 2) or occurrence(when, 1)
     assert last is not None, "a wall time that was read exists"
     return Once(now) if last <= now and not is_swallowed(when) else when
@@ -172,14 +178,6 @@ def _of_date(name: str, text: str, timing: Timing) -> int:
     zone, moment = zone_named(timing.zone or "UTC"), parse_moment(text, name)
     second = end_of(zone, moment) if name == "until" else instants_of(zone, moment, "forward", "first")[0]
     return second * SECOND_US
-
-
-def _word(name: str, text: str | None, words: dict[str, Word], default: Word) -> Word:
-    if text is None:
-        return default
-    if text not in words:
-        raise Invalid(name, f"{text[:48]!r} is not known: use {' or '.join(words)}")
-    return words[text]
 
 
 def _is_duration(text: str) -> bool:

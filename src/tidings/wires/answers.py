@@ -64,7 +64,7 @@ def rejected_document(invalid: Invalid, line: int, schedule_id: str | None) -> D
 
 def errors_document(invalid: Invalid) -> list[dict[str, str]]:
     """What is wrong, by field."""
-    return [{"field": invalid.field, "detail": invalid.detail}]
+    return [{"field": each.field, "detail": each.detail} for each in invalid.all]
 
 
 def schedule_document(schedule: Schedule) -> Document:

@@ -2,6 +2,7 @@
 
 import json
 from datetime import date, timedelta
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -213,8 +214,8 @@ async def test_what_a_calendar_cannot_be(site: Site) -> None:
     for body, field in (
         ({}, "dates"),
         ({"dates": [], "ics": ""}, "dates"),
-        ({"dates": ["2027-13-01"]}, "dates line 1"),
-        ({"dates": ["2027-12-25T09:00"]}, "dates line 1"),
+        ({"dates": ["2027-13-01"]}, "dates"),
+        ({"dates": ["2027-12-25T09:00"]}, "dates"),
         ({"days": []}, "days"),
     ):
         reply = await site.call("PUT", "/v1/calendars/off", body)
@@ -319,3 +320,37 @@ async def test_a_calendar_moves_nothing_behind_the_horizon(site: Site) -> None:
     reply = await site.call("POST", "/v1/schedules", asked | {"on_excluded": "next_day"})
     assert (reply.status, reply.problem["errors"][0]["field"]) == (400, "calendar")
     assert "horizon" in reply.problem["detail"]
+
+
+async def test_every_wrong_field_of_a_when_is_told_at_once(site: Site) -> None:
+    asked: dict[str, Any] = {"rrule": "FREQ=DAILY;BYHOUR=25", "zone": "Europe/Berln", "start": "soon", "gap": "jump"}
+    asked |= {"until": "2027-02-30", "calendar": "a b", "exdates": ["2027-01-01", "x"]}
+    for path, more in (("/v1/schedules", {"topic": "t"}), ("/v1/preview", {})):
+        reply = await site.call("POST", path, asked | more)
+        assert reply.status == 400
+        told = {error["field"]: error["detail"] for error in reply.problem["errors"]}
+        assert set(told) == set(asked)
+        assert "BYHOUR: '25' must be" in told["rrule"]
+        assert "Europe/Berlin" in told["zone"]
+        assert told["gap"] == "'jump' is not known: use forward or skip"
+        assert all(f"{field}: {detail}" in reply.problem["detail"] for field, detail in told.items())
+    counted = await site.call("POST", "/v1/schedules", {"topic": "t", "cron": "61 * * * *", "count": 0})
+    assert [error["field"] for error in counted.problem["errors"]] == ["cron", "count"]
+    lines = await site.call("POST", "/v1/schedules", [{"topic": "t", "cron": "x", "overlap": "third"}])
+    assert {error["field"] for error in lines.document[0]["errors"]} == {"cron", "overlap"}
+
+
+@pytest.mark.parametrize("field", ["late", "jitter", "topic", "value"])
+async def test_a_preview_says_why_it_does_not_take_the_rest_of_a_schedule(site: Site, field: str) -> None:
+    reply = await site.call("POST", "/v1/preview", {"rrule": "FREQ=DAILY", field: "skip"})
+    [error] = reply.problem["errors"]
+    assert (reply.status, error["field"]) == (400, field)
+    assert error["detail"].startswith("does not say when: a preview takes only what does")
+
+
+async def test_how_many_a_preview_shows_is_not_how_often_a_rule_occurs(site: Site) -> None:
+    rule = {"rrule": "FREQ=DAILY;COUNT=5", "count": 3}
+    shown = (await site.call("POST", "/v1/preview", rule)).document
+    assert ([moment["occurrence"] for moment in shown["moments"]], shown["more"]) == ([1, 2, 3], True)
+    whole = (await site.call("POST", "/v1/preview", rule | {"count": 1_000})).document
+    assert ([moment["occurrence"] for moment in whole["moments"]], whole["more"]) == ([1, 2, 3, 4, 5], False)

@@ -91,7 +91,7 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
         terms.gap,
         terms.overlap,
         end,
-        _count(terms.count),
+        check_count(terms.count),
         _joined((), terms.rdates, "rdates"),
         _joined((), terms.exdates, "exdates"),
         _days(terms.excluded),
@@ -138,7 +138,7 @@ def _with_ends(rrule: str, terms: Terms) -> str:
     if terms.count is not None and terms.until is not None:
         raise Invalid("count", "give either 'count' or 'until', not both")
     if terms.count is not None:
-        return f"{rrule};COUNT={_count(terms.count)}"
+        return f"{rrule};COUNT={check_count(terms.count)}"
     if terms.until is not None:
         return f"{rrule};UNTIL={_basic(parse_moment(terms.until, 'until'))}"
     return rrule
@@ -150,7 +150,8 @@ def _basic(moment: Moment) -> str:
     return text[:8] if moment.form == "date" else text + ("Z" if moment.form == "utc" else "")
 
 
-def _count(count: int | None) -> int | None:
+def check_count(count: int | None) -> int | None:
+    """How many occurrences, if anybody says so."""
     if count is not None and not 1 <= count <= COUNT_MAX:
         raise Invalid("count", f"must lie between 1 and {COUNT_MAX:,}")
     return count

@@ -36,8 +36,9 @@ from tidings.edges.http.inputs import (
 )
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.wires.answers import Document, moment_document
-from tidings.wires.document import TIMING
+from tidings.wires.document import FIELDS, TIMING
 
+NOT_WHEN = "does not say when: a preview takes only what does, and `after` and `count`; leave it out here"
 STEPS_DEFAULT = 60
 STEPS_MAX = 10_000
 WIDTHS_US = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "day": DAY_US}
@@ -84,7 +85,7 @@ class Planning:
         query_of(call.scope)
         body_kind(call.headers)
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
-        sent = decode(_decoder, body, Preview.__struct_fields__)
+        sent = _sent(body)
         if sent.at is not None and sent.scheduled_at is not None:
             raise Invalid("scheduled_at", "is another name of 'at': give one of the two")
         now = self._engine.clock.now()
@@ -131,6 +132,16 @@ class Planning:
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""
         return {"/v1/preview": {"POST": self.preview}, "/v1/forecast": {"GET": self.forecast}}
+
+
+def _sent(body: bytes) -> Preview:
+    """What was sent; of a schedule's other fields it says why they are not taken here."""
+    try:
+        return decode(_decoder, body, Preview.__struct_fields__)
+    except Invalid as invalid:
+        if invalid.field in FIELDS and invalid.field not in Preview.__struct_fields__:
+            raise Invalid(invalid.field, NOT_WHEN) from None
+        raise
 
 
 def _after(text: str, when: When, now: int) -> int:

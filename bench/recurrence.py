@@ -109,10 +109,10 @@ def _round(options: Options, random: Random) -> dict[str, float]:
 
 def _forget() -> None:
     """What reading the corpus left in the caches would make the first questions look warm."""
-    from tidings.domain.recurrence import compiling, lattice
+    from tidings.domain.recurrence import compiling, remainders
 
     compiling.forget()
-    lattice.remainders.cache_clear()
+    remainders.remainders.cache_clear()
 
 
 def _moment(random: Random) -> int:

@@ -11,9 +11,10 @@ import msgspec
 
 from tidings.domain.recurrence.calendar import DAY_S, END_YEAR, days_of, year_of, year_start
 from tidings.domain.recurrence.days import Days, month_of
-from tidings.domain.recurrence.lattice import Lattice, remainders, units_of_day
+from tidings.domain.recurrence.lattice import Lattice
 from tidings.domain.recurrence.parts import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, Parts
 from tidings.domain.recurrence.positions import Positions
+from tidings.domain.recurrence.remainders import remainders, units_of_day
 from tidings.domain.recurrence.times import Times, picked
 from tidings.domain.recurrence.walls import Product, Progression, Union, Walls
 
@@ -62,11 +63,12 @@ def walls_of(parts: Parts, start: int, origin_year: int) -> Callable[[int], Wall
     if parts.frequency <= DAILY:
         walls = _daily(parts, start, origin_year)
         return lambda _shift: walls
+    days = Days(parts, 0)
     made: dict[int, Walls] = {}
 
     def shifted(shift: int) -> Walls:
         if shift not in made:
-            made[shift] = _sub_daily(parts, start, origin_year, shift)
+            made[shift] = _sub_daily(parts, days, start, origin_year, shift)
         return made[shift]
 
     return shifted
@@ -109,13 +111,12 @@ def most_a_day(parts: Parts, start: int) -> int:
     return remainders(parts.frequency, fields, parts.interval, _UNITS[parts.frequency]).most * chosen
 
 
-def _sub_daily(parts: Parts, start: int, origin_year: int, shift: int) -> Walls:
+def _sub_daily(parts: Parts, days: Days, start: int, origin_year: int, shift: int) -> Walls:
     unit = _UNITS[parts.frequency]
     first_unit = start // unit
     fine = _fine(parts, start, shift)
     if parts.by_position:
         fine = [fine[place] for place in picked(parts.by_position, len(fine))]
-    days = Days(parts, 0)
     free = not (parts.by_hour or (parts.frequency > HOURLY and parts.by_minute))
     free = free and not (parts.frequency == SECONDLY and parts.by_second)
     if not fine:  # BYSETPOS asks for a position that no unit has

@@ -73,7 +73,7 @@ class ByYear:
         if len(self._counts) <= place + 1:
             with GROWING:
                 while len(self._counts) <= place + 1:
-                    self._build_next()
+                    self.build_next()
         return place
 
     def place_of(self, number: int) -> int | None:
@@ -85,10 +85,11 @@ class ByYear:
                     built = self.origin_year + len(counts) - 1
                     if built > self._last_year or (counts[-1] == 0 and len(counts) > self._cycle_years + 2):
                         return None
-                    self._build_next()
+                    self.build_next()
         return bisect_right(counts, number) - 1
 
-    def _build_next(self) -> None:
+    def build_next(self) -> None:
+        """Prepare the next year."""
         METER.taken += 1
         year = self.origin_year + len(self._counts) - 1
         self._counts.append(self._counts[-1] + self.build(year))

@@ -4,6 +4,7 @@ What the rule leaves open comes from its start. After that, and with INTERVAL, o
 so that rules which differ in nothing else share one set, and with it all that was counted before.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ from tidings.domain.recurrence.days import Days, month_of
 from tidings.domain.recurrence.lattice import Lattice
 from tidings.domain.recurrence.parts import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, Parts
 from tidings.domain.recurrence.positions import Positions
-from tidings.domain.recurrence.remainders import remainders, units_of_day
+from tidings.domain.recurrence.remainders import Units, packed, table_of, units_of_day
 from tidings.domain.recurrence.times import Times, picked
 from tidings.domain.recurrence.walls import Product, Progression, Union, Walls
 
@@ -87,8 +88,8 @@ def _daily(parts: Parts, start: int, origin_year: int) -> Walls:
 
 
 def _times(parts: Parts) -> Times:
-    coarse = [hour * 3_600 + minute * 60 for hour in parts.by_hour for minute in parts.by_minute]
-    return Times(coarse, parts.by_second, 60)
+    coarse = (hour * 3_600 + minute * 60 for hour in parts.by_hour for minute in parts.by_minute)
+    return Times(array("i", coarse), parts.by_second, 60)
 
 
 def least_distance(parts: Parts, start: int) -> int:
@@ -108,7 +109,7 @@ def most_a_day(parts: Parts, start: int) -> int:
     fine = len(_fine(parts, start, 0))
     chosen = len(picked(parts.by_position, fine)) if parts.by_position else fine
     fields = (parts.by_hour, parts.by_minute, parts.by_second)
-    return remainders(parts.frequency, fields, parts.interval, _UNITS[parts.frequency]).most * chosen
+    return table_of(Units(parts.frequency, fields, parts.interval, _UNITS[parts.frequency])).most * chosen
 
 
 def _sub_daily(parts: Parts, days: Days, start: int, origin_year: int, shift: int) -> Walls:
@@ -150,23 +151,31 @@ def _fine(parts: Parts, start: int, shift: int) -> list[int]:
 def _every_unit(parts: Parts, fine: list[int]) -> Times:
     """The times of a day where every unit that the rule allows counts."""
     if parts.frequency == HOURLY:
-        return Times([hour * 3_600 for hour in parts.by_hour or range(24)], sorted(fine), 3_600)
+        return Times(_hours(parts), sorted(fine), 3_600)
     minutes = [hour * 60 + minute for hour in parts.by_hour or range(24) for minute in parts.by_minute or range(60)]
     seconds = sorted(fine) if parts.frequency == MINUTELY else parts.by_second or range(60)
-    return Times([minute * 60 for minute in minutes], seconds, 60)
+    return Times(array("i", (minute * 60 for minute in minutes)), seconds, 60)
 
 
 def _stepped(parts: Parts, days: Days, first_unit: int, fine: tuple[int, ...], origin_year: int) -> Walls:
     unit = _UNITS[parts.frequency]
     fields = (parts.by_hour, parts.by_minute, parts.by_second)
     if DAY_S // unit % parts.interval:
-        table = remainders(parts.frequency, fields, parts.interval, unit)
+        table = Units(parts.frequency, fields, parts.interval, unit)
         return Lattice(days, table, (unit, parts.interval, first_unit), tuple(sorted(fine)), (origin_year, END_YEAR))
     coarse: Sequence[int] = range(first_unit % parts.interval * unit, DAY_S, parts.interval * unit)
+    if parts.frequency == SECONDLY and 3_600 % parts.interval == 0:  # every hour the same
+        inner = units_of_day(SECONDLY, ((0,), parts.by_minute, parts.by_second))
+        inner = inner[(inner - first_unit) % parts.interval == 0]
+        return Product(days, Times(_hours(parts), packed(inner), 3_600), origin_year, END_YEAR)
     if any(fields[: parts.frequency - HOURLY + 1]):
         units = units_of_day(parts.frequency, fields)
-        coarse = (units[(units - first_unit) % parts.interval == 0] * unit).tolist()
+        coarse = packed(units[(units - first_unit) % parts.interval == 0] * unit)
     return Product(days, Times(coarse, sorted(fine), unit), origin_year, END_YEAR)
+
+
+def _hours(parts: Parts) -> list[int]:
+    return [hour * 3_600 for hour in parts.by_hour or range(24)]
 
 
 def _month_start(day: int) -> int:

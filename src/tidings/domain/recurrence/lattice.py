@@ -6,15 +6,15 @@ leave each remainder is counted once, and a year is one sum over its days.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from functools import lru_cache
-from itertools import pairwise
+from itertools import count, pairwise
 from math import gcd
 
 import numpy as np
 
 from tidings.domain.recurrence.calendar import CYCLE_DAYS, CYCLE_YEARS, DAY_S, FIRST_YEAR, YEAR_STARTS, year_of
 from tidings.domain.recurrence.days import YEAR_BITS_MAX, Days
-from tidings.domain.recurrence.remainders import Table
+from tidings.domain.recurrence.kept import Kept
+from tidings.domain.recurrence.remainders import Units, table_of
 from tidings.domain.recurrence.sparse import unpacked, years_met
 from tidings.domain.recurrence.steps import METER
 from tidings.domain.recurrence.walls import ByYear
@@ -22,7 +22,10 @@ from tidings.domain.recurrence.walls import ByYear
 Block = tuple["array[int]", "array[int]"]
 
 BLOCK_YEARS = 8
-BLOCKS_KEPT = 4_096  # of all rules together: up to 18 kB each, where every day is allowed
+BLOCKS_BYTES_MAX = 48 * 1024 * 1024  # of all rules together: up to 18 kB each, where every day is allowed
+BLOCKS: Kept[tuple[int, int], Block] = Kept(BLOCKS_BYTES_MAX)
+
+_IDS = count()
 
 
 def _cycle_years(interval: int, day_units: int) -> int:
@@ -35,7 +38,7 @@ class Lattice(ByYear):
     def __init__(
         self,
         days: Days,
-        table: Table,
+        table: Units,
         lattice: tuple[int, int, int],
         fine: tuple[int, ...],
         years: tuple[int, int],
@@ -44,7 +47,8 @@ class Lattice(ByYear):
         self._day_units = DAY_S // self._unit
         super().__init__(years[0], _cycle_years(self._interval, self._day_units), years[1])
         self._days = days
-        self._table = table
+        self._units = table
+        self._id = next(_IDS)
         self._fine = fine
         self._turn = self._interval // gcd(self._interval, self._day_units)  # days until the lattice lies the same
         self._hits = self._days_hit()
@@ -55,7 +59,7 @@ class Lattice(ByYear):
         if self._turn > YEAR_BITS_MAX:
             return -1
         left = (self._first_unit - np.arange(self._turn) * self._day_units) % self._interval
-        hits = sum(1 << day for day in np.flatnonzero(self._table.of(left)).tolist())
+        hits = sum(1 << day for day in np.flatnonzero(table_of(self._units).of(left)).tolist())
         return sum(hits << first for first in range(0, YEAR_BITS_MAX + self._turn, self._turn))
 
     def build_next(self) -> None:
@@ -65,11 +69,11 @@ class Lattice(ByYear):
         rest = -1 if self._years is None else self._years >> built
         if not rest & 1:
             METER.taken += 1
-            self._counts += [self._counts[-1]] * ((rest & -rest).bit_length() - 1 if rest else missing)
+            self._counts.extend([self._counts[-1]] * ((rest & -rest).bit_length() - 1 if rest else missing))
             return
         number, passed = divmod(built, BLOCK_YEARS)
         METER.taken += BLOCK_YEARS - passed
-        self._counts += self._ends(number, self._counts[-1], passed)[:missing]
+        self._counts.extend(self._ends(number, self._counts[-1], passed)[:missing])
 
     def _ends(self, number: int, before: int, passed: int) -> list[int]:
         """How many elements lie before the end of each year of a block, of which some years have passed."""
@@ -78,7 +82,7 @@ class Lattice(ByYear):
         if not any(mask & self._hits >> first % self._turn for mask, first in zip(masks, starts, strict=False)):
             self._look_far()
             return [before] * (BLOCK_YEARS - passed)
-        places, sums = block(self, number)
+        places, sums = self._block(number)
         counts = [sums[bisect_left(places, start - starts[0])] for start in starts[passed:]]
         if counts[0] == counts[-1]:
             self._look_far()
@@ -88,7 +92,7 @@ class Lattice(ByYear):
         """Where years are empty, most may be: know which, once."""
         if self._years is None:
             lattice = self._unit, self._interval, self._first_unit
-            self._years = years_met(self._days, self._table, lattice, (self.origin_year, self._last_year))
+            self._years = years_met(self._days, table_of(self._units), lattice, (self.origin_year, self._last_year))
 
     def _block_years(self, number: int) -> range:
         first = self.origin_year + number * BLOCK_YEARS
@@ -99,7 +103,14 @@ class Lattice(ByYear):
         years = self._block_years(number)
         return YEAR_STARTS[years.start - FIRST_YEAR : years.stop + 1 - FIRST_YEAR]
 
-    def summed(self, number: int) -> Block:
+    def _block(self, number: int) -> Block:
+        found = BLOCKS.get((self._id, number))
+        if found is None:
+            found = self._summed(number)
+            BLOCKS.put((self._id, number), found, sum(len(column) * column.itemsize for column in found))
+        return found
+
+    def _summed(self, number: int) -> Block:
         """The allowed days of a block, from its first one on, and how many elements lie before each, and in all."""
         starts = self._starts(number)
         masks = (self._days.mask(year) for year in self._block_years(number))
@@ -108,7 +119,7 @@ class Lattice(ByYear):
         places = np.flatnonzero(np.concatenate(allowed))
         left = (self._first_unit - (places + starts[0]) * self._day_units) % self._interval
         sums = np.zeros(len(places) + 1, dtype=np.int32)
-        np.cumsum(self._table.of(left), out=sums[1:])
+        np.cumsum(table_of(self._units).of(left), out=sums[1:])
         sums *= len(self._fine)
         return array("H", places.astype(np.uint16).tobytes()), array("i", sums.tobytes())
 
@@ -124,7 +135,7 @@ class Lattice(ByYear):
         if self._counts[place] == self._counts[place + 1]:
             return self._counts[place]
         number = place // BLOCK_YEARS
-        places, sums = block(self, number)
+        places, sums = self._block(number)
         day_place = day - self._starts(number)[0]
         nth = bisect_left(places, day_place)
         passed = self._counts[number * BLOCK_YEARS] + sums[nth]
@@ -138,26 +149,20 @@ class Lattice(ByYear):
         if place is None:
             return None
         place //= BLOCK_YEARS
-        places, sums = block(self, place)
+        places, sums = self._block(place)
         rest = number - self._counts[place * BLOCK_YEARS]
         nth = bisect_right(sums, rest) - 1
         day = self._starts(place)[0] + places[nth]
         units, rest = divmod(rest - sums[nth], len(self._fine))
-        return day * DAY_S + self._table.second(self._left(day), units) + self._fine[rest]
+        return day * DAY_S + table_of(self._units).second(self._left(day), units) + self._fine[rest]
 
     def _before_in(self, day: int, second: int) -> int:
         """How many elements of a day lie before a second of it."""
         rest = second % self._unit
-        units, reached = self._table.before(self._left(day), second - rest)
+        units, reached = table_of(self._units).before(self._left(day), second - rest)
         whole = units * len(self._fine)
         return whole + bisect_left(self._fine, rest) if reached else whole
 
     def _left(self, day: int) -> int:
         """What the units of a day that the lattice meets leave."""
         return (self._first_unit - day * self._day_units) % self._interval
-
-
-@lru_cache(maxsize=BLOCKS_KEPT)
-def block(lattice: Lattice, number: int) -> Block:
-    """Some years of a set, with their days counted: kept for all sets together, so that all of them stay small."""
-    return lattice.summed(number)

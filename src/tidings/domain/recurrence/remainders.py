@@ -2,17 +2,18 @@
 
 from array import array
 from bisect import bisect_left
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tidings.domain.recurrence.calendar import DAY_S
+from tidings.domain.recurrence.kept import Kept
 from tidings.domain.recurrence.parts import HOURLY
 
 Numbers = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
+TABLES_BYTES_MAX = 48 * 1024 * 1024  # up to 0.7 MB each
 Fields = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
@@ -20,6 +21,7 @@ class Table(Protocol):
     """The allowed units of a day by what they leave when divided by the interval; `most` on any one day."""
 
     most: int
+    weight: int
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
@@ -46,6 +48,7 @@ class Every:
         self._unit = unit
         self._units = DAY_S // unit
         self.most = -(-self._units // interval)
+        self.weight = 200
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
@@ -80,7 +83,8 @@ class Remainders:
         np.cumsum(counts, out=self._firsts[1:-1])
         self._firsts[-1] = self._firsts[-2]
         order = units if interval > int(units[-1]) else units[np.argsort(left, kind="stable")]
-        self._seconds = array("i", (order * unit).astype(np.int32).tobytes())
+        self._seconds = packed(order * unit)
+        self.weight = 4 * (len(self._firsts) + len(self._seconds)) + 500
 
     def of(self, remainders: Numbers) -> Numbers:
         """How many units leave each of these."""
@@ -114,9 +118,38 @@ def units_of_day(frequency: int, fields: Fields) -> Numbers:
     return units
 
 
-@lru_cache(maxsize=64)  # up to a few megabytes each
-def remainders(frequency: int, fields: Fields, interval: int, unit: int) -> Table:
+def packed(numbers: Numbers) -> "array[int]":
+    """Numbers in little room, to search in one by one."""
+    return array("i", numbers.astype(np.int32).tobytes())
+
+
+class Units:
+    """Which units of a day a rule allows, and its interval: the name of a table, which may have to be made again."""
+
+    __slots__ = ("_hash", "key")
+
+    def __init__(self, frequency: int, fields: Fields, interval: int, unit: int) -> None:
+        self.key = (frequency, fields, interval, unit)
+        self._hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Units) and self.key == other.key
+
+
+TABLES: Kept[Units, Table] = Kept(TABLES_BYTES_MAX)
+
+
+def table_of(units: Units) -> Table:
     """The table of an interval, kept for rules that share it."""
-    if not any(fields[: frequency - HOURLY + 1]):
-        return Every(interval, unit)
-    return Remainders(units_of_day(frequency, fields), interval, unit)
+    table = TABLES.get(units)
+    if table is None:
+        frequency, fields, interval, unit = units.key
+        if any(fields[: frequency - HOURLY + 1]):
+            table = Remainders(units_of_day(frequency, fields), interval, unit)
+        else:
+            table = Every(interval, unit)
+        TABLES.put(units, table, table.weight)
+    return table

@@ -5,6 +5,7 @@ on (`origin`, with nothing before it) and remembers how many lie before each yea
 rule costs a few microseconds however old its anchor is.
 """
 
+from array import array
 from bisect import bisect_right
 from typing import Protocol
 
@@ -61,7 +62,7 @@ class ByYear:
         self.origin_year = origin_year
         self._last_year = last_year
         self._cycle_years = cycle_years
-        self._counts = [0]  # how many lie before the origin's year, the next one, and so on
+        self._counts = array("q", [0])  # how many lie before the origin's year, the next one, and so on
 
     def build(self, year: int) -> int:
         """Prepare the year and say how many elements it has; called once for each year, in order."""

@@ -152,7 +152,7 @@ def against_seconds(random: Random) -> Case:
         low, high = low + 2_400, low + 2_400 + BUSY_S - 1
     else:
         high = low + SPAN_S[oracle.frequency] - 1
-    if "BYSETPOS" in text and cut_hour(table, low, high):
+    if "BYSETPOS" in text and (cut_hour(table, low, high) or moved_hour(table, offset, low, text)):
         return Case(text, [], [])
     theirs = [at for at in oracle.exact(library_zone(zone), low, high) if low <= at <= high]
     rule = Rule(text, asking.seconds(start), zone)
@@ -173,6 +173,12 @@ def cut_hour(table: Zone, low: int, high: int) -> bool:
     """Documented: where clocks move by part of an hour, BYSETPOS chooses on each side of the change by itself."""
     first, last = table.segment(low), table.segment(high)
     return any((table.offsets[place + 1] - table.offsets[place]) % 3_600 for place in range(first, last))
+
+
+def moved_hour(table: Zone, offset: int, low: int, text: str) -> bool:
+    """Documented: once clocks have moved by part of an hour, BYSETPOS counts all minutes of an hour of the start's
+    clock, also those whose hour or day the rule does not name."""
+    return text.startswith("FREQ=HOURLY") and bool((table.offset_at(low) - offset) % 3_600)
 
 
 def agrees(random: Random, recurrence: Recurrence, found: list[int]) -> list[int]:

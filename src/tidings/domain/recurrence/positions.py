@@ -8,10 +8,11 @@ from typing import NamedTuple
 from tidings.domain.recurrence.calendar import DAY_S, FIRST_YEAR, YEAR_STARTS, kind_named, kind_of, nth_bit, year_of
 from tidings.domain.recurrence.days import Days
 from tidings.domain.recurrence.parts import MONTHLY, WEEKLY
+from tidings.domain.recurrence.steps import GROWING
 from tidings.domain.recurrence.times import Times, picked
 from tidings.domain.recurrence.walls import ByYear
 
-SHAPES_KEPT = 64
+SHAPES_KEPT = 32  # there are 28 kinds of years
 
 
 class Positions(ByYear):
@@ -25,19 +26,22 @@ class Positions(ByYear):
         self._times = times
         self._frequency, self._week_start = period
         self._picked = lru_cache(maxsize=512)(lambda size: picked(positions, size))
-        self._shapes: list[Shape] = []  # by year
         self._known: dict[tuple[int, int, int], Shape] = {}  # years that look the same share theirs
 
     def build(self, year: int) -> int:
-        """Prepare the year and say how many elements it has."""
+        """Say how many elements the year has."""
+        return self._shape_of(year).sums[-1]
+
+    def _shape_of(self, year: int) -> "Shape":
         key = self._days.mask(year), kind_of(year), self._days.mask(year + 1) & 0x7F if self._frequency == WEEKLY else 0
         shape = self._known.get(key)
         if shape is None:
             shape = self._shape(year, key)
-            if len(self._known) < SHAPES_KEPT:
+            with GROWING:
+                if len(self._known) >= SHAPES_KEPT:
+                    self._known.clear()
                 self._known[key] = shape
-        self._shapes.append(shape)
-        return shape.sums[-1]
+        return shape
 
     def _shape(self, year: int, key: tuple[int, int, int]) -> "Shape":
         firsts, masks, sums = [], [], [0]
@@ -57,7 +61,7 @@ class Positions(ByYear):
         place = self.reach(year)
         if place + self.origin_year < year:
             return self._counts[-1]
-        shape, day = self._shapes[place], day - YEAR_STARTS[year - FIRST_YEAR]
+        shape, day = self._shape_of(year), day - YEAR_STARTS[year - FIRST_YEAR]
         period = bisect_right(shape.firsts, day) - 1
         if period < 0:
             return self._counts[place]
@@ -73,7 +77,7 @@ class Positions(ByYear):
         place = self.place_of(number)
         if place is None:
             return None
-        rest, shape = number - self._counts[place], self._shapes[place]
+        rest, shape = number - self._counts[place], self._shape_of(place + self.origin_year)
         period = bisect_right(shape.sums, rest) - 1
         mask = shape.masks[period]
         chosen = self._picked(mask.bit_count() * self._times.size)

@@ -105,11 +105,11 @@ async def _burst(engine: Engine, rows: int, pace: Pace, topic: str) -> Burst:
         raise Missed
     leaving = Leaving()
     engine.listen(leaving)
-    first, last = await asyncio.wait_for(_read(engine, rows, topic), READ_S_MAX)
+    first, last = await asyncio.wait_for(read(engine, rows, topic), READ_S_MAX)
     return Burst(rows / ((last - due) / _SECOND_US), (first - due) / 1_000, leaving.rows_a_commit)
 
 
-async def _read(engine: Engine, rows: int, topic: str) -> tuple[int, int]:
+async def read(engine: Engine, rows: int, topic: str) -> tuple[int, int]:
     """When the first and the last were read."""
     first = now = read = 0
     async with engine.follow(TENANT, topic) as batches:

@@ -19,13 +19,16 @@ from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
 from tidings.domain.fleet import Fleet, Report
 from tidings.domain.request import Limits, Request
+from tidings.domain.revising import calendar_of, with_days
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
-from tidings.domain.when import DAY_US
+from tidings.domain.when import DAY_US, When
 from tidings.intake.admission import Admission, check_new_id
 from tidings.intake.intake import Intake
+from tidings.intake.revision import Revision
 from tidings.ports import Count, Part, Receipt, Store, Taken
 
 STOP_S = 4.0
+RETRY_S = 1.0
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -56,6 +59,7 @@ class Engine:
         self._pacing = Pacing()
         self.owner = Owner(store, clock, self.settings.lease_us, self.lanes.follow, self.tell, self.report)
         self.following = Following(store)
+        self.revision = Revision(store, clock, self.tell, self.lanes.wake)
         self._groups = Groups(store, clock, self.following, self.settings.session_us)
         self._companions: list[Companion] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -70,9 +74,22 @@ class Engine:
         self._tasks = [
             asyncio.create_task(self.owner.run(), name="tidings-owner"),
             asyncio.create_task(self.owner.tend(), name="tidings-tending"),
-            asyncio.create_task(self.lanes.run(), name="tidings-lanes"),
+            asyncio.create_task(self._release(), name="tidings-lanes"),
             *(asyncio.create_task(companion.run()) for companion in self._companions),
         ]
+
+    async def _release(self) -> None:
+        """Once this process owns the timeline: apply what changed in calendars and the rules of zones.
+
+        Only then release: what was computed by older rules may lie too early by those that hold.
+        """
+        while await self.owner.owned():
+            try:
+                await self.revision.catch_up()
+                break
+            except (NotOwner, StoreError):
+                await self.owner.pause(RETRY_S)
+        await self.lanes.run()
 
     async def wait(self) -> None:
         """Return when the engine is stopped; raise what ended one of its tasks, for then it releases no more."""
@@ -140,11 +157,29 @@ class Engine:
 
     async def schedule(self, tenant: str, request: Request, receipt: Receipt | None = None) -> Outcome:
         """Admit and commit one new schedule."""
-        return (await self.submit([self.admit(tenant, request)], receipt))[0]
+        return self.accepted(await self.submit([self.admit(tenant, request)], receipt))
 
-    async def replace(self, tenant: str, request: Request, *, reuse: bool = False) -> Outcome:
+    async def replace(self, tenant: str, request: Request, *, reuse: bool = False, keep_count: bool = False) -> Outcome:
         """Admit a schedule and put it in place of what its id holds."""
-        return (await self.submit([Replace(self.admit(tenant, request, new=False), reuse)]))[0]
+        replace = Replace(self.admit(tenant, request, new=False), reuse, keep_count)
+        return self.accepted(await self.submit([replace]))
+
+    def accepted(self, outcomes: Sequence[Outcome]) -> Outcome:
+        """The outcome of one; raises `Invalid` if something of the request is at fault that only the store knew."""
+        [outcome] = outcomes
+        if (invalid := outcome.invalid()) is not None:
+            raise invalid
+        return outcome
+
+    async def dated(self, tenant: str, when: When) -> When:
+        """The same with the days of the calendar that it names; `Invalid` if there is none."""
+        name = calendar_of(when)
+        if name is None:
+            return when
+        calendar = await self.store.calendar(tenant, name)
+        if calendar is None:
+            raise Invalid("calendar", f"there is no calendar {name!r}: put it there first, or leave it out")
+        return with_days(when, calendar.days)
 
     # Reads
 

@@ -7,8 +7,9 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
-from tidings.domain.fleet import Fleet, Report
-from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
+from tidings.domain.fleet import Fleet, Predecessor, Report
+from tidings.domain.revising import CalendarChange, Revise, Slice
+from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -112,6 +113,58 @@ class Timeline(Protocol):
 
     async def tend(self, now: int) -> bool:
         """One small slice of housekeeping, in its own transaction; True if more is waiting."""
+        ...
+
+
+class Standing(Protocol):
+    """What recurring schedules depend on: calendars, and the rules of zones."""
+
+    async def calendars(self, tenant: str) -> list[Calendar]:
+        """A tenant's calendars by name."""
+        ...
+
+    async def calendar(self, tenant: str, name: str) -> Calendar | None:
+        """One of them."""
+        ...
+
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        """Put it in place of the one of its name, for what is taken from then on; `Invalid` if it is one too many."""
+        ...
+
+    async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
+        """Nothing new can name it; None if there is none."""
+        ...
+
+    async def unsettled(self) -> list[CalendarChange]:
+        """Changes of calendars of all tenants that were not settled."""
+        ...
+
+    async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
+        """What is pending has followed these, unless there was a later change of the same calendar."""
+        ...
+
+    async def zones(self) -> list[KeptZone]:
+        """The rules of zones by which something pending was computed; several of a zone whose rules have changed."""
+        ...
+
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:
+        """Something is about to be computed by these rules."""
+        ...
+
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:
+        """Nothing that this process takes follows these rules; where others do, they are kept for a while."""
+        ...
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
+        """Some schedules from a cursor on, in one transaction: what `revise` answers takes the place of what it was.
+
+        Calendars cannot change meanwhile. None leaves a schedule as it is. What moves is written down in its history
+        and can be read by `moved`.
+        """
+        ...
+
+    async def moved(self, tenant: str, limit: int) -> list[Moved]:
+        """What was moved lately, the latest first."""
         ...
 
 
@@ -320,21 +373,7 @@ class Ownership(Protocol):
         ...
 
 
-class Predecessor(msgspec.Struct, frozen=True):
-    """A store whose place another has taken: its name, and where the outbox of each of its lanes ended.
-
-    All that was in them was on Kafka by then.
-    """
-
-    identity: str
-    outboxes: tuple[int, ...]
-
-    def end(self, lane: int) -> int:
-        """The offset after the last that this lane of it can have published."""
-        return self.outboxes[lane] if lane < len(self.outboxes) else 0
-
-
-class Store(Timeline, Reading, Log, Keys, Ownership, Protocol):
+class Store(Timeline, Standing, Reading, Log, Keys, Ownership, Protocol):
     """All of it, in one place that commits together."""
 
     @property

@@ -51,6 +51,7 @@ def walk(when: When) -> Iterator[int]:
     if isinstance(when, Once):
         yield when.at
         return
+    assert isinstance(when, Every)
     for step in range(when.count if when.count is not None else 10**9):
         times = when.offset + step
         at = month_later(EPOCH + timedelta(microseconds=when.start), when.period.months * times)

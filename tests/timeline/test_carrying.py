@@ -29,11 +29,15 @@ from tests.contract.making import (
     words,
 )
 from tests.contract.stores import Served
+from tests.contract.test_rules import scheduled
 from tidings.clock import SystemClock
 from tidings.domain.command import Cancel, Fire, Pause, Priority, Replace, Resume
 from tidings.domain.errors import KeyReused, NotOwner, StoreError
+from tidings.domain.fleet import Predecessor
 from tidings.domain.lateness import Lateness
-from tidings.ports import ApiKey, Lane, Part, Predecessor, Receipt, Taken
+from tidings.domain.recurrence.reading import Terms, read_rule
+from tidings.domain.schedule import Calendar
+from tidings.ports import ApiKey, Lane, Part, Receipt, Taken
 from tidings.testing import eventually
 from tidings.timeline import copying
 from tidings.timeline.carrying import HasMoved, Progress
@@ -388,3 +392,22 @@ async def test_a_node_that_reads_on_is_never_set_back(places: Places) -> None:
     done = await copied(await places.open(begin), target)
     assert done.progress.conflicts == {"positions": 1}
     assert await target.positions() == {("requests", 0): 40}
+
+
+@pytest.mark.parametrize(("origin", "goal"), WAYS)
+async def test_what_rules_depend_on_arrives_too(places: Places, origin: str, goal: str) -> None:
+    begin, end = places.new(origin), places.new(goal)
+    source = await live(await places.open(begin))
+    calendar = Calendar("off", (NOW // DAY + 1,), NOW)
+    await source.put_calendar(ACME, calendar)
+    rule = read_rule("FREQ=DAILY", NOW, Terms("2026-11-20T09:00", "Europe/Berlin", calendar="off"))
+    await applied(source, scheduled(rule))
+    await drain(source)
+    await source.close()
+    target, _ = await moved(places, begin, end)
+    assert await target.calendars(ACME) == [calendar]
+    assert [zone.name for zone in await target.zones()] == ["Europe/Berlin"]
+    schedule = await found(target, "one")
+    assert (schedule.due, schedule.occurrence) == (NOW - HOUR + 2 * DAY, 2)
+    assert (await drain(target, NOW + 2 * DAY)).lateness_us == [HOUR]
+    assert (await answer(target, scheduled(rule, "two"))).outcome == "scheduled"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tidings.domain.command import Outcome, Priority
 from tidings.domain.iso8601 import parse_duration, parse_interval
 from tidings.domain.lateness import Lateness
-from tidings.domain.message import Message, pack
+from tidings.domain.message import DUE_SECONDS, Message, pack
 from tidings.domain.schedule import Event, Record, Schedule, Topic
 from tidings.domain.when import Every, Once, Period
 from tidings.wires import answers
@@ -179,3 +179,8 @@ def test_a_topic_shows_its_size() -> None:
         "bytes": 99,
         "partitions": [{"partition": 0, "first": 0, "next": 2}, {"partition": 1, "first": 5, "next": 6}],
     }
+
+
+def test_what_stands_for_the_due_time_is_not_shown() -> None:
+    document = record(Message(None, None, (("x-scheduler-cron-fire", DUE_SECONDS), ("a", b"b"))))
+    assert document["headers"] == [["a", "b"]]

@@ -34,28 +34,43 @@ INTERVALS = [
     *("R/2026-07-16T19:20:30.45Z/PT7H/2026-07-17T20:20:30.45Z", "R5/2026-01-31T00:00:00Z/P1M", "R5/PT10M", "R/P1M"),
     *("R5/PT7H/2026-07-17T20:20:30.45Z", "R999999999999999/P9999Y/9999-12-31T00:00:00Z", "R2/P1M/2026-01-31T00:00:00Z"),
 ]
+RULES = ["FREQ=DAILY", "FREQ=SECONDLY;COUNT=3", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "FREQ=", "RRULE:FREQ=WEEKLY"]
+CRONS = ["* * * * *", "0 0 30 2 *", "@hourly", "* * * * * *", "a b c d e"]
+ZONES = ["Europe/Berlin", "UTC", "America", "nowhere", "Europe/Berlin@x"]
 IDS = ["a", "order 42", "i" * 300, "\x00", "tid_" + "1" * 33]
 DESTINATIONS = ["greetings", "executions.t1", "executions.t2", "tidings.requests.t1"]
 
 # For each wire the headers that it knows, with values that it may take; the first ones have to be there.
 REQUIRED = {
-    "intervals": {intervals.SCHEDULE: [*INSTANTS, *DURATIONS, *INTERVALS]},
+    "intervals": {intervals.SCHEDULE: [*INSTANTS, *DURATIONS, *INTERVALS, *RULES, *CRONS]},
     "kaspr": {kaspr.DELIVER_AT: [*INSTANTS, "2026-07-21T19:20:30", "2026-07-21"], kaspr.DELIVER_TO: DESTINATIONS},
     "etf1": {etf1.EPOCH: ["1893456000", "0", "9" * 18], etf1.TARGET_TOPIC: DESTINATIONS},
     "native": {native.TO: DESTINATIONS},
 }
 OPTIONAL = {
-    "intervals": {intervals.ID: IDS, intervals.ACTION: [*intervals.VERBS], intervals.TENANT_ID: ["t1", "t2"]},
+    "intervals": {
+        intervals.ID: IDS,
+        intervals.ACTION: [*intervals.VERBS],
+        intervals.TENANT_ID: ["t1", "t2"],
+        intervals.ZONE: ZONES,
+    },
     "kaspr": {
-        kaspr.ACTION: [*kaspr.VERBS, *kaspr.CRON_ACTIONS],
+        kaspr.ACTION: [*kaspr.VERBS, *kaspr.CRON_VERBS],
         kaspr.REQUEST_ID: IDS,
-        kaspr.CRON_EXPR: ["* * * * *"],
-        kaspr.CRON_POLICY: ["skip"],
+        kaspr.CRON_EXPR: CRONS,
+        kaspr.CRON_POLICY: ["skip", "replay"],
     },
     "etf1": {etf1.TARGET_KEY: ["vid1"], etf1.KEY: ["k"]},
     "native": {
         native.AT: [*INSTANTS, *DURATIONS],
         native.EVERY: [*INTERVALS, "PT10M"],
+        native.TIMES["rrule"]: RULES,
+        native.TIMES["cron"]: CRONS,
+        native.TIMES["zone"]: ZONES,
+        native.TIMES["start"]: ["2026-11-20T09:00", "soon"],
+        native.TIMES["count"]: ["3", "0", "x"],
+        native.TIMES["gap"]: ["skip", "x"],
+        native.MISSED: ["skip", "x"],
         native.ID: IDS,
         native.ACTION: [*native.VERBS],
         native.PRIORITY: ["high", "low"],

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from tidings.domain.command import Priority
 from tidings.domain.errors import Invalid
-from tidings.domain.request import Request
+from tidings.domain.request import Request, Timing
 from tidings.wires import document
-from tidings.wires.refusal import LATER
 
 
 def read(**members: Any) -> Request:
@@ -156,18 +155,28 @@ def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
     assert not isinstance(outcome, Invalid) or outcome.detail
 
 
-@given(st.dictionaries(st.sampled_from([*document.FIELDS, *LATER, "zzz"]), JSON, max_size=5))
+@given(st.dictionaries(st.sampled_from([*document.FIELDS, "zzz"]), JSON, max_size=5))
 def test_no_document_does_more_than_be_refused(members: dict[str, Any]) -> None:
     outcome = attempt(lambda: document.read(json.dumps(members).encode()))
     assert not isinstance(outcome, Invalid) or (outcome.detail and ":" in str(outcome))
 
 
-@pytest.mark.parametrize("field", sorted(LATER))
-def test_what_comes_later_is_refused_by_name(field: str) -> None:
-    with pytest.raises(Invalid) as refused:
-        read(**{field: "x"})
+def test_what_is_said_about_time_arrives() -> None:
+    assert read(at="+5s").timing is None
+    said = {"rrule": "FREQ=DAILY", "zone": "UTC", "start": "2026-11-20", "until": "2027-11-20", "gap": "skip"}
+    said |= {"overlap": "both", "calendar": "off", "on_excluded": "next_day"}
+    assert read(**said, count=3, rdates=["a", "b"], exdates=["c"]).timing == Timing(
+        **said, count=3, rdates=("a", "b"), exdates=("c",)
+    )
+    assert read(cron="@hourly").timing == Timing(cron="@hourly")
+
+
+@pytest.mark.parametrize("field", document.TIMING)
+def test_publishing_is_now(field: str) -> None:
+    value: Any = {"count": 3, "rdates": ["a"], "exdates": ["a"]}.get(field, "x")
+    with pytest.raises(Invalid, match="publishing is now") as refused:
+        document.read(json.dumps({"value": "x", field: value}).encode(), topic="t")
     assert refused.value.field == field
-    assert "leave it out" in refused.value.detail or "not taken yet" in refused.value.detail
 
 
 def test_a_long_unknown_name_is_shortened() -> None:

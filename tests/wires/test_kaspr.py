@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wires.golden import TIMESTAMP, examples, micros, pairs
+from tidings.domain.message import DUE_SECONDS
+from tidings.domain.request import Timing
 from tidings.wires.destinations import Destinations
 from tidings.wires.kaspr import Kaspr
 from tidings.wires.record import Ask, Record, Refusal
@@ -19,7 +21,6 @@ TO = ("x-scheduler-deliver-to", "reminders-topic")
 ID = ("x-scheduler-request-id", "a")
 NO_AT = "Missing required header `x-scheduler-deliver-at`"
 NO_TO = "Missing required header `x-scheduler-deliver-to`"
-NO_CRON = "cron schedules are not supported yet"
 
 
 def action(word: str) -> tuple[str, str]:
@@ -77,10 +78,6 @@ def test_topics() -> None:
                 "Missing required header `x-scheduler-deliver-to` for CRON_ADD action",
             ],
         ),
-        ([action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "* * * * *")], [NO_CRON]),
-        ([action("CRON_CANCEL"), ID], [NO_CRON]),
-        ([action("CRON_PAUSE"), ID], [NO_CRON]),
-        ([action("CRON_RESUME"), ID], [NO_CRON]),
     ],
 )
 def test_reasons_are_those_of_the_original(headers: list[tuple[str, str | None]], expected: list[str]) -> None:
@@ -178,3 +175,40 @@ def test_nothing_is_lost_in_a_rejection(value: bytes | None, key: bytes | None) 
 def test_a_value_that_is_nearly_json_is_text() -> None:
     for value in (b'{"a": 1', b"[" * 100_000, b'{"a": 1} x', b"{a: 1}", b"42", b'"text"'):
         assert rejected(Record("orders-schedule-requests", 0, 7, 0, None, value))["value"] == value.decode()
+
+
+CRON = ("x-scheduler-cron-expr", "*/5 * * * *")
+
+
+@pytest.mark.parametrize(("policy", "late"), [(None, "fire_all"), ("replay", "fire_all"), ("SKIP", "skip")])
+def test_a_cron_job_is_scheduled_from_its_record_on(policy: str | None, late: str) -> None:
+    sent = record(action("CRON_ADD"), ID, TO, CRON, ("x-scheduler-cron-missed-fire-policy", policy), ("a", "1"))
+    ask = WIRE.read(sent)
+    assert isinstance(ask, Ask)
+    assert (ask.verb, ask.id, ask.reuse) == ("add", ID[1], True)
+    assert ask.request is not None
+    assert (ask.request.topic, ask.request.key, ask.request.value) == (TO[1], sent.key, sent.value)
+    assert (ask.request.late, ask.request.since, ask.request.at) == (late, sent.timestamp_us, None)
+    assert ask.request.timing == Timing(cron="*/5 * * * *")
+    assert ask.request.headers == (("a", b"1"), ("x-scheduler-cron-fire-timestamp", DUE_SECONDS))
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"), [("CRON_CANCEL", "cancel"), ("CRON_PAUSE", "pause"), ("cron_resume", "resume")]
+)
+def test_a_cron_job_is_changed_by_its_id(word: str, verb: str) -> None:
+    ask = WIRE.read(record(action(word), ID))
+    assert isinstance(ask, Ask)
+    assert (ask.verb, ask.id, ask.request) == (verb, ID[1], None)
+
+
+def test_what_a_cron_job_cannot_be() -> None:
+    [reason] = reasons(action("CRON_ADD"), ID, TO, CRON, ("x-scheduler-cron-missed-fire-policy", "later"))
+    assert reason.startswith("x-scheduler-cron-missed-fire-policy: 'later' is not known: use one of replay, skip")
+    [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "0 * * * * *"))
+    assert reason.startswith("x-scheduler-cron-expr: has 6 fields, and programs disagree on what a sixth says: write")
+    [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "* * * *"))
+    assert reason.startswith("x-scheduler-cron-expr: has 4 fields: write five such as")
+    assert "six" not in reason
+    [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "TZ=Europe/Berlin 0 9 * * *"))
+    assert "'TZ=Europe/Berlin 0 9 * * *' names a zone, and cron jobs run in UTC: write five such as" in reason

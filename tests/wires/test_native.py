@@ -5,7 +5,8 @@ import pytest
 from tests.wires.golden import TIMESTAMP, examples, pairs
 from tidings.domain.command import Priority
 from tidings.domain.errors import Invalid
-from tidings.wires.native import LATER, VERBS, Native
+from tidings.domain.request import Timing
+from tidings.wires.native import VERBS, Native
 from tidings.wires.record import Ask, Record, Refusal
 
 WIRE = Native()
@@ -69,10 +70,51 @@ def test_every_change_but_an_add_needs_an_id(word: str) -> None:
         assert reason(("tidings-action", word), TO) == missing
 
 
-@pytest.mark.parametrize("name", LATER)
-def test_what_comes_later_is_refused_by_name(name: str) -> None:
-    assert reason(TO, (name, "x")).startswith(f"{name}: is not taken yet: ")
-    assert isinstance(WIRE.read(record(TO, (name, None))), Ask)
+def test_rules_arrive_with_what_stands_beside_them() -> None:
+    request = asked(
+        TO,
+        ("tidings-rrule", "FREQ=DAILY"),
+        ("tidings-zone", "Europe/Berlin"),
+        ("tidings-start", "2026-11-20T09:00"),
+        ("tidings-count", "5"),
+        ("tidings-rdates", "2026-12-01T09:00, 2026-12-02T09:00"),
+        ("tidings-exdates", "2026-12-25"),
+        ("tidings-gap", "skip"),
+        ("tidings-overlap", "both"),
+        ("tidings-calendar", "off"),
+        ("tidings-on-excluded", "next_day"),
+    ).request
+    assert request is not None
+    assert request.since == TIMESTAMP
+    assert request.headers == ()
+    assert request.timing == Timing(
+        "FREQ=DAILY",
+        None,
+        "Europe/Berlin",
+        "2026-11-20T09:00",
+        None,
+        5,
+        ("2026-12-01T09:00", "2026-12-02T09:00"),
+        ("2026-12-25",),
+        "skip",
+        "both",
+        "off",
+        "next_day",
+    )
+
+
+def test_a_local_time_arrives_as_written() -> None:
+    request = asked(TO, ("tidings-at", "2026-11-20 09:00"), ("tidings-zone", "Europe/Berlin")).request
+    assert request is not None
+    assert (request.at, request.timing) == ("2026-11-20 09:00", Timing(zone="Europe/Berlin"))
+
+
+def test_what_resumes_and_replaces_can_say_more() -> None:
+    id_ = ("tidings-id", "a")
+    assert asked(("tidings-action", "RESUME"), id_, ("tidings-missed", "skip")).missed == "skip"
+    assert reason(("tidings-action", "RESUME"), id_, ("tidings-missed", "x")).startswith("tidings-missed: 'x'")
+    assert asked(("tidings-action", "REPLACE"), id_, TO, ("tidings-keep-count", "true")).keep_count
+    assert not asked(("tidings-action", "REPLACE"), id_, TO).keep_count
 
 
 @pytest.mark.parametrize(
@@ -86,6 +128,7 @@ def test_what_comes_later_is_refused_by_name(name: str) -> None:
         (("tidings-labels", "[" * 100_000), "tidings-labels: write a JSON object of texts"),
         (("tidings-at", "soon"), "tidings-at: 'soon' is not a time"),
         (("tidings-every", "R/x"), "tidings-every: "),
+        (("tidings-count", "many"), "tidings-count: 'many' is not a whole number"),
         (("tidings-to", "tidings.requests.acme"), "tidings-to: tidings.requests.acme is reserved for Tidings"),
         (("tidings-to", ""), "Missing required header `tidings-to`"),
     ],
@@ -128,3 +171,9 @@ def test_a_duration_with_an_id_is_compared_as_it_was_written() -> None:
     ask = asked(("tidings-to", "a"), ("tidings-at", "PT5S"))
     assert ask.request is not None
     assert (ask.request.at, ask.request.since) == (TIMESTAMP + 5_000_000, None)
+
+
+def test_a_refusal_by_admission_has_a_reason_for_each_field() -> None:
+    invalid = Invalid("cron", "x", (Invalid("on_excluded", "y"), Invalid("topic", "z")))
+    reasons = ("tidings-cron: x", "tidings-on-excluded: y", "tidings-to: z")
+    assert WIRE.refuse("acme", invalid) == Refusal("acme", reasons)

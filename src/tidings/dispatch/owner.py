@@ -38,6 +38,7 @@ class Owner:
         self._renewed = 0
         self._stopped = asyncio.Event()
         self._called = asyncio.Event()
+        self._owning = asyncio.Event()
         store.on_free(self._called.set)
         self._asked = self._owns = False
         self._lanes: list[Lane] = []
@@ -100,6 +101,10 @@ class Owner:
 
     def _stand(self, owns: bool, lanes: list[Lane]) -> None:
         """Note how we stand, and tell it if it has changed."""
+        if owns:
+            self._owning.set()
+        elif not self._stopped.is_set():
+            self._owning.clear()
         numbers = tuple(lane.number for lane in lanes)
         if owns != self._owns or numbers != tuple(lane.number for lane in self._lanes):
             self._owns = owns
@@ -113,6 +118,12 @@ class Owner:
         """End after the slice in hand."""
         self._stopped.set()
         self._called.set()
+        self._owning.set()
+
+    async def owned(self) -> bool:
+        """Wait until we own a lane; False if we are stopped instead."""
+        await self._owning.wait()
+        return not self._stopped.is_set()
 
     async def tend(self) -> None:
         """Do the housekeeping that comes with ownership, slice by slice, until stopped."""
@@ -124,7 +135,7 @@ class Owner:
                 except (NotOwner, StoreError):
                     more = False
                 self._follow()
-            await self._pause(0.001 if more else TEND_IDLE_S)
+            await self.pause(0.001 if more else TEND_IDLE_S)
 
     async def _rest(self, seconds: float) -> None:
         """Until it is time to renew, or somebody has handed lanes over."""
@@ -132,7 +143,8 @@ class Owner:
             await asyncio.wait_for(self._called.wait(), seconds)
         self._called.clear()
 
-    async def _pause(self, seconds: float) -> None:
+    async def pause(self, seconds: float) -> None:
+        """Until some time has passed, or we are stopped."""
         try:
             await asyncio.wait_for(self._stopped.wait(), seconds)
         except TimeoutError:

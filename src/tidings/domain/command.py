@@ -5,7 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from tidings.domain.lateness import Lateness
+from tidings.domain.errors import Invalid
+from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.when import Once, When
 
 
@@ -47,7 +48,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     `id` None asks the store to make one. `content` is a digest of what was sent, as it was sent. `jitter_us` moves
     every due time later and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash`
     chooses the partition (None: no key, the id chooses). `topic` is the destination. `reuse` starts a new generation if
-    the id is finished and its content was another.
+    the id is finished and its content was another. Behind `latest` its calendar may not move the first due time.
     """
 
     tenant: str
@@ -63,6 +64,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     jitter_us: int = 0
     key_hash: int | None = None
     reuse: bool = False
+    latest: int | None = None
 
 
 def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:
@@ -71,10 +73,14 @@ def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:
 
 
 class Replace(msgspec.Struct, frozen=True, gc=False):
-    """Put this schedule in place of whatever its id holds. `reuse` starts a new generation of a finished id."""
+    """Put this schedule in place of whatever its id holds. `reuse` starts a new generation of a finished id.
+
+    With `keep_count` the numbers of a recurring schedule go on, so that what it gave before counts against its end.
+    """
 
     add: Add
     reuse: bool = False
+    keep_count: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
@@ -92,10 +98,11 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resume(msgspec.Struct, frozen=True, gc=False):
-    """Let a paused schedule go on; what it missed meanwhile follows its lateness policy."""
+    """Let a paused schedule go on; what it missed meanwhile follows its lateness policy, or the one given here."""
 
     tenant: str
     id: str
+    missed: Policy | None = None
 
 
 class Fire(msgspec.Struct, frozen=True, gc=False):
@@ -110,7 +117,11 @@ Command = Add | Change
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What really happened to a command. `state` is the schedule's state where the word alone does not say it."""
+    """What really happened to a command. `state` is the schedule's state where the word alone does not say it.
+
+    `due` is when the next occurrence that can leave is due, as far as is known; `note` says what people should know of
+    it. `field` is set where something of the request itself is at fault; `reason` begins with it.
+    """
 
     id: str
     outcome: OutcomeWord
@@ -119,6 +130,19 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str | None = None
     in_flight: int | None = None
     remembered_since: int | None = None
+    field: str | None = None
+    note: str | None = None
+
+    def invalid(self) -> Invalid | None:
+        """The refusal that this is, if it could only be known together with what the store holds."""
+        if self.field is None:
+            return None
+        return Invalid(self.field, (self.reason or "").removeprefix(f"{self.field}: "))
+
+
+def refused(schedule_id: str | None, invalid: Invalid) -> Outcome:
+    """The outcome of what is wrong in itself."""
+    return Outcome(schedule_id or "", "rejected", reason=str(invalid), field=invalid.field)
 
 
 def address(command: Command) -> tuple[str, str | None]:

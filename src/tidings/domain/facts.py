@@ -38,6 +38,14 @@ class Missed(msgspec.Struct, frozen=True, gc=False):
     counts: dict[str, int]
 
 
+class Revised(msgspec.Struct, frozen=True, gc=False):
+    """A new calendar or new rules of zones were applied to what is pending; so many occurrences moved."""
+
+    at: int
+    cause: str
+    moved: int
+
+
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """A request that was never admitted: the field at fault. Of a record of Kafka also why, and where it lies."""
 
@@ -60,5 +68,5 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-Fact = Changed | Released | Handed | Missed | Refused | Standing
+Fact = Changed | Released | Handed | Missed | Revised | Refused | Standing
 Listener = Callable[[Fact], None]

@@ -58,6 +58,20 @@ class Fleet(msgspec.Struct, frozen=True, gc=False):
     lanes: Sequence[LaneState]
 
 
+class Predecessor(msgspec.Struct, frozen=True):
+    """A store whose place another has taken: its name, and where the outbox of each of its lanes ended.
+
+    All that was in them was on Kafka by then.
+    """
+
+    identity: str
+    outboxes: tuple[int, ...]
+
+    def end(self, lane: int) -> int:
+        """The offset after the last that this lane of it can have published."""
+        return self.outboxes[lane] if lane < len(self.outboxes) else 0
+
+
 def one_node(before: Node | None, report: Report, lease_us: int) -> Node:
     """The owner of a store that only one process at a time can own, after it has taken or renewed its lease."""
     since = report.at if before is None else before.since

@@ -4,26 +4,47 @@ from typing import Literal
 
 import msgspec
 
+from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.when import When, first_index_at_or_after, last_index_at_or_before, occurrence
 
 Policy = Literal["fire_all", "fire_latest", "skip"]
-MissedReason = Literal["expired", "late_skipped", "late_max", "superseded", "damaged", "too_large", "invalid_record"]
+MissedReason = Literal[
+    "expired",
+    "late_skipped",
+    "late_max",
+    "superseded",
+    "damaged",
+    "too_large",
+    "invalid_record",
+    "catch_up_max",
+    "paused",
+    "gap",
+]
 
 # Above any restart or take-over, so that `skip` does not drop what merely moved to another node.
 GRACE_DEFAULT_US = 60_000_000
+
+CATCH_UP_MAX = 10_000  # the most that `fire_all` releases of what is overdue at one moment
 
 
 class Lateness(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How late is too late: the policy for what is overdue, and bounds that hold under every policy.
 
-    `fire_all` releases every overdue occurrence in turn, `fire_latest` only the latest one, `skip` only those
-    that are at most `grace_us` late.
+    `fire_all` releases every overdue occurrence in turn (of very many the latest), `fire_latest` only the latest one,
+    `skip` only those that are at most `grace_us` late.
     """
 
     policy: Policy = "fire_latest"
     grace_us: int = GRACE_DEFAULT_US
     max_us: int | None = None
     expires_after_us: int | None = None
+
+
+class Pardon(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What fell due up to the moment `through`, when a pause ended, follows this policy, judged as of that moment."""
+
+    policy: Policy
+    through: int
 
 
 class MissedRange(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -51,32 +72,51 @@ def deadline(due: int, lateness: Lateness) -> tuple[int, MissedReason] | None:
     return None if bound is None else (due + bound[0], bound[1])
 
 
-def decide(when: When, n: int, now: int, lateness: Lateness) -> Decision:
+def decide(when: When, n: int, now: int, lateness: Lateness, pardon: Pardon | None = None) -> Decision:
     """What to do at `now` with a schedule whose pending occurrence is n, however long it was down."""
     due, following = occurrence(when, n), occurrence(when, n + 1)
     if due is None or due > now:
         return Decision(None, (), None if due is None else n)
-    if following is not None and following <= now:
-        return _decide_overdue(when, n, now, lateness)
+    if is_swallowed(when):
+        return Decision(None, (MissedRange(n, n, "gap"),), None)
     bound = _bound(lateness)
+    if pardon is not None and due <= pardon.through:
+        now, lateness = min(now, pardon.through), msgspec.structs.replace(lateness, policy=pardon.policy)
+        bound = (0, "paused") if pardon.policy == "skip" else _bound(lateness)
+    if following is not None and following <= now:
+        return _decide_overdue(when, n, now, lateness.policy, bound)
     after = None if following is None else n + 1
     if bound is not None and now > due + bound[0]:
         return Decision(None, (MissedRange(n, n, bound[1]),), after)
     return Decision(n, (), after)
 
 
-def _decide_overdue(when: When, n: int, now: int, lateness: Lateness) -> Decision:
+def overdue_count(when: When, now: int, lateness: Lateness) -> int:
+    """How many occurrences have passed that would still be released, one after the other."""
+    last = last_index_at_or_before(when, now)
+    if not last or lateness.policy == "fire_latest":
+        return min(last, 1)
+    bound = _bound(lateness)
+    first = 1 if bound is None else first_index_at_or_after(when, now - bound[0])
+    return 0 if first is None else max(0, last - first + 1)
+
+
+def _decide_overdue(when: When, n: int, now: int, policy: Policy, bound: tuple[int, MissedReason] | None) -> Decision:
     """The decision when at least two occurrences are due: by arithmetic, not by looking at each."""
     missed: list[MissedRange] = []
     first, last = n, last_index_at_or_before(when, now)
-    if bound := _bound(lateness):
+    if bound is not None:
         oldest = first_index_at_or_after(when, now - bound[0])
         first = last + 1 if oldest is None else max(n, oldest)
         missed += _range(n, first - 1, bound[1])
     if first > last:
         return Decision(None, tuple(missed), _existing(when, last + 1))
-    release = last if lateness.policy == "fire_latest" else first
-    missed += _range(first, release - 1, "superseded")
+    if policy == "fire_latest":
+        release = last
+        missed += _range(first, last - 1, "superseded")
+    else:
+        release = max(first, last - CATCH_UP_MAX + 1)
+        missed += _range(first, release - 1, "catch_up_max")
     return Decision(release, tuple(missed), _existing(when, release + 1))
 
 

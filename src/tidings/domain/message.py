@@ -18,3 +18,7 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 pack = _encoder.encode
 unpack = _decoder.decode
+
+
+# In the place of a header's value: the due time in whole seconds since the epoch, written there at the release.
+DUE_SECONDS = b"\0tidings due in seconds\0"

@@ -5,16 +5,34 @@ import msgspec
 from tidings.domain.command import Priority
 from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid
-from tidings.domain.lateness import Policy
+from tidings.domain.lateness import CATCH_UP_MAX, Policy
 from tidings.domain.message import Headers
 
 DAY_S = 86_400
+
+
+class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """When, beyond an instant or an interval, field by field as it was sent; docs/reference/rules.md tells of each."""
+
+    rrule: str | None = None
+    cron: str | None = None
+    zone: str | None = None
+    start: str | None = None
+    until: str | None = None
+    count: int | None = None
+    rdates: tuple[str, ...] = ()
+    exdates: tuple[str, ...] = ()
+    gap: str | None = None
+    overlap: str | None = None
+    calendar: str | None = None
+    on_excluded: str | None = None
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
     """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
 
     `bus` is where the topic lies; None is the node's own choice. `since` is what durations count from; None is now.
+    `timing` says when in more than one word.
     """
 
     topic: str
@@ -33,6 +51,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str] | None = None
     bus: Bus | None = None
     since: int | None = None
+    timing: Timing | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +68,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     horizon_s: int = 3653 * DAY_S
     period_min_s: int = 1
     jitter_max_s: int = DAY_S
-    catch_up_max: int = 10_000
+    catch_up_max: int = CATCH_UP_MAX
     line_bytes_max: int = 1024 * 1024 + 64 * 1024
     page_rows_max: int = 1000
 
@@ -61,3 +80,4 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
 
 # What the layout of the stores can hold.
 LIMITS_MOST = {"id_bytes_max": 999, "labels_bytes_max": 9_999, "horizon_s": 50 * 366 * DAY_S}
+LIMITS_MOST["catch_up_max"] = CATCH_UP_MAX

@@ -22,6 +22,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
 
     `due` is the pending occurrence's moment, for a finished one that of its last. `occurrence` is that occurrence's
     number. `message` is packed, None once it is gone. `partition` and `offset` say where a released one-shot lies.
+    `tzdata` is the version of the zones' rules by which `due` was computed, where it has a zone.
     """
 
     tenant: str
@@ -41,6 +42,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     partition: int | None = None
     offset: int | None = None
+    tzdata: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +54,34 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     due: int | None = None
     reason: str | None = None
     count: int | None = None
+
+
+class Moved(msgspec.Struct, frozen=True, gc=False):
+    """A pending occurrence that a new calendar or new rules of its zone moved; `after` None: nothing is left."""
+
+    at: int
+    cause: str
+    tenant: str
+    id: str
+    occurrence: int
+    before: int
+    after: int | None
+
+
+class Calendar(msgspec.Struct, frozen=True, gc=False):
+    """Days (since 1970) on which nothing may happen, under a name of the tenant's."""
+
+    name: str
+    days: tuple[int, ...]
+    changed: int
+
+
+class KeptZone(msgspec.Struct, frozen=True, gc=False):
+    """A zone's rules by which something pending was computed: the version of tzdata, and its file."""
+
+    name: str
+    version: str
+    content: bytes
 
 
 class Query(msgspec.Struct, frozen=True, gc=False):

@@ -1,7 +1,8 @@
 """When a schedule falls due, and the arithmetic between an occurrence's number and its moment.
 
 An instant is an integer of microseconds since 1970-01-01T00:00:00Z. Occurrences are numbered from 1, and each
-follows from the anchor alone, so that nothing drifts and a long downtime costs nothing.
+follows from the anchor alone, so that nothing drifts and a long downtime costs nothing. Rules, cron expressions and
+local times are counted by the package `recurrence`.
 """
 
 from bisect import bisect_right
@@ -10,14 +11,34 @@ from typing import assert_never
 
 import msgspec
 
-SECOND_US = 1_000_000
-DAY_US = 86_400 * SECOND_US
-LAST_INSTANT = 253_402_300_799_999_999  # 9999-12-31T23:59:59.999999Z
+from tidings.domain.recurrence.calendar import DAY_US, LAST_INSTANT, SECOND_US, is_leap, month_starts, year_start
+from tidings.domain.recurrence.compiling import compiled
+from tidings.domain.recurrence.parts import Cron, Local, Rule
+
+__all__ = [
+    "DAY_US",
+    "LAST_INSTANT",
+    "SECOND_US",
+    "Cron",
+    "Every",
+    "Local",
+    "Once",
+    "Period",
+    "Rule",
+    "When",
+    "advance",
+    "continued",
+    "first_index_at_or_after",
+    "is_final",
+    "is_once",
+    "last_index_at_or_before",
+    "lasts",
+    "occurrence",
+    "occurrences",
+]
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _MONTH_DAYS_MIN = 28
-_MONTH_STARTS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
-_MONTH_STARTS_LEAP = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335, 366)
 
 
 class Period(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -55,7 +76,7 @@ class Every(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="every")
         return self.period.min_us()
 
 
-When = Once | Every
+When = Once | Every | Local | Rule | Cron
 
 
 def advance(at: int, period: Period, times: int = 1) -> int:
@@ -79,6 +100,9 @@ def occurrence(when: When, n: int) -> int | None:
                 return None
             at = advance(when.start, when.period, when.offset + n - 1)
             return at if at <= _last_moment(when) else None
+        case Local() | Rule() | Cron():
+            second = compiled(when).at(n)
+            return None if second is None else second * SECOND_US
         case _:
             assert_never(when)
 
@@ -91,6 +115,8 @@ def last_index_at_or_before(when: When, moment: int) -> int:
         case Every():
             index = _index_until(when, min(moment, _last_moment(when)))
             return index if when.count is None else min(index, when.count)
+        case Local() | Rule() | Cron():
+            return compiled(when).through(moment // SECOND_US)
         case _:
             assert_never(when)
 
@@ -104,6 +130,42 @@ def first_index_at_or_after(when: When, moment: int) -> int | None:
 def is_final(when: When, n: int) -> bool:
     """Whether no occurrence follows the n-th."""
     return occurrence(when, n + 1) is None
+
+
+def is_once(when: When) -> bool:
+    """Whether it is a single moment, whatever the clocks do."""
+    return isinstance(when, Once) or (isinstance(when, Local) and when.overlap != "both")
+
+
+def lasts(when: When | None) -> bool:
+    """Whether it can be older than what is remembered of finished schedules: it recurs."""
+    return when is not None and not is_once(when)
+
+
+def continued(when: When, first: int, passed: int) -> When:
+    """The moments behind the instant `passed`, with numbers from `first` on.
+
+    A count ends with the same number as if the rule had held from the beginning.
+    """
+    match when:
+        case Once() | Local():
+            return when
+        case Every():
+            before = last_index_at_or_before(msgspec.structs.replace(when, count=None), passed)
+            return msgspec.structs.replace(when, offset=when.offset + before - (first - 1))
+        case Rule() | Cron():
+            since = max(when.since, passed + 1)
+            given, shift = when.given + first - 1, when.shift + first - 1
+            return msgspec.structs.replace(when, since=since, shift=shift, given=given)
+        case _:
+            assert_never(when)
+
+
+def occurrences(when: When, begin: int, end: int, most: int) -> list[tuple[int, int]]:
+    """Numbers and moments from `begin` to `end`, both included, at most so many."""
+    first, last = last_index_at_or_before(when, begin - 1) + 1, last_index_at_or_before(when, end)
+    numbers = range(first, min(last, first + most - 1) + 1)
+    return [(n, at) for n in numbers if (at := occurrence(when, n)) is not None]
 
 
 def _last_moment(every: Every) -> int:
@@ -135,8 +197,5 @@ def _months_us(at: int, months: int) -> int:
 
 def _ordinal(year: int, month: int, day: int) -> int:
     """The proleptic Gregorian day number, month from 0; unlike `date` it knows no first and no last year."""
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    starts = _MONTH_STARTS_LEAP if leap else _MONTH_STARTS
-    before = year - 1
-    days = before * 365 + before // 4 - before // 100 + before // 400 + starts[month]
-    return days + min(day, starts[month + 1] - starts[month])
+    starts = month_starts(leap=is_leap(year))
+    return _EPOCH_ORDINAL - 1 + year_start(year) + starts[month] + min(day, starts[month + 1] - starts[month])

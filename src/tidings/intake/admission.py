@@ -14,11 +14,13 @@ from tidings.domain.command import CONTENT_BYTES, NO_CONTENT, Add, Priority
 from tidings.domain.destination import KAFKA, Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.jitter import jittered
-from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness, decide
+from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness, overdue_count
 from tidings.domain.message import Headers, Message, pack
 from tidings.domain.request import Limits, Request
+from tidings.domain.revising import calendar_of
 from tidings.domain.schedule import MADE_ID
-from tidings.domain.when import Every, Once, When, advance, last_index_at_or_before, occurrence
+from tidings.domain.when import Once, When, occurrence
+from tidings.intake.timing import field_of, read_at, read_when, since
 
 SECOND_US = 1_000_000
 TOPICS_SEEN_MAX = 10_000
@@ -71,14 +73,14 @@ class Admission:
         )
         lateness = _DEFAULT_LATENESS if plain else _lateness(request)
         at = request.at
-        if request.every is None:
-            asked = at if type(at) is int else self._at(request, now)
+        if request.every is None and request.timing is None:
+            asked = at if type(at) is int else read_at(request, now)
             due = max(asked, now)  # what has passed is due at once: nothing is late before it was taken
             when: When = Once(due)
         else:
-            when = self._every(request, now)
+            when = read_when(request, now, self.limits)
             asked = due = self._first_due(when)
-            self._check_catch_up(when, lateness, now)
+            self._check_catch_up(when, lateness, since(request, now))
         if not 0 <= asked <= now + self._horizon_us:
             raise self._beyond(when, asked)
         labels = None if plain else self._labels(request.labels)
@@ -98,6 +100,7 @@ class Admission:
             jitter_us,
             None if request.key is None else crc32(request.key),
             reuse,
+            None if calendar_of(when) is None else now + self._horizon_us,
         )
 
     def _on_kafka(self, tenant: str, topic: str) -> str:
@@ -142,45 +145,25 @@ class Admission:
         if size > self.limits.headers_bytes_max:
             raise Invalid("headers", f"have {size} bytes, at most {self.limits.headers_bytes_max} are taken")
 
-    def _at(self, request: Request, now: int) -> int:
-        at = request.at
-        if at is None:
-            return now
-        if isinstance(at, int):
-            return at
-        if at[:1] in {"+", "P"} or (at[:1].isdigit() and at[-1:].isalpha() and at[-1:] not in {"Z", "z"}):
-            return advance(_since(request, now), iso8601.parse_duration(at, "at"))
-        try:
-            return iso8601.parse_instant(at)
-        except Invalid as invalid:
-            raise Invalid("at", f"{invalid.detail}, or a duration from now such as +5s") from None
-
-    def _every(self, request: Request, now: int) -> Every:
-        assert request.every is not None
-        if request.at is not None:
-            raise Invalid("at", "give either 'at' or 'every', not both")
-        every = iso8601.parse_interval(request.every, _since(request, now))
-        if every.period_min_us() < self.limits.period_min_s * SECOND_US:
-            raise Invalid("every", f"the period is below the least of {self.limits.period_min_s} s")
-        return every
-
     def _first_due(self, when: When) -> int:
         due = occurrence(when, 1)
         if due is None:
-            raise Invalid("every", "has no occurrence: its end lies before its first moment")
+            raise Invalid(field_of(when), "has no occurrence: its end lies before its first moment")
         return due
 
-    def _check_catch_up(self, every: Every, lateness: Lateness, now: int) -> None:
-        """What has passed already and would still be released, one after the other, has a bound."""
-        release = decide(every, 1, now, lateness).release
-        overdue = 0 if release is None else last_index_at_or_before(every, now) - release + 1
+    def _check_catch_up(self, when: When, lateness: Lateness, sent: int) -> None:
+        """What had passed when it was sent, and would still be released one after the other, has a bound.
+
+        A record that is read late is taken all the same: of very many the latest leave.
+        """
+        overdue = overdue_count(when, sent, lateness)
         if overdue > self.limits.catch_up_max:
             detail = f"{lateness.policy} would release {overdue:,} occurrences that have passed already"
-            advice = "let 'every' start later, give a shorter 'late_max', or use fire_latest"
+            advice = f"let '{field_of(when)}' start later, give a shorter 'late_max', or use fire_latest"
             raise Invalid("late", f"{detail}, at most {self.limits.catch_up_max:,} are taken: {advice}")
 
     def _beyond(self, when: When, asked: int) -> Invalid:
-        field = "at" if isinstance(when, Once) else "every"
+        field = field_of(when)
         if asked < 0:
             return Invalid(field, "lies before 1970")
         days = self.limits.horizon_s // 86_400
@@ -232,7 +215,7 @@ def _check_names(headers: Headers) -> None:
 
 def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:
     """A digest of what was sent, as it was sent: `+5s` twice is the same."""
-    if plain and request.every is None:
+    if plain and request.every is None and request.timing is None:
         sent = f"{destination} {request.at!r} {_PRIORITIES[request.priority]}".encode()
     else:
         content: Any = {"topic": destination, "bus": None, "id": None, "since": None}
@@ -241,10 +224,6 @@ def _digest(request: Request, destination: str, message: bytes, *, plain: bool) 
     digest = _begun.copy()
     digest.update(message + sent)
     return digest.digest()
-
-
-def _since(request: Request, now: int) -> int:
-    return now if request.since is None else request.since
 
 
 def _anywhere(_tenant: str, _topic: str) -> str | None:

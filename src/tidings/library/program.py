@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from datetime import date, datetime
+from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import msgspec
 
@@ -14,12 +16,16 @@ from tidings.config import Config
 from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Resume, State
 from tidings.domain.errors import Invalid, NotOwner, TidingsError
 from tidings.domain.facts import Fact, Standing
+from tidings.domain.lateness import Policy
 from tidings.domain.names import check_name
+from tidings.domain.recurrence.calendars import parse_calendar
 from tidings.domain.request import Request
 from tidings.domain.schedule import Query
 from tidings.domain.schedule import Record as StoredRecord
+from tidings.domain.when import DAY_US
 from tidings.engine import Engine
 from tidings.library.checks import check_text, checked, wrong
+from tidings.library.timing import Previewed, moments
 from tidings.library.values import (
     Event,
     HeadersGiven,
@@ -28,6 +34,7 @@ from tidings.library.values import (
     Schedule,
     Text,
     event_of,
+    instant_of,
     make_request,
     record_of,
     schedule_of,
@@ -110,12 +117,22 @@ class Tidings:
         return outcomes
 
     async def replace(
-        self, id: str, topic: str, value: Any = None, *, reuse: bool = False, **options: Unpack[Options]
+        self,
+        id: str,
+        topic: str,
+        value: Any = None,
+        *,
+        reuse: bool = False,
+        keep_count: bool = False,
+        **options: Unpack[Options],
     ) -> Outcome:
-        """Put this in place of what the id holds; `reuse` begins again with a finished one."""
+        """Put this in place of what the id holds; `reuse` begins again with a finished one.
+
+        With `keep_count` what a recurring one gave before counts against the end of the new one.
+        """
         check_text(id, "id")
         request = make_request(topic, value, id, **options)
-        return await self.engine.replace(self.tenant, request, reuse=reuse)
+        return await self.engine.replace(self.tenant, request, reuse=reuse, keep_count=keep_count)
 
     async def publish(
         self, topic: str, value: Any = None, *, key: Text | None = None, headers: HeadersGiven = ()
@@ -131,15 +148,41 @@ class Tidings:
         """Hold a schedule until it is resumed."""
         return await self._change(Pause, id)
 
-    async def resume(self, id: str) -> Outcome:
-        """Let a paused schedule go on."""
-        return await self._change(Resume, id)
+    async def resume(self, id: str, missed: Policy | None = None) -> Outcome:
+        """Let a paused schedule go on; `missed` says what becomes of what fell due meanwhile, else `late` does."""
+        if missed not in {None, *get_args(Policy)}:
+            raise Invalid("missed", "give 'fire_all', 'fire_latest' or 'skip'")
+        return await self._change(partial(Resume, missed=missed), id)
 
     async def fire(self, id: str) -> Outcome:
         """Release now: a one-shot instead of at its time, a recurring one in addition."""
         return await self._change(Fire, id)
 
+    # Calendars
+
+    async def put_calendar(self, name: str, dates: Iterable[date | str] | str) -> int:
+        """Keep days on which nothing happens: dates, or the text of an .ics file. Answers how many moved by it."""
+        check_name(name, "calendar")
+        text = dates if isinstance(dates, str) else "\n".join(str(day) for day in dates)
+        today = self._clock.now() // DAY_US
+        days = await asyncio.to_thread(parse_calendar, text, "dates", today)  # a long text takes a while
+        return (await self.engine.revision.put_calendar(self.tenant, name, days)).moved
+
+    async def drop_calendar(self, name: str) -> bool:
+        """Forget a calendar; what is pending by it goes on without. False if there is none."""
+        check_name(name, "calendar")
+        return await self.engine.revision.drop_calendar(self.tenant, name) is not None
+
     # Reads
+
+    async def preview(
+        self, *, after: datetime | None = None, limit: int = 10, **options: Unpack[Options]
+    ) -> Sequence[Previewed]:
+        """The next moments of a `when`, up to `limit` (1 to 1,000); nothing is stored. `count` is the rule's own."""
+        request = make_request("preview", **options)
+        now = self._clock.now()
+        when = self.engine.admission.admit(self.tenant, request, now).when
+        return moments(await self.engine.dated(self.tenant, when), now if after is None else instant_of(after), limit)
 
     async def find(self, id: str) -> Schedule | None:
         """A schedule as it stands, None if it is not (or no longer) known."""

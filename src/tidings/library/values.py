@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from math import isfinite
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Unpack
 
 import msgspec
 
@@ -17,6 +17,7 @@ from tidings.domain.schedule import Record as StoredRecord
 from tidings.domain.schedule import Schedule as StoredSchedule
 from tidings.domain.when import When
 from tidings.library.checks import checked, encoded, wrong
+from tidings.library.timing import Times, local_text, timing_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -29,7 +30,7 @@ _PRIORITY_NAMES: dict[Priority, PriorityName] = {Priority.HIGH: "high", Priority
 _PRIORITIES: dict[str, Priority] = {name: priority for priority, name in _PRIORITY_NAMES.items()}
 
 
-class Options(TypedDict, total=False):
+class Options(Times, total=False):
     """What a schedule may be told beside its topic and value, as in the HTTP API."""
 
     at: str | datetime | timedelta | None
@@ -63,7 +64,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(_Content, frozen=True, kw_only=True):
-    """One released occurrence, byte for byte as it was scheduled."""
+    """One released occurrence, byte for byte as it was scheduled; `final` marks the last of a recurring one."""
 
     topic: str
     partition: int
@@ -72,6 +73,7 @@ class Record(_Content, frozen=True, kw_only=True):
     occurrence: str
     due: datetime
     released: datetime
+    final: bool = False
 
     @property
     def late_ms(self) -> float:
@@ -115,15 +117,16 @@ class Event(msgspec.Struct, frozen=True):
 
 def make_request(topic: str, value: Any = None, id: str | None = None, **options: Unpack[Options]) -> Request:
     """A request for `schedule_many`, from the same values that `schedule` takes."""
-    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
-        raise TypeError(f"schedule takes no {unknown[0]!r}: it takes {', '.join(sorted(Options.__annotations__))}")
+    taken = Options.__required_keys__ | Options.__optional_keys__
+    if unknown := sorted(options.keys() - taken):
+        raise TypeError(f"schedule takes no {unknown[0]!r}: it takes {', '.join(sorted(taken))}")
     request = Request(
         topic=topic,
         value=_value(value),
         key=_bytes(options.get("key"), "key"),
         headers=_headers(options.get("headers")),
         id=id,
-        at=_at(options.get("at")),
+        at=_at(options.get("at"), zoned=options.get("zone") is not None),
         every=_duration(options.get("every")),
         priority=_priority(options.get("priority", "normal")),
         expires_after=_duration(options.get("expires_after")),
@@ -132,6 +135,7 @@ def make_request(topic: str, value: Any = None, id: str | None = None, **options
         late_max=_duration(options.get("late_max")),
         jitter=_duration(options.get("jitter")),
         labels=options.get("labels"),
+        timing=timing_of(options),
     )
     return checked(request)
 
@@ -147,6 +151,7 @@ def record_of(record: StoredRecord) -> Record:
         occurrence=record.occurrence,
         due=_moment(record.due),
         released=_moment(record.released),
+        final=record.final and record.number > 1,
         key=message.key,
         value=message.value,
         headers=message.headers,
@@ -189,6 +194,13 @@ _NO_MESSAGE = Message(None, None)
 
 def _moment(at: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at)
+
+
+def instant_of(at: datetime) -> int:
+    """An aware datetime in microseconds."""
+    if at.tzinfo is None:
+        raise Invalid("after", "has no time zone: give an aware datetime, such as datetime.now(UTC)")
+    return (at - _EPOCH) // _MICROSECOND
 
 
 def _value(value: Any) -> bytes | None:
@@ -244,10 +256,12 @@ def _priority(name: object) -> Priority:
     return found
 
 
-def _at(at: str | datetime | timedelta | None) -> int | str | None:
+def _at(at: str | datetime | timedelta | None, *, zoned: bool = False) -> int | str | None:
     if isinstance(at, timedelta):
         return _duration(at) if at > timedelta(0) else None
     if isinstance(at, datetime):
+        if at.tzinfo is None and zoned:
+            return local_text(at)
         if at.tzinfo is None:
             raise Invalid("at", "has no time zone: give an aware datetime, such as datetime.now(UTC)")
         return (at - _EPOCH) // _MICROSECOND

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Standing
+from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Revised, Standing
 from tidings.domain.fleet import ranges
 from tidings.domain.iso8601 import format_duration, format_instant
 
@@ -113,6 +113,9 @@ class FactLog:
             case Refused():
                 self._refused[fact.field] += 1
                 self._sum_up_soon()
+            case Revised():
+                extra = {"fact": "revised", "cause": fact.cause, "moved": fact.moved}
+                logger.info("%s: moved %d", fact.cause, fact.moved, extra=extra)
             case Handed():
                 pass  # it is released once it is on Kafka
 

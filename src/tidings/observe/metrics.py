@@ -9,7 +9,7 @@ from typing import get_args
 import numpy
 
 from tidings.domain.errors import TidingsError
-from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Standing
+from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Revised, Standing
 from tidings.domain.lateness import MissedReason
 from tidings.ports import Count
 
@@ -78,6 +78,7 @@ class Metrics:
         self._missed: Counter[str] = Counter(dict.fromkeys(get_args(MissedReason), 0))
         self._commands: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._moved = 0
         self._owner = False
         self._lanes = 0
         self._counting: asyncio.Task[Count | None] | None = None
@@ -95,6 +96,8 @@ class Metrics:
                 self._refused[fact.field if known else OTHER] += 1
             case Standing():
                 self._owner, self._lanes = fact.owner, len(fact.lanes)
+            case Revised():
+                self._moved += fact.moved
             case Handed():
                 pass  # it is released once it is on Kafka
 
@@ -134,6 +137,8 @@ class Metrics:
         yield from family("tidings_released_total", "counter", "Occurrences handed to the bus.", released)
         text = "Occurrences that will never be released, by reason."
         yield from _labelled("tidings_missed_total", "counter", text, "reason", self._missed)
+        text = "Pending occurrences that a new calendar or new rules of a zone moved."
+        yield from family("tidings_moved_total", "counter", text, self._moved)
         text = "Commands committed, by what happened."
         yield from _labelled("tidings_commands_total", "counter", text, "outcome", self._commands)
         text = "Requests that were never admitted, by the field at fault."

@@ -6,17 +6,18 @@ that a passage which was cut off goes on where it was, and nothing comes back th
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 from zlib import crc32
 
 import msgspec
 
 from tidings.domain.command import FINISHED, Priority, State
 from tidings.domain.errors import StoreError
+from tidings.domain.fleet import Predecessor
 from tidings.domain.message import unpack
-from tidings.domain.schedule import Event
+from tidings.domain.schedule import Calendar, Event, KeptZone
 from tidings.domain.when import Once
-from tidings.ports import ApiKey, Predecessor
+from tidings.ports import ApiKey
 from tidings.timeline.terms import Terms
 
 LOAD_ROWS = 1_000
@@ -177,6 +178,13 @@ class HasMoved(StoreError):
         self.move = move
 
 
+class CarriedDates(NamedTuple):
+    """What recurring schedules depend on: calendars with their tenants, and the rules of zones."""
+
+    calendars: Sequence[tuple[str, Calendar]]
+    zones: Sequence[KeptZone]
+
+
 class Carrier(Protocol):
     """A store from which or into which everything can be carried."""
 
@@ -225,6 +233,14 @@ class Carrier(Protocol):
 
     async def positions(self) -> dict[tuple[str, int], int]:
         """Where Kafka intake stands, by topic and partition."""
+        ...
+
+    async def dates(self) -> CarriedDates:
+        """What recurring schedules depend on."""
+        ...
+
+    async def take_dates(self, dates: CarriedDates) -> None:
+        """The same from another store; calendars that are there already stay as they are."""
         ...
 
     async def carry_out(self, after: str | None) -> Load | None:

@@ -68,6 +68,8 @@ class Passage:
             move = await self._begin(leave_log=leave_log)
         rest = await self._source.rest()
         cargo = await self._source.cargo()
+        await self._own()
+        await self._target.take_dates(await self._source.dates())
         progress = await self._carry(move, cargo)
         _verify(progress, cargo)
         if not move.done:

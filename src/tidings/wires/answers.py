@@ -11,9 +11,12 @@ from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
-from tidings.domain.message import Headers, Message, unpack
-from tidings.domain.schedule import Event, Record, Schedule, Topic
-from tidings.domain.when import SECOND_US, Every, Once, Period
+from tidings.domain.message import DUE_SECONDS, Headers, Message, unpack
+from tidings.domain.recurrence.preview import Shown, local_text, swallowed_note, wall_text
+from tidings.domain.recurrence.showing import fields_of
+from tidings.domain.revising import zone_of
+from tidings.domain.schedule import Calendar, Event, Moved, Record, Schedule, Topic
+from tidings.domain.when import SECOND_US, Every, Once, Period, When
 
 PRIORITY_WORDS = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
 
@@ -34,6 +37,7 @@ class OutcomeDocument(msgspec.Struct, gc=False, omit_defaults=True):
     in_flight: int | None = None
     remembered_since: str | None = None
     line: int | None = None
+    note: str | None = None
 
 
 def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocument:
@@ -48,6 +52,7 @@ def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocume
         outcome.in_flight,
         None if since is None else format_instant(since),
         line,
+        outcome.note,
     )
 
 
@@ -59,7 +64,7 @@ def rejected_document(invalid: Invalid, line: int, schedule_id: str | None) -> D
 
 def errors_document(invalid: Invalid) -> list[dict[str, str]]:
     """What is wrong, by field."""
-    return [{"field": invalid.field, "detail": invalid.detail}]
+    return [{"field": each.field, "detail": each.detail} for each in invalid.all]
 
 
 def schedule_document(schedule: Schedule) -> Document:
@@ -70,12 +75,15 @@ def schedule_document(schedule: Schedule) -> Document:
         "bus": split(schedule.topic)[0],
         "state": schedule.state,
         "due_at": format_instant(schedule.due),
+        **_local(schedule),
         **_when(schedule.when),
         "occurrence": schedule.occurrence,
         "generation": schedule.generation,
         "accepted_at": format_instant(schedule.accepted),
         "priority": PRIORITY_WORDS[schedule.priority],
     }
+    if (note := swallowed_note(schedule.when)) is not None:
+        document["note"] = note
     if schedule.lateness is not None:
         document |= _lateness(schedule.lateness)
     if schedule.labels is not None:
@@ -113,6 +121,8 @@ def record_document(record: Record) -> Document:
     document["occurrence"] = record.occurrence
     document["due_at"] = format_instant(record.due)
     document["released_at"] = format_instant(record.released)
+    if record.final and record.number > 1:
+        document["final"] = True
     return document
 
 
@@ -124,6 +134,8 @@ def kafka_document(topic: str, partition: int, offset: int, timestamp_us: int | 
     for name, header in (("id", "tidings-id"), ("occurrence", "tidings-occurrence"), ("due_at", "tidings-due-at")):
         if (content := told.get(header)) is not None:
             document[name] = content.decode(errors="replace")
+    if "tidings-final" in told:
+        document["final"] = True
     if timestamp_us is not None:
         document["released_at"] = format_instant(timestamp_us)
     return document
@@ -151,12 +163,53 @@ def format_iso_duration(us: int, months: int = 0) -> str:
     return f"P{date}T{time}" if time else f"P{date}"
 
 
-def _when(when: Once | Every | None) -> dict[str, str]:
+def _local(schedule: Schedule) -> Document:
+    """What clocks show then, where the schedule follows some, and by which version of their rules."""
+    zone = zone_of(schedule.when)
+    if zone is None:
+        return {}
+    return {"due_at_local": local_text(zone, schedule.due), "tzdata": schedule.tzdata}
+
+
+def moment_document(shown: Shown) -> Document:
+    """One line of a preview; what a gap swallows has no number and no instant."""
+    document: Document = {}
+    if shown.number is not None and shown.at is not None:
+        document |= {"occurrence": shown.number, "due_at": format_instant(shown.at)}
+    document["due_at_local"] = shown.wall
+    return document if shown.mark is None else document | {"mark": shown.mark}
+
+
+def calendar_document(calendar: Calendar, *, whole: bool = True) -> Document:
+    """A calendar with its dates, or with their number alone."""
+    document: Document = {"name": calendar.name, "days": len(calendar.days)}
+    document["changed_at"] = format_instant(calendar.changed)
+    return document | {"dates": [wall_text(day * 86_400)[:10] for day in calendar.days]} if whole else document
+
+
+def moved_document(moved: Moved, zone: str | None = None) -> Document:
+    """A pending occurrence that was moved; with the zone what its clocks show at the new time."""
+    document: Document = {
+        "at": format_instant(moved.at),
+        "cause": moved.cause,
+        "id": moved.id,
+        "occurrence": moved.occurrence,
+        "before": format_instant(moved.before),
+        "after": None if moved.after is None else format_instant(moved.after),
+    }
+    if zone is None or moved.after is None:
+        return document
+    return document | {"zone": zone, "after_local": local_text(zone, moved.after)}
+
+
+def _when(when: When | None) -> Document:
     """When it is due, as it could be sent again."""
     if when is None:
         return {}
     if isinstance(when, Once):
         return {"at": format_instant(when.at)}
+    if not isinstance(when, Every):
+        return fields_of(when)
     count = "R" if when.count is None else f"R{when.count}"
     period = _period(when.period)
     if when.offset == 0:
@@ -201,7 +254,9 @@ def _put_bytes(document: Document, name: str, content: bytes | None) -> None:
 
 
 def _headers(headers: Headers) -> Sequence[tuple[str, str | dict[str, str] | None]]:
-    return [(name, None if value is None else _text_or_base64(value)) for name, value in headers]
+    """What stands for the due time until the release is our own affair, and left out."""
+    known = (pair for pair in headers if pair[1] != DUE_SECONDS)
+    return [(name, None if value is None else _text_or_base64(value)) for name, value in known]
 
 
 def _text_or_base64(content: bytes) -> str | dict[str, str]:

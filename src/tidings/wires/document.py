@@ -10,7 +10,7 @@ from tidings.domain.destination import BUSES, Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
-from tidings.domain.request import Request
+from tidings.domain.request import Request, Timing
 from tidings.wires.refusal import refusal, refused_words
 
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
@@ -53,6 +53,18 @@ class Document(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
     jitter: str | None = None
     labels: dict[str, str] | None = None
     bus: str | None = None
+    rrule: str | None = None
+    cron: str | None = None
+    zone: str | None = None
+    start: str | None = None
+    until: str | None = None
+    count: int | None = None
+    rdates: tuple[str, ...] | None = None
+    exdates: tuple[str, ...] | None = None
+    gap: str | None = None
+    overlap: str | None = None
+    calendar: str | None = None
+    on_excluded: str | None = None
 
 
 class Named(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +76,7 @@ class Named(msgspec.Struct, frozen=True, gc=False):
 _EMPTY = 'is empty: send a JSON object, for example {"topic": "greetings", "value": "hello"}'
 
 FIELDS = tuple(field.name for field in msgspec.structs.fields(Document))
+TIMING = tuple(field.name for field in msgspec.structs.fields(Timing))
 
 _decode = msgspec.json.Decoder(Document).decode
 _decode_id = msgspec.json.Decoder(Named).decode
@@ -97,7 +110,29 @@ def read(body: bytes, topic: str | None = None, schedule_id: str | None = None) 
         document.jitter,
         document.labels,
         None if document.bus is None else _bus(document.bus),
+        timing=timing_of(document),
     )
+
+
+def timing_of(document: "Document") -> Timing | None:
+    """What a document says about time in more than one word; None if that is nothing."""
+    if (
+        document.rrule is None
+        and document.cron is None
+        and document.zone is None
+        and document.start is None
+        and document.until is None
+        and document.count is None
+        and not document.rdates
+        and not document.exdates
+        and document.gap is None
+        and document.overlap is None
+        and document.calendar is None
+        and document.on_excluded is None
+    ):
+        return None
+    given: dict[str, Any] = {name: value for name in TIMING if (value := getattr(document, name)) is not None}
+    return Timing(**given)
 
 
 def id_of(body: bytes) -> str | None:
@@ -183,8 +218,9 @@ def _topic(document: Document, topic: str | None) -> str:
         return document.topic
     if document.topic not in {None, topic}:
         raise Invalid("topic", "is not the one in the path: leave it out here")
-    if document.at is not None or document.scheduled_at is not None or document.every is not None:
-        field = "every" if document.every is not None else "at"
+    given = ["at"] if document.scheduled_at is not None else []
+    given += [name for name in ("at", "every", *TIMING) if getattr(document, name) not in {None, ()}]
+    for field in given:
         raise Invalid(field, "publishing is now: leave it out, or use POST /v1/schedules to say when")
     return topic
 

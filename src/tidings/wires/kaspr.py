@@ -1,10 +1,12 @@
 """The wire of the Kaspr Scheduler: `<app-id>-schedule-requests` in, any topic out. The tenant is the app-id.
 
-    x-scheduler-action                   ADD (default), REPLACE, CANCEL; the CRON_* actions are refused for now
+    x-scheduler-action                   ADD (default), REPLACE, CANCEL, CRON_ADD, CRON_CANCEL, CRON_PAUSE, CRON_RESUME
     x-scheduler-deliver-at               ISO 8601; without an offset it is UTC, a date alone is its midnight
     x-scheduler-deliver-to               the destination
     x-scheduler-request-id               names the schedule; only an ADD may leave it out
-    x-scheduler-cron-expr, x-scheduler-cron-missed-fire-policy
+    x-scheduler-cron-expr                five fields, in UTC, from the record's timestamp on
+    x-scheduler-cron-missed-fire-policy  replay (default): what was missed is delivered too; or skip
+    x-scheduler-cron-fire-timestamp      on what is delivered: the nominal time, in seconds since the epoch
 
 Of a header that repeats the last counts (the original holds headers in a mapping). These headers are stripped, all
 others leave as they came. An id that is finished may be used anew.
@@ -17,8 +19,9 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import parse_instant
-from tidings.domain.message import Headers
-from tidings.domain.request import Request
+from tidings.domain.lateness import Policy
+from tidings.domain.message import DUE_SECONDS, Headers
+from tidings.domain.request import Request, Timing
 from tidings.wires.destinations import (
     INTERVALS_EXECUTIONS,
     INTERVALS_REQUESTS,
@@ -29,8 +32,9 @@ from tidings.wires.destinations import (
     REJECTIONS,
 )
 from tidings.wires.headers import Found, Verbatim, derived_id, id_of, last_of, missing, others, text_of
+from tidings.wires.moments import since_of
 from tidings.wires.record import Ask, Record, Refusal, Rejection, Verb
-from tidings.wires.refusal import refused_words
+from tidings.wires.refusal import refused_words, shorten
 from tidings.wires.wire import Wire, affixed, told
 
 ACTION = "x-scheduler-action"
@@ -39,12 +43,20 @@ DELIVER_TO = "x-scheduler-deliver-to"
 REQUEST_ID = "x-scheduler-request-id"
 CRON_EXPR = "x-scheduler-cron-expr"
 CRON_POLICY = "x-scheduler-cron-missed-fire-policy"
+CRON_FIRE = "x-scheduler-cron-fire-timestamp"
 
 VERBS: dict[str, Verb] = {"ADD": "add", "REPLACE": "replace", "CANCEL": "cancel"}
-CRON_ACTIONS = ("CRON_ADD", "CRON_CANCEL", "CRON_PAUSE", "CRON_RESUME")
-NO_CRON = "cron schedules are not supported yet"
+CRON_VERBS: dict[str, Verb] = {
+    "CRON_ADD": "add",
+    "CRON_CANCEL": "cancel",
+    "CRON_PAUSE": "pause",
+    "CRON_RESUME": "resume",
+}
+CRON_POLICIES: dict[str, Policy] = {"replay": "fire_all", "skip": "skip"}
+CRON_FIELDS = 5
 
-_NAMES = frozenset({ACTION, DELIVER_AT, DELIVER_TO, REQUEST_ID, CRON_EXPR, CRON_POLICY})
+_FIVE = 'write five such as "*/5 9-17 * * MON-FRI" (minute, hour, day, month, weekday)'
+_NAMES = frozenset({ACTION, DELIVER_AT, DELIVER_TO, REQUEST_ID, CRON_EXPR, CRON_POLICY, CRON_FIRE})
 _OTHER_WIRES = (INTERVALS_REQUESTS, INTERVALS_EXECUTIONS, REJECTIONS, NATIVE)
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -53,7 +65,13 @@ class Kaspr(Wire):
     """Reads what clients of the Kaspr Scheduler send."""
 
     name = "kaspr"
-    sources: ClassVar = {"at": DELIVER_AT, "topic": DELIVER_TO, "id": REQUEST_ID}
+    sources: ClassVar = {
+        "at": DELIVER_AT,
+        "topic": DELIVER_TO,
+        "id": REQUEST_ID,
+        "cron": CRON_EXPR,
+        "late": CRON_POLICY,
+    }
 
     def tenant_of(self, topic: str) -> str | None:
         return None if topic.startswith(_OTHER_WIRES) else affixed(topic, suffix=KASPR_REQUESTS)
@@ -67,11 +85,11 @@ class Kaspr(Wire):
     def ask(self, tenant: str, record: Record) -> Ask | Refusal:
         found = last_of(record.headers, _NAMES)
         action = (text_of(found, ACTION) or "ADD").upper()
-        if action in CRON_ACTIONS:
-            return Refusal(tenant, _cron_reasons(found, action))
+        if action in CRON_VERBS:
+            return self._cron(tenant, record, found, action)
         verb = VERBS.get(action)
         if verb is None:
-            raise refused_words(ACTION, action, (*VERBS, *CRON_ACTIONS))
+            raise refused_words(ACTION, action, (*VERBS, *CRON_VERBS))
         schedule_id = id_of(found, REQUEST_ID, verb) or derived_id(record)
         if verb == "cancel":
             return Ask(tenant, verb, schedule_id)
@@ -86,6 +104,38 @@ class Kaspr(Wire):
             others(record.headers, _NAMES),
             schedule_id,
             at=_instant(at),
+        )
+        return Ask(tenant, verb, schedule_id, request, reuse=True)
+
+    def _cron(self, tenant: str, record: Record, found: Found, action: str) -> Ask | Refusal:
+        """A cron job: what is asked of it, or what the original would say of it."""
+        needed = (REQUEST_ID, CRON_EXPR, DELIVER_TO) if action == "CRON_ADD" else (REQUEST_ID,)
+        absent = [name for name in needed if text_of(found, name) is None]
+        if absent:
+            absent = absent[:1] if absent[0] == REQUEST_ID else absent
+            return Refusal(tenant, tuple(missing(name, action) for name in absent))
+        verb = CRON_VERBS[action]
+        schedule_id = id_of(found, REQUEST_ID, verb) or ""
+        if verb != "add":
+            return Ask(tenant, verb, schedule_id)
+        expression, policy = text_of(found, CRON_EXPR) or "", text_of(found, CRON_POLICY) or "replay"
+        if policy.lower() not in CRON_POLICIES:
+            raise refused_words(CRON_POLICY, policy, CRON_POLICIES)
+        if "=" in expression:
+            raise Invalid(CRON_EXPR, f"{shorten(expression)!r} names a zone, and cron jobs run in UTC: {_FIVE}")
+        fields = len(expression.split())
+        if fields != CRON_FIELDS and not expression.startswith("@"):
+            more = ", and programs disagree on what a sixth says" if fields > CRON_FIELDS else ""
+            raise Invalid(CRON_EXPR, f"has {fields} fields{more}: {_FIVE}")
+        request = Request(
+            self.destination(tenant, text_of(found, DELIVER_TO) or "", DELIVER_TO),
+            record.value,
+            record.key,
+            (*others(record.headers, _NAMES), (CRON_FIRE, DUE_SECONDS)),
+            schedule_id,
+            late=CRON_POLICIES[policy.lower()],
+            since=since_of(record),
+            timing=Timing(cron=expression),
         )
         return Ask(tenant, verb, schedule_id, request, reuse=True)
 
@@ -107,15 +157,6 @@ class Kaspr(Wire):
                 document[f"{name}_base64"] = _base64(content)
         value = msgspec.json.encode(document)
         return Rejection(self.rejections(refusal.tenant), record.key, value, told(record, refusal))
-
-
-def _cron_reasons(found: Found, action: str) -> tuple[str, ...]:
-    """What the original would say of a cron request; that there is no cron yet if it is sound."""
-    if text_of(found, REQUEST_ID) is None:
-        return (missing(REQUEST_ID, action),)
-    needed = (CRON_EXPR, DELIVER_TO) if action == "CRON_ADD" else ()
-    absent = [name for name in needed if text_of(found, name) is None]
-    return tuple(missing(name, action) for name in absent) or (NO_CRON,)
 
 
 def _instant(text: str) -> int:

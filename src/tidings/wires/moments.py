@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant, parse_duration, parse_instant, parse_interval
 from tidings.domain.when import LAST_INSTANT, Period, advance
+from tidings.wires.record import Record
 
 
 class Times(NamedTuple):
@@ -16,6 +17,11 @@ class Times(NamedTuple):
     at: int | str | None = None
     every: str | None = None
     since: int | None = None
+
+
+def since_of(record: Record) -> int | None:
+    """What a rule without a start counts from: the record's timestamp, or the moment of acceptance if it has none."""
+    return record.timestamp_us if 0 <= record.timestamp_us <= LAST_INSTANT else None
 
 
 def once(text: str, since: int, field: str, *, as_written: bool) -> Times:

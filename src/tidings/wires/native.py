@@ -4,9 +4,14 @@ The record's key and value are the message. All headers that begin with `tidings
 others leave as they came:
 
     tidings-to                       the destination
-    tidings-at, tidings-every        when, as over HTTP; neither is now, and durations count from the record's timestamp
+    tidings-at, tidings-every, tidings-rrule, tidings-cron
+                                     when, as over HTTP; none is now, and durations count from the record's timestamp
+    tidings-zone, tidings-start, tidings-until, tidings-count, tidings-gap, tidings-overlap, tidings-calendar,
+    tidings-on-excluded              beside them, as over HTTP; tidings-rdates and tidings-exdates with commas between
     tidings-id                       names the schedule
     tidings-action                   ADD (default), REPLACE, CANCEL, PAUSE, RESUME, FIRE
+    tidings-missed                   of a RESUME: fire_all, fire_latest or skip what fell due meanwhile
+    tidings-keep-count               of a REPLACE: `true` lets the numbers of a recurring schedule go on
     tidings-priority, tidings-late, tidings-late-grace, tidings-late-max, tidings-expires-after, tidings-jitter
     tidings-labels                   a JSON object of texts
     tidings-bus                      kafka (default) or log: where the destination lies
@@ -16,21 +21,22 @@ here, so that it can be sent again. Any other name that begins with `tidings-` i
 not go unnoticed.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from tidings.domain.command import Priority
 from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid
+from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
-from tidings.domain.request import Request
+from tidings.domain.request import Request, Timing
 from tidings.wires.destinations import NATIVE
-from tidings.wires.document import BUS_WORDS, POLICIES, PRIORITIES
+from tidings.wires.document import BUS_WORDS, POLICIES, PRIORITIES, TIMING
 from tidings.wires.headers import Found, derived_id, id_of, required, text_of, verb_of
-from tidings.wires.moments import Times, again, once
+from tidings.wires.moments import Times, again, once, since_of
 from tidings.wires.record import Ask, Record, Verb
-from tidings.wires.refusal import refused_words, unknown_field
+from tidings.wires.refusal import refused_words, shorten, unknown_field
 from tidings.wires.wire import REJECT_REASON, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC, Wire, affixed
 
 REQUESTS = f"{NATIVE}requests."
@@ -50,6 +56,8 @@ LATE_MAX = "tidings-late-max"
 JITTER = "tidings-jitter"
 BUS = "tidings-bus"
 LABELS = "tidings-labels"
+MISSED = "tidings-missed"
+KEEP_COUNT = "tidings-keep-count"
 
 VERBS: dict[str, Verb] = {
     "ADD": "add",
@@ -60,17 +68,16 @@ VERBS: dict[str, Verb] = {
     "FIRE": "fire",
 }
 
-LATER = {
-    "tidings-rrule": f"is not taken yet: write the period in {EVERY}, for example R/2026-11-20T09:00:00Z/P1D",
-    "tidings-cron": f"is not taken yet: write the period in {EVERY}, for example PT1H",
-    "tidings-zone": f"is not taken yet: give {AT} with an offset, for example 2026-11-20T10:00:00+01:00",
-    "tidings-start": f"is not taken yet: write it in {EVERY}, for example R/2026-11-20T09:00:00Z/PT1H",
-}
+TIMES = {name: PREFIX + name.replace("_", "-") for name in TIMING}
+TAKEN = (
+    *(TO, AT, EVERY, *TIMES.values(), ID, ACTION, MISSED, KEEP_COUNT),
+    *(PRIORITY, EXPIRES_AFTER, LATE, LATE_GRACE, LATE_MAX, JITTER, LABELS, BUS),
+)
+COUNT_DIGITS_MAX = 9
 
-TAKEN = (TO, AT, EVERY, ID, ACTION, PRIORITY, EXPIRES_AFTER, LATE, LATE_GRACE, LATE_MAX, JITTER, LABELS, BUS)
 _RELEASED = ("tidings-occurrence", "tidings-due-at", "tidings-attempt", "tidings-final")
 _REJECTED = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, REJECT_REASON)
-_KNOWN = frozenset({*TAKEN, *LATER, *_RELEASED, *_REJECTED})
+_KNOWN = frozenset({*TAKEN, *_RELEASED, *_REJECTED})
 _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -92,19 +99,9 @@ class Native(Wire):
         given = id_of(found, ID, verb)
         schedule_id = given or derived_id(record)
         if verb not in {"add", "replace"}:
-            return Ask(tenant, verb, schedule_id)
-        at, every = text_of(found, AT), text_of(found, EVERY)
-        if at is not None and every is not None:
-            raise Invalid(AT, f"give either {AT} or {EVERY}, not both")
-        late = text_of(found, LATE)
-        if late is not None and late not in POLICIES:
-            raise refused_words(LATE, late, POLICIES)
-        as_written = given is not None and verb == "add"
-        times = Times()
-        if at is not None:
-            times = once(at, record.timestamp_us, AT, as_written=as_written)
-        elif every is not None:
-            times = again(every, record.timestamp_us, EVERY, as_written=as_written)
+            return Ask(tenant, verb, schedule_id, missed=_policy(found, MISSED))
+        timing = _timing(found)
+        times = _times(found, record, timing, as_written=given is not None and verb == "add")
         request = Request(
             self.destination(tenant, required(found, TO), TO),
             record.value,
@@ -116,14 +113,50 @@ class Native(Wire):
             since=times.since,
             priority=_priority(found),
             expires_after=text_of(found, EXPIRES_AFTER),
-            late=None if late is None else POLICIES[late],
+            late=_policy(found, LATE),
             late_grace=text_of(found, LATE_GRACE),
             late_max=text_of(found, LATE_MAX),
             jitter=text_of(found, JITTER),
             labels=_labels(found),
             bus=_bus(found),
+            timing=timing,
         )
-        return Ask(tenant, verb, schedule_id, request, reuse=given is None)
+        keep_count = (text_of(found, KEEP_COUNT) or "").lower() == "true"
+        return Ask(tenant, verb, schedule_id, request, reuse=given is None, keep_count=keep_count)
+
+
+def _times(found: Found, record: Record, timing: Timing | None, *, as_written: bool) -> Times:
+    """The instant or the interval; what is local, or a rule, is read at admission."""
+    at, every = text_of(found, AT), text_of(found, EVERY)
+    if at is not None and every is not None:
+        raise Invalid(AT, f"give either {AT} or {EVERY}, not both")
+    if timing is not None:
+        return Times(at, every, since_of(record))
+    if at is not None:
+        return once(at, record.timestamp_us, AT, as_written=as_written)
+    if every is not None:
+        return again(every, record.timestamp_us, EVERY, as_written=as_written)
+    return Times()
+
+
+def _timing(found: Found) -> Timing | None:
+    """What is said about time in more than one word."""
+    given: dict[str, Any] = {name: text for name, header in TIMES.items() if (text := text_of(found, header))}
+    for name in ("rdates", "exdates"):
+        if name in given:
+            given[name] = tuple(part.strip() for part in given[name].split(","))
+    if "count" in given:
+        if not (given["count"].isascii() and given["count"].isdigit() and len(given["count"]) <= COUNT_DIGITS_MAX):
+            raise Invalid(TIMES["count"], f"{shorten(given['count'])!r} is not a whole number from 1 on")
+        given["count"] = int(given["count"])
+    return Timing(**given) if given else None
+
+
+def _policy(found: Found, header: str) -> Policy | None:
+    word = text_of(found, header)
+    if word is not None and word not in POLICIES:
+        raise refused_words(header, word, POLICIES)
+    return None if word is None else POLICIES[word]
 
 
 def _sift(headers: Headers) -> tuple[Found, Headers]:
@@ -136,8 +169,6 @@ def _sift(headers: Headers) -> tuple[Found, Headers]:
             passing.append((name, value))
         elif lower not in _KNOWN:
             raise unknown_field(lower, TAKEN)
-        elif lower in LATER and value:
-            raise Invalid(lower, LATER[lower])
         else:
             found[lower] = value
     return found, tuple(passing)

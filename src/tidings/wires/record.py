@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
 from tidings.domain.request import Request
 
@@ -32,7 +33,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """What a record asks for. `request` is there to add and to replace: the message exactly as it is to leave.
 
     `reuse` says that an id that is finished may be used anew. An add whose content is that of the finished one is a
-    repeat all the same.
+    repeat all the same. `keep_count` is for replacing, `missed` for resuming a recurring schedule.
     """
 
     tenant: str
@@ -40,6 +41,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     id: str
     request: Request | None = None
     reuse: bool = False
+    keep_count: bool = False
+    missed: Policy | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):

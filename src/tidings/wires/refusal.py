@@ -8,21 +8,6 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 
-# Fields of the contract that this version does not take yet.
-LATER = {
-    "calendar": "calendars are not taken yet: leave it out",
-    "count": "is not taken yet: write it as Rn in 'every', for example R5/PT1H",
-    "cron": "is not taken yet: write the period in 'every', for example PT1H",
-    "exdates": "is not taken yet: leave it out",
-    "gap": "zones are not taken yet: leave it out and give times with an offset",
-    "overlap": "zones are not taken yet: leave it out and give times with an offset",
-    "rdates": "is not taken yet: make a schedule of its own for each further moment",
-    "rrule": "is not taken yet: write the period in 'every', for example R/2026-11-20T09:00:00Z/P1D",
-    "start": "is not taken yet: write it in 'every', for example R/2026-11-20T09:00:00Z/PT1H",
-    "until": "is not taken yet: write it in 'every', as R/<start>/<period>/<end>",
-    "zone": "is not taken yet: give 'at' with an offset, for example 2026-11-20T10:00:00+01:00",
-}
-
 _EXAMPLES = {
     "at": 'an instant or a duration as text, for example "2026-11-20T09:00:00Z" or "+5s"',
     "every": 'a period or interval as text, for example "PT10M" or "R5/2026-11-20T09:00:00Z/PT1H"',
@@ -31,11 +16,17 @@ _EXAMPLES = {
     "labels": 'an object of texts, for example {"campaign": "autumn"}',
     "priority": 'one of "high", "normal", "low"',
     "late": 'one of "fire_latest", "fire_all", "skip"',
+    "rrule": 'a rule as text, for example "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"',
+    "cron": 'an expression as text, for example "*/5 9-17 * * MON-FRI"',
+    "zone": 'the name of a zone as text, for example "Europe/Berlin"',
+    "count": "a whole number from 1 on",
     "topic": 'text, for example "greetings"',
     "id": "text, or leave it out and one is made",
 }
 _DURATIONS = ("expires_after", "late_grace", "late_max", "jitter")
 _EXAMPLES |= dict.fromkeys(_DURATIONS, 'a duration as text, for example "PT1H" or "90s"')
+_EXAMPLES |= dict.fromkeys(("start", "until"), 'a time as text, for example "2026-11-20T09:00:00"')
+_EXAMPLES |= dict.fromkeys(("rdates", "exdates"), 'an array of times, for example ["2026-12-25T09:00:00"]')
 _EXAMPLES["scheduled_at"] = _EXAMPLES["at"]
 _EXAMPLES["wait"] = 'seconds, or a duration as text, for example "30s"'
 _EXAMPLES["offsets"] = 'an object of whole numbers, for example {"2": 41}'
@@ -91,8 +82,6 @@ def shorten(text: str) -> str:
 
 def unknown_field(name: str, fields: Iterable[str]) -> Invalid:
     """The refusal of a field by its name, with what was perhaps meant."""
-    if later := LATER.get(name):
-        return Invalid(name, later)
     known = sorted(fields)
     near = difflib.get_close_matches(name[:_TEXT_CHARS_MAX], known, 1)
     advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"

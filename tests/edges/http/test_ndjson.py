@@ -82,7 +82,7 @@ async def test_nothing_is_answered_with_nothing(site: Site) -> None:
 
 async def test_an_array_is_answered_with_an_array(each_site: Site) -> None:
     documents = [json.loads(line(f"id-{n}")) for n in range(2500)]
-    documents[7] = {"topic": "many", "rrule": "FREQ=DAILY"}
+    documents[7] = {"topic": "many", "rrule": "FREQ=NEVER"}
     documents[8] = 5
     reply = await each_site.call("POST", "/v1/schedules", documents)
     assert reply.status == 200

@@ -96,7 +96,7 @@ def examples_sent() -> Iterator[tuple[str, str, Any]]:
 
 async def test_every_example_can_be_sent(site: Site) -> None:
     for method, path, example in examples_sent():
-        filled = re.sub(r"{id}", "order-42-reminder", re.sub(r"{(topic|group)}", "greetings", path))
+        filled = re.sub(r"{id}", "order-42-reminder", re.sub(r"{(topic|group|name)}", "greetings", path))
         reply = await site.call(method, filled, example)
         assert reply.status in {200, 201}, (path, reply.body)
         _check(method, path, reply)

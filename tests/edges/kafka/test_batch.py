@@ -8,13 +8,17 @@ import pytest
 pytest.importorskip("confluent_kafka")
 
 from tidings.domain.command import Add, Outcome
+from tidings.domain.fleet import Report
 from tidings.domain.message import unpack
+from tidings.domain.when import DAY_US
 from tidings.edges.kafka.batch import Batch
 from tidings.edges.kafka.reader import Reading
 from tidings.engine import Engine, Settings
 from tidings.testing import SimulatedClock
 from tidings.timeline.memory.store import MemoryStore
 from tidings.wires.intervals import Intervals
+from tidings.wires.kaspr import Kaspr
+from tidings.wires.native import Native
 from tidings.wires.record import Ask, Record, Refusal, Rejection
 
 SOON = (("intervals-schedule", b"PT1S"),)
@@ -71,3 +75,29 @@ def test_what_could_not_be_read_of_a_record_is_told() -> None:
     made = batch(unreadable)
     assert made.commands == []
     assert [refused.reasons for refused in made.refused] == [("has no headers that can be read",)]
+
+
+def test_a_cron_job_that_is_read_late_is_taken() -> None:
+    """Eight days of minutes are more than may be caught up with at once: the latest leave, and the job goes on."""
+    headers = {"action": "CRON_ADD", "cron-expr": "* * * * *", "deliver-to": "out", "request-id": "job"}
+    named = tuple((f"x-scheduler-{name}", text.encode()) for name, text in headers.items())
+    clock, wire = SimulatedClock(), Kaspr()
+    sent = Record("app-schedule-requests", 0, 0, clock.now() - 8 * DAY_US, None, b"v", named)
+    engine = Engine(MemoryStore(), clock, Settings(bus="kafka"))
+    made = Batch(engine, lambda _: wire, Reading([sent], {}))
+    assert [refused.reasons for refused in made.refused] == []
+    assert [command.id for command in made.commands if isinstance(command, Add)] == ["job"]
+
+
+async def test_what_the_store_finds_wrong_is_told_in_the_words_of_the_wire() -> None:
+    headers = {"to": "out", "rrule": "FREQ=DAILY", "calendar": "off"}
+    named = tuple((f"tidings-{name}", text.encode()) for name, text in headers.items())
+    clock, wire, store = SimulatedClock(), Native(), MemoryStore()
+    sent = Record("tidings.requests.default", 0, 0, clock.now(), None, b"v", named)
+    engine = Engine(store, clock, Settings(bus="kafka"))
+    made = Batch(engine, lambda _: wire, Reading([sent], {}))
+    await store.acquire(clock.elapsed(), 1_000_000, Report())
+    [rejection] = made.follow(await store.apply(made.commands, clock.now()))
+    assert isinstance(rejection, Add)
+    reason = dict(unpack(rejection.message).headers)["tidings-reject-reason"]
+    assert (reason or b"").startswith(b"tidings-calendar: there is no calendar 'off'")

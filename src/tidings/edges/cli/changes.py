@@ -12,6 +12,12 @@ from tidings.edges.cli.screen import Screen
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser of one of these commands."""
     parser.add_argument("ids", metavar="ID", nargs="+", help="the schedules")
+    if parser.get_default("command") == "resume":
+        parser.add_argument(
+            "--missed",
+            choices=("fire_all", "fire_latest", "skip"),
+            help="what becomes of what fell due meanwhile; left out: what the schedule's --late says",
+        )
     add_server(parser)
     parser.set_defaults(run=change)
 
@@ -38,5 +44,7 @@ def _change(client: Client, schedule_id: str, arguments: Arguments, screen: Scre
     if arguments.command == "cancel":
         answer = client.call("DELETE", path)
     else:
-        answer = client.call("POST", f"{path}/{arguments.command}")
+        missed = getattr(arguments, "missed", None)
+        query = None if missed is None else {"missed": missed}
+        answer = client.call("POST", f"{path}/{arguments.command}", query=query)
     tell(answer, "", arguments, screen)

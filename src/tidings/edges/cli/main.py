@@ -33,6 +33,8 @@ COMMANDS = {
     "topics": ("topics", "list the topics and their sizes"),
     "forecast": ("forecast", "what is pending, by time"),
     "preview": ("preview", "the next moments of a recurrence; nothing is stored"),
+    "calendars": ("calendars", "days on which nothing happens: list, show, put, drop"),
+    "tzdata": ("tzdata", "the rules of zones: their version, and what a change of them moved"),
     "keys": ("keys", "create, list and revoke API keys"),
     "nodes": ("nodes", "who shares the store, who owns which lanes, how late each runs"),
     "migrate": ("migrate", "bring a store up to the layout of this version"),
@@ -82,7 +84,7 @@ def _joined(argv: Sequence[str]) -> Iterator[str]:
     """The words, with `--from -1h` as `--from=-1h`: the parser would take the time for a flag."""
     words = iter(argv)
     for word in words:
-        following = next(words, None) if word in {"--from", "--to"} else None
+        following = next(words, None) if word in {"--from", "--to", "--after"} else None
         if following is None:
             yield word
         elif _BEFORE_NOW.match(following):

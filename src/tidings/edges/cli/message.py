@@ -9,6 +9,7 @@ from typing import Any
 
 from tidings.edges.cli.arguments import Arguments, add_bus, pair
 from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.timing import add_timing, timing_of
 
 POLICIES = ("expires_after", "late", "late_grace", "late_max", "jitter")
 
@@ -34,9 +35,7 @@ def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
     """When it leaves, and under which policy."""
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument("--at", help="+5s, PT5S, or a time such as 2026-11-20T09:00:00Z; left out: now")
-    when.add_argument("--every", metavar="INTERVAL", help="PT10M, or R/2026-11-20T09:00:00Z/PT1H: again and again")
+    add_timing(parser)
     parser.add_argument("--priority", choices=("high", "normal", "low"), help="who goes first when much is due")
     parser.add_argument("--expires-after", metavar="DURATION", help="missed when later than this, such as 1h")
     parser.add_argument(
@@ -69,7 +68,8 @@ def message_of(arguments: Arguments) -> dict[str, Any]:
 def schedule_of(arguments: Arguments) -> dict[str, Any]:
     """A schedule as the HTTP API takes it."""
     document: dict[str, Any] = {"topic": arguments.to, **message_of(arguments)}
-    for name in ("at", "every", "priority", *POLICIES):
+    document |= timing_of(arguments)
+    for name in ("count", "priority", *POLICIES):
         if (value := getattr(arguments, name)) is not None:
             document[name] = value
     if arguments.label:

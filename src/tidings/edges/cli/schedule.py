@@ -25,6 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             parser.add_argument("id", metavar="ID", help="the schedule to replace")
             parser.add_argument("--to", metavar="TOPIC", required=True, help="where it appears")
             parser.add_argument("--reuse", action="store_true", help="begin again if it is finished already")
+            kept = "numbers go on, and what was given before counts against the end"
+            parser.add_argument("--keep-count", action="store_true", help=kept)
             parser.set_defaults(run=replace)
         case _:
             parser.add_argument("topic", metavar="TOPIC", help="where it appears")
@@ -54,7 +56,7 @@ def schedule(arguments: Arguments, screen: Screen) -> int:
 
 def replace(arguments: Arguments, screen: Screen) -> int:
     """Put a message in place of what an id holds."""
-    query = {"reuse": "true"} if arguments.reuse else None
+    query = {name: "true" for name in ("reuse", "keep_count") if getattr(arguments, name)} or None
     path = f"/v1/schedules/{segment(arguments.id)}"
     answer = client_of(arguments).call("PUT", path, query=query, body=schedule_of(arguments))
     return tell(answer, f"to {arguments.to}", arguments, screen)
@@ -84,4 +86,6 @@ def tell(document: dict[str, Any], where: str, arguments: Arguments, screen: Scr
     else:
         end = f", due {due}" if due else ""
     screen.say(" ".join(word for word in words if word) + end)
+    if note := document.get("note"):
+        screen.note(f"{shown(document.get('id'))}: {shown(note)}")
     return Exit.DONE

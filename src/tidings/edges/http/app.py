@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from tidings.domain.errors import TidingsError
 from tidings.edges.http.auth import KeyRing
+from tidings.edges.http.calendars import Calendars, Zones
 from tidings.edges.http.docs import Docs
 from tidings.edges.http.edge import Edge, Metrics
 from tidings.edges.http.groups import Groups
@@ -76,7 +77,8 @@ def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
     schedules = Schedules(edge)
     busiest = Resource(edge, SCHEDULES, {"GET": schedules.index, "POST": schedules.add})
     resources = [busiest]
-    for stage in (Topics(edge), Groups(edge), Planning(edge), ApiKeys(edge), Nodes(edge)):
+    stages = (Topics(edge), Groups(edge), Planning(edge), Calendars(edge), Zones(edge), ApiKeys(edge), Nodes(edge))
+    for stage in stages:
         resources += [Resource(edge, path, methods) for path, methods in stage.methods().items()]
     *verbs, one = [Resource(edge, path, methods, slashes=True) for path, methods in schedules.methods().items()]
     known = [resource.path.rpartition("/")[2] for resource in verbs if "POST" in resource.methods]

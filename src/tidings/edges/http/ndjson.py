@@ -42,6 +42,9 @@ class Admitted:
     def documents(self, outcomes: list[Outcome]) -> list[object]:
         """One answer for each line that is not blank, in order."""
         documents: list[object] = [*map(outcome_document, outcomes, self.lines)]
+        for place, outcome in enumerate(outcomes):
+            if outcome.field is not None and (invalid := outcome.invalid()) is not None:
+                documents[place] = rejected_document(invalid, self.lines[place], outcome.id or None)
         for place, document in self.refused.items():  # in ascending order
             documents.insert(place, document)
         return documents

@@ -1,26 +1,44 @@
 """Looking ahead: the moments of a `when` before it is stored, and what is pending by time."""
 
-from typing import Annotated
+import contextlib
+from typing import Annotated, Any
 
 import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.request import Request
-from tidings.domain.when import DAY_US, SECOND_US, When, first_index_at_or_after, last_index_at_or_before, occurrence
+from tidings.domain.recurrence.preview import late_start_note, local_text, preview, swallowed_note
+from tidings.domain.recurrence.resolve import instants_of
+from tidings.domain.recurrence.written import parse_moment
+from tidings.domain.recurrence.zones import zone_named
+from tidings.domain.request import Request, Timing
+from tidings.domain.when import (
+    DAY_US,
+    SECOND_US,
+    Cron,
+    Local,
+    Rule,
+    When,
+    first_index_at_or_after,
+    last_index_at_or_before,
+    occurrence,
+)
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import (
     SMALL_BODY_BYTES_MAX,
     body_kind,
     decode,
+    moment,
     one_of,
     query_of,
     read_body,
     window,
 )
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
-from tidings.wires.answers import Document
+from tidings.wires.answers import Document, moment_document
+from tidings.wires.document import FIELDS, TIMING
 
+NOT_WHEN = "does not say when: a preview takes only what does, and `after` and `count`; leave it out here"
 STEPS_DEFAULT = 60
 STEPS_MAX = 10_000
 WIDTHS_US = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "day": DAY_US}
@@ -32,7 +50,25 @@ class Preview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: str | None = None
     scheduled_at: str | None = None
     every: str | None = None
+    rrule: str | None = None
+    cron: str | None = None
+    zone: str | None = None
+    start: str | None = None
+    until: str | None = None
+    rdates: tuple[str, ...] | None = None
+    exdates: tuple[str, ...] | None = None
+    gap: str | None = None
+    overlap: str | None = None
+    calendar: str | None = None
+    on_excluded: str | None = None
+    after: str | None = None
     count: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+
+    def timing(self) -> Timing | None:
+        """What it says about time in more than one word; `count` is how many are shown."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in TIMING if name != "count"}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return Timing(**given) if given else None
 
 
 _decoder = msgspec.json.Decoder(Preview)
@@ -49,14 +85,16 @@ class Planning:
         query_of(call.scope)
         body_kind(call.headers)
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
-        sent = decode(_decoder, body, Preview.__struct_fields__)
+        sent = _sent(body)
         if sent.at is not None and sent.scheduled_at is not None:
             raise Invalid("scheduled_at", "is another name of 'at': give one of the two")
         now = self._engine.clock.now()
         at = sent.at if sent.scheduled_at is None else sent.scheduled_at
-        request = Request("preview", at=at, every=sent.every)
+        request = Request("preview", at=at, every=sent.every, timing=sent.timing())
         when = self._engine.admission.admit(call.caller.tenant, request, now).when
-        return json_answer(_moments(when, now, sent.count) | self._passed(when, now))
+        when = await self._engine.dated(call.caller.tenant, when)
+        after = now if sent.after is None else _after(sent.after, when, now)
+        return json_answer(_moments(when, after, sent.count, sent.zone) | self._passed(when, now))
 
     async def forecast(self, call: Call) -> Reply:
         """How many fall due in each step of time."""
@@ -78,23 +116,47 @@ class Planning:
 
     def _passed(self, when: When, now: int) -> Document:
         """How many moments of an interval lie before now, and what each policy would do with them."""
+        if (swallowed := swallowed_note(when)) is not None:
+            return {"note": swallowed}
+        start = late_start_note(when)
         passed = last_index_at_or_before(when, now - 1)
         if not passed:
-            return {}
+            return {} if start is None else {"note": start}
         catches_up = passed <= self._engine.settings.limits.catch_up_max
         each = "fire_all each one" if catches_up else "fire_all is refused for so many (limits.catch_up_max)"
         what = f"{passed:,} occurrence{' has' if passed == 1 else 's have'} passed already"
         note = f"{what}; scheduled now, fire_latest (the default) would release the latest at once, {each}"
-        return {"passed": passed, "note": f"{note}, skip those up to late_grace late"}
+        note = f"{note}, skip those up to late_grace late"
+        return {"passed": passed, "note": note if start is None else f"{note}; {start}"}
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""
         return {"/v1/preview": {"POST": self.preview}, "/v1/forecast": {"GET": self.forecast}}
 
 
-def _moments(when: When, now: int, count: int) -> Document:
-    """The moments from now on; a single one that has passed is due now."""
-    first = first_index_at_or_after(when, now)
+def _sent(body: bytes) -> Preview:
+    """What was sent; of a schedule's other fields it says why they are not taken here."""
+    try:
+        return decode(_decoder, body, Preview.__struct_fields__)
+    except Invalid as invalid:
+        if invalid.field in FIELDS and invalid.field not in Preview.__struct_fields__:
+            raise Invalid(invalid.field, NOT_WHEN) from None
+        raise
+
+
+def _after(text: str, when: When, now: int) -> int:
+    """A moment, or a local time or date by the clocks that the rule follows."""
+    with contextlib.suppress(Invalid):
+        return moment({"after": text}, "after", now) or 0
+    zone = zone_named(when.zone if isinstance(when, Local | Rule | Cron) else "UTC")
+    return instants_of(zone, parse_moment(text, "after"), "forward", "first")[0] * SECOND_US
+
+
+def _moments(when: When, after: int, count: int, zone: str | None) -> Document:
+    """The moments from an instant on; a single one that has passed is due now. An interval's zone is only shown."""
+    if isinstance(when, Local | Rule | Cron):
+        return _walls(when, after, count)
+    first = first_index_at_or_after(when, after)
     moments: list[Document] = []
     more = False
     if first is not None:
@@ -104,5 +166,14 @@ def _moments(when: When, now: int, count: int) -> Document:
                 break
             more = len(moments) == count
             if not more:
-                moments.append({"occurrence": n, "due_at": format_instant(at)})
+                local = {} if zone is None else {"due_at_local": local_text(zone, at)}
+                moments.append({"occurrence": n, "due_at": format_instant(at), **local})
     return {"moments": moments, "more": more}
+
+
+def _walls(when: Local | Rule | Cron, after: int, count: int) -> Document:
+    """The same with what clocks show, and what changes of them did."""
+    lines = preview(when, after - 1, count)
+    numbers = [line.number for line in lines if line.number is not None]
+    more = len(numbers) == count and occurrence(when, numbers[-1] + 1) is not None
+    return {"moments": [moment_document(line) for line in lines], "more": more}

@@ -1,6 +1,7 @@
 """Schedules: add, list, look at, replace, cancel, pause, resume, fire, explain."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 from tidings.domain.command import Cancel, Command, Fire, OutcomeWord, Pause, Replace, Resume, State
@@ -9,6 +10,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.schedule import MADE_ID, Query, Schedule
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import (
+    SMALL_BODY_BYTES_MAX,
     body_kind,
     idempotency_key,
     one_of,
@@ -32,6 +34,7 @@ from tidings.wires.answers import (
     schedule_document,
 )
 from tidings.wires.destinations import is_rejections
+from tidings.wires.document import POLICIES
 
 PAGE_ROWS_DEFAULT = 100
 STATES: dict[str, State] = {word: word for word in get_args(State)}
@@ -90,7 +93,8 @@ class Schedules:
 
     async def replace(self, call: Call) -> Reply:
         """Put it in place of whatever the id holds."""
-        reuse = yes_or_no(query_of(call.scope, "reuse"), "reuse")
+        asked = query_of(call.scope, "reuse", "keep_count")
+        reuse, keep_count = yes_or_no(asked, "reuse"), yes_or_no(asked, "keep_count")
         if body_kind(call.headers) != "json":
             raise Refusal("media_type", "send one schedule as 'Content-Type: application/json'")
         body = await read_body(call.headers, call.receive, object_bytes_max(self._edge))
@@ -101,7 +105,8 @@ class Schedules:
             # Ids of our own form are for us to give out: one that is not there yet could be given out later.
             if MADE_ID.match(schedule_id) and await self._engine.find(tenant, schedule_id) is None:
                 check_new_id(schedule_id)
-            [outcome] = await self._engine.submit([Replace(add, reuse)])
+            submitted = await self._engine.submit([Replace(add, reuse, keep_count)])
+            outcome = self._engine.accepted(submitted)
         return added(await explained(self._edge, tenant, outcome))
 
     async def cancel(self, call: Call) -> Reply:
@@ -114,7 +119,11 @@ class Schedules:
 
     async def resume(self, call: Call) -> Reply:
         """Let it go on."""
-        return await self._change(call, Resume, "resumed", "unchanged")
+        missed = one_of(query_of(call.scope, "missed"), "missed", POLICIES)
+        if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
+            raise Invalid("body", "nothing is read from it here: leave it out, and say ?missed=skip in the path")
+        resume = partial(Resume, missed=missed)
+        return await self._submit(call, resume, "resumed", "unchanged")
 
     async def fire(self, call: Call) -> Reply:
         """Release it now."""
@@ -133,9 +142,12 @@ class Schedules:
 
     async def _change(self, call: Call, command: Callable[[str, str], Command], *done: OutcomeWord) -> Answer:
         query_of(call.scope)
+        return await self._submit(call, command, *done)
+
+    async def _submit(self, call: Call, command: Callable[[str, str], Command], *done: OutcomeWord) -> Answer:
         tenant, schedule_id = call.caller.tenant, call.text("id")
         key = idempotency_key(call.headers) if call.scope["method"] == "POST" else None
-        receipt = receipt_for(tenant, key, call.scope["path"].encode())
+        receipt = receipt_for(tenant, key, call.scope["path"].encode(), call.scope["query_string"])
         async with self._preconditions.hold(call, schedule_id):
             [outcome] = await self._engine.submit([command(tenant, schedule_id)], receipt)
         if outcome.outcome not in done:
@@ -147,7 +159,12 @@ class Schedules:
         found = await self._engine.find(call.caller.tenant, schedule_id)
         if found is None:
             raise conflict(outcome_document(self._engine.unknown(schedule_id)))
-        return schedule_document(found)
+        document = schedule_document(found)
+        if found.state == "ended":
+            events = await self._engine.history(call.caller.tenant, schedule_id)
+            reasons = [event.reason for event in events if event.event == "ended" and event.reason is not None]
+            document |= {"reason": reasons[-1]} if reasons else {}
+        return document
 
 
 def _tells_of_refusal(schedule: Schedule) -> bool:

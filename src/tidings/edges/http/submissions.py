@@ -55,12 +55,12 @@ async def _accept_one(edge: Edge, call: Call, body: bytes, topic: str | None) ->
     request = edge.read(tenant, body, topic)
     key = idempotency_key(call.headers)
     if key is None:
-        [outcome] = await edge.engine.submit([edge.admit(tenant, request)])
+        outcome = edge.engine.accepted(await edge.engine.submit([edge.admit(tenant, request)]))
         return added(await explained(edge, tenant, outcome))
     if request.id is None:
         request = msgspec.structs.replace(request, id=derived_id(key))
     receipt = receipt_for(tenant, key, call.scope["path"].encode(), body)
-    [outcome] = await edge.engine.submit([edge.admit(tenant, request)], receipt)
+    outcome = edge.engine.accepted(await edge.engine.submit([edge.admit(tenant, request)], receipt))
     return added(await explained(edge, tenant, outcome))
 
 

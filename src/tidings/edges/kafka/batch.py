@@ -57,8 +57,7 @@ class Batch:
         self.rejections = list(self._unread)
         for (wire, record), command, outcome in zip(self._asked, self.commands, outcomes, strict=True):
             if outcome.outcome in NOT_TAKEN and isinstance(command, Add | Replace):
-                reason = NOT_TAKEN[outcome.outcome].format(reason=outcome.reason or "rejected")
-                refusal = Refusal(wire.tenant_of(record.topic) or "", (reason,))
+                refusal = _refusal(wire, wire.tenant_of(record.topic) or "", outcome)
                 self.rejections.append(self._rejection(wire, record, refusal))
         return self.rejections
 
@@ -94,13 +93,14 @@ class Batch:
                 return self._engine.command(ask.tenant, ask.request, self._now, reuse=ask.reuse)
             case "replace":
                 assert ask.request is not None, "a wire gives what is to be scheduled"
-                return Replace(self._engine.command(ask.tenant, ask.request, self._now, new=False), ask.reuse)
+                add = self._engine.command(ask.tenant, ask.request, self._now, new=False)
+                return Replace(add, ask.reuse, ask.keep_count)
             case "cancel":
                 return Cancel(ask.tenant, ask.id)
             case "pause":
                 return Pause(ask.tenant, ask.id)
             case "resume":
-                return Resume(ask.tenant, ask.id)
+                return Resume(ask.tenant, ask.id, ask.missed)
             case "fire":
                 return Fire(ask.tenant, ask.id)
 
@@ -116,3 +116,10 @@ class Batch:
     def _due(self, tenant: str, rejection: Rejection) -> Add:
         topic, key, value, headers = rejection
         return due_now(tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)
+
+
+def _refusal(wire: Wire, tenant: str, outcome: Outcome) -> Refusal:
+    """Why something was not taken, in the words of its wire where it was wrong in itself."""
+    if (invalid := outcome.invalid()) is not None:
+        return wire.refuse(tenant, invalid)
+    return Refusal(tenant, (NOT_TAKEN[outcome.outcome].format(reason=outcome.reason or "rejected"),))

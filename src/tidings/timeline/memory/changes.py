@@ -1,5 +1,6 @@
 """What a command changes, and the truthful answer to it."""
 
+from collections.abc import Callable
 from typing import assert_never
 
 import msgspec
@@ -16,10 +17,13 @@ from tidings.domain.command import (
     Resume,
     State,
 )
-from tidings.domain.lateness import Lateness
+from tidings.domain.lateness import Lateness, Policy
+from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, Event
-from tidings.domain.when import Once
+from tidings.domain.when import Once, is_once
+from tidings.timeline.dating import ahead, answer, continued, dated
 from tidings.timeline.memory.rows import Row, Rows
+from tidings.timeline.terms import Terms
 
 _TAKEN = "the id belongs to a schedule with other content: choose another id, or replace that schedule"
 
@@ -27,8 +31,9 @@ _TAKEN = "the id belongs to a schedule with other content: choose another id, or
 class Changes:
     """Applies commands to the schedules, one after the other."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, days_of: Callable[[str, str], tuple[int, ...] | None]) -> None:
         self._rows = rows
+        self._days_of = days_of
 
     def apply(self, command: Command, now: int) -> Outcome:
         """Do what the command asks, if the schedule's state allows it, and say what happened."""
@@ -47,7 +52,7 @@ class Changes:
         if row is None:
             return self._schedule(add, now)
         if row.add.content == add.content:
-            return _unchanged(row)
+            return _unchanged(row, now)
         if row.is_finished:
             return self._schedule(add, now, row) if add.reuse else self._too_late(row)
         return Outcome(row.id, "rejected", state=row.state, reason=_TAKEN)
@@ -59,8 +64,8 @@ class Changes:
         if row.is_finished:
             return self._schedule(replace.add, now, row) if replace.reuse else self._too_late(row)
         if row.add.content == replace.add.content:
-            return _unchanged(row)
-        return self._replace_pending(row, replace.add, now)
+            return _unchanged(row, now)
+        return self._replace_pending(row, replace, now)
 
     def _new(self, add: Add, now: int) -> Outcome:
         """Only the store gives out ids of its own form."""
@@ -68,23 +73,36 @@ class Changes:
             return Outcome(add.id, "unknown", remembered_since=self._rows.remembered_since(now))
         return self._schedule(add, now)
 
-    def _schedule(self, add: Add, now: int, before: Row | None = None) -> Outcome:
+    def _schedule(self, asked: Add, now: int, before: Row | None = None) -> Outcome:
+        add = self._dated(asked)
+        if isinstance(add, Outcome):
+            return add
         if before is not None:
             self._rows.withdraw(before, fires=True)
         row = self._rows.begin(add, now, before)
         row.note(Event(now, "accepted", due=row.due))
         self._rows.hold(row)
-        return Outcome(row.id, "scheduled", due=row.due)
+        return _answer(row, "scheduled", now)
 
-    def _replace_pending(self, old: Row, add: Add, now: int) -> Outcome:
+    def _dated(self, add: Add) -> Add | Outcome:
+        calendar = calendar_of(add.when)
+        return add if calendar is None else dated(add, self._days_of(add.tenant, calendar))
+
+    def _replace_pending(self, old: Row, replace: Replace, now: int) -> Outcome:
+        add, number = self._dated(replace.add), 1
+        if isinstance(add, Add) and replace.keep_count and not is_once(old.terms.when):
+            number = 1 if is_once(add.when) else old.number
+            add = continued(add, Pending(old.terms.when, number, old.due - old.terms.jitter_us), now)
+        if isinstance(add, Outcome):
+            return add
         self._rows.withdraw(old, fires=True)
-        row = self._rows.begin(add, now, old)
+        row = self._rows.begin(add, now, old, number)
         row.note(Event(now, "replaced", due=row.due))
         if old.state == "paused":
             row.state = "paused"
         else:
             self._rows.hold(row)
-        return Outcome(row.id, "replaced", due=row.due)
+        return _answer(row, "replaced", now)
 
     def _change(self, command: Cancel | Pause | Resume | Fire, now: int) -> Outcome:
         row = self._rows.known(command.tenant, command.id, now)
@@ -98,7 +116,7 @@ class Changes:
             case Pause():
                 return self._pause(row, now)
             case Resume():
-                return self._resume(row, now)
+                return self._resume(row, now, command.missed)
             case Fire():
                 return self._fire(row, now)
             case _:
@@ -117,20 +135,21 @@ class Changes:
             row.note(Event(now, "paused"))
         return Outcome(row.id, "paused", due=row.due)
 
-    def _resume(self, row: Row, now: int) -> Outcome:
+    def _resume(self, row: Row, now: int, missed: Policy | None) -> Outcome:
         if row.state != "paused":
-            return _unchanged(row)
-        row.state = "pending"
+            return _unchanged(row, now)
+        row.state, row.terms = "pending", row.terms.pardoned(missed, now)
         row.note(Event(now, "resumed"))
         self._rows.hold(row)
-        return Outcome(row.id, "resumed", due=row.due)
+        return _answer(row, "resumed", now)
 
     def _fire(self, row: Row, now: int) -> Outcome:
         """What is fired leaves at the next release, however late that is: no lateness policy applies to it."""
         row.note(Event(now, "fired"))
-        if isinstance(row.add.when, Once):
+        if is_once(row.terms.when):
             self._rows.withdraw(row, fires=False)
-            row.add = msgspec.structs.replace(row.add, lateness=Lateness())
+            row.terms = Terms(Once(now), Lateness(), 0)
+            row.add = msgspec.structs.replace(row.add, when=row.terms.when, lateness=Lateness())
             row.state, row.due = "pending", now
             self._rows.hold(row)
         else:
@@ -149,8 +168,14 @@ class Changes:
         return None if add.id is None else self._rows.known(add.tenant, add.id, now)
 
 
-def _unchanged(row: Row) -> Outcome:
-    return Outcome(row.id, "unchanged", due=row.due, state=None if row.state == "pending" else row.state)
+def _answer(row: Row, word: OutcomeWord, now: int) -> Outcome:
+    return answer(row.id, word, ahead(row.terms, row.number, row.due, now))
+
+
+def _unchanged(row: Row, now: int) -> Outcome:
+    if row.state == "pending":
+        return _answer(row, "unchanged", now)
+    return Outcome(row.id, "unchanged", due=row.due, state=row.state)
 
 
 def _word(state: State) -> OutcomeWord:

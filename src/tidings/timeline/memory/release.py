@@ -5,11 +5,12 @@ from collections import Counter
 from zlib import crc32
 
 from tidings.domain.destination import is_kafka
-from tidings.domain.lateness import Decision, MissedRange, deadline, decide
+from tidings.domain.lateness import Decision, MissedRange
 from tidings.domain.schedule import Event
 from tidings.domain.shares import deal_bounded
-from tidings.domain.when import Once, occurrence
+from tidings.domain.when import is_once
 from tidings.ports import Release
+from tidings.timeline.dating import ended_why
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.rows import Row, Rows, Stream, Waiting
 from tidings.timeline.room import RECORD_BYTES
@@ -35,10 +36,8 @@ class Releasing:
             self._rows.take(waiting)
             if waiting.number < 0:
                 self._append(waiting.row, waiting.number, waiting.due, final=False)
-            elif isinstance(waiting.row.add.when, Once):
-                self._release_once(waiting.row)
             else:
-                self._release_recurring(waiting.row)
+                self._release(waiting.row)
         following = self._rows.next_due()
         more = following is not None and following <= self._now
         return Release(self._lateness_us, frozenset(self._topics), dict(self._missed), more, handed=self._handed)
@@ -52,38 +51,31 @@ class Releasing:
             chosen = select(due, self._now, rows_max, max(1, len(sizes) * room.bytes // sum(sizes)))
         return chosen
 
-    def _release_once(self, row: Row) -> None:
-        bound = deadline(row.due, row.add.lateness)
-        if bound is not None and self._now > bound[0]:
-            self._miss(row, MissedRange(1, 1, bound[1]), row.due)
-            self._rows.finish(row, "missed", self._now, bound[1])
-        else:
-            row.partition, row.offset = self._append(row, 1, row.due, final=True)
-            self._rows.finish(row, "released", self._now)
-
-    def _release_recurring(self, row: Row) -> None:
-        add = row.add
-        decision = decide(add.when, row.number, self._now - add.jitter_us, add.lateness)
-        last = row.number
+    def _release(self, row: Row) -> None:
+        decision = row.terms.decide(row.number, self._now)
+        last, place = row.number, None
         for missed in decision.missed:
             last = missed.last
             self._miss(row, missed, _due(row, missed.first))
         if decision.release is not None:
             last = decision.release
-            self._append(row, last, _due(row, last), final=decision.next is None)
+            place = self._append(row, last, _due(row, last), final=decision.next is None)
         row.number = last if decision.next is None else decision.next
         row.due = _due(row, row.number)
         if decision.next is None:
-            self._end(row, decision)
+            self._end(row, decision, place)
         else:
             self._rows.hold(row)
 
-    def _end(self, row: Row, decision: Decision) -> None:
-        if row.released:
-            self._rows.finish(row, "ended", self._now)
-            row.note(Event(self._now, "ended"))
-        else:
+    def _end(self, row: Row, decision: Decision, place: tuple[int | None, int] | None) -> None:
+        if not row.released:
             self._rows.finish(row, "missed", self._now, decision.missed[-1].reason)
+        elif is_once(row.terms.when) and place is not None:
+            row.partition, row.offset = place
+            self._rows.finish(row, "released", self._now)
+        else:
+            self._rows.finish(row, "ended", self._now)
+            row.note(Event(self._now, "ended", reason=ended_why(row.terms.when)))
 
     def _miss(self, row: Row, missed: MissedRange, due: int) -> None:
         count = missed.last - missed.first + 1
@@ -162,6 +154,6 @@ def _hash(row: Row) -> int:
 
 
 def _due(row: Row, number: int) -> int:
-    moment = occurrence(row.add.when, number)
-    assert moment is not None, "a decision names occurrences that exist"
-    return moment + row.add.jitter_us
+    due = row.terms.due(number)
+    assert due is not None, "a decision names occurrences that exist"
+    return due

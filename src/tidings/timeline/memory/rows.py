@@ -7,9 +7,12 @@ from typing import NamedTuple
 from tidings.domain.command import FINISHED, Add, Priority, State
 from tidings.domain.destination import is_kafka
 from tidings.domain.schedule import Event, make_id
+from tidings.domain.when import Once
+from tidings.timeline.dating import terms_of
 from tidings.timeline.room import Room
+from tidings.timeline.terms import Terms
 
-EVENTS_MAX = 200
+EVENTS_MAX = 101  # the first, and the last hundred
 
 Stream = tuple[str, Priority, bool]  # tenant, priority, whether it goes to Kafka
 
@@ -24,6 +27,7 @@ class Row:
 
     id: str
     add: Add
+    terms: Terms
     generation: int
     arrival: int
     accepted: int
@@ -97,15 +101,20 @@ class Rows:
         """The pending schedules of all tenants."""
         return [row for row in self._rows.values() if row.state == "pending"]
 
+    def standing(self) -> list[Row]:
+        """What is pending or paused and has terms of its own, by arrival."""
+        rows = [row for row in self._rows.values() if not row.is_finished and not isinstance(row.terms.when, Once)]
+        return sorted(rows, key=lambda row: row.arrival)
+
     def remembered_since(self, now: int) -> int:
         """An id that finished at this moment or later is known."""
         return max(self._created, now - self._id_retention_us)
 
-    def begin(self, add: Add, now: int, before: Row | None = None) -> Row:
+    def begin(self, add: Add, now: int, before: Row | None = None, number: int = 1) -> Row:
         """A new schedule, or a new generation of the one before it; it waits for nothing yet."""
         arrival = self._next_arrival()
         schedule_id = make_id(arrival, add.due, add.priority) if add.id is None else add.id
-        row = Row(schedule_id, add, 1, arrival, accepted=now, due=add.due)
+        row = Row(schedule_id, add, terms_of(add), 1, arrival, accepted=now, due=add.due, number=number)
         if before is not None:
             row.generation = before.generation + 1
             row.events = before.events

@@ -6,13 +6,27 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tidings.clock import Clock
+from tidings.domain import errors
 from tidings.domain.command import Command, Outcome
-from tidings.domain.errors import Invalid, KeyReused, Moved
-from tidings.domain.fleet import Fleet, Node, Report, one_fleet, one_node
-from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Part, Predecessor, Receipt, Release, Taken
+from tidings.domain.errors import Invalid, KeyReused
+from tidings.domain.fleet import Fleet, Node, Predecessor, Report, one_fleet, one_node
+from tidings.domain.revising import CalendarChange, Revise, Slice
+from tidings.domain.schedule import (
+    Calendar,
+    Event,
+    KeptZone,
+    Moved,
+    Outgoing,
+    Page,
+    Query,
+    Record,
+    Schedule,
+    Topic,
+)
+from tidings.ports import ApiKey, Count, Part, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.memory.changes import Changes
+from tidings.timeline.memory.dates import Dates
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.reading import forecast, page, view
 from tidings.timeline.memory.release import Releasing
@@ -45,7 +59,8 @@ class MemoryStore(Alone):
         self.partitions = partitions
         self._room = Room(outbox_rows_max, outbox_bytes_max)
         self._rows = Rows(created, id_retention_us, self._room)
-        self._changes = Changes(self._rows)
+        self._dates = Dates(self._rows)
+        self._changes = Changes(self._rows, self._dates.days_of)
         self._log = MemoryLog(partitions, retention_us, retention_bytes)
         self._rows.held = self._log.held
         self._receipt_retention_us = receipt_retention_us
@@ -68,6 +83,7 @@ class MemoryStore(Alone):
         if receipt is not None and (outcomes := self._answered(receipt, now)) is not None:
             return outcomes
         outcomes = [self._changes.apply(command, now) for command in commands]
+        self._dates.keep_zones(commands)
         for command in taken.follow(outcomes) if taken is not None else ():
             self._changes.apply(command, now)
         if receipt is not None:
@@ -78,7 +94,7 @@ class MemoryStore(Alone):
         for part in parts:
             found = self._positions.get((part.topic, part.partition), 0)
             if found != part.expected:
-                raise Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
+                raise errors.Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
         self._positions |= {(part.topic, part.partition): part.next for part in parts}
 
     async def positions(self) -> dict[tuple[str, int], int]:
@@ -116,6 +132,52 @@ class MemoryStore(Alone):
             raise KeyReused(f"the idempotency key {receipt.key!r} came before with another body")
         return list(outcomes)
 
+    # What recurring schedules depend on
+
+    async def calendars(self, tenant: str) -> list[Calendar]:
+        """A tenant's calendars by name."""
+        return self._dates.of_tenant(tenant)
+
+    async def calendar(self, tenant: str, name: str) -> Calendar | None:
+        """One of them."""
+        return self._dates.calendar(tenant, name)
+
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        """Put it in the place of the one of its name."""
+        return self._dates.put(tenant, calendar)
+
+    async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
+        """Nothing new can name it."""
+        return self._dates.drop(tenant, name)
+
+    async def unsettled(self) -> list[CalendarChange]:
+        """Changes that what is pending has yet to follow."""
+        return self._dates.unsettled()
+
+    async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
+        """What is pending has followed these."""
+        self._dates.settle(changes)
+
+    async def zones(self) -> list[KeptZone]:
+        """The rules of zones by which something pending was computed."""
+        return list(self._dates.zones.values())
+
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nothing follows others
+        """Something is about to be computed by these rules."""
+        self._dates.keep(zone)
+
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nobody else takes schedules
+        """Nothing follows these rules."""
+        self._dates.forget(zone)
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
+        """Some schedules from a cursor on, in one step."""
+        return self._dates.revise(cursor, limit, revise, cause, now)
+
+    async def moved(self, tenant: str, limit: int) -> list[Moved]:
+        """What was moved lately, the latest first."""
+        return self._dates.moved(tenant, limit)
+
     # Reading
 
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
@@ -123,7 +185,7 @@ class MemoryStore(Alone):
         row = self._rows.known(tenant, schedule_id, now)
         if row is None:
             return None
-        schedule = view(row, in_flight=self._rows.in_flight(row), held=self._held(row))
+        schedule = view(row, now, in_flight=self._rows.in_flight(row), held=self._held(row))
         return msgspec.structs.replace(schedule, message=self._log.message(row)) if row.is_finished else schedule
 
     def _held(self, row: Row) -> str | None:

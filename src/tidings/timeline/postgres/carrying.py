@@ -8,10 +8,11 @@ import msgspec
 from tidings import crash
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import Moved, NotOwner, StoreError
-from tidings.domain.fleet import Report
-from tidings.ports import ApiKey, Predecessor
+from tidings.domain.fleet import Predecessor, Report
+from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
     Carried,
+    CarriedDates,
     CarriedPosition,
     CarriedReceipt,
     Kind,
@@ -31,6 +32,7 @@ from tidings.timeline.carrying import (
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.cargo import Cargo
 from tidings.timeline.postgres.database import Connection, queries
+from tidings.timeline.postgres.dates import Dates
 from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.intake import TRIES_MAX, Run
 from tidings.timeline.postgres.names import TO_KAFKA
@@ -48,6 +50,7 @@ class PostgresCarrier:
         self._us = uuid4()
         self._sql = queries("carrying", shared.options.schema)
         self._cargo = Cargo(shared, self._sql)
+        self._dates = Dates(shared)
 
     @property
     def identity(self) -> str:
@@ -114,6 +117,12 @@ class PostgresCarrier:
     async def positions(self) -> dict[tuple[str, int], int]:
         return await self._shared.positions()
 
+    async def dates(self) -> CarriedDates:
+        return CarriedDates(await self._dates.all_calendars(), await self._dates.zones())
+
+    async def take_dates(self, dates: CarriedDates) -> None:
+        await self._dates.take(dates.calendars, dates.zones)
+
     async def carry_out(self, after: str | None) -> Load | None:
         return await self._cargo.load(after)
 
@@ -140,7 +149,7 @@ class PostgresCarrier:
             known = _progress(await rows(connection, self._sql["lock_progress"], (passage,)))
             if known.after != before.after:
                 raise Moved("another copy is under way")
-            run = Run(self._shared, connection, now)
+            run = Run(self._shared, self._dates, connection, now)
             landings = await Arriving(self._shared, self._sql, connection, run).take(load.things)
             await run.save()
             progress = before.landed(load, landings)

@@ -8,9 +8,12 @@ import msgspec
 
 from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume
 from tidings.domain.destination import is_kafka
-from tidings.domain.lateness import Lateness, deadline
+from tidings.domain.lateness import Lateness, Policy, deadline
+from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, make_id
-from tidings.domain.when import Every, Once
+from tidings.domain.when import Once, is_once
+from tidings.timeline.dating import ahead, answer, continued, dated, terms_of
+from tidings.timeline.postgres.dates import Days
 from tidings.timeline.postgres.names import TO_KAFKA, TOPICS_PER_TENANT_MAX, Names
 from tidings.timeline.postgres.rows import Found, lateness_of
 from tidings.timeline.postgres.working import Entry
@@ -21,8 +24,9 @@ class Changes:
     """Commands on entries, in memory."""
 
     def __init__(
-        self, names: Names, parts: int, arrive: Callable[[], int], now: int, remembered: int, created: int
+        self, names: Names, parts: int, arrive: Callable[[], int], now: int, remembered: int, created: int, days: Days
     ) -> None:
+        self._days = days
         self._names = names
         self._parts = parts
         self._arrive = arrive
@@ -37,7 +41,7 @@ class Changes:
             case Add():
                 return self._refusal(command) or self._add(command, entry)
             case Replace():
-                return self._refusal(command.add) or self._replace(command.add, entry, reuse=command.reuse)
+                return self._refusal(command.add) or self._replace(command, entry)
             case Cancel() | Pause() | Resume() | Fire():
                 return self._change(command, entry)
             case _:
@@ -46,13 +50,18 @@ class Changes:
     def make(self, add: Add, entry_of: Callable[[Add], Entry]) -> Outcome:
         """A schedule under an id that is made for it, which is new."""
         refusal = self._refusal(add)
-        if refusal is not None:
-            return refusal
+        new = refusal or self._dated(add)
+        if isinstance(new, Outcome):
+            return new
         arrival = self._arrive()
-        named = new_id(arrival, add)
+        named = new_id(arrival, new)
         entry = entry_of(named)
-        self._put(named, entry, self._row(named, entry.lane, arrival, 1))
-        return Outcome(named.id or "", "scheduled", add.due)
+        return self._put(named, entry, self._row(named, entry.lane, arrival, 1))
+
+    def _dated(self, add: Add) -> Add | Outcome:
+        """The schedule with the days of the calendar that it names."""
+        calendar = calendar_of(add.when)
+        return add if calendar is None else dated(add, self._days.get((add.tenant, calendar)))
 
     def _age(self, entry: Entry) -> None:
         """What finished too long ago is free, though its row may still be there."""
@@ -73,22 +82,25 @@ class Changes:
         if found is None:
             return self._insert(add, entry, 1)
         if found.content == add.content:
-            return Outcome(found.id, "unchanged", found.due, found.state)
+            return self._unchanged(found)
         if found.state in FINISHED:
             return self._reuse(add, entry, found) if add.reuse else self._too_late(found)
         reason = "this id holds another schedule: replace it, cancel it, or use another id"
         return Outcome(found.id, "rejected", found.due, found.state, reason)
 
-    def _insert(self, add: Add, entry: Entry, generation: int, *, paused: bool = False) -> Outcome:
-        assert add.id is not None, "what has no id is made with one"
-        self._put(add, entry, self._row(add, entry.lane, self._arrive(), generation), paused=paused)
-        return Outcome(add.id, "scheduled", add.due)
+    def _insert(self, asked: Add, entry: Entry, generation: int) -> Outcome:
+        assert asked.id is not None, "what has no id is made with one"
+        add = self._dated(asked)
+        if isinstance(add, Outcome):
+            return add
+        return self._put(add, entry, self._row(add, entry.lane, self._arrive(), generation))
 
-    def _put(self, add: Add, entry: Entry, found: Found, *, paused: bool = False) -> None:
+    def _put(self, add: Add, entry: Entry, found: Found, *, paused: bool = False) -> Outcome:
         if not isinstance(add.when, Once) or paused:
             found.table, found.state = "standing", "paused" if paused else "pending"
-            found.terms = Terms(add.when, add.lateness, add.jitter_us)
+            found.terms = terms_of(add)
         entry.now = found
+        return answer(found.id, "scheduled", ahead(found.terms, found.n, found.due, self._now))
 
     def _row(self, add: Add, lane: int, arrival: int, generation: int) -> Found:
         assert add.id is not None
@@ -114,24 +126,35 @@ class Changes:
             reason=None if bound is None else bound[1],
         )
 
-    def _replace(self, add: Add, entry: Entry, *, reuse: bool) -> Outcome:
-        found = entry.now
+    def _replace(self, replace: Replace, entry: Entry) -> Outcome:
+        found, add = entry.now, replace.add
         assert add.id is not None, "a replacement has an id"
         if found is None:
             return self._unknown(add.id) if MADE_ID.match(add.id) else self._insert(add, entry, 1)
         if found.state in FINISHED:
-            return self._reuse(add, entry, found) if reuse else self._too_late(found)
+            return self._reuse(add, entry, found) if replace.reuse else self._too_late(found)
         if found.content == add.content:
-            return Outcome(add.id, "unchanged", found.due, found.state)
+            return self._unchanged(found)
+        pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
+        new = self._dated(add)
+        if isinstance(new, Add) and pending is not None:
+            new = continued(new, pending, self._now)
+        if isinstance(new, Outcome):
+            return new
         self._tell_first(entry, found)
         entry.withdraw()
-        entry.note(self._now, "replaced", due=add.due)
+        entry.note(self._now, "replaced", due=new.due)
         paused = found.state == "paused"
-        outcome = self._insert(add, entry, found.generation + 1, paused=paused)
-        return Outcome(outcome.id, "replaced", outcome.due, "paused" if paused else None)
+        row = self._row(new, entry.lane, self._arrive(), found.generation + 1)
+        row.n = 1 if pending is None else pending.n
+        outcome = self._put(new, entry, row, paused=paused)
+        return msgspec.structs.replace(outcome, outcome="replaced", state="paused" if paused else None)
 
-    def _reuse(self, add: Add, entry: Entry, found: Found) -> Outcome:
+    def _reuse(self, asked: Add, entry: Entry, found: Found) -> Outcome:
         """A finished id begins a new life; the old one lives on in its history only."""
+        add = self._dated(asked)
+        if isinstance(add, Outcome):
+            return add
         self._tell_first(entry, found)
         if found.state in {"released", "missed"}:
             entry.note(found.at or 0, found.state, found.n, found.due, found.reason)
@@ -155,7 +178,7 @@ class Changes:
             case Pause():
                 return self._pause(entry, found)
             case Resume():
-                return self._resume(entry, found)
+                return self._resume(entry, found, command.missed)
             case Fire():
                 return self._fire(entry, found)
             case _:
@@ -176,15 +199,17 @@ class Changes:
             entry.note(self._now, "paused")
         return Outcome(found.id, "paused", found.due)
 
-    def _resume(self, entry: Entry, found: Found) -> Outcome:
+    def _resume(self, entry: Entry, found: Found, missed: Policy | None) -> Outcome:
         if found.state == "pending":
-            return Outcome(found.id, "unchanged", found.due, "pending")
-        entry.now = msgspec.structs.replace(found, state="pending")
+            return self._unchanged(found)
+        assert found.terms is not None, "what is paused has its terms"
+        terms = found.terms.pardoned(missed, self._now)
+        entry.now = msgspec.structs.replace(found, state="pending", terms=terms)
         entry.note(self._now, "resumed")
-        return Outcome(found.id, "resumed", found.due)
+        return answer(found.id, "resumed", ahead(terms, found.n, found.due, self._now))
 
     def _fire(self, entry: Entry, found: Found) -> Outcome:
-        if found.terms is not None and isinstance(found.terms.when, Every):
+        if _recurs(found):
             entry.note(self._now, "fired")
             self._fire_extra(entry, found)
         else:
@@ -216,8 +241,23 @@ class Changes:
             case _:
                 return Outcome(found.id, "rejected", found.due, found.state, f"it was missed: {found.reason}")
 
+    def _unchanged(self, found: Found) -> Outcome:
+        terms = found.terms if found.state == "pending" else None
+        return answer(found.id, "unchanged", ahead(terms, found.n, found.due, self._now), found.state)
+
     def _unknown(self, schedule_id: str) -> Outcome:
         return Outcome(schedule_id, "unknown", remembered_since=max(self._created, self._remembered))
+
+
+def _pending(found: Found) -> Pending | None:
+    """What is pending of a recurring schedule."""
+    if found.terms is None or is_once(found.terms.when):
+        return None
+    return Pending(found.terms.when, found.n, found.due - found.terms.jitter_us)
+
+
+def _recurs(found: Found) -> bool:
+    return found.terms is not None and not is_once(found.terms.when)
 
 
 def new_id(arrival: int, add: Add) -> Add:

@@ -7,17 +7,21 @@ import msgspec
 import psycopg
 
 from tidings import crash
+from tidings.domain import errors
 from tidings.domain.command import Add, Command, Outcome, Replace, address
-from tidings.domain.errors import KeyReused, Moved
+from tidings.domain.errors import KeyReused
+from tidings.domain.revising import Revise, Slice
+from tidings.domain.schedule import Moved
 from tidings.domain.when import Once
 from tidings.ports import Part, Receipt, Taken
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.batch import Batch
 from tidings.timeline.postgres.changes import Changes
 from tidings.timeline.postgres.database import Connection
+from tidings.timeline.postgres.dates import Dates, Revising, result
 from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
-from tidings.timeline.postgres.rows import key_of, way_of
+from tidings.timeline.postgres.rows import Found, key_of, way_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Quicker, Repeated, Saver
 
@@ -50,16 +54,17 @@ _KEEP = "UPDATE tidings.receipt SET outcomes = %s WHERE tenant = %s AND key = %s
 class Intake:
     """Commands in, outcomes out."""
 
-    def __init__(self, pool: Pool, shared: Shared) -> None:
+    def __init__(self, pool: Pool, shared: Shared, dates: Dates) -> None:
         self._pool = pool
         self._shared = shared
+        self._dates = dates
         self._receipts = asyncio.Semaphore(RECEIPTS_MAX)
 
     async def apply(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
     ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
-        await self._make_names(commands)
+        await self._make_names(commands, now)
         crash.point("intake.begun")
         if receipt is None and taken is None and are_new(commands):
             outcomes = await self._schedule(commands, now)
@@ -87,8 +92,9 @@ class Intake:
             await run.announce()
         return outcomes
 
-    async def _make_names(self, commands: Sequence[Command]) -> None:
-        """New tenants and topics are made before, in a transaction of their own."""
+    async def _make_names(self, commands: Sequence[Command], now: int) -> None:
+        """New tenants and topics, and zones, are made before, in a transaction of their own."""
+        await self._dates.keep_zones(commands, now)
         adds = (command.add if isinstance(command, Replace) else command for command in commands)
         await self._shared.names.make_all({(add.tenant, add.topic): None for add in adds if isinstance(add, Add)})
 
@@ -119,11 +125,11 @@ class Intake:
                 await self._take(connection, taken.parts)
             if receipt is not None and not await self._claim(connection, receipt, now):
                 return None, await self._kept(connection, receipt, now)
-            run = Run(self._shared, connection, now)
+            run = Run(self._shared, self._dates, connection, now)
             outcomes = await run.commands(commands)
             if taken is not None:
                 follow = taken.follow(outcomes)
-                await self._make_names(follow)
+                await self._make_names(follow, now)
                 await run.commands(follow)
             await run.save()
             if receipt is not None:
@@ -134,11 +140,30 @@ class Intake:
 
     async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
         """Apply commands inside a transaction of the caller's, who announces them after its commit."""
-        run = Run(self._shared, connection, now)
-        await self._make_names(commands)
+        run = Run(self._shared, self._dates, connection, now)
+        await self._make_names(commands, now)
         await run.commands(commands)
         await run.save()
         return run
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
+        """One slice of a revision, in one transaction."""
+        for _ in range(TRIES_MAX):
+            try:
+                return await self._revise(cursor, limit, revise, cause, now)
+            except (Quicker, Contended):
+                continue
+        return await self._revise(cursor, limit, revise, cause, now)
+
+    async def _revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
+        async with self._pool.transaction() as connection:
+            seen = await self._dates.some(connection, cursor, limit)
+            run = Run(self._shared, self._dates, connection, now)
+            days = await self._dates.days_now(connection, seen)
+            moved = await run.revise(Revising(revise, days, cause, now), seen)
+            await run.save()
+        await run.announce()
+        return result(moved, seen, limit)
 
     async def _take(self, connection: Connection, parts: Sequence[Part]) -> None:
         """Move the positions of sources; `Moved` if one is not as expected."""
@@ -151,7 +176,7 @@ class Intake:
         stored = {(topic, partition): at for topic, partition, at in await rows(connection, inside(_TAKE), places)}
         for part in parts:
             if (found := stored[part.topic, part.partition]) != part.expected:
-                raise Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
+                raise errors.Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
         await rows(connection, inside(_MOVE), (*places, arrays.int8s([part.next for part in parts])))
 
     async def _claim(self, connection: Connection, receipt: Receipt, now: int) -> bool:
@@ -172,8 +197,9 @@ class Intake:
 class Run:
     """Commands inside a transaction: what they need is loaded, what they change is saved in the end."""
 
-    def __init__(self, shared: Shared, connection: Connection, now: int) -> None:
+    def __init__(self, shared: Shared, dates: Dates, connection: Connection, now: int) -> None:
         self._shared = shared
+        self._dates = dates
         self._connection = connection
         self._now = now
         self._entries: dict[bytes, Entry] = {}
@@ -183,9 +209,10 @@ class Run:
         shared = self._shared
         keys = [_key(command) for command in commands]
         await self.load({key for key in keys if key is not None})
+        days = await self._dates.days(self._connection, commands)
         arrivals = await shared.arrivals(len(commands))
         remembered = self._now - shared.options.id_retention_us
-        changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created)
+        changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created, days)
         outcomes = []
         for command, key in zip(commands, keys, strict=True):
             if key is not None:
@@ -194,6 +221,15 @@ class Run:
                 outcomes.append(changes.make(command, self._enter))
         shared.give_back(arrivals)
         return outcomes
+
+    async def revise(self, revision: Revising, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
+        """Change those of some standing schedules that a revision speaks of; answers what moved."""
+        tenants = {key: tenant for tenant, found in seen if (key := revision.wanted(tenant, found)) is not None}
+        entries = await self.load(tenants.keys())
+        changed = [revision.change(tenants[key], entry) for key, entry in entries.items()]
+        moved = [one for one in changed if one is not None]
+        await self._dates.remember(self._connection, moved)
+        return moved
 
     async def load(self, keys: Set[bytes]) -> dict[bytes, Entry]:
         """The ids of some keys, locked; answers all that are loaded."""

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidings.domain.lateness import MissedRange, decide
-from tidings.domain.when import Once, occurrence
+from tidings.domain.lateness import MissedRange
+from tidings.domain.when import is_once
+from tidings.timeline.dating import ended_why
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.names import TO_KAFKA
@@ -88,7 +89,7 @@ class Recurring:
         """Release what is due of one schedule, and let it wait for its next occurrence or end."""
         terms = found.terms
         assert terms is not None, "a standing schedule has its terms"
-        decision = decide(terms.when, found.n, self._now - terms.jitter_us, terms.lateness)
+        decision = terms.decide(found.n, self._now)
         now = msgspec.structs.replace(found)
         for missed in decision.missed:
             self._miss(entry, terms, missed)
@@ -112,25 +113,25 @@ class Recurring:
         now.reason = None
         if not now.released:
             now.state, now.reason = "missed", missed[-1].reason
-        elif isinstance(terms.when, Once):
+        elif is_once(terms.when):
             now.state = "released"
             assert record is not None, "a one-shot that left has its record"
             record.found = now  # which learns its offset
         else:
             now.state = "ended"
-            entry.note(self._now, "ended")
+            entry.note(self._now, "ended", reason=ended_why(terms.when))
 
     def _miss(self, entry: Entry, terms: Terms, missed: MissedRange) -> None:
         count = missed.last - missed.first + 1
         self.missed[missed.reason] += count
-        if not isinstance(terms.when, Once):
-            entry.note(self._now, "missed", missed.first, reason=missed.reason, count=count)
+        if not is_once(terms.when):
+            entry.note(self._now, "missed", missed.first, terms.due(missed.first), missed.reason, count)
 
     def _append(self, entry: Entry, found: Found, n: int, due: int, *, final: bool) -> Record:
         assert due <= self._now, "nothing leaves early"
         record = Record(msgspec.structs.replace(found), n, due, final)
         self._records.append(record)
-        if found.terms is None or not isinstance(found.terms.when, Once):
+        if found.terms is None or not is_once(found.terms.when):
             entry.note(self._now, "released", n, due)
         if found.part == TO_KAFKA:
             self.handed += 1
@@ -214,6 +215,6 @@ def _columns(records: list[Record]) -> list[object]:
 
 
 def _due(terms: Terms, n: int) -> int:
-    at = occurrence(terms.when, n)
-    assert at is not None, "a decision names occurrences that exist"
-    return at + terms.jitter_us
+    due = terms.due(n)
+    assert due is not None, "a decision names occurrences that exist"
+    return due

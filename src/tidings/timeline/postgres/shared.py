@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tidings.domain.errors import StoreError
-from tidings.ports import Predecessor
+from tidings.domain.fleet import Predecessor
 from tidings.timeline.postgres.database import inside, queries
 from tidings.timeline.postgres.heads import Heads
 from tidings.timeline.postgres.names import Names

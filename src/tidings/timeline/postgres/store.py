@@ -12,14 +12,26 @@ import msgspec
 from tidings.clock import Clock, StoreClock, SystemClock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.fleet import Fleet, LaneState, Node, Report
-from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Predecessor, Receipt, Taken
+from tidings.domain.fleet import Fleet, LaneState, Node, Predecessor, Report
+from tidings.domain.revising import CalendarChange, Revise, Slice
+from tidings.domain.schedule import (
+    Calendar,
+    Event,
+    KeptZone,
+    Moved,
+    Page,
+    Query,
+    Record,
+    Schedule,
+    Topic,
+)
+from tidings.ports import ApiKey, Count, Receipt, Taken
 from tidings.timeline.carrying import HasMoved, decode_move, predecessors_of
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading
 from tidings.timeline.postgres.carrying import PostgresCarrier
 from tidings.timeline.postgres.database import check_schema, inside
+from tidings.timeline.postgres.dates import Dates
 from tidings.timeline.postgres.errors import check_version
 from tidings.timeline.postgres.intake import Intake
 from tidings.timeline.postgres.lane import PostgresLane
@@ -48,7 +60,8 @@ class PostgresStore:
         self._pool = pools.work
         self._shared = shared
         self.clock = StoreClock(clock)
-        self._intake = Intake(pools.intake, shared)
+        self._dates = Dates(shared)
+        self._intake = Intake(pools.intake, shared, self._dates)
         self._reading = Reading(shared)
         self._retention = Retention(shared)
         self._lanes: dict[int, PostgresLane] = {}
@@ -135,6 +148,41 @@ class PostgresStore:
 
     async def tend(self, now: int) -> bool:
         return await self._retention.trim(self.lanes(), now)
+
+    # What recurring schedules depend on
+
+    async def calendars(self, tenant: str) -> list[Calendar]:
+        return await self._dates.calendars(tenant)
+
+    async def calendar(self, tenant: str, name: str) -> Calendar | None:
+        return await self._dates.calendar(tenant, name)
+
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        return await self._dates.put(tenant, calendar)
+
+    async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
+        return await self._dates.drop(tenant, name)
+
+    async def unsettled(self) -> list[CalendarChange]:
+        return await self._dates.unsettled()
+
+    async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
+        await self._dates.settle(changes)
+
+    async def zones(self) -> list[KeptZone]:
+        return await self._dates.zones()
+
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:
+        await self._dates.keep(zone, now)
+
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:
+        await self._dates.forget(zone, now)
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
+        return await self._intake.revise(cursor, limit, revise, cause, now)
+
+    async def moved(self, tenant: str, limit: int) -> list[Moved]:
+        return await self._dates.moved(tenant, limit)
 
     # Reading
 

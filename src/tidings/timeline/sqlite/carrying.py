@@ -7,10 +7,11 @@ import msgspec
 
 from tidings import crash
 from tidings.domain.errors import Moved, StoreError
-from tidings.domain.fleet import Report
-from tidings.ports import ApiKey, Predecessor
+from tidings.domain.fleet import Predecessor, Report
+from tidings.ports import ApiKey
 from tidings.timeline.carrying import (
     Carried,
+    CarriedDates,
     CarriedPosition,
     CarriedReceipt,
     Kind,
@@ -28,6 +29,7 @@ from tidings.timeline.carrying import (
 )
 from tidings.timeline.sqlite import lease, outbox, single
 from tidings.timeline.sqlite.cargo import Cargo
+from tidings.timeline.sqlite.dates import Dates, all_calendars, kept_zones
 from tidings.timeline.sqlite.keeping import Keeping
 from tidings.timeline.sqlite.lease import Lease
 from tidings.timeline.sqlite.lookup import Found, find
@@ -64,6 +66,15 @@ class SqliteCarrier:
     @property
     def identity(self) -> str:
         return self._writer.identity
+
+    async def dates(self) -> CarriedDates:
+        return await self._scanning.run(self._dates)
+
+    def _dates(self) -> CarriedDates:
+        return CarriedDates(all_calendars(self._scanner), kept_zones(self._scanner))
+
+    async def take_dates(self, dates: CarriedDates) -> None:
+        await self._writing.run(Dates(self._writer).take, dates.calendars, dates.zones)
 
     async def seize(self, elapsed: int, lease_us: int) -> bool:
         return await self._writing.run(self._seize, elapsed, lease_us)

@@ -16,14 +16,17 @@ from tidings.domain.command import (
     Replace,
     Resume,
 )
-from tidings.domain.lateness import Lateness, deadline
+from tidings.domain.lateness import Lateness, Policy, deadline
+from tidings.domain.revising import Pending, calendar_of, zone_of
 from tidings.domain.schedule import MADE_ID, make_id
-from tidings.domain.when import Every, Once, occurrence
+from tidings.domain.when import Once, is_once
+from tidings.timeline.dating import ahead, answer, continued, dated, terms_of
 from tidings.timeline.sqlite import single
+from tidings.timeline.sqlite.dates import days_of, keep_zone
 from tidings.timeline.sqlite.lookup import Found, find, in_flight, lateness_of
 from tidings.timeline.sqlite.rows import NO_DEADLINE
 from tidings.timeline.sqlite.writer import Writer
-from tidings.timeline.terms import Terms
+from tidings.timeline.terms import Terms, encode_terms
 
 
 class Changes:
@@ -38,7 +41,7 @@ class Changes:
             case Add():
                 return self.add_known(command, now) or self._insert(command, now, 1)
             case Replace():
-                return self._replace(command.add, now, reuse=command.reuse)
+                return self._replace(command, now)
             case Cancel() | Pause() | Resume() | Fire():
                 return self._change(command, now)
             case _:
@@ -58,7 +61,7 @@ class Changes:
             case Pause():
                 return self._pause(found, now)
             case Resume():
-                return self._resume(found, now)
+                return self._resume(found, now, command.missed)
             case Fire():
                 return self._fire(found, now)
             case _:
@@ -72,7 +75,7 @@ class Changes:
         if found is None:
             return None
         if found.content == add.content:
-            return Outcome(add.id, "unchanged", found.due, found.state)
+            return _unchanged(found, now)
         if found.state in FINISHED:
             return self._reuse(found, add, now) if add.reuse else self._too_late(found)
         reason = "this id holds another schedule: replace it, cancel it, or use another id"
@@ -81,7 +84,16 @@ class Changes:
     def _find(self, tenant: str, schedule_id: str, now: int) -> Found | None:
         return find(self._writer.connection, self._writer, tenant, schedule_id, now)
 
-    def _insert(self, add: Add, now: int, generation: int, *, paused: bool = False) -> Outcome:
+    def _dated(self, add: Add) -> Add | Outcome:
+        """The schedule with the days of the calendar that it names."""
+        calendar = calendar_of(add.when)
+        return add if calendar is None else dated(add, days_of(self._writer.connection, add.tenant, calendar))
+
+    def _insert(self, asked: Add, now: int, generation: int) -> Outcome:
+        add = self._dated(asked)
+        return add if isinstance(add, Outcome) else self._put(add, now, generation)
+
+    def _put(self, add: Add, now: int, generation: int, n: int = 1, *, paused: bool = False) -> Outcome:
         """A new schedule onto the timeline, its id into the map."""
         writer = self._writer
         writer.arrival += 1
@@ -92,11 +104,14 @@ class Changes:
         if isinstance(add.when, Once) and not paused:
             single.insert_plain(writer, found, now)
         else:
-            found.state = "paused" if paused else "pending"
-            single.insert_standing(writer, found, Terms(add.when, add.lateness, add.jitter_us))
+            found.state, found.n = "paused" if paused else "pending", n
+            if (zone := zone_of(add.when)) is not None:
+                keep_zone(writer, zone)
+            found.terms = terms_of(add)
+            single.insert_standing(writer, found, found.terms)
             if not paused:
                 single.insert_pointer(writer, found)
-        return Outcome(schedule_id, "scheduled", add.due)
+        return answer(schedule_id, "scheduled", ahead(found.terms, n, add.due, now))
 
     def _row(self, add: Add, schedule_id: str, generation: int, now: int) -> Found:
         writer = self._writer
@@ -121,27 +136,38 @@ class Changes:
             origin=add.due,
         )
 
-    def _replace(self, add: Add, now: int, *, reuse: bool) -> Outcome:
+    def _replace(self, replace: Replace, now: int) -> Outcome:
+        add = replace.add
         assert add.id is not None, "a replacement has an id"
         found = self._find(add.tenant, add.id, now)
         if found is None:
             return self._unknown(add.id, now) if MADE_ID.match(add.id) else self._insert(add, now, 1)
         if found.state in FINISHED:
-            return self._reuse(found, add, now) if reuse else self._too_late(found)
+            return self._reuse(found, add, now) if replace.reuse else self._too_late(found)
         if found.content == add.content:
-            return Outcome(add.id, "unchanged", found.due, found.state)
+            return _unchanged(found, now)
+        pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
+        new = self._dated(add)
+        if isinstance(new, Add) and pending is not None:
+            new = continued(new, pending, now)
+        if isinstance(new, Outcome):
+            return new
         single.remove(self._writer, found)
         self._tell_first(found)
-        single.note(self._writer, found, now, "replaced", due=add.due)
+        single.note(self._writer, found, now, "replaced", due=new.due)
         paused = found.state == "paused"
-        outcome = self._insert(add, now, found.generation + 1, paused=paused)
-        return Outcome(outcome.id, "replaced", outcome.due, "paused" if paused else None)
+        n = 1 if pending is None else pending.n
+        outcome = self._put(new, now, found.generation + 1, n, paused=paused)
+        return msgspec.structs.replace(outcome, outcome="replaced", state="paused" if paused else None)
 
     def _reuse(self, found: Found, add: Add, now: int) -> Outcome:
         """A finished id begins a new life."""
+        new = self._dated(add)
+        if isinstance(new, Outcome):
+            return new
         self._supersede(found)
-        single.note(self._writer, found, now, "accepted", due=add.due)
-        return self._insert(add, now, found.generation + 1)
+        single.note(self._writer, found, now, "accepted", due=new.due)
+        return self._put(new, now, found.generation + 1)
 
     def _supersede(self, found: Found) -> None:
         """A finished schedule whose id is used anew lives on in the id's history only."""
@@ -180,17 +206,19 @@ class Changes:
         held = msgspec.structs.replace(found, table="standing", state="paused", origin=found.due)
         single.insert_standing(self._writer, held, Terms(Once(found.due), lateness_of(found) or Lateness(), 0))
 
-    def _resume(self, found: Found, now: int) -> Outcome:
+    def _resume(self, found: Found, now: int, missed: Policy | None) -> Outcome:
         if found.state == "pending":
-            return Outcome(found.id, "unchanged", found.due, "pending")
-        sql = "UPDATE standing SET state = 'pending' WHERE arrival = ?"
-        self._writer.connection.execute(sql, (found.arrival,))
+            return _unchanged(found, now)
+        assert found.terms is not None, "what is paused has its terms"
+        terms = found.terms.pardoned(missed, now)
+        sql = "UPDATE standing SET state = 'pending', policy = ? WHERE arrival = ?"
+        self._writer.connection.execute(sql, (encode_terms(terms), found.arrival))
         single.insert_pointer(self._writer, found)
         single.note(self._writer, found, now, "resumed")
-        return Outcome(found.id, "resumed", found.due)
+        return answer(found.id, "resumed", ahead(terms, found.n, found.due, now))
 
     def _fire(self, found: Found, now: int) -> Outcome:
-        again = found.terms is not None and isinstance(found.terms.when, Every)
+        again = _recurs(found)
         if not again:
             self._tell_first(found)
         single.note(self._writer, found, now, "fired")
@@ -240,7 +268,17 @@ class Changes:
         return Outcome(schedule_id, "unknown", remembered_since=since)
 
 
-def next_due(terms: Terms, n: int) -> int | None:
-    """When occurrence n is due, jitter included."""
-    at = occurrence(terms.when, n)
-    return None if at is None else at + terms.jitter_us
+def _unchanged(found: Found, now: int) -> Outcome:
+    terms = found.terms if found.state == "pending" else None
+    return answer(found.id, "unchanged", ahead(terms, found.n, found.due, now), found.state)
+
+
+def _pending(found: Found) -> Pending | None:
+    """What is pending of a recurring schedule."""
+    if found.terms is None or is_once(found.terms.when):
+        return None
+    return Pending(found.terms.when, found.n, found.due - found.terms.jitter_us)
+
+
+def _recurs(found: Found) -> bool:
+    return found.terms is not None and not is_once(found.terms.when)

@@ -1,9 +1,9 @@
 """Releasing standing schedules: the policy decides, the next occurrence follows from the anchor."""
 
-from tidings.domain.lateness import MissedRange, decide
-from tidings.domain.when import Once
+from tidings.domain.lateness import MissedRange
+from tidings.domain.when import is_once
+from tidings.timeline.dating import ended_why
 from tidings.timeline.sqlite import single
-from tidings.timeline.sqlite.changes import next_due
 from tidings.timeline.sqlite.lookup import Found, standing
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
 from tidings.timeline.terms import Terms
@@ -26,12 +26,13 @@ class Recurring:
         assert found is not None, "a row on the timeline points to a schedule that is not there"
         assert found.terms is not None, "a standing schedule has its terms"
         terms = found.terms
-        decision = decide(terms.when, found.n, self._now - terms.jitter_us, terms.lateness)
+        decision = terms.decide(found.n, self._now)
         for missed in decision.missed:
             count = missed.last - missed.first + 1
             self.missed[missed.reason] = self.missed.get(missed.reason, 0) + count
-            if not isinstance(terms.when, Once):
-                single.note(self._writer, found, self._now, "missed", missed.first, reason=missed.reason, count=count)
+            if not is_once(terms.when):
+                of = (missed.first, terms.due(missed.first), missed.reason, count)
+                single.note(self._writer, found, self._now, "missed", *of)
         position = None
         if decision.release is not None:
             position = self._append(found, terms, decision.release, final=decision.next is None)
@@ -59,12 +60,12 @@ class Recurring:
             self.topics.add(self._writer.topic_names[topic])
 
     def _append(self, found: Found, terms: Terms, n: int, *, final: bool) -> int:
-        due = next_due(terms, n)
+        due = terms.due(n)
         assert due is not None
         position = single.append(self._writer, found, self._now, n, due, final=final)
         found.released += 1
         found.n, found.due = n, due
-        if isinstance(terms.when, Once):
+        if is_once(terms.when):
             self._count(found, due)
         else:
             self._left(found, n, due)
@@ -74,17 +75,17 @@ class Recurring:
         self._writer.connection.execute("DELETE FROM standing WHERE arrival = ?", (found.arrival,))
         if missed and position is None:
             found.n = missed[-1].last
-            found.due = next_due(terms, found.n) or found.due
+            found.due = terms.due(found.n) or found.due
         if not found.released:
             single.finish(self._writer, found, "missed", self._now, missed[-1].reason)
-        elif isinstance(terms.when, Once):
+        elif is_once(terms.when):
             single.finish(self._writer, found, "released", self._now, position=position)
         else:
             single.finish(self._writer, found, "ended", self._now)
-            single.note(self._writer, found, self._now, "ended")
+            single.note(self._writer, found, self._now, "ended", reason=ended_why(terms.when))
 
     def _go_on(self, found: Found, terms: Terms, n: int) -> None:
-        due = next_due(terms, n)
+        due = terms.due(n)
         assert due is not None
         found.n, found.due = n, due
         self._writer.connection.execute(

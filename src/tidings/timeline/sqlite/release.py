@@ -15,6 +15,7 @@ from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.lookup import Found, plain
 from tidings.timeline.sqlite.recurring import Recurring
+from tidings.timeline.sqlite.together import Together
 from tidings.timeline.sqlite.wheel import Wheel
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
 
@@ -83,9 +84,9 @@ class Releasing:
             if rows_max == 1:
                 self._in_hand = connection.execute("SELECT stream, due, arrival FROM batch").fetchone() or ()
             done = _Done()
-            standing = self._move(spans, now, done) if total else []
+            fired, pointers = self._move(spans, now, done) if total else ([], False)
             writer.pending -= total
-            self._go_on(standing, now, done)
+            self._go_on(fired, total if pointers else 0, now, done)
             for stream in due:
                 single.refresh_head(writer, stream)
             crash.point("release.settled")
@@ -153,10 +154,10 @@ class Releasing:
             span.last_ordinal = total + taken
         return taken
 
-    def _move(self, spans: "list[_Span]", now: int, done: "_Done") -> list[Found]:
+    def _move(self, spans: "list[_Span]", now: int, done: "_Done") -> tuple[list[Found], bool]:
         """Move the batch off the timeline, onto the log and into the memory of finished schedules.
 
-        Answers the rows of standing schedules in it, which go on once the batch is off.
+        Answers what was fired by hand, and whether there are standing schedules, which go on once the batch is off.
         """
         connection = self._writer.connection
         columns = connection.execute(_SQL["survey"], (now,)).fetchone()
@@ -175,15 +176,15 @@ class Releasing:
             done.bytes = int(sizes[leaving].sum())
         if not (leaving | standing).all():
             self._miss(now, done)
-        found = self._standing() if standing.any() else []
-        self._writer.pending += int((numbers < 0).sum())
+        fired = self._fired() if (numbers < 0).any() else []
+        self._writer.pending += len(fired)
         for span in spans:
             last = span.last_ordinal - 1
             connection.execute(_SQL["leave"], (span.stream, span.low, int(dues[last]), int(arrivals[last])))
-        return found
+        return fired, bool((numbers == 0).any())
 
-    def _standing(self) -> list[Found]:
-        rows = self._writer.connection.execute(_SQL["standing"]).fetchall()
+    def _fired(self) -> list[Found]:
+        rows = self._writer.connection.execute(_SQL["fired"]).fetchall()
         return [plain("near", arrival, 0, row) for arrival, *row in rows]
 
     def _positions(self, leaving: Flags, partitions: Numbers, sizes: Numbers, done: "_Done") -> Numbers:
@@ -212,17 +213,18 @@ class Releasing:
             done.miss(reason, count)
         connection.execute(_SQL["miss"], (now,))
 
-    def _go_on(self, standing: list[Found], now: int, done: "_Done") -> None:
+    def _go_on(self, fired: list[Found], rows: int, now: int, done: "_Done") -> None:
         """Release the standing schedules and put their next occurrences onto the timeline, once the batch is off it."""
         recurring = Recurring(self._writer, now)
-        for found in standing:
-            if found.n == 0:
-                recurring.release(found.arrival)
-            else:
-                recurring.release_extra(found)
-        done.lateness_us += recurring.lateness_us
-        done.topics |= recurring.topics
-        done.handed += recurring.handed
+        if rows:
+            together = Together(self._writer, now, rows)
+            for arrival in together.release():
+                recurring.release(arrival)
+            done.add(together)
+            done.bytes += together.bytes
+        for found in fired:
+            recurring.release_extra(found)
+        done.add(recurring)
         for reason, count in recurring.missed.items():
             done.miss(reason, count)
 
@@ -254,6 +256,11 @@ class _Done:
         self.more = False
         self.bytes = 0
         self.handed = 0
+
+    def add(self, more: Recurring | Together) -> None:
+        self.lateness_us += more.lateness_us
+        self.topics |= more.topics
+        self.handed += more.handed
 
     def miss(self, reason: str, count: int) -> None:
         self.missed[reason] = self.missed.get(reason, 0) + count

@@ -12,15 +12,17 @@ import msgspec
 from tidings.clock import Clock
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
-from tidings.domain.fleet import Fleet, Report, one_fleet
-from tidings.domain.schedule import Event, Outgoing, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Predecessor, Receipt, Release, Taken
+from tidings.domain.fleet import Fleet, Predecessor, Report, one_fleet
+from tidings.domain.revising import CalendarChange, Revise, Slice
+from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, Count, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
 from tidings.timeline.carrying import HasMoved
-from tidings.timeline.sqlite import lease, log, lookup, outbox, pages
+from tidings.timeline.sqlite import dates, lease, log, lookup, outbox, pages
 from tidings.timeline.sqlite.carrying import SqliteCarrier
 from tidings.timeline.sqlite.checkpoint import Checkpointer
 from tidings.timeline.sqlite.database import LAYOUTS, connect, explain, file_bytes, prepare
+from tidings.timeline.sqlite.dates import Dates
 from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.keeping import Keeping
 from tidings.timeline.sqlite.lease import Lease, owner
@@ -81,6 +83,7 @@ class SqliteStore(Alone):
         self._forwarder = connect(path, reader=True)
         wheel = Wheel(self._writer)
         self._intake = Intake(self._writer)
+        self._dates = Dates(self._writer)
         self._releasing = Releasing(self._writer, wheel)
         self._keeping = Keeping(self._writer, wheel)
         self._lease = Lease(self._writer)
@@ -163,6 +166,46 @@ class SqliteStore(Alone):
     async def tend(self, now: int) -> bool:
         return await self._writing.run(self._keeping.tend, now)
 
+    # What recurring schedules depend on
+
+    @_translated
+    async def calendars(self, tenant: str) -> list[Calendar]:
+        return dates.calendars(self._reader, tenant)
+
+    @_translated
+    async def calendar(self, tenant: str, name: str) -> Calendar | None:
+        return dates.calendar(self._reader, tenant, name)
+
+    async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        return await self._writing.run(self._dates.put, tenant, calendar)
+
+    async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
+        return await self._writing.run(self._dates.drop, tenant, name)
+
+    @_translated
+    async def unsettled(self) -> list[CalendarChange]:
+        return dates.unsettled(self._reader)
+
+    async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
+        await self._writing.run(self._dates.settle, changes)
+
+    @_translated
+    async def zones(self) -> list[KeptZone]:
+        return dates.kept_zones(self._reader)
+
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nothing follows others
+        await self._writing.run(self._dates.keep, zone)
+
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nobody else takes schedules
+        await self._writing.run(self._dates.forget, zone)
+
+    async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
+        return await self._writing.run(self._dates.revise, cursor, limit, revise, cause, now)
+
+    @_translated
+    async def moved(self, tenant: str, limit: int) -> list[Moved]:
+        return dates.moved_lately(self._reader, tenant, limit)
+
     # Reading
 
     @_translated
@@ -172,7 +215,7 @@ class SqliteStore(Alone):
             with contextlib.suppress(KeyError):  # a name that is newer than what a stand-by knows
                 found = self._find(tenant, schedule_id, now)
                 if found is not None:
-                    return lookup.present(self._writer, found)
+                    return lookup.present(self._writer, found, now)
             if not await self._has_aged():
                 return None
         return None

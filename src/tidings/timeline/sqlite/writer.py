@@ -98,6 +98,7 @@ class Writer:
         self.topic_names: dict[int, tuple[str, str]] = {}
         self.on_kafka: set[int] = set()
         self.held: dict[int, str] = {}
+        self.zones: set[tuple[str, str]] = set()
         connection.execute(_BATCH)
         self._begin()
         self.load()
@@ -132,6 +133,7 @@ class Writer:
         self.on_kafka = {topic for topic, _, name in topics if is_kafka(name)}
         settled = connection.execute(f"SELECT first FROM partition WHERE partition = {OUTBOX}").get
         self.held = dict(connection.execute("SELECT offset, reason FROM held").fetchall())
+        self.zones = set(connection.execute("SELECT name, digest FROM zone").fetchall())
         self.room.arrive(settled)
         self.room.begin(connection.execute(_IN_OUTBOX, (OUTBOX << OFFSET_BITS | self.arrived,)))
         self.created, _, self.partitions, self.arrival, self.pending, self.near_until, self.split_until = row

@@ -1,6 +1,6 @@
 """The description of the API: OpenAPI 3.1, complete; tests compare it with the application."""
 
-from tidings.edges.http.openapi import fleet, records, schedules
+from tidings.edges.http.openapi import dates, fleet, records, schedules
 from tidings.edges.http.openapi.more_paths import group_paths, key_paths, watch_paths
 from tidings.edges.http.openapi.operations import problem_responses
 from tidings.edges.http.openapi.paths import planning_paths, schedule_paths, topic_paths
@@ -14,6 +14,7 @@ _ABOUT = (
 _TAGS = {
     "Schedules": "What is to be released, and when.",
     "Planning": "Looking ahead.",
+    "Calendars": "What recurring schedules depend on: days off, and the rules of zones.",
     "Topics": "Where released records appear.",
     "Groups": "Consumers that share a topic's partitions. A dead member's partitions move within 5 s.",
     "Keys": "Who may use this server.",
@@ -27,6 +28,7 @@ def describe(version: str) -> Schema:
     paths = {
         **schedule_paths(),
         **planning_paths(),
+        **dates.date_paths(),
         **topic_paths(),
         **group_paths(),
         **key_paths(),
@@ -40,7 +42,7 @@ def describe(version: str) -> Schema:
         "tags": [{"name": name, "description": meaning} for name, meaning in _TAGS.items()],
         "paths": {**paths, **watch_paths()},
         "components": {
-            "schemas": {**schedules.SCHEMAS, **records.SCHEMAS, **fleet.SCHEMAS},
+            "schemas": {**schedules.SCHEMAS, **records.SCHEMAS, **dates.SCHEMAS, **fleet.SCHEMAS},
             "responses": problem_responses(),
             "securitySchemes": {
                 "key": {

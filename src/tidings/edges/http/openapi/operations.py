@@ -85,7 +85,7 @@ def in_path(name: str, description: str) -> Schema:
     }
 
 
-_OF_A_TENANT = ("Schedules", "Planning", "Topics", "Groups")
+_OF_A_TENANT = ("Schedules", "Planning", "Calendars", "Topics", "Groups")
 _TENANT = header(
     TENANT_HEADER, "For whom, instead of the key's own tenant: with an admin key, or on a server without keys."
 )

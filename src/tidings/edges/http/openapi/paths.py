@@ -18,6 +18,7 @@ from tidings.edges.http.openapi.operations import (
 )
 from tidings.edges.http.openapi.shapes import Schema, array, number, ref
 from tidings.edges.http.planning import WIDTHS_US
+from tidings.wires.document import POLICIES
 
 _ID = in_path("id", "The schedule's id, percent-encoded.")
 _TOPIC = in_path("topic", "The topic.")
@@ -25,6 +26,11 @@ _IDEMPOTENCY = header("Idempotency-Key", "Kept for 24 h: a repeat is answered li
 _IF_MATCH = header("If-Match", "Only if the ETag is still this one.")
 _IF_NONE_MATCH = header("If-None-Match", "`*`: only if there is none yet.")
 _LIMIT = query("limit", "At most so many.", number("", minimum=1, maximum=1000, default=100))
+_MISSED = query(
+    "missed",
+    "What becomes of what fell due while it was held, instead of what its `late` says.",
+    {"type": "string", "enum": list(POLICIES)},
+)
 _LOCATION = "Where it is found from now on."
 _ETAG = "Its version, for `If-Match`."
 
@@ -55,9 +61,9 @@ _ADDED = {
 _ADD_PROBLEMS = "409 413 415 422 429"
 
 
-def _change(name: str, summary: str, example: object) -> Schema:
+def _change(name: str, summary: str, example: object, *more: Schema) -> Schema:
     done = answer("Done, and on disk.", "Outcome", example)
-    parameters = [_ID, _IDEMPOTENCY, _IF_MATCH]
+    parameters = [_ID, *more, _IDEMPOTENCY, _IF_MATCH]
     return operation("Schedules", name, summary, {200: done}, "404 409 412 422", parameters=parameters)
 
 
@@ -77,7 +83,7 @@ def schedule_paths() -> dict[str, Schema]:
         "/v1/schedules/{id}": _one_schedule(),
         "/v1/schedules/{id}/explain": {"get": explain},
         "/v1/schedules/{id}/pause": {"post": _change("pauseSchedule", "Hold it", e.PAUSED)},
-        "/v1/schedules/{id}/resume": {"post": _change("resumeSchedule", "Let it go on", e.RESUMED)},
+        "/v1/schedules/{id}/resume": {"post": _change("resumeSchedule", "Let it go on", e.RESUMED, _MISSED)},
         "/v1/schedules/{id}/fire": {"post": _change("fireSchedule", "Release it now", e.FIRED)},
     }
 
@@ -117,7 +123,12 @@ def _one_schedule() -> Schema:
     known = header("If-None-Match", "The ETag that is known.")
     reuse = query("reuse", "Start a finished id anew.", {"type": "boolean", "default": False})
     replace = "Add it, or put it in place of what the id holds"
-    changing = [_ID, reuse, _IF_MATCH, _IF_NONE_MATCH]
+    keep = query(
+        "keep_count",
+        "Numbers go on, and what was given before counts against the end.",
+        {"type": "boolean", "default": False},
+    )
+    changing = [_ID, reuse, keep, _IF_MATCH, _IF_NONE_MATCH]
     body = sent("NewSchedule", e.REPLACEMENT)
     return {
         "get": operation("Schedules", "showSchedule", "Show one", shown, "404", parameters=[_ID, known]),

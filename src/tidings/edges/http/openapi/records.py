@@ -1,8 +1,11 @@
 """The shapes of records, topics, groups, keys and of looking ahead."""
 
+from typing import get_args
+
 from tidings.domain.destination import BUSES
+from tidings.domain.recurrence.preview import Mark
 from tidings.domain.request import Limits
-from tidings.edges.http.openapi.schedules import AT, EVERY, MESSAGE_SHOWN, TOPIC
+from tidings.edges.http.openapi.schedules import AT, EVERY, MESSAGE_SHOWN, RULE, TOPIC, nullable
 from tidings.edges.http.openapi.shapes import Schema, array, instant, number, or_null, ref, shape, text
 from tidings.edges.http.planning import WIDTHS_US
 
@@ -31,6 +34,7 @@ SCHEMAS: dict[str, Schema] = {
         occurrence=text("The occurrence's own id, the same however often it is read: schedule/generation/number."),
         due_at=instant("When it was due."),
         released_at=instant("When it was released."),
+        final={"const": True, "description": "The last occurrence of a recurring schedule."},
     ),
     "RecordPage": shape(
         "Some records.", "records cursor bus", records=_RECORDS, cursor=text("Where to go on."), bus=_BUS
@@ -86,7 +90,9 @@ SCHEMAS: dict[str, Schema] = {
         at=or_null(AT),
         scheduled_at=or_null(text("Another name of `at`.")),
         every=or_null(EVERY),
-        count=number("How many moments.", minimum=1, maximum=1000, default=10),
+        **nullable(RULE),
+        after=or_null(text("Only what follows this instant, or lies so long ahead (`+1d`); now if it is left out.")),
+        count=number("How many to show; not a rule's own COUNT.", minimum=1, maximum=1000, default=10),
     ),
     "Moments": shape(
         "The next moments.",
@@ -96,9 +102,14 @@ SCHEMAS: dict[str, Schema] = {
         moments=array(
             shape(
                 "One moment.",
-                "occurrence due_at",
-                occurrence=number("Its number."),
+                "",
+                occurrence=number("Its number; one that a gap swallows has none."),
                 due_at=instant("When."),
+                due_at_local=text("What clocks show then, with their offset; of a skipped one what they never show."),
+                mark=text(
+                    "What a change of clocks did: jumped over it (`moved`, `skipped`), or showed it twice.",
+                    enum=list(get_args(Mark)),
+                ),
             )
         ),
         more={"type": "boolean", "description": "Whether there are further ones."},

@@ -4,6 +4,7 @@ from typing import get_args
 
 from tidings.domain.command import OutcomeWord, State
 from tidings.domain.destination import BUSES
+from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.request import Limits
 from tidings.edges.http.openapi.shapes import Schema, array, instant, number, or_null, ref, shape, text
 from tidings.wires.document import POLICIES, PRIORITIES
@@ -72,6 +73,36 @@ EVERY = text(
     "Again and again: a period, or an ISO 8601 repeating interval.",
     examples=["PT10M", "R5/2026-11-20T09:00:00Z/PT1H", "R/2026-11-20T09:00:00Z/P1M/2027-11-20T09:00:00Z"],
 )
+RULE: dict[str, Schema] = {
+    "rrule": text(
+        "Again and again: a rule of RFC 5545, or lines with DTSTART, RRULE, RDATE and EXDATE.",
+        examples=["FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"],
+    ),
+    "cron": text("Again and again: five fields, or six with seconds first.", examples=["*/5 9-17 * * MON-FRI"]),
+    "zone": text(
+        "The IANA zone whose clocks a local time, a rule or an expression follows.", examples=["Europe/Berlin"]
+    ),
+    "start": text("The anchor of a rule; without it the moment of acceptance with its seconds at zero."),
+    "until": text("The last moment, inclusive; a date counts as a whole day."),
+    "gap": text("A time that clocks jump over.", enum=list(GAPS), default="forward"),
+    "overlap": text("A time that clocks show twice.", enum=list(OVERLAPS), default="first"),
+    "rdates": array(text("A moment."), "Further moments."),
+    "exdates": array(text("A moment or a date."), "Moments and days that are left out."),
+    "calendar": text("The calendar on whose days nothing happens."),
+    "on_excluded": text("What becomes of what falls on these days.", enum=list(ON_EXCLUDED), default="skip"),
+}
+COUNT = number("How many occurrences, unless the rule says it.", minimum=1)
+
+
+def nullable(fields: dict[str, Schema]) -> dict[str, Schema]:
+    """Fields that may be null as well as absent."""
+    made = {name: or_null(schema) for name, schema in fields.items()}
+    for schema in made.values():
+        if "enum" in schema:
+            schema["enum"] = [*schema["enum"], None]
+    return made
+
+
 _SENT = {name: or_null(schema) for name, schema in _POLICY.items()}
 for _words in ("priority", "late"):
     _SENT[_words] = _SENT[_words] | {"enum": [*_POLICY[_words]["enum"], None]}
@@ -84,11 +115,12 @@ _SENT |= {
 _OUTCOME: dict[str, Schema] = {
     "id": text("The schedule."),
     "outcome": text("What really happened.", enum=list(get_args(OutcomeWord))),
-    "due_at": instant("When it is due."),
+    "due_at": instant("When the next occurrence that can leave is due, as far as is known."),
     "state": text("Its state, where the outcome alone does not say it.", enum=list(get_args(State))),
     "reason": text("Why."),
     "in_flight": number("The occurrence that is being released; what follows it was changed."),
     "remembered_since": instant("What finished before is forgotten."),
+    "note": text("What to know of its times, such as that clocks jump over it."),
 }
 _ERROR = shape("One fault.", "field detail", field=text("The field."), detail=text("What to change."))
 _STATE = text("Where it stands.", enum=list(get_args(State)))
@@ -98,8 +130,12 @@ _SCHEDULE: dict[str, Schema] = {
     "topic": TOPIC,
     "state": _STATE,
     "due_at": instant("When the pending occurrence is due, or the last one was."),
-    "at": instant("Its moment; one that had passed is due when it was taken."),
+    "at": text("Its moment; one that had passed is due when it was taken. With a zone a local time."),
+    "due_at_local": text("What the clocks of its zone show then, with their offset from UTC."),
+    "tzdata": text("The version of the zones' rules by which that was computed."),
     "every": EVERY,
+    **RULE,
+    "count": COUNT,
     "anchor_at": instant("Where periods are counted from, if that is not in `every`."),
     "occurrence": number("The number of that occurrence, from 1."),
     "generation": number("How many times the id has been used."),
@@ -109,7 +145,8 @@ _SCHEDULE: dict[str, Schema] = {
     "bus": text("Where the topic lies.", enum=list(BUSES)),
     **MESSAGE_SHOWN,
     "finished_at": instant("When it was over."),
-    "reason": text("Why it was missed; of one in flight why it is kept back."),
+    "reason": text("Why it was missed; of one in flight why it is kept back; of one that has ended what it was."),
+    "note": text("That clocks jump over its time, and it will be missed."),
     "partition": number("Where a released one lies."),
     "offset": number("Where a released one lies."),
 }
@@ -124,6 +161,8 @@ SCHEMAS: dict[str, Schema] = {
         at=or_null(AT),
         scheduled_at=or_null(text("Another name of `at`; one of the two.")),
         every=or_null(EVERY),
+        **nullable(RULE),
+        count=or_null(COUNT),
         **_MESSAGE_SENT,
         **_SENT,
     ),
@@ -166,11 +205,13 @@ SCHEMAS: dict[str, Schema] = {
         "One line of a history.",
         "at event",
         at=instant("When."),
-        event=text("What.", examples=["accepted", "replaced", "paused", "resumed", "fired", "released", "missed"]),
+        event=text(
+            "What.", examples=["accepted", "replaced", "paused", "resumed", "fired", "moved", "released", "missed"]
+        ),
         occurrence=number("Which occurrence; of several the first."),
         due_at=instant("When it was due."),
         late_ms={"type": "number", "description": "How late it left."},
-        reason=text("Why it was missed."),
+        reason=text("Why it was missed; what moved it, and from when; what it was that ended."),
         count=number("How many."),
     ),
     "SchedulePage": shape(

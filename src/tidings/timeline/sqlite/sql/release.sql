@@ -58,12 +58,12 @@ WHERE batch.n > 0 AND batch.deadline < ?1 GROUP BY 1;
 -- Take a span of a stream off the timeline.
 DELETE FROM near WHERE stream = ?1 AND due > ?2 AND (due, arrival) <= (?3, ?4);
 
--- name: standing
--- The rows of standing schedules, in order.
+-- name: fired
+-- What was fired by hand, in order.
 SELECT near.arrival, near.stream, near.due, near.partition, near.deadline, near.reason, near.generation, near.n,
        near.accepted, near.content, near.id, near.labels, near.message
 FROM batch JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
-WHERE batch.n <= 0 ORDER BY near.due, near.arrival;
+WHERE batch.n < 0 ORDER BY near.due, near.arrival;
 
 -- name: damaged
 -- One row that cannot be released.

@@ -1,0 +1,1 @@
+"""Recurrence: rules, cron expressions and local times as pure functions between numbers and moments."""

@@ -1,0 +1,226 @@
+"""Cron expressions: five fields, or six with seconds first, in the manner of Vixie cron with `L`, `#` and `?`."""
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.calendar import CYCLE_YEARS, END_YEAR, Kind, kind_named, kind_of
+from tidings.domain.recurrence.days import by_day_mask, month_days_mask, months_mask
+from tidings.domain.recurrence.times import Times
+from tidings.domain.recurrence.walls import Product
+from tidings.domain.recurrence.written import quoted
+
+TEXT_CHARS_MAX = 1_000
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+_HINT = (
+    'write five fields such as "*/5 9-17 * * MON-FRI" (minute, hour, day, month, weekday), or six with seconds first'
+)
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_FIELDS = (("second", 0, 59), ("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
+_TERM = re.compile(r"(\*|\?|[0-9A-Z]{1,3}(?:-[0-9A-Z]{1,3})?)(?:/([0-9]{1,4}))?")
+_NTH = re.compile(r"([0-9A-Z]{1,3})#([1-5])")
+_ZONED = re.compile(r"(?:CRON_)?TZ=\S*", re.IGNORECASE)
+_BEFORE_LAST = re.compile(r"L-(\d{1,2})")
+_LAST = re.compile(r"([0-7]|[A-Z]{3})L")
+
+
+class Fields(msgspec.Struct, frozen=True, gc=False):
+    """An expression, read. `by_day` is (n, weekday from Monday) as in rules; `either` is Vixie's day OR weekday."""
+
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    months: tuple[int, ...]
+    month_days: tuple[int, ...]
+    by_day: tuple[tuple[int, int], ...]
+    last_weekday: bool
+    either: bool
+    every_hour: bool
+
+
+@lru_cache(maxsize=4_096)  # producers use the same few
+def parse_cron(text: str, field: str = "cron") -> Fields:
+    """The fields of an expression; raises `Invalid` about the given field."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise Invalid(field, f"has {len(text)} characters, at most {TEXT_CHARS_MAX} are taken")
+    words = _words(text, field)
+    seconds, minutes, hours = (tuple(sorted(_plain(words[place], place, field))) for place in range(3))
+    month_days, last_weekday = _month_days(words[3], field)
+    by_day = _by_day(words[5], field)
+    return Fields(
+        seconds,
+        minutes,
+        hours,
+        tuple(sorted(_plain(words[4], 4, field))),
+        tuple(sorted(month_days)),
+        tuple(sorted(by_day)),
+        last_weekday,
+        words[3][0] not in "*?" and words[5][0] not in "*?",
+        words[2][0] == "*",
+    )
+
+
+def _words(text: str, field: str) -> list[str]:
+    stripped = text.strip()
+    if stripped.startswith("@"):
+        if stripped.lower() not in NICKNAMES:
+            raise Invalid(field, f"{quoted(stripped)} is not known: use one of {', '.join(NICKNAMES)}")
+        stripped = NICKNAMES[stripped.lower()]
+    words = stripped.upper().split()
+    if words and (found := _ZONED.match(stripped)):
+        raise Invalid(field, f"begins with {quoted(found[0])}: name the zone beside it ('zone'), and leave that out")
+    if len(words) not in {5, 6}:
+        raise Invalid(field, f"{quoted(text)} has {len(words)} fields: {_HINT}")
+    return words if len(words) == 6 else ["0", *words]
+
+
+def _plain(word: str, place: int, field: str) -> set[int]:
+    """The numbers of a field without `L`, `#` and the like."""
+    values: set[int] = set()
+    for term in word.split(","):
+        values |= _term(term, place, field)
+    return values
+
+
+def _term(term: str, place: int, field: str) -> set[int]:
+    name, least, most = _FIELDS[place]
+    found = _TERM.fullmatch(term)
+    if found is None:
+        raise _refused(term, place, field)
+    span, step = found[1], found[2]
+    if step is not None and int(step) == 0:
+        raise Invalid(field, f"{name}: {quoted(term)} has a step of 0: write 1 or more")
+    if step is not None and int(step) > most - least + (place != 5):
+        raise Invalid(
+            field,
+            f"{name}: {quoted(term)} begins anew at {least} each time, so that a step of {step} never comes: write one "
+            f"of up to {most - least + (place != 5)}, or use 'every' or 'rrule' with an INTERVAL",
+        )
+    if span in "*?":
+        if span == "?" and (place not in {3, 5} or step is not None):
+            raise Invalid(field, f"{name}: '?' stands alone, for the day or the weekday: write '*'")
+        first, last = least, 6 if place == 5 else most
+    else:
+        low, dash, high = span.partition("-")
+        first = _number(low, place, field)
+        last = _number(high, place, field) if dash else (most if step is not None else first)
+        if last < first:
+            raise Invalid(
+                field, f"{name}: {quoted(term)} runs backward: write two ranges, such as {first}-{most},{least}-{last}"
+            )
+    return set(range(first, last + 1, int(step or 1)))
+
+
+def _number(text: str, place: int, field: str) -> int:
+    _, least, most = _FIELDS[place]
+    if place == 4 and text in _MONTHS:
+        return _MONTHS.index(text) + 1
+    if place == 5 and text in _WEEKDAYS:
+        return _WEEKDAYS.index(text)
+    if not text.isdigit() or not least <= int(text) <= most:
+        raise _refused(text, place, field)
+    return int(text)
+
+
+def _month_days(word: str, field: str) -> tuple[set[int], bool]:
+    """The days, -1 for `L`; and whether `LW`, the last working day, is among them."""
+    days: set[int] = set()
+    last_weekday = False
+    for term in word.split(","):
+        if term == "L":
+            days.add(-1)
+        elif term == "LW":
+            last_weekday = True
+        elif found := _BEFORE_LAST.fullmatch(term):
+            rule = f"FREQ=MONTHLY;BYMONTHDAY=-{int(found[1]) + 1}"
+            raise Invalid(field, f"day: {quoted(term)} is not taken: write it as 'rrule', {rule} with its BYHOUR")
+        else:
+            days |= _term(term, 3, field)
+    return days, last_weekday
+
+
+def _by_day(word: str, field: str) -> set[tuple[int, int]]:
+    days: set[tuple[int, int]] = set()
+    for term in word.split(","):
+        if found := _NTH.fullmatch(term):
+            days.add((int(found[2]), _from_monday(_number(found[1], 5, field))))
+        elif found := _LAST.fullmatch(term):
+            days.add((-1, _from_monday(_number(found[1], 5, field))))
+        else:
+            days |= {(0, _from_monday(day)) for day in _term(term, 5, field)}
+    return days
+
+
+def _from_monday(weekday: int) -> int:
+    return (weekday - 1) % 7
+
+
+def _refused(term: str, place: int, field: str) -> Invalid:
+    name, least, most = _FIELDS[place]
+    more = {3: ", L for the last day, LW for the last working day", 4: " or JAN to DEC"}.get(place, "")
+    if place == 5:
+        more = " or SUN to SAT, FRI#2 for the second, 5L for the last Friday"
+    return Invalid(
+        field, f"{name}: {quoted(term)} is not understood: use {least} to {most}{more}; *, ranges, steps, lists"
+    )
+
+
+def is_exact(fields: Fields) -> bool:
+    """Whether it steps through the hours (`*` or `*/n`): it then runs in exact time, as rules below DAILY do."""
+    return fields.every_hour
+
+
+class CronDays:
+    """The days of an expression, year by year, as masks."""
+
+    cycle_years = CYCLE_YEARS
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._masks: dict[int, int] = {}
+
+    def mask(self, year: int) -> int:
+        """The days of one year."""
+        kind = kind_of(year)
+        if kind not in self._masks:
+            self._masks[kind] = self._made(kind_named(kind))
+        return self._masks[kind]
+
+    def _made(self, kind: Kind) -> int:
+        fields = self._fields
+        days = month_days_mask(kind, fields.month_days)
+        if fields.last_weekday:
+            days |= _last_weekdays(kind)
+        weekdays = by_day_mask(kind, fields.by_day, within_months=True)
+        return months_mask(kind, fields.months) & (days | weekdays if fields.either else days & weekdays)
+
+
+def _last_weekdays(kind: Kind) -> int:
+    mask = 0
+    for stop in kind.starts[1:]:
+        weekday = (kind.first + stop - 1) % 7
+        mask |= 1 << stop - 1 - max(0, weekday - 4)
+    return mask
+
+
+def cron_walls(fields: Fields, origin_year: int) -> Product:
+    """The wall times of an expression."""
+    return Product(CronDays(fields), cron_times(fields), origin_year, END_YEAR)
+
+
+def cron_times(fields: Fields) -> Times:
+    """The times of day of an expression."""
+    coarse = [hour * 3_600 + minute * 60 for hour in fields.hours for minute in fields.minutes]
+    return Times(coarse, fields.seconds, 60)

@@ -1,0 +1,142 @@
+"""The next occurrences of a recurrence for people: wall time and UTC, with what clock changes did to them."""
+
+from typing import Literal
+
+import msgspec
+
+from tidings.domain.recurrence.calendar import DAY_S, SECOND_US, days_of, is_leap, month_starts, year_of, year_start
+from tidings.domain.recurrence.compiling import compiled
+from tidings.domain.recurrence.moments import has
+from tidings.domain.recurrence.parts import Cron, Local, Recurrence, Rule
+from tidings.domain.recurrence.resolve import folded, is_swallowed
+from tidings.domain.recurrence.zones import Zone, zone_named
+
+PREVIEW_MAX = 1_000
+
+Mark = Literal["moved", "skipped", "first", "second"]
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One line of a preview. `number` and `at` (microseconds) are None for what a gap swallows (mark `skipped`).
+
+    `wall` is what clocks show then, with the offset; of a skipped one what they never show. `mark` says that clocks
+    jumped over the time that was meant and it `moved` behind, or that it is the `first` or `second` of two equal ones.
+    """
+
+    wall: str
+    number: int | None = None
+    at: int | None = None
+    mark: Mark | None = None
+
+
+def preview(recurrence: Recurrence, after: int, count: int) -> list[Shown]:
+    """What follows the instant `after` (microseconds), up to `count` occurrences."""
+    zone = zone_named(recurrence.zone)
+    moments = compiled(recurrence)
+    if isinstance(recurrence, Local) and is_swallowed(recurrence):
+        passed = moments.through(after // SECOND_US)
+        return [] if passed else [Shown(wall_text(recurrence.wall), mark="skipped")]
+    strict = compiled(msgspec.structs.replace(recurrence, gap="skip"))
+    first = moments.through(after // SECOND_US) + 1
+    lines: list[Shown] = []
+    last = after // SECOND_US
+    for number in range(first, first + min(count, PREVIEW_MAX)):
+        at = moments.at(number)
+        if at is None:
+            break
+        lines += _skipped(recurrence, zone, last + 1, at - 1)
+        lines.append(_shown(zone, number, at, moved=not has(strict, at) or _is_moved(recurrence, zone)))
+        last = at
+    return lines
+
+
+def _is_moved(recurrence: Recurrence, zone: Zone) -> bool:
+    """Whether clocks jump over a single wall time."""
+    return isinstance(recurrence, Local) and not zone.instants(recurrence.wall)
+
+
+def _shown(zone: Zone, number: int, at: int, *, moved: bool) -> Shown:
+    wall = at + zone.offset_at(at)
+    same = zone.instants(wall)
+    mark: Mark | None = "moved" if moved else None
+    if mark is None and len(same) == 2:
+        mark = "first" if at == same[0] else "second"
+    return Shown(f"{wall_text(wall)}{offset_text(zone.offset_at(at))}", number, at * SECOND_US, mark)
+
+
+def _skipped(recurrence: Recurrence, zone: Zone, begin: int, end: int) -> list[Shown]:
+    """What the policy `skip` leaves out in between: what `forward` would have moved there."""
+    if recurrence.gap != "skip" or isinstance(recurrence, Local):
+        return []
+    forward = compiled(msgspec.structs.replace(recurrence, gap="forward"))
+    numbers = range(forward.through(begin - 1) + 1, forward.through(end) + 1)
+    lines = []
+    for number in numbers[:PREVIEW_MAX]:
+        at = forward.at(number)
+        if at is not None:
+            before = zone.offsets[zone.segment(at) - 1]
+            lines.append(Shown(wall_text(at + before), mark="skipped"))
+    return lines
+
+
+def swallowed_note(when: object) -> str | None:
+    """Why a single wall time that is to be skipped will not leave, for people; None where it will."""
+    if not isinstance(when, Local) or not is_swallowed(when):
+        return None
+    zone = zone_named(when.zone)
+    jump = zone.segment(zone.before_gap(when.wall))
+    before, behind = (zone.starts[jump] + zone.offsets[place] for place in (jump - 1, jump))
+    shown = _clock if before // DAY_S == behind // DAY_S else _date_and_clock
+    change = f"clocks go from {shown(before)} to {shown(behind)}"
+    what = f"{_clock(when.wall)} does not exist on {wall_text(when.wall)[:10]} in {when.zone} ({change})"
+    return f"{what}: it will be skipped and counted as missed (gap)"
+
+
+def late_start_note(asked: object) -> str | None:
+    """That a start is the second of two equal times, of which the first counts: the rule begins behind it."""
+    if not isinstance(asked, Rule | Cron) or asked.overlap != "first" or asked.zone == "UTC":
+        return None
+    if isinstance(asked, Rule) and (not asked.fold or asked.since):
+        return None
+    zone = zone_named(asked.zone)
+    start = folded(zone, asked.start, 1) if isinstance(asked, Rule) else -(-asked.since // SECOND_US)
+    wall = start + zone.offset_at(start)
+    if zone.instants(wall)[0] == start or has(compiled(asked), start):
+        return None
+    if not has(compiled(msgspec.structs.replace(asked, overlap="both")), start):
+        return None
+    what = f"the start is the second of two times at which clocks in {asked.zone} show {_date_and_clock(wall)}"
+    return f"{what}, and overlap=first takes the first, which lies before it: use overlap=second or both to begin there"
+
+
+def _clock(wall: int) -> str:
+    """The time of day, with seconds where there are some."""
+    return wall_text(wall)[11:].removesuffix(":00")
+
+
+def _date_and_clock(wall: int) -> str:
+    return f"{wall_text(wall)[:10]} {_clock(wall)}"
+
+
+def local_text(zone: str, at: int) -> str:
+    """What clocks in a zone show at an instant (microseconds), with the offset."""
+    place = zone_named(zone)
+    offset = place.offset_at(at // SECOND_US)
+    return f"{wall_text(at // SECOND_US + offset)}{offset_text(offset)}"
+
+
+def wall_text(wall: int) -> str:
+    """A wall time in ISO 8601."""
+    day, second = divmod(wall, 86_400)
+    year = year_of(day)
+    starts = month_starts(leap=is_leap(year))
+    month = next(month for month in range(12, 0, -1) if starts[month - 1] <= day - year_start(year))
+    date = f"{year:04}-{month:02}-{day - days_of(year, month, 1) + 1:02}"
+    return f"{date}T{second // 3_600:02}:{second // 60 % 60:02}:{second % 60:02}"
+
+
+def offset_text(offset: int) -> str:
+    """An offset in ISO 8601, with seconds where a zone had them."""
+    sign, size = ("-", -offset) if offset < 0 else ("+", offset)
+    seconds = f":{size % 60:02}" if size % 60 else ""
+    return f"{sign}{size // 3_600:02}:{size // 60 % 60:02}{seconds}"

@@ -1,0 +1,184 @@
+"""What a person asks for, field by field, into what is stored: rules, cron expressions and local times.
+
+Everything is checked here, once: what comes out of this module has a first occurrence.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.blocks import LIST_MAX, parse_block, parse_moments
+from tidings.domain.recurrence.calendar import END_SECOND, END_YEAR, SECOND_US
+from tidings.domain.recurrence.compiling import compiled
+from tidings.domain.recurrence.cron import parse_cron
+from tidings.domain.recurrence.excluding import EXCLUDED_MAX
+from tidings.domain.recurrence.parts import Cron, Gap, Local, Moment, OnExcluded, Overlap, Rule
+from tidings.domain.recurrence.preview import wall_text
+from tidings.domain.recurrence.resolve import end_of, folded, instants_of
+from tidings.domain.recurrence.rrule import parse_rrule
+from tidings.domain.recurrence.written import parse_moment, quoted
+from tidings.domain.recurrence.zones import Zone, check_zone, zone_named
+
+COUNT_MAX = 999_999_999
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """The fields beside a rule or an expression, as they were sent; `excluded` are days since 1970."""
+
+    start: str | None = None
+    zone: str | None = None
+    gap: Gap = "forward"
+    overlap: Overlap = "first"
+    count: int | None = None
+    until: str | None = None
+    rdates: Sequence[str] = ()
+    exdates: Sequence[str] = ()
+    excluded: Sequence[int] = ()
+    on_excluded: OnExcluded = "skip"
+    calendar: str | None = None
+
+
+NO_TERMS = Terms()
+
+
+def read_rule(text: str, now: int, terms: Terms = NO_TERMS) -> Rule:
+    """The rule of an RRULE, or of a block with DTSTART, RDATE and EXDATE; `now` (microseconds) is its acceptance.
+
+    Without a start the anchor is now with its seconds at zero, and nothing before now counts.
+    """
+    block = parse_block(text)
+    for name, inside, given in (("start", block.start, terms.start), ("zone", block.zone, terms.zone)):
+        if inside is not None and given is not None:
+            raise Invalid(name, "is said in the rule's text already: leave one out")
+    zone = zone_named(terms.zone or block.zone or "UTC")
+    start = parse_moment(terms.start, "start") if terms.start is not None else block.start
+    since = 0 if start is not None else now
+    wall, fold = _wall(zone, _within(start or Moment(now // SECOND_US // 60 * 60, "utc")), terms.overlap)
+    rule = Rule(
+        _with_ends(block.rrule, terms),
+        wall,
+        zone.name,
+        fold,
+        terms.gap,
+        terms.overlap,
+        since,
+        _joined(block.added, terms.rdates, "rdates"),
+        _joined(block.excepted, terms.exdates, "exdates"),
+        _days(terms.excluded),
+        terms.on_excluded,
+        terms.calendar,
+    )
+    _check_occurs(rule, "rrule", None if terms.until is None else msgspec.structs.replace(rule, rrule=block.rrule))
+    return rule
+
+
+def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
+    """The expression, from its start or from now on."""
+    parse_cron(text)
+    zone = zone_named(terms.zone or "UTC")
+    since = now
+    if terms.start is not None:
+        overlap: Overlap = "first" if terms.overlap == "both" else terms.overlap
+        since = max(instants_of(zone, _within(parse_moment(terms.start, "start")), "forward", overlap)) * SECOND_US
+    end = None
+    if terms.until is not None:
+        end = end_of(zone, parse_moment(terms.until, "until")) * SECOND_US
+    cron = Cron(
+        " ".join(text.split()),
+        since,
+        zone.name,
+        terms.gap,
+        terms.overlap,
+        end,
+        check_count(terms.count),
+        _joined((), terms.rdates, "rdates"),
+        _joined((), terms.exdates, "exdates"),
+        _days(terms.excluded),
+        terms.on_excluded,
+        terms.calendar,
+    )
+    _check_occurs(cron, "cron", None if terms.until is None else msgspec.structs.replace(cron, end=None))
+    return cron
+
+
+def read_local(text: str, zone: str, gap: Gap = "forward", overlap: Overlap = "first", field: str = "at") -> Local:
+    """A one-shot at a wall time."""
+    moment = parse_moment(text, field)
+    if moment.form != "local":
+        wanted = (
+            "has an offset, and a zone is given too: leave one out" if moment.form == "utc" else "has no time of day"
+        )
+        raise Invalid(field, f"{quoted(text)} {wanted}")
+    check_zone(zone)
+    return Local(moment.seconds, zone, gap, overlap)
+
+
+def _wall(zone: Zone, moment: Moment, overlap: Overlap) -> tuple[int, int]:
+    """The wall time of a start, and whether it is the second of two equal ones."""
+    if moment.form != "utc":
+        return moment.seconds, int(overlap == "second")
+    wall = moment.seconds + zone.offset_at(moment.seconds)
+    return wall, int(folded(zone, wall, 0) != moment.seconds)
+
+
+def _within(start: Moment) -> Moment:
+    """The start, unless no rule reaches so far."""
+    if start.seconds > END_SECOND:
+        raise Invalid("start", f"lies behind the year {END_YEAR}, with which every rule ends: choose an earlier one")
+    return start
+
+
+def _with_ends(rrule: str, terms: Terms) -> str:
+    """The rule with the ends that were given beside it."""
+    parts = parse_rrule(rrule)
+    for name, value in (("count", terms.count), ("until", terms.until)):
+        if value is not None and (parts.count is not None or parts.until is not None):
+            raise Invalid(name, "the rule has an end of its own, COUNT or UNTIL: leave one out")
+    if terms.count is not None and terms.until is not None:
+        raise Invalid("count", "give either 'count' or 'until', not both")
+    if terms.count is not None:
+        return f"{rrule};COUNT={check_count(terms.count)}"
+    if terms.until is not None:
+        return f"{rrule};UNTIL={_basic(parse_moment(terms.until, 'until'))}"
+    return rrule
+
+
+def _basic(moment: Moment) -> str:
+    """A moment as RFC 5545 writes it."""
+    text = wall_text(moment.seconds).replace("-", "").replace(":", "")
+    return text[:8] if moment.form == "date" else text + ("Z" if moment.form == "utc" else "")
+
+
+def check_count(count: int | None) -> int | None:
+    """How many occurrences, if anybody says so."""
+    if count is not None and not 1 <= count <= COUNT_MAX:
+        raise Invalid("count", f"must lie between 1 and {COUNT_MAX:,}")
+    return count
+
+
+def _joined(inside: tuple[Moment, ...], given: Sequence[str], field: str) -> tuple[Moment, ...]:
+    if not given:
+        return inside
+    both = {*inside, *parse_moments(tuple(given), field)}
+    if len(both) > LIST_MAX:
+        raise Invalid(field, f"has {len(both)} moments with those of the rule's text, at most {LIST_MAX} are taken")
+    return tuple(sorted(both, key=lambda moment: (moment.seconds, moment.form)))
+
+
+def _days(excluded: Sequence[int]) -> tuple[int, ...]:
+    if len(excluded) > EXCLUDED_MAX:
+        raise Invalid("calendar", f"has {len(excluded):,} days, at most {EXCLUDED_MAX:,} are taken: split it")
+    return tuple(sorted(set(excluded))) if excluded else ()
+
+
+def _check_occurs(asked: Rule | Cron, field: str, endless: Rule | Cron | None) -> None:
+    """Refuse what never comes; `endless` is the same without the end that was given beside it."""
+    occurs = compiled(asked).at(1) is not None
+    if occurs and asked.added:  # what is added does not excuse a rule that never comes
+        occurs = compiled(msgspec.structs.replace(asked, added=(), excepted=(), excluded=())).at(1) is not None
+    if not occurs and endless is not None and compiled(endless).at(1) is not None:
+        raise Invalid("until", "lies before the first occurrence: choose a later one, or an earlier 'start'")
+    if not occurs:
+        why = f"no moment up to the year {END_YEAR} meets all of it and lies before its end"
+        raise Invalid(field, f"has no occurrence: {why}: change the days and months that it names, or its end")

@@ -1,0 +1,142 @@
+"""RRULE text (RFC 5545, 3.3.10) into its parts: strict, bounded, and with errors that say what to write."""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.parts import FREQUENCIES, MONTHLY, WEEKDAYS, WEEKLY, YEARLY, Parts
+from tidings.domain.recurrence.written import parse_moment, quoted
+
+TEXT_CHARS_MAX = 4_000
+DIGITS_MAX = 9
+
+_HINT = "write a rule such as FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"
+_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
+_BY_DAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
+
+# Which numbers a list may hold, and the name it has inside.
+_LISTS = {
+    "BYSECOND": ("by_second", 0, 60),
+    "BYMINUTE": ("by_minute", 0, 59),
+    "BYHOUR": ("by_hour", 0, 23),
+    "BYMONTHDAY": ("by_month_day", -31, 31),
+    "BYYEARDAY": ("by_year_day", -366, 366),
+    "BYWEEKNO": ("by_week", -53, 53),
+    "BYMONTH": ("by_month", 1, 12),
+    "BYSETPOS": ("by_position", -366, 366),
+}
+
+
+@lru_cache(maxsize=4_096)  # producers use the same few
+def parse_rrule(text: str, field: str = "rrule") -> Parts:
+    """The parts of a rule; raises `Invalid` about the given field."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise Invalid(field, f"has {len(text)} characters, at most {TEXT_CHARS_MAX} are taken")
+    found = _split(text, field)
+    if "FREQ" not in found:
+        raise Invalid(field, f"{quoted(text)} has no FREQ: {_HINT}")
+    values: dict[str, object] = {}
+    for name, value in found.items():
+        values |= _READERS[name](name, value, field)
+    parts = Parts(**values)  # type: ignore[arg-type]
+    _check(parts, field)
+    return parts
+
+
+def _split(text: str, field: str) -> dict[str, str]:
+    """Names and values. One semicolon at the end is forgiven: calendars in use write it."""
+    found: dict[str, str] = {}
+    body = text.strip().upper()
+    for part in body.removesuffix(";").split(";"):
+        name, equals, value = part.partition("=")
+        if not equals or not value:
+            raise Invalid(field, f"{quoted(part)} is not NAME=VALUE: {_HINT}")
+        if name not in _READERS:
+            known = ", ".join(_READERS)
+            raise Invalid(field, f"{quoted(name)} is not a part of a rule: use {known}")
+        if name in found:
+            advice = "join the values with a comma, or leave" if name.startswith("BY") else "leave"
+            raise Invalid(field, f"{name} is there twice: {advice} one out")
+        found[name] = value
+    return found
+
+
+def _frequency(_name: str, value: str, field: str) -> dict[str, object]:
+    if value not in FREQUENCIES:
+        raise Invalid(field, f"FREQ={quoted(value)} is not one of {', '.join(FREQUENCIES)}")
+    return {"frequency": FREQUENCIES.index(value)}
+
+
+def _positive(name: str, value: str, field: str) -> dict[str, object]:
+    if not value.isascii() or not value.isdigit() or len(value) > DIGITS_MAX or int(value) < 1:
+        raise Invalid(field, f"{name}={quoted(value)} must be a whole number from 1 to {10**DIGITS_MAX - 1}")
+    return {name.lower(): int(value)}
+
+
+def _until(_name: str, value: str, field: str) -> dict[str, object]:
+    return {"until": parse_moment(value, field)}
+
+
+def _numbers(name: str, value: str, field: str) -> dict[str, object]:
+    inside, least, most = _LISTS[name]
+    numbers = set()
+    for text in value.split(","):
+        if not _NUMBER.fullmatch(text) or not least <= int(text) <= most or (least and not int(text)):
+            zero = ", not 0" if least < 0 else ""
+            raise Invalid(field, f"{name}: {quoted(text)} must be a whole number from {least} to {most}{zero}")
+        numbers.add(int(text))
+    if name == "BYSECOND" and 60 in numbers:  # clocks here have no leap seconds
+        numbers = numbers - {60} | {59}
+    return {inside: tuple(sorted(numbers))}
+
+
+def _by_day(_name: str, value: str, field: str) -> dict[str, object]:
+    days = set()
+    for text in value.split(","):
+        found = _BY_DAY.fullmatch(text)
+        nth = int(found[1] or 0) if found else 0
+        if found is None or abs(nth) > 53 or (found[1] is not None and nth == 0):
+            raise Invalid(field, f"BYDAY: {quoted(text)} must be one of {', '.join(WEEKDAYS)}, or such as 1MO or -1FR")
+        days.add((nth, WEEKDAYS.index(found[2])))
+    return {"by_day": tuple(sorted(days))}
+
+
+def _week_start(_name: str, value: str, field: str) -> dict[str, object]:
+    if value not in WEEKDAYS:
+        raise Invalid(field, f"WKST={quoted(value)} must be one of {', '.join(WEEKDAYS)}")
+    return {"week_start": WEEKDAYS.index(value)}
+
+
+_READERS: dict[str, Callable[[str, str, str], dict[str, object]]] = {
+    "FREQ": _frequency,
+    "INTERVAL": _positive,
+    "COUNT": _positive,
+    "UNTIL": _until,
+    **dict.fromkeys(_LISTS, _numbers),
+    "BYDAY": _by_day,
+    "WKST": _week_start,
+}
+
+
+def _check(parts: Parts, field: str) -> None:
+    """What RFC 5545 says must not stand together."""
+    frequency = FREQUENCIES[parts.frequency]
+    if parts.count is not None and parts.until is not None:
+        raise Invalid(field, "COUNT and UNTIL cannot both end a rule: leave one out")
+    if parts.by_week and parts.frequency != YEARLY:
+        raise Invalid(field, f"BYWEEKNO goes with FREQ=YEARLY only, not {frequency}: write FREQ=YEARLY, or BYDAY")
+    if parts.by_year_day and YEARLY < parts.frequency <= WEEKLY + 1:
+        raise Invalid(field, f"BYYEARDAY does not go with FREQ={frequency}: write FREQ=YEARLY")
+    if parts.by_month_day and parts.frequency == WEEKLY:
+        raise Invalid(field, "BYMONTHDAY does not go with FREQ=WEEKLY: write FREQ=MONTHLY or DAILY")
+    if any(nth for nth, _ in parts.by_day):
+        if parts.frequency not in {YEARLY, MONTHLY}:
+            raise Invalid(field, f"BYDAY with a number does not go with FREQ={frequency}: write MONTHLY or YEARLY")
+        if parts.by_week:
+            raise Invalid(field, "BYDAY with a number does not go with BYWEEKNO: leave the number out")
+        if parts.frequency == MONTHLY and any(abs(nth) > 5 for nth, _ in parts.by_day):
+            raise Invalid(field, "BYDAY: no month has a sixth of any weekday, use -5 to 5")
+    by = (parts.by_second, parts.by_minute, parts.by_hour, parts.by_day, parts.by_month_day)
+    if parts.by_position and not any((*by, parts.by_year_day, parts.by_week, parts.by_month)):
+        raise Invalid(field, "BYSETPOS chooses among what another BY... part gives: add one, such as BYDAY")

@@ -1,0 +1,94 @@
+"""`calendars`: days on which nothing happens, under names that recurring schedules can give."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.client import segment
+from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.screen import Screen
+
+VERBS = {
+    "list": "list the calendars",
+    "show": "the dates of one",
+    "put": "keep a calendar, and compute what is pending by it again",
+    "drop": "forget a calendar; what is pending by it goes on without",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parsers of the four."""
+    verbs = parser.add_subparsers(metavar="list|show|put|drop", required=True)
+    runs = {"list": index, "show": show, "put": put, "drop": drop}
+    for verb, purpose in VERBS.items():
+        command = verbs.add_parser(verb, help=purpose, description=f"{purpose.capitalize()}.", allow_abbrev=False)
+        if verb != "list":
+            command.add_argument("name", metavar="NAME", help="the calendar")
+        if verb == "put":
+            help_text = "an .ics file, or one with a date a line (# before remarks); - for stdin"
+            command.add_argument("source", metavar="FILE", nargs="?", help=help_text)
+            command.add_argument("--date", action="append", default=[], metavar="DATE", help="a date; repeatable")
+        add_server(command)
+        command.set_defaults(run=runs[verb])
+
+
+def index(arguments: Arguments, screen: Screen) -> int:
+    """The calendars by name."""
+    document = client_of(arguments).call("GET", "/v1/calendars")
+    found = document["calendars"]
+    if arguments.json:
+        screen.json(document)
+    elif found:
+        rows = [(one["name"], one["days"], screen.moment(one["changed_at"])) for one in found]
+        screen.table(("name", "days", "changed"), rows)
+    else:
+        screen.note("no calendars: `calendars put NAME FILE` keeps one")
+    return Exit.DONE
+
+
+def show(arguments: Arguments, screen: Screen) -> int:
+    """The dates, one a line, as `put` takes them."""
+    document = client_of(arguments).call("GET", f"/v1/calendars/{segment(arguments.name)}")
+    if arguments.json:
+        screen.json(document)
+    else:
+        for date in document["dates"]:
+            screen.say(date)
+    return Exit.DONE
+
+
+def put(arguments: Arguments, screen: Screen) -> int:
+    """Keep a calendar from a file, or from dates."""
+    path = f"/v1/calendars/{segment(arguments.name)}"
+    document = client_of(arguments).call("PUT", path, body=_days(arguments))
+    return _tell(document, f"kept {arguments.name}: {document['days']} days", arguments, screen)
+
+
+def drop(arguments: Arguments, screen: Screen) -> int:
+    """Forget a calendar."""
+    document = client_of(arguments).call("DELETE", f"/v1/calendars/{segment(arguments.name)}")
+    return _tell(document, f"dropped {arguments.name}", arguments, screen)
+
+
+def _tell(document: dict[str, Any], what: str, arguments: Arguments, screen: Screen) -> int:
+    if arguments.json:
+        screen.json(document)
+    else:
+        screen.say(f"{what}; moved {document['moved']} of what is pending")
+        if note := document.get("note"):
+            screen.note(note)
+    return Exit.DONE
+
+
+def _days(arguments: Arguments) -> dict[str, Any]:
+    if (arguments.source is None) == (not arguments.date):
+        raise Failure(Exit.USAGE, "which days? Give a FILE (- for standard input), or --date for each one")
+    if arguments.source is None:
+        return {"dates": arguments.date}
+    try:
+        text = sys.stdin.read() if arguments.source == "-" else Path(arguments.source).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(Exit.USAGE, f"{arguments.source}: cannot be read: {error}") from None
+    return {"ics": text} if "BEGIN:VCALENDAR" in text[:1_000].upper() else {"dates": text.splitlines()}

@@ -1,0 +1,128 @@
+"""Rules and local times in a Python program's own types: texts, datetimes, dates, and zones by name or as such."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal, TypedDict
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.parts import Gap, OnExcluded, Overlap
+from tidings.domain.recurrence.preview import PREVIEW_MAX, Mark, preview
+from tidings.domain.request import Timing
+from tidings.domain.when import Cron, Local, Rule, When, first_index_at_or_after, occurrence
+
+Moment = str | datetime | date
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_TIME = "a datetime, a date, or text such as '2026-11-20T09:00:00'"
+TAKES = {
+    "rrule": "text, such as 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0'",
+    "cron": "text, such as '*/5 9-17 * * MON-FRI'",
+    "zone": "a ZoneInfo, or a name such as 'Europe/Berlin'",
+    "start": _TIME,
+    "until": _TIME,
+    "count": "a whole number from 1 on",
+    "rdates": f"a list, each {_TIME}",
+    "exdates": f"a list, each {_TIME}",
+    "gap": "'forward' or 'skip'",
+    "overlap": "'first', 'second' or 'both'",
+    "calendar": "text, such as 'holidays'",
+    "on_excluded": "'skip' or 'next_day'",
+}
+
+
+class Times(TypedDict, total=False):
+    """What a schedule may be told about time beside `at` and `every`."""
+
+    rrule: str | None
+    cron: str | None
+    zone: str | ZoneInfo | None
+    start: Moment | None
+    until: Moment | None
+    count: int | None
+    rdates: Sequence[Moment]
+    exdates: Sequence[Moment]
+    gap: Gap | None
+    overlap: Overlap | None
+    calendar: str | None
+    on_excluded: OnExcluded | None
+
+
+class Previewed(msgspec.Struct, frozen=True):
+    """One moment of a preview. What a gap swallows (mark `skipped`) has no number and no instant.
+
+    `local` is what clocks show then, with their offset, where it follows some.
+    """
+
+    occurrence: int | None
+    due: datetime | None
+    local: str | None = None
+    mark: Mark | Literal[""] = ""
+
+
+def timing_of(options: Times) -> Timing | None:
+    """What was said about time; None if that is nothing."""
+    given: dict[str, Any] = {name: options[name] for name in TAKES if options.get(name) is not None}  # type: ignore[literal-required]
+    if not given:
+        return None
+    if isinstance(given.get("zone"), ZoneInfo):
+        given["zone"] = given["zone"].key
+    for name in ("start", "until"):
+        if name in given:
+            given[name] = _text(given[name], name)
+    for name in ("rdates", "exdates"):
+        if name in given:
+            given[name] = _texts(given[name], name)
+    for name, value in given.items():
+        _check(name, value)
+    return Timing(**given)
+
+
+def local_text(at: datetime) -> str:
+    """A naive datetime as a local time."""
+    return at.isoformat(timespec="seconds" if not at.microsecond else "microseconds")
+
+
+def moments(when: When, after: int, count: object) -> list[Previewed]:
+    """The next moments, each with its number."""
+    if not isinstance(count, int) or not 1 <= count <= PREVIEW_MAX:
+        raise Invalid("limit", f"give a whole number from 1 to {PREVIEW_MAX:,}: how many moments to show")
+    if isinstance(when, Local | Rule | Cron):
+        shown = preview(when, after - 1, count)
+        return [Previewed(line.number, _moment(line.at), line.wall, line.mark or "") for line in shown]
+    first = first_index_at_or_after(when, after) or 1
+    found = ((n, occurrence(when, n)) for n in range(first, first + count))
+    return [Previewed(n, _moment(at)) for n, at in found if at is not None and at >= after]
+
+
+def _moment(at: int | None) -> datetime | None:
+    return None if at is None else _EPOCH + timedelta(microseconds=at)
+
+
+def _check(name: str, value: object) -> None:
+    kind = int if name == "count" else tuple if name in {"rdates", "exdates"} else str
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise Invalid(name, f"give {TAKES[name]}")
+
+
+def _texts(values: object, name: str) -> tuple[str, ...]:
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise Invalid(name, f"give {TAKES[name]}")
+    return tuple(_text(value, name) for value in values)
+
+
+def _text(value: object, name: str) -> str:
+    match value:
+        case datetime():
+            if value.microsecond:
+                raise Invalid(name, "has a fraction of a second: rules count whole ones, leave it out")
+            return value.isoformat(timespec="seconds")
+        case date():
+            return value.isoformat()
+        case str():
+            return value
+        case _:
+            raise Invalid(name, f"give {TAKES[name]}")

@@ -1,0 +1,120 @@
+"""Rules, zones, calendars and previews on the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.edges.cli.conftest import Cli
+from tests.intake.test_revision import renew, zones_of_old  # noqa: F401
+
+WEEKLY = ("--rrule", "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "--zone", "America/New_York")
+
+
+def test_schedule_takes_rules_cron_and_local_times(cli: Cli) -> None:
+    made = cli.json("schedule", "--to", cli.topic, *WEEKLY, "--count", "5", "--exdate", "2027-01-04", "x")
+    shown = cli.json("show", made["id"])
+    assert shown["zone"] == "America/New_York"
+    assert "COUNT=5" in shown["rrule"]
+    made = cli.json("schedule", "--to", cli.topic, "--cron", "*/5 9-17 * * MON-FRI", "--zone", "Europe/Berlin", "x")
+    assert cli.json("show", made["id"])["cron"] == "*/5 9-17 * * MON-FRI"
+    local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin")
+    assert cli.json("schedule", "--to", cli.topic, *local, "x")["due_at"] == "2030-03-31T01:30:00.000000Z"
+
+
+def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> None:
+    local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin", "--gap", "skip")
+    done = cli("schedule", "--to", cli.topic, "--id", f"gone-{cli.topic}", *local, "x")
+    assert done.code == 0
+    assert done.out.startswith(f"scheduled gone-{cli.topic} to {cli.topic}, due 2030-03-31 01:30:00Z")
+    why = "02:30 does not exist on 2030-03-31 in Europe/Berlin (clocks go from 02:00 to 03:00)"
+    assert done.err == f"gone-{cli.topic}: {why}: it will be skipped and counted as missed (gap)\n"
+    assert why in cli("show", f"gone-{cli.topic}").out
+    assert why in cli("explain", f"gone-{cli.topic}").err
+    seen = cli("preview", *local)
+    assert "skipped: clocks jump over it" in seen.out
+    assert why in seen.err
+
+
+def test_show_tells_the_local_time(cli: Cli) -> None:
+    made = cli.json("schedule", "--to", cli.topic, *WEEKLY, "x")
+    out = cli("show", made["id"]).out
+    assert "due_at_local" in out
+    assert "T09:00:00-0" in out
+
+
+def test_preview_shows_wall_time_and_utc_with_marks(cli: Cli) -> None:
+    rule = ("--rrule", "FREQ=DAILY;BYHOUR=2;BYMINUTE=30", "--start", "2027-03-27T00:00", "--zone", "Europe/Berlin")
+    done = cli("preview", *rule, "--after", "2027-03-27T00:00:00Z", "--count", "3")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["occurrence", "local", "due"]
+    assert lines[1].startswith("1           2027-03-27 02:30:00+01:00  2027-03-27 01:30:00Z")
+    assert "2027-03-28 03:30:00+02:00" in lines[2]
+    assert lines[2].endswith("moved: clocks jump over it")
+    skipped = cli("preview", *rule, "--gap", "skip", "--after", "2027-03-27T00:00:00Z", "--count", "2").out
+    assert "2027-03-28 02:30:00" in skipped
+    assert "skipped: clocks jump over it" in skipped
+    document = cli.json("preview", *rule, "--after", "2027-03-27T00:00:00Z", "--count", "1")
+    assert document["moments"][0]["due_at_local"] == "2027-03-27T02:30:00+01:00"
+
+
+def test_a_preview_of_nothing_says_so(cli: Cli) -> None:
+    done = cli("preview", "--cron", "0 9 * * *", "--until", "2030-01-01", "--after", "2031-01-01T00:00:00Z")
+    assert (done.code, done.out, done.err) == (0, "", "nothing follows\n")
+
+
+def test_calendars(cli: Cli, tmp_path: Path) -> None:
+    days = tmp_path / "days"
+    days.write_text("# feasts\n2030-12-25\n2030-12-26\n")
+    assert cli("calendars", "put", "feasts", str(days)).out == "kept feasts: 2 days; moved 0 of what is pending\n"
+    assert cli("calendars", "show", "feasts").out == "2030-12-25\n2030-12-26\n"
+    ics = tmp_path / "days.ics"
+    ics.write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;VALUE=DATE:20301225\nEND:VEVENT\nEND:VCALENDAR\n")
+    assert cli.json("calendars", "put", "feasts", str(ics))["days"] == 1
+    assert cli.json("calendars", "put", "feasts", "--date", "2030-12-25", "--date", "2031-01-01")["days"] == 2
+    assert "feasts" in cli("calendars", "list").out
+    made = cli.json("schedule", "--to", cli.topic, "--cron", "0 9 25 12 *", "--calendar", "feasts", "x")
+    assert cli.json("show", made["id"])["calendar"] == "feasts"
+    assert cli("calendars", "drop", "feasts").out == "dropped feasts; moved 0 of what is pending\n"
+    assert cli("calendars", "drop", "feasts").code == 3
+    assert cli("calendars", "list").err.startswith("no calendars")
+    assert cli("calendars", "put", "feasts").code == 2
+    assert cli("calendars", "put", "feasts", "/no/such/file").code == 2
+
+
+def test_tzdata(cli: Cli) -> None:
+    cli.json("schedule", "--to", cli.topic, *WEEKLY, "x")
+    out = cli("tzdata").out
+    assert out.startswith("tzdata 20")
+    assert "America/New_York" in out
+    assert "no zone changed, moved 0" in cli("tzdata", "--apply").out
+    assert cli.json("tzdata", "--limit", "5")["version"]
+
+
+def test_tzdata_apply_shows_what_it_moved(cli: Cli, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
+    name = f"moved-{cli.topic}"
+    local = ("--at", "2030-12-01 09:00", "--zone", "Europe/Berlin")
+    cli.json("schedule", "--to", cli.topic, "--id", name, *local, "x")
+    renew(zones_of_old)
+    first, *table = cli("tzdata", "--apply").out.splitlines()
+    assert "Europe/Berlin changed, moved 1 of what is pending" in first
+    assert table[0].split() == ["moved", "occurrence", "before", "after", "by"]
+    [line] = table[1:]
+    assert line.startswith(name)
+    assert "2030-12-01 09:00:00Z" in line
+    assert "2030-12-01 08:00:00Z" in line
+    assert line.endswith("Europe/Berlin: 2030-12-01 09:00:00+01:00")
+    assert len(cli("tzdata", "--apply").out.splitlines()) == 1
+    explained = cli("explain", name).out.splitlines()
+    assert explained[1].split() == ["when", "what", "occurrence", "due", "late", "why"]
+    assert "moved" in explained[-1]
+    assert "2030-12-01 08:00:00Z" in explained[-1]
+    assert "from 2030-12-01T09:00:00" in explained[-1]
+
+
+def test_resume_and_replace_take_their_choices(cli: Cli) -> None:
+    made = cli.json("schedule", "--to", cli.topic, *WEEKLY, "x")
+    cli("pause", made["id"])
+    assert cli.json("resume", "--missed", "skip", made["id"])["outcome"] == "resumed"
+    argv = ("replace", made["id"], "--to", cli.topic, "--keep-count", "--cron", "@hourly", "y")
+    assert cli.json(*argv)["outcome"] == "replaced"

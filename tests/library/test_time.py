@@ -1,0 +1,110 @@
+"""Rules, zones, calendars and previews in a Python program."""
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+import tidings
+from tidings.domain.errors import Invalid
+from tidings.domain.when import Cron, Local, Rule
+from tidings.testing import SimulatedClock
+
+START = 1_795_165_200_000_000  # 2026-11-20T09:00:00Z
+BERLIN = ZoneInfo("Europe/Berlin")
+NINE = datetime(2026, 11, 21, 9)  # noqa: DTZ001 wall time
+DECEMBER = datetime(2026, 12, 1, 9)  # noqa: DTZ001 wall time
+
+
+async def test_rules_cron_and_local_times() -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        await t.schedule("t", "x", id="rule", rrule="FREQ=DAILY", start=NINE, zone=BERLIN, count=2)
+        await t.schedule("t", "x", id="cron", cron="0 9 * * *", zone="Europe/Berlin", exdates=[date(2026, 11, 21)])
+        await t.schedule("t", "x", id="local", at=DECEMBER, zone=BERLIN)
+        found = [await t.find(one) for one in ("rule", "cron", "local")]
+        assert [type(one.when) for one in found if one is not None] == [Rule, Cron, Local]
+        assert [one.due for one in found if one is not None] == [
+            datetime(2026, 11, 21, 8, tzinfo=UTC),
+            datetime(2026, 11, 22, 8, tzinfo=UTC),
+            datetime(2026, 12, 1, 8, tzinfo=UTC),
+        ]
+
+
+async def test_the_last_record_is_marked() -> None:
+    clock = SimulatedClock(START)
+    async with tidings.open(":memory:", clock=clock) as t:
+        await t.schedule("t", "x", rrule="FREQ=HOURLY;COUNT=2", late="fire_all")
+        clock.advance(timedelta(hours=2))
+        records = []
+        async for record in t.follow("t"):
+            records.append(record)
+            if len(records) == 2:
+                break
+        assert [record.final for record in records] == [False, True]
+
+
+async def test_previews_store_nothing() -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        after = datetime(2027, 3, 27, tzinfo=UTC)
+        rule = {"rrule": "FREQ=DAILY;BYHOUR=2;BYMINUTE=30", "start": date(2027, 3, 27), "zone": "Europe/Berlin"}
+        shown = await t.preview(after=after, limit=2, **rule)  # type: ignore[arg-type]
+        assert [(one.occurrence, one.local, one.mark) for one in shown] == [
+            (1, "2027-03-27T02:30:00+01:00", ""),
+            (2, "2027-03-28T03:30:00+02:00", "moved"),
+        ]
+        assert shown[0].due == datetime(2027, 3, 27, 1, 30, tzinfo=UTC)
+        plain = await t.preview(every="R3/PT1H")
+        assert [one.occurrence for one in plain] == [1, 2, 3]
+        assert [one async for one in t.list()] == []
+
+
+async def test_calendars_pauses_and_replacements() -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        with pytest.raises(Invalid, match="calendar: there is no calendar 'off'"):
+            await t.schedule("t", "x", rrule="FREQ=DAILY", calendar="off")
+        with pytest.raises(Invalid, match="calendar: there is no calendar 'off'"):
+            await t.replace("one", "t", "x", rrule="FREQ=DAILY", calendar="off")
+        assert await t.put_calendar("off", []) == 0
+        await t.schedule("t", "x", id="one", rrule="FREQ=DAILY", start="2026-11-21T09:00", calendar="off")
+        assert await t.put_calendar("off", [date(2026, 11, 21)]) == 1
+        found = await t.find("one")
+        assert found is not None
+        assert found.due == datetime(2026, 11, 22, 9, tzinfo=UTC)
+        await t.pause("one")
+        assert (await t.resume("one", missed="skip")).outcome == "resumed"
+        assert (await t.replace("one", "t", "y", cron="@daily", keep_count=True)).outcome == "replaced"
+        assert await t.drop_calendar("off")
+        assert not await t.drop_calendar("off")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"rrule": 5}, "rrule: give text, such as 'FREQ=WEEKLY"),
+        ({"rrule": "FREQ=DAILY", "count": "3"}, "count: give a whole number from 1 on"),
+        ({"rrule": "FREQ=DAILY", "count": True}, "count: give a whole number from 1 on"),
+        ({"rrule": "FREQ=DAILY", "zone": 1}, "zone: give a ZoneInfo, or a name"),
+        ({"rrule": "FREQ=DAILY", "start": 1}, "start: give a datetime, a date, or text"),
+        ({"rrule": "FREQ=DAILY", "start": NINE.replace(microsecond=5)}, "start: has a fraction of a second"),
+        ({"rrule": "FREQ=DAILY", "exdates": "2026-01-01"}, "exdates: give a list"),
+        ({"rrule": "FREQ=DAILY", "zone": "nowhere"}, "zone: 'nowhere' is not a zone"),
+    ],
+)
+async def test_what_is_wrong_is_said(options: dict[str, object], expected: str) -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        with pytest.raises(Invalid) as refused:
+            await t.schedule("t", "x", **options)  # type: ignore[arg-type]
+        assert str(refused.value).startswith(expected)
+        with pytest.raises(Invalid, match="fire_all"):
+            await t.resume("one", missed="never")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [0, 1_001, "10"])
+async def test_a_preview_shows_as_many_as_over_http_at_most(limit: Any) -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock()) as t:
+        for when in ({"every": "PT1H"}, {"cron": "0 * * * *"}):
+            with pytest.raises(Invalid, match="limit: give a whole number from 1 to 1,000"):
+                await t.preview(limit=limit, **when)  # type: ignore[arg-type]
+            assert len(await t.preview(limit=1_000, **when)) == 1_000  # type: ignore[arg-type]
+            assert len(await t.preview(limit=7, count=5, **when)) == 5  # type: ignore[arg-type]

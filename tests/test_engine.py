@@ -1,0 +1,43 @@
+"""The engine: what its stages do in which order."""
+
+import asyncio
+
+from tests.contract.making import NOW, add, records
+from tidings.domain.schedule import KeptZone
+from tidings.engine import Engine
+from tidings.testing import SimulatedClock, eventually
+from tidings.timeline.memory import MemoryStore
+
+
+class Slow(MemoryStore):
+    """Has its zones read only after housekeeping has come round again: until then lanes would have begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tended = 0
+        self.early: bool | None = None
+        self.around = asyncio.Event()
+
+    async def tend(self, now: int) -> bool:
+        self.tended += 1
+        if self.tended == 2:
+            self.around.set()
+        return await super().tend(now)
+
+    async def zones(self) -> list[KeptZone]:
+        await self.around.wait()
+        self.early = bool(await records(self))
+        return await super().zones()
+
+
+async def test_nothing_is_released_before_changed_zones_are_applied() -> None:
+    store = Slow()
+    engine = Engine(store, SimulatedClock(NOW))
+    await engine.submit([add("one")])
+    await engine.start()
+    try:
+        await eventually(lambda: records(store))
+        await eventually(lambda: store.early is not None)
+        assert not store.early
+    finally:
+        await engine.stop()

@@ -12,10 +12,10 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev run kafka postgres check test lint fmt bench lock clean
+.PHONY: help setup setup-dev run kafka postgres check test bench-check lint fmt bench lock clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.run  ## make .venv with the command .venv/bin/tidings
 
@@ -31,12 +31,17 @@ postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed);
 	@$(BIN)/python -m tests.servers postgres $(ARGS)
 
 check: lint  ## style, types, layers and the quick tests: under two minutes
-	$(BIN)/pytest -m "not slow and not kill" $(ARGS)
+	$(BIN)/pytest -m "not slow and not kill and not bench" -n 2 --dist loadfile $(ARGS)
 
-# Kill loops and what takes the time between two events run by themselves, the rest on two processes.
+# Most tests wait more than they work: three processes share them. Kill loops run two at a time, and what takes the time
+# between two events runs by itself.
 test: lint  ## everything, slow tests and kill loops too
-	$(BIN)/pytest -m "not kill" -n 2 --dist loadfile $(ARGS)
-	$(BIN)/pytest -m kill $(ARGS)
+	$(BIN)/pytest -m "not kill and not alone and not bench" -n 3 --dist loadfile $(ARGS)
+	$(BIN)/pytest -m kill -n 2 $(ARGS)
+	$(BIN)/pytest -m alone $(ARGS)
+
+bench-check: lint  ## see that the benchmarks of servers run, on tiny sizes
+	$(BIN)/pytest -m bench $(ARGS)
 
 lint: setup-dev
 	$(BIN)/ruff check $(CODE)

@@ -109,10 +109,9 @@ def _round(options: Options, random: Random) -> dict[str, float]:
 
 def _forget() -> None:
     """What reading the corpus left in the caches would make the first questions look warm."""
-    from tidings.domain.recurrence import compiling, lattice
+    from tidings.domain.recurrence.compiling import forget
 
-    compiling.forget()
-    lattice.remainders.cache_clear()
+    forget()
 
 
 def _moment(random: Random) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 from bench.burst import ATTEMPTS, READ_S_MAX, Burst, Leaving, Missed, Pace, burst_on, read
@@ -101,7 +102,7 @@ def _request(due: int, topic: str) -> Request:
         hour, minute, second = wall[11:13], wall[14:16], wall[17:19]
         timing = Timing(cron=f"{int(second)} {int(minute)} {int(hour)} * * *", zone=zone)
     else:
-        day = _DAYS[(due // _SECOND_US // 86_400 + 3) % 7]
+        day = _DAYS[date.fromisoformat(wall[:10]).weekday()]  # in some zones it is tomorrow already
         rule = random.choice(_RULES).format(day=day)
         timing = Timing(rrule=rule, zone=zone, start=format_instant(due)[:19] + "Z")
     plain = request(due, topic=topic)

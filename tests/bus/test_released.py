@@ -4,8 +4,9 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from tidings.bus.kafka.holding import _rejection
 from tidings.bus.kafka.released import Released
-from tidings.domain.message import DUE_SECONDS, Message, pack
+from tidings.domain.message import DUE_SECONDS, Message, pack, unpack
 from tidings.domain.schedule import Outgoing
 
 DUE = 1_795_165_200_000_000
@@ -26,3 +27,20 @@ def test_the_last_of_several_is_marked() -> None:
     assert ("tidings-final", b"true") in released.record(outgoing((), 3, final=True))[2]
     assert ("tidings-final", b"true") not in released.record(outgoing((), 3))[2]
     assert ("tidings-final", b"true") not in released.record(outgoing((), 1, final=True))[2]  # a one-shot
+
+
+def test_a_request_that_was_refused_keeps_its_own_id() -> None:
+    message = pack(Message(b"k", b"v", (("tidings-id", b"mine"), ("tidings-attempt", b"9"))))
+    refused = Outgoing(0, "acme", "tidings.rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
+    names = [name for name, _ in Released().record(refused)[2]]
+    assert names == ["tidings-id", "tidings-occurrence", "tidings-due-at", "tidings-attempt"]
+    assert ("tidings-id", b"mine") in Released().record(refused)[2]
+    elsewhere = Outgoing(0, "acme", "rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
+    assert [value for name, value in Released().record(elsewhere)[2] if name == "tidings-id"] == [b"tid_1"]
+
+
+def test_what_its_topic_refuses_is_told_under_its_true_id_only() -> None:
+    told = _rejection(outgoing((("tidings-id", b"forged"), ("a", b"1"))), "too large", DUE)
+    headers = unpack(told.message).headers
+    assert [name for name, _ in headers] == ["a", "tidings-source-id", "tidings-to", "tidings-reject-reason"]
+    assert headers[1] == ("tidings-source-id", b"one")

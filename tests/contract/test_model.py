@@ -163,7 +163,7 @@ class Life(RuleBasedStateMachine):
 
 QUICK = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking would take minutes: the seed tells it again
-    max_examples=100,
+    max_examples=15,
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,
@@ -177,4 +177,4 @@ def test_a_life_is_the_same_on_every_store() -> None:
 
 @pytest.mark.slow
 def test_many_lives() -> None:
-    run_state_machine_as_test(Life, settings=settings(QUICK, max_examples=200))
+    run_state_machine_as_test(Life, settings=settings(QUICK, max_examples=90))

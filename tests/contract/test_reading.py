@@ -39,6 +39,16 @@ async def last(store: Store, word: str, now: int = NOW) -> Event:
 # --- history ---
 
 
+async def test_a_long_history_keeps_its_last_hundred_lines(store: Store) -> None:
+    await applied(store, add("one", due=NOW + DAY))
+    for moment in range(1, 81):
+        await applied(store, Pause(ACME, "one"), now=NOW + 2 * moment)
+        await applied(store, Resume(ACME, "one"), now=NOW + 2 * moment + 1)
+    lines = await story(store, "one", NOW + 200)
+    assert lines[:1] == ["accepted"]
+    assert lines[1:] == ["paused", "resumed"] * 50
+
+
 async def test_history_of_a_one_shot(store: Store) -> None:
     await applied(store, add("one", NOW + 1))
     await drain(store, NOW + 3)

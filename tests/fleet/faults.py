@@ -27,7 +27,8 @@ AMONG_OTHERS = ", among others"
 CRASHES = (KILL, ZOMBIE, CUT, SILENCE)
 
 TAKE_OVER_S_MAX = 60.0  # then it will never come; what is asserted in the end is less
-OWN_S_MAX = 20.0
+OWN_S_MAX = 60.0
+LINES_TOLD = 40
 PAUSE_S = (0.1, 0.6)
 AWAKE_S = (0.3, 1.0)
 SHORT_S = (0.1, 1.0)
@@ -100,7 +101,12 @@ class Faults:
         async def owns() -> bool:
             return any(owned.node == seat.id for owned in (await self._witness.lanes()).values())
 
-        await eventually(owns, OWN_S_MAX)
+        try:
+            await eventually(owns, OWN_S_MAX)
+        except AssertionError as error:
+            said = "" if seat.node is None else "".join(seat.node.lines[-LINES_TOLD:])
+            error.add_note(f"{seat.life} owns no lane; what it said last:\n{said}")
+            raise
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:

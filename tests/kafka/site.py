@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.servers.kafka import Broker
 from tidings.bus.kafka.markers import HOMES, PROGRESS
-from tidings.clock import SystemClock
+from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Store
 from tidings.engine import Engine
@@ -35,12 +35,19 @@ class Site:
         self._made: set[str] = set()
         self._producer = Producer(broker.client(linger_ms=0))
 
-    def send(self, topic: str, value: bytes | None, key: bytes | None = None, headers: Sequence[Header] = ()) -> None:
-        """A record as a foreign client sends it; on the broker when this returns."""
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        timestamp_ms: int = 0,
+    ) -> None:
+        """A record as a foreign client sends it, at this moment unless told otherwise; on the broker at the end."""
         if topic not in self._made:
             self._made.add(topic)
             self.broker.create_topic(topic)
-        self._producer.produce(topic, value, key, headers=list(headers))
+        self._producer.produce(topic, value, key, headers=list(headers), timestamp=timestamp_ms)
         assert self._producer.flush(READ_S_MAX) == 0
 
     async def read(self, topic: str, count: int) -> list[Message]:
@@ -89,15 +96,17 @@ def expect_progress(broker: Broker) -> None:
 
 
 @contextlib.asynccontextmanager
-async def opened(broker: Broker, folder: Path, *, file: str = "site.db", **settings: Any) -> AsyncIterator[Site]:
-    """A store, under a name of its own if none is given."""
+async def opened(
+    broker: Broker, folder: Path, *, file: str = "site.db", clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[Site]:
+    """A store, under a name of its own if none is given, by the machine's clock if by no other."""
     settings.setdefault("name", f"site-{uuid.uuid4().hex[:8]}")
     if settings.get("topics") == "expect":
         expect_progress(broker)
     kafka = Kafka(**{"servers": broker.bootstrap} | settings)
     name = kafka.name
     config = Config(store=Store(path=str(folder / file)), kafka=kafka)
-    clock = SystemClock()
+    clock = clock or SystemClock()
     engine = build_engine(await open_store(config.store.path, config, clock), config, clock)
     join_kafka(engine, config)
     await engine.start()

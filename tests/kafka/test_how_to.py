@@ -42,10 +42,12 @@ def test_the_commands_of_the_page_do_what_it_says(served: Served, tmp_path: Path
         )
         assert done.returncode == 0, f"{block.name}\n{done.stdout}{done.stderr}"
         printed.append(done.stdout)
-    assert len(printed) == 6
+    assert len(printed) == 7
     assert all("hello" in text for text in printed[:4]), printed
     assert ["[order-42]" in printed[1], "[43]" in printed[2], "[order-44]" in printed[3]] == [True] * 3
-    assert "order-44" in printed[4].split("order-44 released", 1)[0]
-    assert "order-44 released" in printed[4]
-    assert "assignments.acme/0/1  [order-45]  " in printed[5]
-    assert "next tuesday" in printed[5]
+    assert printed[4].count("[heart]  beat") == 3
+    assert "30 2 * * *" in printed[4]
+    assert "order-44" in printed[5].split("order-44 released", 1)[0]
+    assert "order-44 released" in printed[5]
+    assert "assignments.acme/0/2  [order-45]  " in printed[6]
+    assert "next tuesday" in printed[6]

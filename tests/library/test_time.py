@@ -1,6 +1,7 @@
 """Rules, zones, calendars and previews in a Python program."""
 
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -97,3 +98,13 @@ async def test_what_is_wrong_is_said(options: dict[str, object], expected: str) 
         assert str(refused.value).startswith(expected)
         with pytest.raises(Invalid, match="fire_all"):
             await t.resume("one", missed="never")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [0, 1_001, "10"])
+async def test_a_preview_shows_as_many_as_over_http_at_most(limit: Any) -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock()) as t:
+        for when in ({"every": "PT1H"}, {"cron": "0 * * * *"}):
+            with pytest.raises(Invalid, match="limit: give a whole number from 1 to 1,000"):
+                await t.preview(limit=limit, **when)  # type: ignore[arg-type]
+            assert len(await t.preview(limit=1_000, **when)) == 1_000  # type: ignore[arg-type]
+            assert len(await t.preview(limit=7, count=5, **when)) == 5  # type: ignore[arg-type]

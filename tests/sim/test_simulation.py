@@ -12,7 +12,7 @@ PARTS: list[tuple[Kind, int, int]] = [("memory", 120, 2), ("sqlite", 12, 4), ("p
 @pytest.mark.parametrize(
     ("kind", "first", "seeds"),
     [
-        pytest.param(kind, part * seeds, seeds, id=f"{kind}-{part * seeds}")
+        pytest.param(kind, part * seeds, seeds, id=f"{kind}-{part * seeds}", marks=[pytest.mark.slow] if part else [])
         for kind, seeds, parts in PARTS
         for part in range(parts)
     ],

@@ -185,3 +185,24 @@ def test_a_local_time_has_its_zone_beside_it() -> None:
     request = asked(("intervals-schedule", "2026-11-20T09:00:00"), ("intervals-zone", "Europe/Berlin")).request
     assert request is not None
     assert (request.at, request.timing) == ("2026-11-20T09:00:00", Timing(zone="Europe/Berlin"))
+
+
+@pytest.mark.parametrize("text", ["next tuesday", "every day at nine o'clock", "10 minutes", "", "FREQ"])
+def test_what_is_no_time_is_told_every_form_that_there_is(text: str) -> None:
+    told = reason(("intervals-schedule", text or "?"))
+    assert told.startswith(f"intervals-schedule: {text or '?'!r} is not a time: write an instant such as 2026-11-20T09")
+    for form in ("PT10M", "R5/2026-11-20T09:00:00Z/PT1H", "FREQ=DAILY;BYHOUR=9", '"0 9 * * MON-FRI"'):
+        assert form in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("2026-11-20T09:00:00", "has no offset"),
+        ("2026-13-20T09:00:00Z", "'2026-13-20T09:00:00Z'"),
+        ("P1X", "'P1X'"),
+    ],
+)
+def test_what_nearly_is_a_time_is_told_what_it_lacks(text: str, told: str) -> None:
+    assert told in reason(("intervals-schedule", text))
+    assert "FREQ" not in reason(("intervals-schedule", text))

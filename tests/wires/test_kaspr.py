@@ -206,4 +206,9 @@ def test_what_a_cron_job_cannot_be() -> None:
     [reason] = reasons(action("CRON_ADD"), ID, TO, CRON, ("x-scheduler-cron-missed-fire-policy", "later"))
     assert reason.startswith("x-scheduler-cron-missed-fire-policy: 'later' is not known: use one of replay, skip")
     [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "0 * * * * *"))
-    assert reason.startswith("x-scheduler-cron-expr: has more than five fields")
+    assert reason.startswith("x-scheduler-cron-expr: has 6 fields, and programs disagree on what a sixth says: write")
+    [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "* * * *"))
+    assert reason.startswith("x-scheduler-cron-expr: has 4 fields: write five such as")
+    assert "six" not in reason
+    [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "TZ=Europe/Berlin 0 9 * * *"))
+    assert "'TZ=Europe/Berlin 0 9 * * *' names a zone, and cron jobs run in UTC: write five such as" in reason

@@ -171,3 +171,9 @@ def test_a_duration_with_an_id_is_compared_as_it_was_written() -> None:
     ask = asked(("tidings-to", "a"), ("tidings-at", "PT5S"))
     assert ask.request is not None
     assert (ask.request.at, ask.request.since) == (TIMESTAMP + 5_000_000, None)
+
+
+def test_a_refusal_by_admission_has_a_reason_for_each_field() -> None:
+    invalid = Invalid("cron", "x", (Invalid("on_excluded", "y"), Invalid("topic", "z")))
+    reasons = ("tidings-cron: x", "tidings-on-excluded: y", "tidings-to: z")
+    assert WIRE.refuse("acme", invalid) == Refusal("acme", reasons)

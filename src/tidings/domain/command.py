@@ -119,7 +119,8 @@ Command = Add | Change
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What really happened to a command. `state` is the schedule's state where the word alone does not say it.
 
-    `field` is set where something of the request itself is at fault; `reason` begins with it.
+    `due` is when the next occurrence that can leave is due, as far as is known; `note` says what people should know of
+    it. `field` is set where something of the request itself is at fault; `reason` begins with it.
     """
 
     id: str
@@ -130,6 +131,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     in_flight: int | None = None
     remembered_since: int | None = None
     field: str | None = None
+    note: str | None = None
 
     def invalid(self) -> Invalid | None:
         """The refusal that this is, if it could only be known together with what the store holds."""

@@ -19,15 +19,24 @@ class TidingsError(Exception):
 
 
 class Invalid(TidingsError):
-    """A value that cannot be accepted: `field` names it, `detail` says what to change."""
+    """A value that cannot be accepted: `field` names it, `detail` says what to change.
 
-    def __init__(self, field: str, detail: str) -> None:
+    `others` are what else is wrong, where that was easy to tell at once.
+    """
+
+    def __init__(self, field: str, detail: str, others: "tuple[Invalid, ...]" = ()) -> None:
         super().__init__(field, detail)
         self.field = field
         self.detail = detail
+        self.others = others
+
+    @property
+    def all(self) -> "tuple[Invalid, ...]":
+        """Everything that is wrong, each for itself."""
+        return (self, *self.others)
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.detail}"
+        return "; ".join(f"{each.field}: {each.detail}" for each in self.all)
 
 
 class Moved(TidingsError):

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.when import When, first_index_at_or_after, last_index_at_or_before, occurrence
 
 Policy = Literal["fire_all", "fire_latest", "skip"]
@@ -17,6 +18,7 @@ MissedReason = Literal[
     "invalid_record",
     "catch_up_max",
     "paused",
+    "gap",
 ]
 
 # Above any restart or take-over, so that `skip` does not drop what merely moved to another node.
@@ -75,6 +77,8 @@ def decide(when: When, n: int, now: int, lateness: Lateness, pardon: Pardon | No
     due, following = occurrence(when, n), occurrence(when, n + 1)
     if due is None or due > now:
         return Decision(None, (), None if due is None else n)
+    if is_swallowed(when):
+        return Decision(None, (MissedRange(n, n, "gap"),), None)
     bound = _bound(lateness)
     if pardon is not None and due <= pardon.through:
         now, lateness = min(now, pardon.through), msgspec.structs.replace(lateness, policy=pardon.policy)

@@ -114,14 +114,8 @@ def _moved(before: Zone, zone: Zone, handled: int) -> int:
 
 
 def _local(when: Local, n: int, before: str | None) -> Pending:
-    """A wall time that no longer exists is not lost: it moves behind the jump.
-
-    Of two equal ones the second does not leave where it now lies at or before the first, which has left.
-    """
+    """Of two equal ones the second does not leave where it now lies at or before the first, which has left."""
     due = occurrence(when, n)
-    if due is None and n == 1:
-        when = msgspec.structs.replace(when, gap="forward")
-        due = occurrence(when, n)
     if n > 1 and due is not None and before is not None:
         left = occurrence(msgspec.structs.replace(when, zone=before), n - 1)
         due = None if left is not None and due <= left else due

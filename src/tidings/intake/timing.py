@@ -1,6 +1,6 @@
 """When a request falls due: its fields about time, read together; a refusal names the field and what to change."""
 
-from typing import TypeVar
+import re
 
 import msgspec
 
@@ -10,12 +10,14 @@ from tidings.domain.names import check_name
 from tidings.domain.recurrence.compiling import least_distance_us
 from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.recurrence.reading import COUNT_MAX, Terms, read_cron, read_local, read_rule
-from tidings.domain.recurrence.zones import check_zone
+from tidings.domain.recurrence.resolve import end_of, instants_of, is_swallowed
+from tidings.domain.recurrence.written import parse_moment
+from tidings.domain.recurrence.zones import check_zone, zone_named
 from tidings.domain.request import Limits, Request, Timing
 from tidings.domain.when import SECOND_US, Cron, Every, Once, Rule, When, advance, occurrence
+from tidings.intake.fields import word, wrong_fields
 
-Word = TypeVar("Word", bound=str)
-
+_DATE = re.compile(r"\d{4}-?\d\d-?\d\d", re.ASCII)
 _RECURRING = ("start", "until", "count", "rdates", "exdates", "calendar", "on_excluded")
 _OF_RULES = ("gap", "overlap", "rdates", "exdates", "calendar", "on_excluded")
 
@@ -39,7 +41,15 @@ def read_at(request: Request, now: int) -> int:
 
 
 def read_when(request: Request, now: int, limits: Limits) -> When:
-    """When a request with an interval, a rule, an expression or a zone falls due."""
+    """When a request with an interval, a rule, an expression or a zone falls due; a refusal names all that is wrong."""
+    try:
+        return _read_when(request, now, limits)
+    except Invalid as invalid:
+        others = wrong_fields(request.timing or Timing(), invalid.field)
+        raise (Invalid(invalid.field, invalid.detail, others) if others else invalid) from None
+
+
+def _read_when(request: Request, now: int, limits: Limits) -> When:
     timing = request.timing or Timing()
     _check_one(request, timing)
     if timing.zone is not None:
@@ -88,14 +98,14 @@ def _rule(timing: Timing, now: int, limits: Limits) -> Rule | Cron:
     terms = Terms(
         timing.start,
         timing.zone,
-        _word("gap", timing.gap, GAPS, "forward"),
-        _word("overlap", timing.overlap, OVERLAPS, "first"),
+        word("gap", timing.gap, GAPS, "forward"),
+        word("overlap", timing.overlap, OVERLAPS, "first"),
         timing.count,
         timing.until,
         timing.rdates,
         timing.exdates,
         (),
-        _word("on_excluded", timing.on_excluded, ON_EXCLUDED, "skip"),
+        word("on_excluded", timing.on_excluded, ON_EXCLUDED, "skip"),
         timing.calendar,
     )
     when: Rule | Cron
@@ -138,7 +148,7 @@ def _every(request: Request, timing: Timing, now: int, limits: Limits) -> Every:
 
 
 def _local(request: Request, timing: Timing, now: int) -> When:
-    """A wall time. What has passed is due at once: nothing is late before it was taken."""
+    """A wall time. What has passed is due at once: nothing is late before it was taken, but a gap stays one."""
     if timing.zone is None:
         name = "gap" if timing.gap is not None else "overlap"
         raise Invalid(name, "says what clock changes do to a local time: give its 'zone', or leave it out")
@@ -146,14 +156,16 @@ def _local(request: Request, timing: Timing, now: int) -> When:
         raise Invalid("zone", "goes with a local 'at', with 'rrule' or with 'cron': give one of them, or leave it out")
     if not isinstance(request.at, str) or _is_duration(request.at):
         raise Invalid("zone", "a moment that is said without clocks needs no zone: leave it out")
-    gap = _word("gap", timing.gap, GAPS, "forward")
-    when = read_local(request.at, timing.zone, gap, _word("overlap", timing.overlap, OVERLAPS, "first"))
+    gap = word("gap", timing.gap, GAPS, "forward")
+    when = read_local(request.at, timing.zone, gap, word("overlap", timing.overlap, OVERLAPS, "first"))
     last = occurrence(when, 2) or occurrence(when, 1)
     assert last is not None, "a wall time that was read exists"
-    return Once(now) if last <= now else when
+    return Once(now) if last <= now and not is_swallowed(when) else when
 
 
 def _instant(name: str, text: str, timing: Timing) -> int:
+    if _DATE.fullmatch(text):
+        return _of_date(name, text, timing)
     if timing.zone is None:
         return iso8601.parse_instant(text, name)
     at = occurrence(read_local(text, timing.zone, field=name), 1)
@@ -161,12 +173,11 @@ def _instant(name: str, text: str, timing: Timing) -> int:
     return at
 
 
-def _word(name: str, text: str | None, words: dict[str, Word], default: Word) -> Word:
-    if text is None:
-        return default
-    if text not in words:
-        raise Invalid(name, f"{text[:48]!r} is not known: use {' or '.join(words)}")
-    return words[text]
+def _of_date(name: str, text: str, timing: Timing) -> int:
+    """A date begins with its midnight, and ends with its last second, as it does beside a rule."""
+    zone, moment = zone_named(timing.zone or "UTC"), parse_moment(text, name)
+    second = end_of(zone, moment) if name == "until" else instants_of(zone, moment, "forward", "first")[0]
+    return second * SECOND_US
 
 
 def _is_duration(text: str) -> bool:

@@ -178,7 +178,7 @@ class Tidings:
     async def preview(
         self, *, after: datetime | None = None, limit: int = 10, **options: Unpack[Options]
     ) -> Sequence[Previewed]:
-        """The next moments of a `when`; nothing is stored."""
+        """The next moments of a `when`, up to `limit` (1 to 1,000); nothing is stored. `count` is the rule's own."""
         request = make_request("preview", **options)
         now = self._clock.now()
         when = self.engine.admission.admit(self.tenant, request, now).when

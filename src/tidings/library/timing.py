@@ -86,10 +86,12 @@ def local_text(at: datetime) -> str:
     return at.isoformat(timespec="seconds" if not at.microsecond else "microseconds")
 
 
-def moments(when: When, after: int, count: int) -> list[Previewed]:
+def moments(when: When, after: int, count: object) -> list[Previewed]:
     """The next moments, each with its number."""
+    if not isinstance(count, int) or not 1 <= count <= PREVIEW_MAX:
+        raise Invalid("limit", f"give a whole number from 1 to {PREVIEW_MAX:,}: how many moments to show")
     if isinstance(when, Local | Rule | Cron):
-        shown = preview(when, after - 1, min(count, PREVIEW_MAX))
+        shown = preview(when, after - 1, count)
         return [Previewed(line.number, _moment(line.at), line.wall, line.mark or "") for line in shown]
     first = first_index_at_or_after(when, after) or 1
     found = ((n, occurrence(when, n)) for n in range(first, first + count))

@@ -1,13 +1,18 @@
 """What a store fills in as a schedule is taken: its calendar's days, its zone's version, where numbers go on."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import msgspec
 
-from tidings.domain.command import Add, Outcome, refused
+from tidings.domain.command import Add, Outcome, OutcomeWord, State, refused
 from tidings.domain.errors import Invalid
+from tidings.domain.iso8601 import format_instant
 from tidings.domain.recurrence import zones
+from tidings.domain.recurrence.preview import late_start_note, swallowed_note
 from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
-from tidings.domain.schedule import KeptZone
-from tidings.domain.when import When, is_once, occurrence
+from tidings.domain.schedule import Event, KeptZone, Schedule
+from tidings.domain.when import Cron, Rule, When, is_once, occurrence
 from tidings.domain.when import continued as when_continued
 from tidings.timeline.terms import Terms
 
@@ -58,6 +63,68 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
         detail = f"{name!r} moves the first occurrence behind limits.horizon: change its days, or the rule"
         return refused(add.id, Invalid("calendar", detail))
     return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)
+
+
+class Ahead(NamedTuple):
+    """The next occurrence that can leave, as far as is known: number and due time. `note` says why none can."""
+
+    number: int
+    due: int
+    note: str | None = None
+
+
+def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
+    """What is to come where occurrence n is pending for `due`; without terms it is a single moment.
+
+    One that is overdue may be too late to leave: what is said then is the next, so that nobody waits in vain. Lists
+    do without `now`: they are in the order of what is pending.
+    """
+    if terms is None or now is None:
+        return Ahead(n, due)
+    note = swallowed_note(terms.when)
+    if due > now or note is not None:
+        return Ahead(n, due, note or (late_start_note(terms.when) if n == 1 else None))
+    decision = terms.decide(n, now)
+    number = decision.next if decision.release is None else decision.release
+    if number is None and decision.missed:
+        number, reason = decision.missed[-1].last, decision.missed[-1].reason
+        note = f"nothing of it will leave: it is counted as missed ({reason})"
+    at = None if number is None else terms.due(number)
+    return Ahead(n, due) if number is None or at is None else Ahead(number, at, note)
+
+
+def moved_why(cause: str, before: int) -> str:
+    """What moved an occurrence, and from where, for its history."""
+    return f"{cause}, from {format_instant(before)}"
+
+
+def ended_why(when: When) -> str | None:
+    """What it was that gives no more: once a schedule has ended, its history alone still tells."""
+    zone = zone_of(when)
+    where = "" if zone is None else f" in {zone}"
+    match when:
+        case Rule():
+            return f"rrule {when.rrule}{where}"
+        case Cron():
+            return f"cron {when.expression}{where}"
+        case _:
+            return None
+
+
+def accepted_event(schedule: Schedule, events: Sequence[Event]) -> Event:
+    """The first line of a history where none was written: when it was taken, and for when, if that is still known."""
+    due: int | None = schedule.due
+    if any(event.event == "moved" for event in events) or (schedule.when is None and schedule.occurrence > 1):
+        due = None
+    elif schedule.when is not None and schedule.occurrence > 1:
+        first, pending = (occurrence(schedule.when, n) for n in (1, schedule.occurrence))
+        due = None if first is None or pending is None else first + schedule.due - pending
+    return Event(schedule.accepted, "accepted", due=due)
+
+
+def answer(schedule_id: str, word: OutcomeWord, coming: Ahead, state: State | None = None) -> Outcome:
+    """The answer to a change of what goes on."""
+    return Outcome(schedule_id, word, coming.due, state, note=coming.note)
 
 
 def continued(add: Add, pending: Pending, now: int) -> Add | Outcome:

@@ -12,7 +12,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
 from tidings.domain.message import DUE_SECONDS, Headers, Message, unpack
-from tidings.domain.recurrence.preview import Shown, local_text, wall_text
+from tidings.domain.recurrence.preview import Shown, local_text, swallowed_note, wall_text
 from tidings.domain.recurrence.showing import fields_of
 from tidings.domain.revising import zone_of
 from tidings.domain.schedule import Calendar, Event, Moved, Record, Schedule, Topic
@@ -37,6 +37,7 @@ class OutcomeDocument(msgspec.Struct, gc=False, omit_defaults=True):
     in_flight: int | None = None
     remembered_since: str | None = None
     line: int | None = None
+    note: str | None = None
 
 
 def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocument:
@@ -51,6 +52,7 @@ def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocume
         outcome.in_flight,
         None if since is None else format_instant(since),
         line,
+        outcome.note,
     )
 
 
@@ -62,7 +64,7 @@ def rejected_document(invalid: Invalid, line: int, schedule_id: str | None) -> D
 
 def errors_document(invalid: Invalid) -> list[dict[str, str]]:
     """What is wrong, by field."""
-    return [{"field": invalid.field, "detail": invalid.detail}]
+    return [{"field": each.field, "detail": each.detail} for each in invalid.all]
 
 
 def schedule_document(schedule: Schedule) -> Document:
@@ -80,6 +82,8 @@ def schedule_document(schedule: Schedule) -> Document:
         "accepted_at": format_instant(schedule.accepted),
         "priority": PRIORITY_WORDS[schedule.priority],
     }
+    if (note := swallowed_note(schedule.when)) is not None:
+        document["note"] = note
     if schedule.lateness is not None:
         document |= _lateness(schedule.lateness)
     if schedule.labels is not None:
@@ -183,9 +187,9 @@ def calendar_document(calendar: Calendar, *, whole: bool = True) -> Document:
     return document | {"dates": [wall_text(day * 86_400)[:10] for day in calendar.days]} if whole else document
 
 
-def moved_document(moved: Moved) -> Document:
-    """A pending occurrence that was moved."""
-    return {
+def moved_document(moved: Moved, zone: str | None = None) -> Document:
+    """A pending occurrence that was moved; with the zone what its clocks show at the new time."""
+    document: Document = {
         "at": format_instant(moved.at),
         "cause": moved.cause,
         "id": moved.id,
@@ -193,6 +197,9 @@ def moved_document(moved: Moved) -> Document:
         "before": format_instant(moved.before),
         "after": None if moved.after is None else format_instant(moved.after),
     }
+    if zone is None or moved.after is None:
+        return document
+    return document | {"zone": zone, "after_local": local_text(zone, moved.after)}
 
 
 def _when(when: When | None) -> Document:

@@ -11,6 +11,7 @@ Of a header that repeats the last counts: who sends a delivered record again add
 as it came. To replace what is finished is refused, as over HTTP: the message is out.
 """
 
+import re
 from typing import ClassVar
 
 from tidings.domain.errors import Invalid
@@ -38,6 +39,12 @@ VERBS: dict[str, Verb] = {
 
 CRON_FIELDS = {5, 6}
 
+_CRON_BEGINS = frozenset("0123456789*?")
+_DATED = re.compile(r"\d{4}-?\d\d")
+_FORMS = (
+    "is not a time: write an instant such as 2026-11-20T09:00:00Z, a duration such as PT10M, an interval such as "
+    'R5/2026-11-20T09:00:00Z/PT1H, a rule such as FREQ=DAILY;BYHOUR=9, or a cron expression such as "0 9 * * MON-FRI"'
+)
 _NAMES = frozenset({SCHEDULE, TENANT_ID, ID, ACTION, ZONE})
 
 
@@ -77,8 +84,7 @@ class Intervals(Wire):
         timing = _timing(when, text_of(found, ZONE))
         times = Times(since=since_of(record))
         if timing is None:
-            read = again if when.startswith("R") else once
-            times = read(when, record.timestamp_us, SCHEDULE, as_written=given is not None and verb == "add")
+            times = _times(when, record.timestamp_us, as_written=given is not None and verb == "add")
         elif timing.rrule is None and timing.cron is None:
             times = Times(when)
         message = record.value, record.key, record.headers
@@ -88,10 +94,22 @@ class Intervals(Wire):
         return Ask(tenant, verb, schedule_id, request, reuse=given is None)
 
 
+def _times(when: str, since: int, *, as_written: bool) -> Times:
+    """What Intervals itself knows; where it is none of these, all that may stand there is told."""
+    if when.startswith("R"):
+        return again(when, since, SCHEDULE, as_written=as_written)
+    try:
+        return once(when, since, SCHEDULE, as_written=as_written)
+    except Invalid as invalid:
+        if _DATED.match(when) or when[:1] in {"P", "+"}:
+            raise
+        raise Invalid(SCHEDULE, f"{shorten(when)!r} {_FORMS}") from invalid
+
+
 def _timing(when: str, zone: str | None) -> Timing | None:
     """A rule, an expression, or the zone of a local time; None for what Intervals itself knows."""
     if "FREQ=" in when.upper():
         return Timing(rrule=when, zone=zone)
-    if when.startswith("@") or len(when.split()) in CRON_FIELDS:
+    if when.startswith("@") or (when[:1] in _CRON_BEGINS and len(when.split()) in CRON_FIELDS):
         return Timing(cron=when, zone=zone)
     return None if zone is None else Timing(zone=zone)

@@ -34,7 +34,7 @@ from tidings.wires.destinations import (
 from tidings.wires.headers import Found, Verbatim, derived_id, id_of, last_of, missing, others, text_of
 from tidings.wires.moments import since_of
 from tidings.wires.record import Ask, Record, Refusal, Rejection, Verb
-from tidings.wires.refusal import refused_words
+from tidings.wires.refusal import refused_words, shorten
 from tidings.wires.wire import Wire, affixed, told
 
 ACTION = "x-scheduler-action"
@@ -55,6 +55,7 @@ CRON_VERBS: dict[str, Verb] = {
 CRON_POLICIES: dict[str, Policy] = {"replay": "fire_all", "skip": "skip"}
 CRON_FIELDS = 5
 
+_FIVE = 'write five such as "*/5 9-17 * * MON-FRI" (minute, hour, day, month, weekday)'
 _NAMES = frozenset({ACTION, DELIVER_AT, DELIVER_TO, REQUEST_ID, CRON_EXPR, CRON_POLICY, CRON_FIRE})
 _OTHER_WIRES = (INTERVALS_REQUESTS, INTERVALS_EXECUTIONS, REJECTIONS, NATIVE)
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -120,8 +121,12 @@ class Kaspr(Wire):
         expression, policy = text_of(found, CRON_EXPR) or "", text_of(found, CRON_POLICY) or "replay"
         if policy.lower() not in CRON_POLICIES:
             raise refused_words(CRON_POLICY, policy, CRON_POLICIES)
-        if len(expression.split()) > CRON_FIELDS:
-            raise Invalid(CRON_EXPR, "has more than five fields, whose order programs disagree on: write five")
+        if "=" in expression:
+            raise Invalid(CRON_EXPR, f"{shorten(expression)!r} names a zone, and cron jobs run in UTC: {_FIVE}")
+        fields = len(expression.split())
+        if fields != CRON_FIELDS and not expression.startswith("@"):
+            more = ", and programs disagree on what a sixth says" if fields > CRON_FIELDS else ""
+            raise Invalid(CRON_EXPR, f"has {fields} fields{more}: {_FIVE}")
         request = Request(
             self.destination(tenant, text_of(found, DELIVER_TO) or "", DELIVER_TO),
             record.value,

@@ -64,7 +64,8 @@ class Wire(ABC):
 
     def refuse(self, tenant: str, invalid: Invalid) -> Refusal:
         """What admission says of a request, in the words of this wire."""
-        return Refusal(tenant, (f"{self.sources.get(invalid.field, invalid.field)}: {invalid.detail}",))
+        reasons = (f"{self.sources.get(each.field, each.field)}: {each.detail}" for each in invalid.all)
+        return Refusal(tenant, tuple(reasons))
 
     def rejection(self, record: Record, refusal: Refusal) -> Rejection:
         """The record as it came, with its place and the reasons added to its headers.

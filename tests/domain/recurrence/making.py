@@ -84,7 +84,7 @@ def field(random: Random, low: int, high: int) -> str:
     if kind < 0.4:
         return "*"
     if kind < 0.5:
-        return f"*/{random.randint(1, high)}"
+        return f"*/{random.randint(1, high - low + 1)}"
     if kind < 0.6:
         first = random.randint(low, high)
         return f"{first}-{random.randint(first, high)}"
@@ -92,7 +92,7 @@ def field(random: Random, low: int, high: int) -> str:
         first = random.randint(low, high - 1)
         return f"{first}-{random.randint(first + 1, high)}/{random.randint(1, 7)}"
     if kind < 0.75:
-        return f"{random.randint(low, high)}/{random.randint(1, 9)}"
+        return f"{random.randint(low, high)}/{random.randint(1, min(9, high - low + 1))}"
     return some(random, low, high, 5)
 
 

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from importlib.resources import files
-from itertools import product
+from itertools import groupby, product
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 NAMES = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"]
 FREQUENCIES = ["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"]
 UNIT_S = {"HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
+
+Element = TypeVar("Element")
 
 
 class Oracle:
@@ -31,6 +34,12 @@ class Oracle:
             for name in ("BYSECOND", "BYMINUTE", "BYHOUR", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYMONTH", "BYSETPOS")
         }
         self.given = numbers
+        hours, minutes, seconds = (
+            numbers["BYHOUR"] or [start.hour],
+            numbers["BYMINUTE"] or [start.minute],
+            numbers["BYSECOND"] or [start.second],
+        )
+        self.times = sorted(product(set(hours), set(minutes), set(seconds)))
 
     @staticmethod
     def listed(fields: dict[str, str], name: str) -> list[str]:
@@ -38,47 +47,39 @@ class Oracle:
 
     # --- days ---
 
-    def week_number(self, day: date) -> tuple[int, int]:
-        """The number of a day's week from the front and from the back of its week year."""
-        monday = day - timedelta(days=(day.weekday() - self.week_start) % 7)
-        middle = monday + timedelta(days=3)
-        number = (middle - date(middle.year, 1, 1)).days // 7 + 1
-        total = number
-        while (middle + timedelta(days=7 * (total - number + 1))).year == middle.year:
-            total += 1
-        return number, number - total - 1
-
     def nth_fits(self, day: date, nth: int) -> bool:
+        year_day, year_days, month_days = measures(day)
         if self.frequency == "MONTHLY" or self.given["BYMONTH"]:
-            place, length = day.day - 1, monthrange(day.year, day.month)[1]
+            place, length = day.day - 1, month_days
         else:
-            place, length = day.timetuple().tm_yday - 1, 366 if isleap(day.year) else 365
+            place, length = year_day - 1, year_days
         return nth in {place // 7 + 1, -((length - 1 - place) // 7) - 1}
 
     def passes(self, day: date) -> bool:
         """Whether a day passes every part that speaks of days; what is open comes from the start."""
+        given, weekday = self.given, day.weekday()
+        year_day, year_days, month_days = measures(day)
+        if given["BYMONTH"] and day.month not in given["BYMONTH"]:
+            return False
+        if given["BYMONTHDAY"] and not {day.day, day.day - month_days - 1} & set(given["BYMONTHDAY"]):
+            return False
+        if given["BYYEARDAY"] and not {year_day, year_day - year_days - 1} & set(given["BYYEARDAY"]):
+            return False
+        if given["BYWEEKNO"] and not set(week_number(day, self.week_start)) & set(given["BYWEEKNO"]):
+            return False
+        if self.days:
+            return any(weekday == name and (nth == 0 or self.nth_fits(day, nth)) for nth, name in self.days)
+        return self.start_passes(day)
+
+    def start_passes(self, day: date) -> bool:
+        """Whether a day that no BYDAY chooses fits what the start says."""
         given, start = self.given, self.start
-        year_days = 366 if isleap(day.year) else 365
-        year_day = day.timetuple().tm_yday
-        month_days = monthrange(day.year, day.month)[1]
-        bare = not (self.days or given["BYMONTHDAY"] or given["BYYEARDAY"])
-        checks = [
-            not given["BYMONTH"] or day.month in given["BYMONTH"],
-            not given["BYMONTHDAY"] or bool({day.day, day.day - month_days - 1} & set(given["BYMONTHDAY"])),
-            not given["BYYEARDAY"] or bool({year_day, year_day - year_days - 1} & set(given["BYYEARDAY"])),
-            not given["BYWEEKNO"] or bool(set(self.week_number(day)) & set(given["BYWEEKNO"])),
-            not self.days
-            or any(day.weekday() == name and (nth == 0 or self.nth_fits(day, nth)) for nth, name in self.days),
-        ]
-        if bare and given["BYWEEKNO"]:
-            checks.append(day.weekday() == start.weekday())
-        elif bare and self.frequency in {"YEARLY", "MONTHLY"}:
-            checks.append(day.day == start.day)
-            if self.frequency == "YEARLY":
-                checks.append(bool(given["BYMONTH"]) or day.month == start.month)
-        elif self.frequency == "WEEKLY" and not self.days:
-            checks.append(day.weekday() == start.weekday())
-        return all(checks)
+        bare = not (given["BYMONTHDAY"] or given["BYYEARDAY"])
+        if self.frequency == "WEEKLY" or (bare and given["BYWEEKNO"]):
+            return day.weekday() == start.weekday()
+        if bare and self.frequency == "YEARLY":
+            return day.day == start.day and (bool(given["BYMONTH"]) or day.month == start.month)
+        return not (bare and self.frequency == "MONTHLY") or day.day == start.day
 
     def period(self, day: date) -> int:
         """The number of the year, month, week or day since 1970 or so."""
@@ -94,24 +95,14 @@ class Oracle:
 
     def walls(self, begin: date, end: date) -> Iterator[datetime]:
         """The wall times of a rule of DAILY or coarser, over whole periods."""
-        given, start = self.given, self.start
-        hours, minutes, seconds = (
-            given["BYHOUR"] or [start.hour],
-            given["BYMINUTE"] or [start.minute],
-            given["BYSECOND"] or [start.second],
-        )
-        times = sorted(product(set(hours), set(minutes), set(seconds)))
-        first = self.period(start.date())
-        periods: dict[int, list[datetime]] = {}
-        for ordinal in range(begin.toordinal(), end.toordinal()):
-            day = date.fromordinal(ordinal)
-            number = self.period(day)
-            if (number - first) % self.interval == 0 and self.passes(day):
-                periods.setdefault(number, []).extend(datetime.combine(day, time(*hms)) for hms in times)
-        for number in sorted(periods):
-            yield from self.chosen(periods[number])
+        first = self.period(self.start.date())
+        for number, days in groupby(map(date.fromordinal, range(begin.toordinal(), end.toordinal())), self.period):
+            if (number - first) % self.interval == 0:
+                passed = [day for day in days if self.passes(day)]
+                yield from self.chosen([datetime.combine(day, time(*hms)) for day in passed for hms in self.times])
 
-    def chosen(self, elements: list[datetime]) -> list[datetime]:
+    def chosen(self, elements: list[Element]) -> list[Element]:
+        """What BYSETPOS leaves of the elements of a period."""
         if not self.given["BYSETPOS"]:
             return elements
         size = len(elements)
@@ -121,42 +112,57 @@ class Oracle:
     # --- below DAILY: in exact time ---
 
     def exact(self, zone: ZoneInfo, begin: int, end: int) -> list[int]:
-        """The instants of a rule below DAILY, by a look at every second."""
-        anchor = self.start.replace(tzinfo=zone).astimezone(UTC)
-        offset = int((self.start - anchor.replace(tzinfo=None)).total_seconds())
+        """The instants of a rule below DAILY, over whole units, by a look at every minute and every second of some."""
+        anchor = int(self.start.replace(tzinfo=zone).timestamp())
+        offset = int((self.start - datetime.fromtimestamp(anchor, UTC).replace(tzinfo=None)).total_seconds())
         unit = UNIT_S[self.frequency]
-        origin = int(anchor.timestamp()) + offset
+        first = (anchor + offset) // unit
         units: dict[int, list[int]] = {}
-        for instant in range(begin, end + 1):
-            number = (instant + offset) // unit
-            if (number - origin // unit) % self.interval == 0 and self.second_passes(instant, offset, zone):
-                units.setdefault(number, []).append(instant)
-        found: list[int] = []
-        for number in sorted(units):
-            found += self.places(units[number])
-        return [instant for instant in found if instant >= int(anchor.timestamp())]
+        for minute in range(begin // 60 * 60, end + 1, 60):
+            if not self.minute_passes(minute, offset, zone):
+                continue
+            for instant in range(max(minute, begin), min(minute + 60, end + 1)):
+                number = (instant + offset) // unit
+                if (number - first) % self.interval == 0 and self.second_passes(instant, offset):
+                    units.setdefault(number, []).append(instant)
+        chosen = [instant for number in sorted(units) for instant in self.chosen(units[number])]
+        return [instant for instant in chosen if instant >= anchor]
 
-    def places(self, elements: list[int]) -> list[int]:
-        if not self.given["BYSETPOS"]:
-            return elements
-        size = len(elements)
-        places = {place - 1 if place > 0 else size + place for place in self.given["BYSETPOS"]}
-        return [elements[place] for place in sorted(places) if 0 <= place < size]
-
-    def second_passes(self, instant: int, offset: int, zone: ZoneInfo) -> bool:
-        grid = instant + offset
-        given, start = self.given, self.start
-        if not given["BYSECOND"] and self.frequency != "SECONDLY" and grid % 60 != start.second:
-            return False
-        if not given["BYMINUTE"] and self.frequency == "HOURLY" and grid // 60 % 60 != start.minute:
+    def minute_passes(self, instant: int, offset: int, zone: ZoneInfo) -> bool:
+        """Whether a minute that begins at an instant passes all but what speaks of seconds."""
+        given = self.given
+        if not given["BYMINUTE"] and self.frequency == "HOURLY" and (instant + offset) // 60 % 60 != self.start.minute:
             return False
         here = datetime.fromtimestamp(instant, zone)
+        assert here.second == offset % 60 == 0, "clocks differ by whole minutes in all that is drawn"
         return (
-            (not given["BYSECOND"] or here.second in given["BYSECOND"])
-            and (not given["BYMINUTE"] or here.minute in given["BYMINUTE"])
+            (not given["BYMINUTE"] or here.minute in given["BYMINUTE"])
             and (not given["BYHOUR"] or here.hour in given["BYHOUR"])
             and self.passes(here.date())
         )
+
+    def second_passes(self, instant: int, offset: int) -> bool:
+        if self.given["BYSECOND"]:
+            return instant % 60 in self.given["BYSECOND"]
+        return self.frequency == "SECONDLY" or (instant + offset) % 60 == self.start.second
+
+
+@cache
+def measures(day: date) -> tuple[int, int, int]:
+    """Which day of the year it is, and how many days its year and its month have."""
+    return day.timetuple().tm_yday, 366 if isleap(day.year) else 365, monthrange(day.year, day.month)[1]
+
+
+@cache
+def week_number(day: date, week_start: int) -> tuple[int, int]:
+    """The number of a day's week from the front and from the back of its week year."""
+    monday = day - timedelta(days=(day.weekday() - week_start) % 7)
+    middle = monday + timedelta(days=3)
+    number = (middle - date(middle.year, 1, 1)).days // 7 + 1
+    total = number
+    while (middle + timedelta(days=7 * (total - number + 1))).year == middle.year:
+        total += 1
+    return number, number - total - 1
 
 
 @cache
@@ -171,8 +177,9 @@ def placed(walls: Iterator[datetime], zone: ZoneInfo, gap: str, overlap: str) ->
     found: set[int] = set()
     for wall in walls:
         first, second = (int(wall.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
-        exists = datetime.fromtimestamp(first, zone).replace(tzinfo=None, fold=0) == wall
-        if not exists:
+        if first == second:  # no clock changes around it
+            found.add(first)
+        elif first > second:  # it does not exist: the fold says by which of two offsets it is read
             found |= {first} if gap == "forward" else set()
         elif overlap == "both":
             found |= {first, second}

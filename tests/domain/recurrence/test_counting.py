@@ -14,11 +14,14 @@ from hypothesis import strategies as some
 from tests.domain.recurrence.asking import first, rule, seconds, wall
 from tidings.domain.lateness import Lateness, MissedRange, decide
 from tidings.domain.recurrence.building import walls_of
+from tidings.domain.recurrence.calendar import END_SECOND
 from tidings.domain.recurrence.compiling import compiled, forget, least_distance_us
+from tidings.domain.recurrence.days import month_of
 from tidings.domain.recurrence.lattice import Lattice
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Rule
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.steps import METER
+from tidings.domain.recurrence.zones import zone_named
 from tidings.domain.when import (
     SECOND_US,
     When,
@@ -119,6 +122,7 @@ def test_a_rule_in_exact_time_may_wait_for_summer() -> None:
 
 
 def test_a_sparse_rule_does_not_look_at_every_stretch() -> None:
+    zone_named("Europe/Berlin").segment(END_SECOND)  # its table grows once for all rules
     before = METER.taken
     when = rule("FREQ=YEARLY;INTERVAL=400;BYMONTH=5;BYDAY=1MO", "20260101T020000", "Europe/Berlin")
     assert first(when, 1) == [wall("20260504T000000")]
@@ -187,16 +191,38 @@ def test_threads_may_ask_at_the_same_time() -> None:
         sys.setswitchinterval(switching)
 
 
-def test_a_long_interval_is_looked_at_unit_by_unit() -> None:
-    """Most years of it meet nothing that is allowed, and are not summed day by day."""
-    interval, first_unit = 306_972_213, wall("20260101T000000")
-    text = f"FREQ=SECONDLY;INTERVAL={interval};BYMONTH=4,9;BYHOUR=0,1,2,3,4,5,6,7,8,9,10,11"
-    walls = walls_of(parse_rrule(text), first_unit, 2019)(0)
+@pytest.mark.parametrize(
+    ("interval", "hours", "months"),
+    [(306_972_213, range(12), {4, 9}), (999_999, range(3), {2}), (86_399, range(1), {5}), (172_801, range(1), {1})],
+)
+def test_years_that_a_sparse_rule_leaves_empty_are_passed_over(interval: int, hours: range, months: set[int]) -> None:
+    """Which years hold something is known from the few units that are met, or the few remainders that count."""
+    first_unit = wall("20260101T000000")
+    text = f"FREQ=SECONDLY;INTERVAL={interval};BYMONTH={','.join(map(str, months))};BYMINUTE=0;BYSECOND=0,1"
+    parts = parse_rrule(f"{text};BYHOUR={','.join(map(str, hours))}")
+    walls = walls_of(parts, first_unit, 2025)(0)
     assert isinstance(walls, Lattice)
-    met = (datetime.fromtimestamp(first_unit + n * interval, UTC) for n in range(101))
-    wanted = [int(at.timestamp()) for at in met if at.year < 3000 and at.month in {4, 9} and at.hour < 12]
-    assert [walls.at(n) for n in range(len(wanted) + 1)] == [*wanted, None]
-    assert 0 < sum(bool(sums[-1]) for sums in walls._sums) == len({id(sums) for sums in walls._sums}) - 1
+    before = METER.taken
+    found = [walls.at(number) for number in range(walls.before(END_SECOND) + 1)]
+    assert METER.taken - before < 500, "of 975 years, those that hold something and some around them"
+    met = range(first_unit, END_SECOND, interval)
+    wanted = [at for at in met if at % 3_600 <= 1 and at // 3_600 % 24 in hours and month_of(at // 86_400) in months]
+    assert found == [*wanted, None]
+    assert [walls.before(at) for at in wanted] == list(range(len(wanted)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FREQ=SECONDLY;INTERVAL=999999937;BYMONTH=1,8;BYDAY=MO;BYHOUR=2,4,5,6",
+        "FREQ=SECONDLY;INTERVAL=86399;BYMONTH=2;BYMONTHDAY=29;BYHOUR=3;BYMINUTE=7;BYSECOND=5",
+        "FREQ=MINUTELY;INTERVAL=9973;BYMONTH=9;BYMONTHDAY=31",
+    ],
+)
+def test_what_a_sparse_rule_never_meets_is_refused_soon(text: str) -> None:
+    before = METER.taken
+    assert compiled(rule(text, "19710301T000001", "Australia/Lord_Howe")).at(1) is None
+    assert METER.taken - before < 1_000
 
 
 def test_equal_calendars_are_kept_once() -> None:

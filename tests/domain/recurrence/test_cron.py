@@ -57,6 +57,15 @@ def test_what_an_expression_means(text: str, wanted: list[str]) -> None:
         ("*/0 * * * *", "step of 0"),
         ("* 22-2 * * *", "write two ranges, such as 22-23,0-2"),
         ("? * * * *", "stands alone"),
+        (
+            "*/90 * * * *",
+            "minute: '*/90' begins anew at 0 each time, so that a step of 90 never comes: write one",
+        ),
+        ("0 */25 * * *", "up to 24"),
+        ("0 0 * * */8", "up to 7"),
+        ("0 0 L-2 * *", "day: 'L-2' is not taken: write it as 'rrule', FREQ=MONTHLY;BYMONTHDAY=-3 with its BYHOUR"),
+        ("TZ=Europe/Berlin 0 9 * * *", "begins with 'TZ=Europe/Berlin': name the zone beside it ('zone')"),
+        ("CRON_TZ=UTC 0 0 9 * * *", "begins with 'CRON_TZ=UTC'"),
         ("@reboot", "@hourly"),
         ("0 0 30 2 *", "has no occurrence"),
         ("*" * 2_000, "2000 characters"),
@@ -68,6 +77,12 @@ def test_what_is_refused_says_what_to_do(text: str, advice: str) -> None:
         read_cron(text, seconds(SINCE) * 1_000_000)
     assert advice in str(caught.value)
     assert caught.value.field == "cron"
+
+
+@pytest.mark.parametrize(("text", "same"), [("*/60 * * * *", "0 * * * *"), ("0 */24 * * *", "0 0 * * *")])
+def test_a_step_of_the_whole_range_is_once_each_time(text: str, same: str) -> None:
+    assert parse_cron(text).minutes == parse_cron(same).minutes
+    assert parse_cron(text).hours == parse_cron(same).hours
 
 
 def test_nicknames_are_expressions() -> None:

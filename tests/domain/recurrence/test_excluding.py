@@ -8,7 +8,7 @@ from tests.domain.recurrence.asking import first, rule, wall
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.parts import Gap, Moment, OnExcluded, Overlap, Rule
-from tidings.domain.recurrence.preview import Shown, local_text, preview
+from tidings.domain.recurrence.preview import Shown, local_text, preview, swallowed_note
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
 from tidings.domain.recurrence.steps import METER, STEPS_MAX
 
@@ -146,4 +146,12 @@ def test_previews_number_and_end() -> None:
     ]
     local = read_local("2027-03-28 02:30", "Europe/Berlin")
     assert preview(local, 0, 5) == [Shown("2027-03-28T03:30:00+02:00", 1, wall("20270328T013000") * 1_000_000, "moved")]
+    gone = read_local("2027-03-28 02:30", "Europe/Berlin", "skip")
+    assert preview(gone, 0, 5) == [Shown("2027-03-28T02:30:00", mark="skipped")]
+    assert preview(gone, wall("20270328T013000") * 1_000_000, 5) == []
+    assert swallowed_note(local) is None
+    day = swallowed_note(read_local("2011-12-30 12:00:05", "Pacific/Apia", "skip")) or ""
+    assert day.startswith(
+        "12:00:05 does not exist on 2011-12-30 in Pacific/Apia (clocks go from 2011-12-30 00:00 to 2011-12-31 00:00)"
+    )
     assert local_text("Africa/Monrovia", 0) == "1969-12-31T23:15:30-00:44:30"

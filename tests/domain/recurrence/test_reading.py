@@ -11,6 +11,7 @@ from tidings.domain.recurrence.calendars import parse_calendar
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Overlap, Rule
 from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
+from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.recurrence.showing import fields_of
 from tidings.domain.recurrence.steps import METER, STEPS_MAX
 
@@ -142,8 +143,10 @@ def test_until_as_a_date_counts_the_whole_day() -> None:
 def test_local_one_shots() -> None:
     assert read_local("2027-03-28 02:30", "Europe/Berlin") == Local(wall("20270328T023000"), "Europe/Berlin")
     assert [shown(at) for at in first(read_local("2027-03-28 02:30", "Europe/Berlin"), 2)] == ["20270328T013000"]
-    with pytest.raises(Invalid, match=r"jump over it.*gap=forward"):
-        read_local("2027-03-28 02:30", "Europe/Berlin", "skip")
+    gone = read_local("2027-03-28 02:30", "Europe/Berlin", "skip")
+    assert [shown(at) for at in first(gone, 2)] == ["20270328T013000"]  # where it is missed
+    assert is_swallowed(gone)
+    assert not is_swallowed(read_local("2027-03-28 03:30", "Europe/Berlin", "skip"))
     both = read_local("2026-10-25 02:30", "Europe/Berlin", "forward", "both")
     assert [shown(at) for at in first(both, 3)] == ["20261025T003000", "20261025T013000"]
     for text in ("2027-03-28T02:30Z", "2027-03-28", "2027-03-28 24:30", "noon"):
@@ -220,6 +223,11 @@ def days(*dates: str) -> tuple[int, ...]:
     return tuple(wall(f"{date}T000000") // 86_400 for date in dates)
 
 
+def ics(*events: str) -> str:
+    body = "".join(f"BEGIN:VEVENT\n{event}\nEND:VEVENT\n" for event in events)
+    return f"BEGIN:VCALENDAR\n{body}END:VCALENDAR\n"
+
+
 def test_calendars() -> None:
     assert parse_calendar(ICS) == days("20260303", "20260501", "20261224", "20261225", "20261226", "20270501")
     listed = "# holidays\n2026-12-25\n20261226, 2027-01-01  # and the new year\n\n"
@@ -231,6 +239,28 @@ def test_calendars() -> None:
         parse_calendar(ics("SUMMARY:x"))
     with pytest.raises(Invalid, match="split it"):
         parse_calendar(ics("DTSTART:20260101\nRRULE:FREQ=DAILY"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("2026-12-25\n25.12.2026", "line 2: '25.12.2026' is not a time: write a date such as 2026-12-25"),
+        ("2026-02-30", "line 1: '2026-02-30' is not on the calendar"),
+        ("2026-12-25T10:00", "line 1: '2026-12-25T10:00' has a time of day: write a date such as 2026-12-25"),
+        (ics("DTSTART:Christmas"), "line 3: DTSTART: 'Christmas' is not a time: write a date such as 20261225"),
+        (ics("SUMMARY:a\n  folded\nDTSTART:20261225\nDTEND:x"), "line 6: DTEND: 'x' is not a time"),
+        (ics("DTSTART:20261225\nEXDATE:20261226,y"), "line 4: EXDATE: 'y' is not a time"),
+        (ics("DTSTART:20261225\nDURATION:2 days"), "line 4: DURATION: '2 days' is not a duration: write such as P2D"),
+        (ics("DTSTART:20261225\nRRULE:FREQ=HOURLY"), "line 4: RRULE: 'FREQ=HOURLY' repeats within a day: use DAILY"),
+        (ics("DTSTART:20261225\nRRULE:YEARLY"), "line 4: RRULE: 'YEARLY' is not NAME=VALUE"),
+        (ics("SUMMARY:x"), "line 2: has an event without DTSTART"),
+    ],
+)
+def test_a_wrong_date_of_a_calendar_is_told_with_its_line_and_the_right_form(text: str, told: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_calendar(text, "ics")
+    assert caught.value.field == "ics"
+    assert caught.value.detail.startswith(told)
 
 
 def test_moments_in_lists_are_sorted_and_single() -> None:
@@ -282,11 +312,6 @@ def test_lists_in_the_text_and_beside_it_have_one_limit() -> None:
         with pytest.raises(Invalid, match="has 720 moments with those of the rule's text, at most 500"):
             read_rule(text, NOW, more)
     assert len(read_rule(text, NOW, Terms(rdates=dates[:140])).added) == 360
-
-
-def ics(*events: str) -> str:
-    body = "".join(f"BEGIN:VEVENT\n{event}\nEND:VEVENT\n" for event in events)
-    return f"BEGIN:VCALENDAR\n{body}END:VCALENDAR\n"
 
 
 def test_calendars_know_what_changes_the_days_of_an_event() -> None:

@@ -240,7 +240,7 @@ def test_preview(cli: Cli) -> None:
     assert cli.json("preview", "--at", f"{YEAR}-01-01T00:00:00Z")["moments"]
     past = cli("preview", "--every", "R1/2020-01-01T00:00:00Z/P1D")
     assert past.out == ""
-    assert past.err.startswith("1 occurrence has passed already; scheduled now, fire_latest")
+    assert past.err.startswith("nothing follows\n1 occurrence has passed already; scheduled now, fire_latest")
 
 
 def test_version(cli: Cli) -> None:

@@ -33,6 +33,18 @@ def test_people_see_the_lateness(cli: Cli) -> None:
     assert words[4:] == ["[k]", '{"hello":"world"}', "a=b"]
 
 
+def test_people_see_which_of_several_it_is(cli: Cli) -> None:
+    name = f"many-{cli.topic}"
+    rule = ("--rrule", "FREQ=SECONDLY;COUNT=3", "--start", "2020-01-01T00:00:00Z", "--late", "fire_all")
+    cli.json("schedule", "--to", cli.topic, "--id", name, *rule, "x")
+    lines = cli("tail", cli.topic, "--count", "3").out.splitlines()
+    assert [line.split(" ms", 1)[1].split() for line in lines] == [["x"], ["#2", "x"], ["#3", "final", "x"]]
+    cli.json("schedule", "--to", cli.topic, "--id", f"{name}-on", "--every", "P1D", "y")
+    cli("fire", f"{name}-on")
+    line = cli("tail", cli.topic, "--from", "beginning", "--count", "4").out.splitlines()[-1]
+    assert line.split(" ms", 1)[1].split() == ["fired", "1", "y"]
+
+
 def test_it_waits_for_a_topic_to_come(cli: Cli) -> None:
     timer = threading.Timer(
         0.3, lambda: Client(cli.url).call("POST", f"/v1/topics/{cli.topic}/records", body={"value": "x"})

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.edges.cli.conftest import Cli
+from tests.intake.test_revision import renew, zones_of_old  # noqa: F401
 
 WEEKLY = ("--rrule", "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "--zone", "America/New_York")
 
@@ -16,9 +19,20 @@ def test_schedule_takes_rules_cron_and_local_times(cli: Cli) -> None:
     assert cli.json("show", made["id"])["cron"] == "*/5 9-17 * * MON-FRI"
     local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin")
     assert cli.json("schedule", "--to", cli.topic, *local, "x")["due_at"] == "2030-03-31T01:30:00.000000Z"
-    refused = cli("schedule", "--to", cli.topic, *local, "--gap", "skip", "x")
-    assert refused.code in {1, 2}
-    assert "does not exist in Europe/Berlin" in refused.err
+
+
+def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> None:
+    local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin", "--gap", "skip")
+    done = cli("schedule", "--to", cli.topic, "--id", f"gone-{cli.topic}", *local, "x")
+    assert done.code == 0
+    assert done.out.startswith(f"scheduled gone-{cli.topic} to {cli.topic}, due 2030-03-31 01:30:00Z")
+    why = "02:30 does not exist on 2030-03-31 in Europe/Berlin (clocks go from 02:00 to 03:00)"
+    assert done.err == f"gone-{cli.topic}: {why}: it will be skipped and counted as missed (gap)\n"
+    assert why in cli("show", f"gone-{cli.topic}").out
+    assert why in cli("explain", f"gone-{cli.topic}").err
+    seen = cli("preview", *local)
+    assert "skipped: clocks jump over it" in seen.out
+    assert why in seen.err
 
 
 def test_show_tells_the_local_time(cli: Cli) -> None:
@@ -75,6 +89,27 @@ def test_tzdata(cli: Cli) -> None:
     assert "America/New_York" in out
     assert "no zone changed, moved 0" in cli("tzdata", "--apply").out
     assert cli.json("tzdata", "--limit", "5")["version"]
+
+
+def test_tzdata_apply_shows_what_it_moved(cli: Cli, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
+    name = f"moved-{cli.topic}"
+    local = ("--at", "2030-12-01 09:00", "--zone", "Europe/Berlin")
+    cli.json("schedule", "--to", cli.topic, "--id", name, *local, "x")
+    renew(zones_of_old)
+    first, *table = cli("tzdata", "--apply").out.splitlines()
+    assert "Europe/Berlin changed, moved 1 of what is pending" in first
+    assert table[0].split() == ["moved", "occurrence", "before", "after", "by"]
+    [line] = table[1:]
+    assert line.startswith(name)
+    assert "2030-12-01 09:00:00Z" in line
+    assert "2030-12-01 08:00:00Z" in line
+    assert line.endswith("Europe/Berlin: 2030-12-01 09:00:00+01:00")
+    assert len(cli("tzdata", "--apply").out.splitlines()) == 1
+    explained = cli("explain", name).out.splitlines()
+    assert explained[1].split() == ["when", "what", "occurrence", "due", "late", "why"]
+    assert "moved" in explained[-1]
+    assert "2030-12-01 08:00:00Z" in explained[-1]
+    assert "from 2030-12-01T09:00:00" in explained[-1]
 
 
 def test_resume_and_replace_take_their_choices(cli: Cli) -> None:

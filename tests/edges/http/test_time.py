@@ -2,8 +2,13 @@
 
 import json
 from datetime import date, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
 
 from tests.edges.http.site import NDJSON, Site
+from tests.intake.test_revision import renew, zones_of_old  # noqa: F401
 from tidings.domain.recurrence import zones
 
 WEEKLY = {"rrule": "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "zone": "America/New_York"}
@@ -39,11 +44,91 @@ async def test_refusals_name_the_field(site: Site) -> None:
         ({"cron": "* *"}, "cron"),
         ({"rrule": "FREQ=DAILY", "zone": "Mars/Olympus"}, "zone"),
         ({"rrule": "FREQ=DAILY", "count": "3"}, "count"),
-        ({"at": "2030-03-31 02:30", "zone": "Europe/Berlin", "gap": "skip"}, "at"),
     ):
         reply = await site.call("POST", "/v1/schedules", {"topic": "t", **fields})
         assert reply.status == 400
         assert reply.problem["errors"][0]["field"] == field
+
+
+GONE = {"at": "2030-03-31 02:30", "zone": "Europe/Berlin", "gap": "skip"}
+NOTE = (
+    "02:30 does not exist on 2030-03-31 in Europe/Berlin (clocks go from 02:00 to 03:00):"
+    " it will be skipped and counted as missed (gap)"
+)
+
+
+async def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(site: Site) -> None:
+    made = await site.call("POST", "/v1/schedules", {"topic": "t", "id": "gone", **GONE})
+    assert (made.status, made.document["outcome"]) == (201, "scheduled")
+    assert (made.document["due_at"], made.document["note"]) == ("2030-03-31T01:30:00.000000Z", NOTE)
+    for path in ("/v1/schedules/gone", "/v1/schedules/gone/explain"):
+        shown = (await site.call("GET", path)).document
+        assert (shown["state"], shown["gap"], shown["note"]) == ("pending", "skip", NOTE)
+    [listed] = (await site.call("GET", "/v1/schedules")).document["schedules"]
+    assert listed["note"] == NOTE
+    seen = (await site.call("POST", "/v1/preview", GONE)).document
+    assert seen["moments"] == [{"due_at_local": "2030-03-31T02:30:00", "mark": "skipped"}]
+    assert seen["note"] == NOTE
+    moved = (await site.call("POST", "/v1/preview", GONE | {"gap": "forward"})).document["moments"]
+    assert [(m["due_at_local"], m["mark"]) for m in moved] == [("2030-03-31T03:30:00+02:00", "moved")]
+
+
+async def test_one_of_the_past_is_missed_at_once(site: Site) -> None:
+    past = {"topic": "t", "id": "gone", "at": "2020-03-29 02:30", "zone": "Europe/Berlin", "gap": "skip"}
+    made = (await site.call("POST", "/v1/schedules", past)).document
+    assert (made["outcome"], made["due_at"]) == ("scheduled", "2020-03-29T01:30:00.000000Z")
+    assert "2020-03-29 in Europe/Berlin" in made["note"]
+    await site.state_of("gone", "missed")
+    shown = (await site.call("GET", "/v1/schedules/gone/explain")).document
+    assert (shown["reason"], shown["history"][-1]["reason"]) == ("gap", "gap")
+    assert b'tidings_missed_total{reason="gap"} 1' in (await site.call("GET", "/metrics")).body
+
+
+async def test_a_start_that_is_the_second_of_two_is_told(site: Site) -> None:
+    start = {"zone": "Europe/Berlin", "start": "2030-10-27T02:30:00+01:00"}
+    for rule in ({"rrule": "FREQ=DAILY"}, {"cron": "30 2 * * *"}):
+        seen = (await site.call("POST", "/v1/preview", rule | start | {"after": "2030-10-27"})).document
+        assert seen["moments"][0]["due_at_local"] == "2030-10-28T02:30:00+01:00"
+        assert "in Europe/Berlin show 2030-10-27 02:30, and overlap=first takes the first" in seen["note"]
+        made = (await site.call("POST", "/v1/schedules", {"topic": "t", **rule, **start})).document
+        assert (made["due_at"], made["note"]) == ("2030-10-28T01:30:00.000000Z", seen["note"])
+        for more in ({"overlap": "second"}, {"overlap": "both"}, {"start": "2030-10-27T02:30:00+02:00"}):
+            told = (await site.call("POST", "/v1/preview", rule | start | more | {"after": "2030-10-27"})).document
+            assert "note" not in told
+            assert told["moments"][0]["due_at_local"].startswith("2030-10-27T02:30:00")
+
+
+async def test_a_cron_expression_without_seconds_begins_with_a_minute(site: Site) -> None:
+    for expression, whole in (("*/5 * * * *", True), ("*/5 * * * * *", False)):
+        body = {"topic": "t", "id": expression.replace("/", "-"), "cron": expression, "zone": "Europe/Berlin"}
+        made = (await site.call("PUT", f"/v1/schedules/{quote(body['id'])}", body)).document
+        shown = (await site.call("GET", f"/v1/schedules/{quote(body['id'])}")).document
+        assert not whole or shown["start"][16:19] == ":00"
+        again = {"cron": expression, "zone": shown["zone"], "start": shown["start"], "after": shown["accepted_at"]}
+        assert (await site.call("POST", "/v1/preview", again)).document["moments"][0]["due_at"] == made["due_at"]
+
+
+async def test_an_interval_shows_what_clocks_of_its_zone_show(site: Site) -> None:
+    asked = {"every": "P1D", "start": "2030-10-26", "zone": "Europe/Berlin", "after": "2030-10-01T00:00:00Z"}
+    moments = (await site.call("POST", "/v1/preview", asked | {"count": 3})).document["moments"]
+    assert [(m["due_at"], m["due_at_local"]) for m in moments] == [
+        ("2030-10-25T22:00:00.000000Z", "2030-10-26T00:00:00+02:00"),
+        ("2030-10-26T22:00:00.000000Z", "2030-10-27T00:00:00+02:00"),
+        ("2030-10-27T22:00:00.000000Z", "2030-10-27T23:00:00+01:00"),
+    ]
+
+
+async def test_a_rdate_that_clocks_jump_over_is_marked(site: Site) -> None:
+    asked = {"cron": "0 9 * * *", "zone": "Europe/Berlin", "rdates": ["2030-03-31T02:30"], "gap": "skip"}
+    seen = (await site.call("POST", "/v1/preview", asked | {"after": "2030-03-31", "count": 1})).document["moments"]
+    assert [m.get("mark") for m in seen] == ["skipped", None]
+
+
+async def test_an_answer_names_a_due_time_that_is_kept(site: Site) -> None:
+    past = {"topic": "t", "id": "one", "rrule": "FREQ=YEARLY", "start": "2020-05-01T09:00", "late": "skip"}
+    made = (await site.call("POST", "/v1/schedules", past)).document
+    assert made["due_at"] > "2026-11"
+    assert (await site.call("GET", "/v1/schedules/one")).document["due_at"] == made["due_at"]
 
 
 async def test_an_end_before_the_start_is_told_as_such(site: Site) -> None:
@@ -129,8 +214,8 @@ async def test_what_a_calendar_cannot_be(site: Site) -> None:
     for body, field in (
         ({}, "dates"),
         ({"dates": [], "ics": ""}, "dates"),
-        ({"dates": ["2027-13-01"]}, "dates line 1"),
-        ({"dates": ["2027-12-25T09:00"]}, "dates line 1"),
+        ({"dates": ["2027-13-01"]}, "dates"),
+        ({"dates": ["2027-12-25T09:00"]}, "dates"),
         ({"days": []}, "days"),
     ):
         reply = await site.call("PUT", "/v1/calendars/off", body)
@@ -167,7 +252,8 @@ async def test_a_changed_calendar_moves_what_is_pending(site: Site) -> None:
     [moved] = (await site.call("GET", "/v1/tzdata")).document["moved"]
     assert (moved["id"], moved["before"], moved["cause"]) == ("one", "2030-05-01T09:00:00.000000Z", "calendar off")
     events = (await site.call("GET", "/v1/schedules/one/explain")).document["history"]
-    assert (events[-1]["event"], events[-1]["reason"]) == ("moved", "calendar off")
+    assert (events[-1]["event"], events[-1]["due_at"]) == ("moved", "2031-05-01T09:00:00.000000Z")
+    assert events[-1]["reason"] == "calendar off, from 2030-05-01T09:00:00.000000Z"
 
 
 async def test_tzdata(site: Site) -> None:
@@ -176,7 +262,33 @@ async def test_tzdata(site: Site) -> None:
     assert shown["version"] == zones.VERSION
     assert shown["zones"] == [{"name": "America/New_York", "version": zones.VERSION, "changed": False}]
     applied = (await site.call("POST", "/v1/tzdata")).document
-    assert applied == {"version": zones.VERSION, "changed": [], "moved": 0}
+    assert applied == {"version": zones.VERSION, "changed": [], "moved": 0, "movements": []}
+
+
+async def test_what_an_apply_moved_is_told_by_itself(site: Site, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
+    await site.call("PUT", "/v1/calendars/off", {"dates": []})
+    rule = {"topic": "t", "id": "other", "rrule": "FREQ=YEARLY", "start": "2030-05-01T09:00", "calendar": "off"}
+    await site.call("POST", "/v1/schedules", rule)
+    await site.call("PUT", "/v1/calendars/off", {"dates": ["2030-05-01"]})
+    local = {"topic": "t", "id": "local", "at": "2030-12-01 09:00", "zone": "Europe/Berlin"}
+    await site.call("POST", "/v1/schedules", local)
+    renew(zones_of_old)
+    applied = (await site.call("POST", "/v1/tzdata")).document
+    assert (applied["changed"], applied["moved"]) == (["Europe/Berlin"], 1)
+    [moved] = applied["movements"]
+    assert (moved["id"], moved["before"]) == ("local", "2030-12-01T09:00:00.000000Z")
+    assert (moved["after"], moved["zone"]) == ("2030-12-01T08:00:00.000000Z", "Europe/Berlin")
+    assert moved["after_local"] == "2030-12-01T09:00:00+01:00"
+    assert (await site.call("POST", "/v1/tzdata")).document["movements"] == []
+    assert len((await site.call("GET", "/v1/tzdata")).document["moved"]) == 2
+
+
+async def test_what_has_ended_tells_what_it_was(site: Site) -> None:
+    rule = {"topic": "t", "id": "one", "rrule": "FREQ=DAILY;COUNT=2", "start": "2020-01-01T09:00", "late": "fire_all"}
+    await site.call("POST", "/v1/schedules", rule | {"zone": "Europe/Berlin"})
+    await site.state_of("one", "ended")
+    shown = (await site.call("GET", "/v1/schedules/one")).document
+    assert shown["reason"] == "rrule FREQ=DAILY;COUNT=2 in Europe/Berlin"
 
 
 async def test_resume_with_a_choice(site: Site) -> None:
@@ -208,3 +320,37 @@ async def test_a_calendar_moves_nothing_behind_the_horizon(site: Site) -> None:
     reply = await site.call("POST", "/v1/schedules", asked | {"on_excluded": "next_day"})
     assert (reply.status, reply.problem["errors"][0]["field"]) == (400, "calendar")
     assert "horizon" in reply.problem["detail"]
+
+
+async def test_every_wrong_field_of_a_when_is_told_at_once(site: Site) -> None:
+    asked: dict[str, Any] = {"rrule": "FREQ=DAILY;BYHOUR=25", "zone": "Europe/Berln", "start": "soon", "gap": "jump"}
+    asked |= {"until": "2027-02-30", "calendar": "a b", "exdates": ["2027-01-01", "x"]}
+    for path, more in (("/v1/schedules", {"topic": "t"}), ("/v1/preview", {})):
+        reply = await site.call("POST", path, asked | more)
+        assert reply.status == 400
+        told = {error["field"]: error["detail"] for error in reply.problem["errors"]}
+        assert set(told) == set(asked)
+        assert "BYHOUR: '25' must be" in told["rrule"]
+        assert "Europe/Berlin" in told["zone"]
+        assert told["gap"] == "'jump' is not known: use forward or skip"
+        assert all(f"{field}: {detail}" in reply.problem["detail"] for field, detail in told.items())
+    counted = await site.call("POST", "/v1/schedules", {"topic": "t", "cron": "61 * * * *", "count": 0})
+    assert [error["field"] for error in counted.problem["errors"]] == ["cron", "count"]
+    lines = await site.call("POST", "/v1/schedules", [{"topic": "t", "cron": "x", "overlap": "third"}])
+    assert {error["field"] for error in lines.document[0]["errors"]} == {"cron", "overlap"}
+
+
+@pytest.mark.parametrize("field", ["late", "jitter", "topic", "value"])
+async def test_a_preview_says_why_it_does_not_take_the_rest_of_a_schedule(site: Site, field: str) -> None:
+    reply = await site.call("POST", "/v1/preview", {"rrule": "FREQ=DAILY", field: "skip"})
+    [error] = reply.problem["errors"]
+    assert (reply.status, error["field"]) == (400, field)
+    assert error["detail"].startswith("does not say when: a preview takes only what does")
+
+
+async def test_how_many_a_preview_shows_is_not_how_often_a_rule_occurs(site: Site) -> None:
+    rule = {"rrule": "FREQ=DAILY;COUNT=5", "count": 3}
+    shown = (await site.call("POST", "/v1/preview", rule)).document
+    assert ([moment["occurrence"] for moment in shown["moments"]], shown["more"]) == ([1, 2, 3], True)
+    whole = (await site.call("POST", "/v1/preview", rule | {"count": 1_000})).document
+    assert ([moment["occurrence"] for moment in whole["moments"]], whole["more"]) == ([1, 2, 3, 4, 5], False)

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -16,6 +17,14 @@ from tidings.timeline.postgres.store import PostgresStore
 __all__ = ["postgres"]
 
 _numbers = itertools.count(1)
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a server is not for the quick check."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.slow)
 
 
 class OpenStore(Protocol):

@@ -25,7 +25,7 @@ async def test_idle_connections_that_were_ended_are_replaced(postgres: Postgres,
     await applied(store, add("one"))
     with postgres.connect() as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-    await eventually(lambda: not any(map(_is_open, store._pool._idle)))
+    await eventually(lambda: not any(_is_open(idle) for pool in store._pools._all for idle in pool._idle))
     await applied(store, add("two"))
     await drain(store)
     assert await left(store) == ["one", "two"]

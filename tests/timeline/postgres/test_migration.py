@@ -24,8 +24,6 @@ from tidings.timeline.layouts import OUTSIDE, Done, Layouts, NewerLayout
 from tidings.timeline.postgres.layout import LAYOUTS
 from tidings.timeline.postgres.migration import LOCK_MS, Migration
 
-pytestmark = [pytest.mark.slow]
-
 COLUMN = "ALTER TABLE tidings.timeline ADD COLUMN colour text; CREATE TABLE tidings.counted (n int);"
 COUNT = "INSERT INTO tidings.counted SELECT coalesce(max(n), 0) + 1 FROM tidings.counted;"
 INDEX = f"""{OUTSIDE}

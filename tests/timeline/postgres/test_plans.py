@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.contract.making import ACME, NOW, SECOND, TOPIC, add
 from tests.servers.postgres import Postgres
@@ -157,7 +156,6 @@ async def test_hot_queries(postgres: Postgres, open_store: OpenStore) -> None:
         await check_inner(postgres, store)
 
 
-@pytest.mark.slow
 async def test_hot_queries_with_a_million(postgres: Postgres, open_store: OpenStore) -> None:
     async with filled(postgres, open_store, 1_000_000) as store:
         await check(store)

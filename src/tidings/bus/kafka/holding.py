@@ -9,6 +9,7 @@ import msgspec
 
 from tidings.bus.kafka.forwarder import Forwarder
 from tidings.bus.kafka.lane import Lane, LaneLost, Refusals
+from tidings.bus.kafka.released import ID, REFUSED
 from tidings.bus.kafka.thread import OwnThread
 from tidings.bus.kafka.topics import OF_THE_RECORD, NoTopic
 from tidings.clock import Clock
@@ -177,10 +178,10 @@ def _rejection(record: Outgoing, reason: str, now: int) -> Add:
     message = unpack(record.message)
     size = len(message.value or b"")
     headers = (
-        *message.headers,
+        *(header for header in message.headers if header[0] != ID),  # it is no request: what it says it is counts not
         ("tidings-source-id", record.id.encode()),
         ("tidings-to", record.topic.encode()),
         ("tidings-reject-reason", f"{reason} (the value has {size} bytes and is left out here)".encode()),
     )
-    topic = join("kafka", f"tidings.rejections.{record.tenant}")
+    topic = join("kafka", REFUSED + record.tenant)
     return due_now(record.tenant, topic, pack(Message(message.key, None, headers)), now)

@@ -14,6 +14,9 @@ ATTEMPT = ("tidings-attempt", b"1")
 FINAL = ("tidings-final", b"true")
 # Whoever passes on what was released before says nothing about this one, and nobody can claim to be another.
 OURS = frozenset({ID, OCCURRENCE, DUE_AT, ATTEMPT[0], FINAL[0]})
+# Where only Tidings writes: a request that was refused keeps the id that it came with, so that it can be sent again.
+REFUSED = "tidings.rejections."
+_OF_THE_REFUSAL = OURS - {ID}
 
 
 class Released:
@@ -30,9 +33,11 @@ class Released:
             message = _timed(message, outgoing.due)
         if outgoing.due != self._due:
             self._due, self._due_header = outgoing.due, (DUE_AT, format_instant(outgoing.due).encode())
+        refused = outgoing.topic.startswith(REFUSED)
+        ours = _OF_THE_REFUSAL if refused else OURS
         headers: list[Header] = [
-            *(header for header in message.headers if header[0] not in OURS),
-            (ID, outgoing.id.encode()),
+            *(header for header in message.headers if header[0] not in ours),
+            *(() if refused else ((ID, outgoing.id.encode()),)),
             (OCCURRENCE, outgoing.occurrence.encode()),
             self._due_header,
             ATTEMPT,

@@ -4,6 +4,7 @@ What the rule leaves open comes from its start. After that, and with INTERVAL, o
 so that rules which differ in nothing else share one set, and with it all that was counted before.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -11,9 +12,10 @@ import msgspec
 
 from tidings.domain.recurrence.calendar import DAY_S, END_YEAR, days_of, year_of, year_start
 from tidings.domain.recurrence.days import Days, month_of
-from tidings.domain.recurrence.lattice import Lattice, remainders, units_of_day
+from tidings.domain.recurrence.lattice import Lattice
 from tidings.domain.recurrence.parts import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, Parts
 from tidings.domain.recurrence.positions import Positions
+from tidings.domain.recurrence.remainders import Units, packed, table_of, units_of_day
 from tidings.domain.recurrence.times import Times, picked
 from tidings.domain.recurrence.walls import Product, Progression, Union, Walls
 
@@ -62,11 +64,12 @@ def walls_of(parts: Parts, start: int, origin_year: int) -> Callable[[int], Wall
     if parts.frequency <= DAILY:
         walls = _daily(parts, start, origin_year)
         return lambda _shift: walls
+    days = Days(parts, 0)
     made: dict[int, Walls] = {}
 
     def shifted(shift: int) -> Walls:
         if shift not in made:
-            made[shift] = _sub_daily(parts, start, origin_year, shift)
+            made[shift] = _sub_daily(parts, days, start, origin_year, shift)
         return made[shift]
 
     return shifted
@@ -85,8 +88,8 @@ def _daily(parts: Parts, start: int, origin_year: int) -> Walls:
 
 
 def _times(parts: Parts) -> Times:
-    coarse = [hour * 3_600 + minute * 60 for hour in parts.by_hour for minute in parts.by_minute]
-    return Times(coarse, parts.by_second, 60)
+    coarse = (hour * 3_600 + minute * 60 for hour in parts.by_hour for minute in parts.by_minute)
+    return Times(array("i", coarse), parts.by_second, 60)
 
 
 def least_distance(parts: Parts, start: int) -> int:
@@ -106,16 +109,15 @@ def most_a_day(parts: Parts, start: int) -> int:
     fine = len(_fine(parts, start, 0))
     chosen = len(picked(parts.by_position, fine)) if parts.by_position else fine
     fields = (parts.by_hour, parts.by_minute, parts.by_second)
-    return remainders(parts.frequency, fields, parts.interval, _UNITS[parts.frequency]).most * chosen
+    return table_of(Units(parts.frequency, fields, parts.interval, _UNITS[parts.frequency])).most * chosen
 
 
-def _sub_daily(parts: Parts, start: int, origin_year: int, shift: int) -> Walls:
+def _sub_daily(parts: Parts, days: Days, start: int, origin_year: int, shift: int) -> Walls:
     unit = _UNITS[parts.frequency]
     first_unit = start // unit
     fine = _fine(parts, start, shift)
     if parts.by_position:
         fine = [fine[place] for place in picked(parts.by_position, len(fine))]
-    days = Days(parts, 0)
     free = not (parts.by_hour or (parts.frequency > HOURLY and parts.by_minute))
     free = free and not (parts.frequency == SECONDLY and parts.by_second)
     if not fine:  # BYSETPOS asks for a position that no unit has
@@ -149,23 +151,31 @@ def _fine(parts: Parts, start: int, shift: int) -> list[int]:
 def _every_unit(parts: Parts, fine: list[int]) -> Times:
     """The times of a day where every unit that the rule allows counts."""
     if parts.frequency == HOURLY:
-        return Times([hour * 3_600 for hour in parts.by_hour or range(24)], sorted(fine), 3_600)
+        return Times(_hours(parts), sorted(fine), 3_600)
     minutes = [hour * 60 + minute for hour in parts.by_hour or range(24) for minute in parts.by_minute or range(60)]
     seconds = sorted(fine) if parts.frequency == MINUTELY else parts.by_second or range(60)
-    return Times([minute * 60 for minute in minutes], seconds, 60)
+    return Times(array("i", (minute * 60 for minute in minutes)), seconds, 60)
 
 
 def _stepped(parts: Parts, days: Days, first_unit: int, fine: tuple[int, ...], origin_year: int) -> Walls:
     unit = _UNITS[parts.frequency]
     fields = (parts.by_hour, parts.by_minute, parts.by_second)
     if DAY_S // unit % parts.interval:
-        table = remainders(parts.frequency, fields, parts.interval, unit)
+        table = Units(parts.frequency, fields, parts.interval, unit)
         return Lattice(days, table, (unit, parts.interval, first_unit), tuple(sorted(fine)), (origin_year, END_YEAR))
     coarse: Sequence[int] = range(first_unit % parts.interval * unit, DAY_S, parts.interval * unit)
+    if parts.frequency == SECONDLY and 3_600 % parts.interval == 0:  # every hour the same
+        inner = units_of_day(SECONDLY, ((0,), parts.by_minute, parts.by_second))
+        inner = inner[(inner - first_unit) % parts.interval == 0]
+        return Product(days, Times(_hours(parts), packed(inner), 3_600), origin_year, END_YEAR)
     if any(fields[: parts.frequency - HOURLY + 1]):
         units = units_of_day(parts.frequency, fields)
-        coarse = (units[(units - first_unit) % parts.interval == 0] * unit).tolist()
+        coarse = packed(units[(units - first_unit) % parts.interval == 0] * unit)
     return Product(days, Times(coarse, sorted(fine), unit), origin_year, END_YEAR)
+
+
+def _hours(parts: Parts) -> list[int]:
+    return [hour * 3_600 for hour in parts.by_hour or range(24)]
 
 
 def _month_start(day: int) -> int:

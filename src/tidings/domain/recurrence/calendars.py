@@ -5,12 +5,13 @@ Whatever a text says, reading it costs its length and a budget of moments: singl
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.calendar import DAY_S
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.excluding import EXCLUDED_MAX, merged
-from tidings.domain.recurrence.parts import DAILY, Rule
+from tidings.domain.recurrence.parts import DAILY, Moment, Rule
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.steps import METER
 from tidings.domain.recurrence.written import parse_moment, quoted
@@ -21,12 +22,24 @@ RULE_MOMENTS = 10  # what preparing a rule costs, in moments
 REPEATS_YEARS = 20
 PAST_DAYS = 366
 
-_FOLDED = re.compile(r"\r?\n[ \t]")
 _READ = {"DTSTART", "DTEND", "DURATION", "RRULE", "EXDATE", "RDATE", "RECURRENCE-ID", "STATUS", "UID"}
 _DURATION = re.compile(r"\+?P(?:(\d{1,3})W)?(?:(\d{1,4})D)?(?:T(?:(\d{1,5})H)?(?:(\d{1,6})M)?(?:(\d{1,8})S)?)?")
 _UNITS_S = (7 * DAY_S, DAY_S, 3_600, 60, 1)
 
-Event = dict[str, list[str]]
+_DATE = "write a date such as 2026-12-25"
+_ICS_DATE = "write a date such as 20261225, or a time such as 20261225T090000"
+
+
+class Written(NamedTuple):
+    """A text, and the line on which it stands."""
+
+    text: str
+    line: int
+
+
+Event = dict[str, list[Written]]
+
+_NOTHING = Written("", 0)
 
 
 def parse_calendar(text: str, field: str = "calendar", today: int | None = None) -> tuple[int, ...]:
@@ -65,15 +78,25 @@ class Budget:
             raise Invalid(self.field, f"{detail}: split it, or end its rules with COUNT or UNTIL")
         METER.taken += moments
 
+    def read(self, written: Written, name: str, hint: str = _ICS_DATE) -> Moment:
+        """The moment that is written there, as the property of this name where it is of a file."""
+        try:
+            return parse_moment(written.text, self.field, hint)
+        except Invalid as invalid:
+            raise self.wrong(written, name, invalid.detail) from None
+
+    def wrong(self, written: Written, name: str, detail: str) -> Invalid:
+        """The refusal of what is written there."""
+        return Invalid(self.field, f"line {written.line}: {name}{': ' if name else ''}{detail}")
+
 
 def _from_lines(text: str, budget: Budget) -> Iterable[tuple[int, int]]:
     for number, line in enumerate(text.splitlines(), start=1):
         for word in line.partition("#")[0].replace(",", " ").split():
             budget.take(1)
-            place = f"{budget.field} line {number}"
-            moment = parse_moment(word, place)
+            moment = budget.read(Written(word, number), "", _DATE)
             if moment.form != "date":
-                raise Invalid(place, f"{quoted(word)} has a time: write a date such as 2026-12-25")
+                raise Invalid(budget.field, f"line {number}: {quoted(word)} has a time of day: {_DATE}")
             yield moment.seconds // DAY_S, moment.seconds // DAY_S
 
 
@@ -82,10 +105,10 @@ def _from_ics(text: str, budget: Budget) -> Iterable[tuple[int, int]]:
     events = list(_events(text, budget))
     replaced: dict[str, set[int]] = {}
     for event in events:
-        replaced.setdefault(_one(event, "UID"), set()).update(_days(event, "RECURRENCE-ID", budget))
+        replaced.setdefault(_one(event, "UID").text, set()).update(_days(event, "RECURRENCE-ID", budget))
     for event in events:
-        if _one(event, "STATUS").upper() != "CANCELLED":
-            gone = set() if "RECURRENCE-ID" in event else replaced[_one(event, "UID")]
+        if _one(event, "STATUS").text.upper() != "CANCELLED":
+            gone = set() if "RECURRENCE-ID" in event else replaced[_one(event, "UID").text]
             yield from _ranges(event, gone, budget)
 
 
@@ -93,7 +116,7 @@ def _events(text: str, budget: Budget) -> Iterable[Event]:
     """The properties of each event; what lies inside of it, such as an alarm, is not its own."""
     event: Event | None = None
     inside, whole = 0, False
-    for line in _FOLDED.sub("", text).splitlines():
+    for line, number in _unfolded(text):
         head, _, value = line.partition(":")
         name, value = head.partition(";")[0].strip().upper(), value.strip()
         if name == "BEGIN":
@@ -101,7 +124,7 @@ def _events(text: str, budget: Budget) -> Iterable[Event]:
                 inside += 1
             elif value.upper() == "VEVENT":
                 budget.take(1)
-                event = {}
+                event = {"BEGIN": [Written(value, number)]}
             else:
                 whole = whole and value.upper() != "VCALENDAR"
         elif name == "END" and inside:
@@ -116,10 +139,25 @@ def _events(text: str, budget: Budget) -> Iterable[Event]:
         elif event is not None and not inside:
             _check_property(name, head, budget.field)
             if name in _READ:
-                event.setdefault(name, []).append(value)
+                event.setdefault(name, []).append(Written(value, number))
     if event is not None or not whole:
         missing = "END:VCALENDAR" if event is None else "END:VEVENT"
         raise Invalid(budget.field, f"is cut off: {missing} is missing; send the whole file")
+
+
+def _unfolded(text: str) -> Iterable[Written]:
+    """The lines, each with its number; what is broken over several is one."""
+    parts: list[str] = []
+    begun = 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        if parts and line[:1] in {" ", "\t"}:
+            parts.append(line[1:])
+            continue
+        if parts:
+            yield Written("".join(parts), begun)
+        parts, begun = [line], number
+    if parts:
+        yield Written("".join(parts), begun)
 
 
 def _check_property(name: str, head: str, field: str) -> None:
@@ -132,32 +170,39 @@ def _check_property(name: str, head: str, field: str) -> None:
 
 def _ranges(event: Event, gone: set[int], budget: Budget) -> Iterable[tuple[int, int]]:
     if "DTSTART" not in event:
-        raise Invalid(budget.field, "has an event without DTSTART: give it one, or take the event out")
-    start = parse_moment(_one(event, "DTSTART"), budget.field).seconds
+        begun = event["BEGIN"][0].line
+        raise Invalid(budget.field, f"line {begun}: has an event without DTSTART: give it one, or take the event out")
+    start = budget.read(_one(event, "DTSTART"), "DTSTART").seconds
     first = start // DAY_S
-    more = max(0, (_end(event, start, budget.field) - 1) // DAY_S - first)  # the end is not part of it
+    more = max(0, (_end(event, start, budget) - 1) // DAY_S - first)  # the end is not part of it
     firsts = set(_repeated(_one(event, "RRULE"), first, budget) if "RRULE" in event else [first])
     firsts |= set(_days(event, "RDATE", budget))
     for day in firsts - set(_days(event, "EXDATE", budget)) - gone:
         yield day, day + more
 
 
-def _end(event: Event, start: int, field: str) -> int:
+def _end(event: Event, start: int, budget: Budget) -> int:
     if "DTEND" in event:
-        return parse_moment(_one(event, "DTEND"), field).seconds
+        return budget.read(_one(event, "DTEND"), "DTEND").seconds
     if "DURATION" not in event:
         return start
-    text = _one(event, "DURATION")
-    found = _DURATION.fullmatch(text.upper())
+    written = _one(event, "DURATION")
+    found = _DURATION.fullmatch(written.text.upper())
     if found is None or not any(found.groups()):
-        raise Invalid(field, f"DURATION: {quoted(text)} is not a duration: write such as P2D or PT8H")
+        detail = f"{quoted(written.text)} is not a duration: write such as P2D or PT8H"
+        raise budget.wrong(written, "DURATION", detail)
     return start + sum(int(size or 0) * unit for size, unit in zip(found.groups(), _UNITS_S, strict=True))
 
 
-def _repeated(rrule: str, first: int, budget: Budget) -> Iterable[int]:
-    if parse_rrule(rrule, budget.field).frequency > DAILY:
-        raise Invalid(budget.field, f"{quoted(rrule)} repeats within a day: use DAILY, WEEKLY, MONTHLY or YEARLY")
-    moments = compiled(Rule(rrule, first * DAY_S))
+def _repeated(rule: Written, first: int, budget: Budget) -> Iterable[int]:
+    try:
+        frequency = parse_rrule(rule.text, budget.field).frequency
+    except Invalid as invalid:
+        raise budget.wrong(rule, "RRULE", invalid.detail) from None
+    if frequency > DAILY:
+        detail = f"{quoted(rule.text)} repeats within a day: use DAILY, WEEKLY, MONTHLY or YEARLY"
+        raise budget.wrong(rule, "RRULE", detail)
+    moments = compiled(Rule(rule.text, first * DAY_S))
     begin = max(first, budget.since)
     before, last = moments.through(begin * DAY_S - 1), moments.through((begin + REPEATS_YEARS * 366) * DAY_S)
     budget.take(RULE_MOMENTS + last - before)
@@ -167,10 +212,11 @@ def _repeated(rrule: str, first: int, budget: Budget) -> Iterable[int]:
 
 def _days(event: Event, name: str, budget: Budget) -> list[int]:
     """The days of a property that is a list; of a period its first."""
-    words = [word for value in event.get(name, ()) for word in value.split(",")]
+    words = [Written(word, value.line) for value in event.get(name, ()) for word in value.text.split(",")]
     budget.take(len(words))
-    return [parse_moment(word.partition("/")[0].strip(), budget.field).seconds // DAY_S for word in words]
+    firsts = (Written(word.text.partition("/")[0].strip(), word.line) for word in words)
+    return [budget.read(first, name).seconds // DAY_S for first in firsts]
 
 
-def _one(event: Event, name: str) -> str:
-    return event.get(name, [""])[0]
+def _one(event: Event, name: str) -> Written:
+    return event[name][0] if name in event else _NOTHING

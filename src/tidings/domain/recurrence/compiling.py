@@ -9,37 +9,65 @@ from tidings.domain.recurrence.building import completed, least_distance, most_a
 from tidings.domain.recurrence.calendar import DAY_S, SECOND_US, decade_of, year_start
 from tidings.domain.recurrence.cron import cron_times, cron_walls, is_exact, parse_cron
 from tidings.domain.recurrence.excluding import Excluding, Moving, Runs, amended, check_movable
+from tidings.domain.recurrence.kept import Kept
+from tidings.domain.recurrence.lattice import BLOCKS
 from tidings.domain.recurrence.moments import Bounded, Few, Moments, Shifted
 from tidings.domain.recurrence.parts import DAILY, Cron, Gap, Local, Moment, Overlap, Parts, Recurrence, Rule
+from tidings.domain.recurrence.remainders import TABLES
 from tidings.domain.recurrence.resolve import end_of, folded, instants_of, resolved
 from tidings.domain.recurrence.rrule import parse_rrule
-from tidings.domain.recurrence.zoned import Zoned
+from tidings.domain.recurrence.zoned import STRETCHES, Zoned
 from tidings.domain.recurrence.zones import Zone, zone_named
 
 SCHEDULES_KEPT = 16_384
-DATED_KEPT = 2_048  # each counts up to 5,000 runs of days of its own: some 80 kB
+LISTED_KEPT = 512  # with up to 1,000 moments of their own each: some 150 kB
+FEW = 20
+DATED_BYTES_MAX = 64 * 1024 * 1024  # with the days of calendars
+DAY_BYTES = 64
 CALENDARS_KEPT = 128
+
+DATED: Kept[tuple[Rule | Cron, Runs], Moments] = Kept(DATED_BYTES_MAX)
 
 
 def compiled(recurrence: Recurrence) -> Moments:
     """The moments of a schedule."""
     if isinstance(recurrence, Local) or not recurrence.excluded:
-        return _plain(recurrence)
-    return _dated(msgspec.structs.replace(recurrence, excluded=()), _runs(recurrence.excluded))
+        long = not isinstance(recurrence, Local) and len(recurrence.added) + len(recurrence.excepted) > FEW
+        return _listed(recurrence) if long else _plain(recurrence)
+    runs, asked = _runs(recurrence.excluded), msgspec.structs.replace(recurrence, excluded=())
+    moments = DATED.get((asked, runs))
+    if moments is None:
+        moments = _dated(asked, runs)
+        DATED.put((asked, runs), moments, 1_000 + DAY_BYTES * len(runs.days))
+    return moments
 
 
 def forget() -> None:
     """Drop all that was worked out, as after new rules of zones."""
-    for cached in (_plain, _dated, _runs, _rule_zoned, _cron_zoned, zone_named):
+    for cached in (_plain, _listed, _runs, _rule_zoned, _cron_zoned, zone_named):
         cached.cache_clear()
+    for kept in (DATED, STRETCHES, BLOCKS, TABLES):
+        kept.clear()
+
+
+@lru_cache(maxsize=LISTED_KEPT)
+def _listed(recurrence: Recurrence) -> Moments:
+    """The same for what is heavier to keep."""
+    return _undated(recurrence)
 
 
 @lru_cache(maxsize=SCHEDULES_KEPT)
 def _plain(recurrence: Recurrence) -> Moments:
+    return _undated(recurrence)
+
+
+def _undated(recurrence: Recurrence) -> Moments:
     """The moments, whatever days a calendar excludes."""
     if isinstance(recurrence, Local):
         zone = zone_named(recurrence.zone)
-        return Few(resolved(zone, recurrence.wall, recurrence.gap, recurrence.overlap))
+        return Few(
+            resolved(zone, recurrence.wall, "forward", recurrence.overlap)
+        )  # what of `skip` is missed there: `is_swallowed`
     moments = _rule(recurrence) if isinstance(recurrence, Rule) else _cron(recurrence)
     if recurrence.on_excluded == "next_day":
         check_movable(_most_a_day(recurrence))
@@ -52,10 +80,9 @@ def _runs(days: tuple[int, ...]) -> Runs:
     return Runs(days)
 
 
-@lru_cache(maxsize=DATED_KEPT)
 def _dated(asked: Rule | Cron, runs: Runs) -> Moments:
     """The moments without those of excluded days."""
-    base, zone = _plain(msgspec.structs.replace(asked, shift=0)), zone_named(asked.zone)
+    base, zone = compiled(msgspec.structs.replace(asked, shift=0)), zone_named(asked.zone)
     if asked.on_excluded == "skip":
         counted = Excluding(base, zone, runs)
     else:

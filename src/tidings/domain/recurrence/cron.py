@@ -31,6 +31,8 @@ _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _FIELDS = (("second", 0, 59), ("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
 _TERM = re.compile(r"(\*|\?|[0-9A-Z]{1,3}(?:-[0-9A-Z]{1,3})?)(?:/([0-9]{1,4}))?")
 _NTH = re.compile(r"([0-9A-Z]{1,3})#([1-5])")
+_ZONED = re.compile(r"(?:CRON_)?TZ=\S*", re.IGNORECASE)
+_BEFORE_LAST = re.compile(r"L-(\d{1,2})")
 _LAST = re.compile(r"([0-7]|[A-Z]{3})L")
 
 
@@ -77,6 +79,8 @@ def _words(text: str, field: str) -> list[str]:
             raise Invalid(field, f"{quoted(stripped)} is not known: use one of {', '.join(NICKNAMES)}")
         stripped = NICKNAMES[stripped.lower()]
     words = stripped.upper().split()
+    if words and (found := _ZONED.match(stripped)):
+        raise Invalid(field, f"begins with {quoted(found[0])}: name the zone beside it ('zone'), and leave that out")
     if len(words) not in {5, 6}:
         raise Invalid(field, f"{quoted(text)} has {len(words)} fields: {_HINT}")
     return words if len(words) == 6 else ["0", *words]
@@ -98,6 +102,12 @@ def _term(term: str, place: int, field: str) -> set[int]:
     span, step = found[1], found[2]
     if step is not None and int(step) == 0:
         raise Invalid(field, f"{name}: {quoted(term)} has a step of 0: write 1 or more")
+    if step is not None and int(step) > most - least + (place != 5):
+        raise Invalid(
+            field,
+            f"{name}: {quoted(term)} begins anew at {least} each time, so that a step of {step} never comes: write one "
+            f"of up to {most - least + (place != 5)}, or use 'every' or 'rrule' with an INTERVAL",
+        )
     if span in "*?":
         if span == "?" and (place not in {3, 5} or step is not None):
             raise Invalid(field, f"{name}: '?' stands alone, for the day or the weekday: write '*'")
@@ -133,6 +143,9 @@ def _month_days(word: str, field: str) -> tuple[set[int], bool]:
             days.add(-1)
         elif term == "LW":
             last_weekday = True
+        elif found := _BEFORE_LAST.fullmatch(term):
+            rule = f"FREQ=MONTHLY;BYMONTHDAY=-{int(found[1]) + 1}"
+            raise Invalid(field, f"day: {quoted(term)} is not taken: write it as 'rrule', {rule} with its BYHOUR")
         else:
             days |= _term(term, 3, field)
     return days, last_weekday

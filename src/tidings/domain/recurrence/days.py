@@ -28,6 +28,7 @@ class Days:
         self._interval = parts.interval if parts.frequency <= DAILY else 1
         self._start_day = start_day
         self._start_year = year_of(start_day)
+        self._start_month = self._start_year * 12 + month_of(start_day) - 1
         self._filters: dict[int, int] = {}
         self._stripes = _stripes(parts.frequency, self._interval)
         self.cycle_years = _cycle_years(parts.frequency, self._interval)
@@ -64,9 +65,8 @@ class Days:
         return self._stripes >> since % step if step <= YEAR_BITS_MAX else _single(self._stripes, since % step, step)
 
     def _months(self, year: int, kind: Kind) -> int:
-        first_month = self._start_year * 12 + month_of(self._start_day) - 1
         mask = 0
-        for month in range((first_month - year * 12) % self._interval, 12, self._interval):
+        for month in range((self._start_month - year * 12) % self._interval, 12, self._interval):
             mask |= span(kind.starts[month], kind.starts[month + 1])
         return mask
 

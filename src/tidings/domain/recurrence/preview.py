@@ -4,10 +4,11 @@ from typing import Literal
 
 import msgspec
 
-from tidings.domain.recurrence.calendar import SECOND_US, days_of, is_leap, month_starts, year_of, year_start
+from tidings.domain.recurrence.calendar import DAY_S, SECOND_US, days_of, is_leap, month_starts, year_of, year_start
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.moments import has
-from tidings.domain.recurrence.parts import Local, Recurrence
+from tidings.domain.recurrence.parts import Cron, Local, Recurrence, Rule
+from tidings.domain.recurrence.resolve import folded, is_swallowed
 from tidings.domain.recurrence.zones import Zone, zone_named
 
 PREVIEW_MAX = 1_000
@@ -32,6 +33,9 @@ def preview(recurrence: Recurrence, after: int, count: int) -> list[Shown]:
     """What follows the instant `after` (microseconds), up to `count` occurrences."""
     zone = zone_named(recurrence.zone)
     moments = compiled(recurrence)
+    if isinstance(recurrence, Local) and is_swallowed(recurrence):
+        passed = moments.through(after // SECOND_US)
+        return [] if passed else [Shown(wall_text(recurrence.wall), mark="skipped")]
     strict = compiled(msgspec.structs.replace(recurrence, gap="skip"))
     first = moments.through(after // SECOND_US) + 1
     lines: list[Shown] = []
@@ -41,9 +45,14 @@ def preview(recurrence: Recurrence, after: int, count: int) -> list[Shown]:
         if at is None:
             break
         lines += _skipped(recurrence, zone, last + 1, at - 1)
-        lines.append(_shown(zone, number, at, moved=not has(strict, at)))
+        lines.append(_shown(zone, number, at, moved=not has(strict, at) or _is_moved(recurrence, zone)))
         last = at
     return lines
+
+
+def _is_moved(recurrence: Recurrence, zone: Zone) -> bool:
+    """Whether clocks jump over a single wall time."""
+    return isinstance(recurrence, Local) and not zone.instants(recurrence.wall)
 
 
 def _shown(zone: Zone, number: int, at: int, *, moved: bool) -> Shown:
@@ -68,6 +77,45 @@ def _skipped(recurrence: Recurrence, zone: Zone, begin: int, end: int) -> list[S
             before = zone.offsets[zone.segment(at) - 1]
             lines.append(Shown(wall_text(at + before), mark="skipped"))
     return lines
+
+
+def swallowed_note(when: object) -> str | None:
+    """Why a single wall time that is to be skipped will not leave, for people; None where it will."""
+    if not isinstance(when, Local) or not is_swallowed(when):
+        return None
+    zone = zone_named(when.zone)
+    jump = zone.segment(zone.before_gap(when.wall))
+    before, behind = (zone.starts[jump] + zone.offsets[place] for place in (jump - 1, jump))
+    shown = _clock if before // DAY_S == behind // DAY_S else _date_and_clock
+    change = f"clocks go from {shown(before)} to {shown(behind)}"
+    what = f"{_clock(when.wall)} does not exist on {wall_text(when.wall)[:10]} in {when.zone} ({change})"
+    return f"{what}: it will be skipped and counted as missed (gap)"
+
+
+def late_start_note(asked: object) -> str | None:
+    """That a start is the second of two equal times, of which the first counts: the rule begins behind it."""
+    if not isinstance(asked, Rule | Cron) or asked.overlap != "first" or asked.zone == "UTC":
+        return None
+    if isinstance(asked, Rule) and (not asked.fold or asked.since):
+        return None
+    zone = zone_named(asked.zone)
+    start = folded(zone, asked.start, 1) if isinstance(asked, Rule) else -(-asked.since // SECOND_US)
+    wall = start + zone.offset_at(start)
+    if zone.instants(wall)[0] == start or has(compiled(asked), start):
+        return None
+    if not has(compiled(msgspec.structs.replace(asked, overlap="both")), start):
+        return None
+    what = f"the start is the second of two times at which clocks in {asked.zone} show {_date_and_clock(wall)}"
+    return f"{what}, and overlap=first takes the first, which lies before it: use overlap=second or both to begin there"
+
+
+def _clock(wall: int) -> str:
+    """The time of day, with seconds where there are some."""
+    return wall_text(wall)[11:].removesuffix(":00")
+
+
+def _date_and_clock(wall: int) -> str:
+    return f"{wall_text(wall)[:10]} {_clock(wall)}"
 
 
 def local_text(zone: str, at: int) -> str:

@@ -15,10 +15,10 @@ from tidings.domain.recurrence.cron import parse_cron
 from tidings.domain.recurrence.excluding import EXCLUDED_MAX
 from tidings.domain.recurrence.parts import Cron, Gap, Local, Moment, OnExcluded, Overlap, Rule
 from tidings.domain.recurrence.preview import wall_text
-from tidings.domain.recurrence.resolve import end_of, folded, instants_of, resolved
+from tidings.domain.recurrence.resolve import end_of, folded, instants_of
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.written import parse_moment, quoted
-from tidings.domain.recurrence.zones import Zone, zone_named
+from tidings.domain.recurrence.zones import Zone, check_zone, zone_named
 
 COUNT_MAX = 999_999_999
 
@@ -91,7 +91,7 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
         terms.gap,
         terms.overlap,
         end,
-        _count(terms.count),
+        check_count(terms.count),
         _joined((), terms.rdates, "rdates"),
         _joined((), terms.exdates, "exdates"),
         _days(terms.excluded),
@@ -103,17 +103,14 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
 
 
 def read_local(text: str, zone: str, gap: Gap = "forward", overlap: Overlap = "first", field: str = "at") -> Local:
-    """A one-shot at a wall time; refused where the clocks jump over it and the policy is to skip."""
+    """A one-shot at a wall time."""
     moment = parse_moment(text, field)
     if moment.form != "local":
         wanted = (
             "has an offset, and a zone is given too: leave one out" if moment.form == "utc" else "has no time of day"
         )
         raise Invalid(field, f"{quoted(text)} {wanted}")
-    place = zone_named(zone)
-    if not resolved(place, moment.seconds, gap, overlap):
-        detail = f"{quoted(text)} does not exist in {zone}, where clocks jump over it"
-        raise Invalid(field, f"{detail}: choose another time, or gap=forward to move it behind the jump")
+    check_zone(zone)
     return Local(moment.seconds, zone, gap, overlap)
 
 
@@ -141,7 +138,7 @@ def _with_ends(rrule: str, terms: Terms) -> str:
     if terms.count is not None and terms.until is not None:
         raise Invalid("count", "give either 'count' or 'until', not both")
     if terms.count is not None:
-        return f"{rrule};COUNT={_count(terms.count)}"
+        return f"{rrule};COUNT={check_count(terms.count)}"
     if terms.until is not None:
         return f"{rrule};UNTIL={_basic(parse_moment(terms.until, 'until'))}"
     return rrule
@@ -153,7 +150,8 @@ def _basic(moment: Moment) -> str:
     return text[:8] if moment.form == "date" else text + ("Z" if moment.form == "utc" else "")
 
 
-def _count(count: int | None) -> int | None:
+def check_count(count: int | None) -> int | None:
+    """How many occurrences, if anybody says so."""
     if count is not None and not 1 <= count <= COUNT_MAX:
         raise Invalid("count", f"must lie between 1 and {COUNT_MAX:,}")
     return count

@@ -1,8 +1,8 @@
 """A single wall time in a zone, as the policies for gaps and overlaps read it."""
 
 from tidings.domain.recurrence.calendar import DAY_S
-from tidings.domain.recurrence.parts import Gap, Moment, Overlap
-from tidings.domain.recurrence.zones import Zone
+from tidings.domain.recurrence.parts import Gap, Local, Moment, Overlap
+from tidings.domain.recurrence.zones import Zone, zone_named
 
 
 def resolved(zone: Zone, wall: int, gap: Gap, overlap: Overlap) -> list[int]:
@@ -17,6 +17,15 @@ def resolved(zone: Zone, wall: int, gap: Gap, overlap: Overlap) -> list[int]:
             return found[-1:]
         case "both":
             return found
+
+
+def is_swallowed(when: object) -> bool:
+    """Whether it is one wall time that clocks jump over, as far as is known, and it is to be skipped then.
+
+    That is certain only when the day has come: until then a government can change its mind. So it waits like any other,
+    for the instant to which `forward` would move it, and is missed there.
+    """
+    return isinstance(when, Local) and when.gap == "skip" and not zone_named(when.zone).instants(when.wall)
 
 
 def folded(zone: Zone, wall: int, fold: int) -> int:

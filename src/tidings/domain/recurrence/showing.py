@@ -4,6 +4,7 @@ import msgspec
 
 from tidings.domain.recurrence.calendar import SECOND_US
 from tidings.domain.recurrence.compiling import compiled
+from tidings.domain.recurrence.cron import parse_cron
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Recurrence, Rule
 from tidings.domain.recurrence.preview import local_text, wall_text
 from tidings.domain.recurrence.resolve import folded
@@ -50,8 +51,12 @@ def _start(rule: Rule) -> str:
 
 
 def _since(cron: Cron) -> str:
-    """The first whole second that counts."""
-    return local_text(cron.zone, -(-cron.since // SECOND_US) * SECOND_US)
+    """The first whole second that counts; the first whole minute where no other second can occur."""
+    zone, second = zone_named(cron.zone), -(-cron.since // SECOND_US)
+    offset = zone.offset_at(second)
+    minute = -(-(second + offset) // 60) * 60 - offset
+    whole = parse_cron(cron.expression).seconds == (0,) and not cron.added and zone.offset_at(minute) == offset
+    return local_text(cron.zone, (minute if whole else second) * SECOND_US)
 
 
 def _lists(asked: Rule | Cron) -> dict[str, object]:

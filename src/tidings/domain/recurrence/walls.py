@@ -5,6 +5,7 @@ on (`origin`, with nothing before it) and remembers how many lie before each yea
 rule costs a few microseconds however old its anchor is.
 """
 
+from array import array
 from bisect import bisect_right
 from typing import Protocol
 
@@ -61,7 +62,7 @@ class ByYear:
         self.origin_year = origin_year
         self._last_year = last_year
         self._cycle_years = cycle_years
-        self._counts = [0]  # how many lie before the origin's year, the next one, and so on
+        self._counts = array("q", [0])  # how many lie before the origin's year, the next one, and so on
 
     def build(self, year: int) -> int:
         """Prepare the year and say how many elements it has; called once for each year, in order."""
@@ -73,7 +74,7 @@ class ByYear:
         if len(self._counts) <= place + 1:
             with GROWING:
                 while len(self._counts) <= place + 1:
-                    self._build_next()
+                    self.build_next()
         return place
 
     def place_of(self, number: int) -> int | None:
@@ -85,10 +86,11 @@ class ByYear:
                     built = self.origin_year + len(counts) - 1
                     if built > self._last_year or (counts[-1] == 0 and len(counts) > self._cycle_years + 2):
                         return None
-                    self._build_next()
+                    self.build_next()
         return bisect_right(counts, number) - 1
 
-    def _build_next(self) -> None:
+    def build_next(self) -> None:
+        """Prepare the next year."""
         METER.taken += 1
         year = self.origin_year + len(self._counts) - 1
         self._counts.append(self._counts[-1] + self.build(year))

@@ -16,17 +16,17 @@ _HINT = "write a time such as 2027-03-28T02:30:00 (or 20270328T023000), with Z o
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
-def parse_moment(text: str, field: str) -> Moment:
-    """A local time, an instant or a date; seconds are whole, because rules count in them."""
+def parse_moment(text: str, field: str, hint: str = _HINT) -> Moment:
+    """A local time, an instant or a date; seconds are whole, because rules count in them. `hint` says what to write."""
     found = _MOMENT.fullmatch(text) if len(text) <= TEXT_CHARS_MAX else None
     if found is None:
-        whole = " in whole seconds" if "." in text else ""
-        raise Invalid(field, f"{quoted(text)} is not a time{whole}: {_HINT}")
+        whole = " in whole seconds" if "." in text[len("2027-03-28") :] else ""
+        raise Invalid(field, f"{quoted(text)} is not a time{whole}: {hint}")
     year, month, day, hour, minute, second, offset = found.groups()
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
     except ValueError as problem:
-        raise Invalid(field, f"{quoted(text)} is not on the calendar ({problem}): {_HINT}") from None
+        raise Invalid(field, f"{quoted(text)} is not on the calendar ({problem}): {hint}") from None
     if hour is None:
         return Moment(_within(days * DAY_S, text, field), "date")
     if int(hour) > 23 or int(minute) > 59 or int(second or 0) > 59:

@@ -6,10 +6,13 @@ what falls into a jump is left out or moved by the jump's length. Rules below DA
 count, nothing falls into a jump, and their unit and interval are counted on the clock of the anchor.
 """
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import count
 
 from tidings.domain.recurrence.calendar import DAY_S, END_SECOND
+from tidings.domain.recurrence.kept import Kept
 from tidings.domain.recurrence.parts import Gap, Overlap
 from tidings.domain.recurrence.steps import GROWING, METER
 from tidings.domain.recurrence.walls import Product, Walls
@@ -19,6 +22,11 @@ PATIENCE = 64  # stretches to look at before asking whether anything follows at 
 SAFE_S = 3 * DAY_S  # further than any offset or jump moves anything
 SHORT_S = 1_200 * DAY_S  # so much may be counted for nothing
 SKIPPED_MAX = 4_000
+STRETCHES_KEPT = 65_536  # of all rules together, some 400 bytes each
+
+Head = Sequence[int]
+_NOTHING: Head = ()
+_IDS = count()
 
 
 class Zoned:
@@ -33,9 +41,9 @@ class Zoned:
         self._gap = gap
         self._overlap = overlap
         self._first = zone.segment(lower)
-        self._stretches: dict[int, Stretch] = {}
-        self._heads: dict[tuple[int, int, tuple[bool, ...]], list[int]] = {}
-        self._counts = [0]
+        self._id = next(_IDS)
+        self._heads: dict[tuple[int, int, tuple[bool, ...]], Head] = {}
+        self._counts = array("q", [0])
         self._counts[0] = -self._stretch(0).through(lower - 1)
 
     def through(self, instant: int) -> int:
@@ -78,7 +86,7 @@ class Zoned:
             return True
         last = min(self._zone.segment(min(following_at, END_SECOND) - SAFE_S) - self._first, place + SKIPPED_MAX)
         count = self._before(place + 1)
-        self._counts += [count] * (last - place - 1)
+        self._counts.extend([count] * (last - place - 1))
         return False
 
     def _following(self, place: int, stretch: "Stretch") -> int | None:
@@ -100,10 +108,11 @@ class Zoned:
         return self._counts[place]
 
     def _stretch(self, place: int) -> "Stretch":
-        stretch = self._stretches.get(place)
+        stretch = STRETCHES.get((self._id, place))
         if stretch is None:
             METER.taken += 1
-            stretch = self._stretches[place] = self._made(self._first + place)
+            stretch = self._made(self._first + place)
+            STRETCHES.put((self._id, place), stretch, 1)
         return stretch
 
     def _made(self, segment: int) -> "Stretch":
@@ -112,7 +121,7 @@ class Zoned:
         stop = zone.starts[segment + 1] if zone.has(segment + 1) else END_SECOND + 2
         walls = self._walls(offset)
         begin, end = start + offset, stop + offset
-        head: list[int] = []
+        head: Head = _NOTHING
         before = zone.offsets[segment - 1] if segment else offset
         if before > offset and self._overlap == "first":
             begin = start + before
@@ -122,11 +131,11 @@ class Zoned:
             end = min(end, stop + zone.offsets[segment + 1])
         return Stretch(walls, begin, end, offset, head, start, stop)
 
-    def _forwarded(self, walls: Walls, start: int, before: int, offset: int) -> tuple[int, list[int]]:
+    def _forwarded(self, walls: Walls, start: int, before: int, offset: int) -> tuple[int, Head]:
         """Where plain counting begins behind the jump at `start`, and what lies before that, in seconds from it."""
         begin, end = start + offset, start + offset + offset - before
         if walls.before(start + before) == walls.before(begin):
-            return begin, []
+            return begin, _NOTHING
         if not isinstance(walls, Product):
             return end, _merged(
                 elements(walls, start + before, begin), elements(walls, begin, end), before, offset, start
@@ -145,7 +154,7 @@ class Stretch:
 
     __slots__ = ("_base", "_begin", "_head", "_offset", "_short", "_start", "_walls", "end", "stop")
 
-    def __init__(self, walls: Walls, begin: int, end: int, offset: int, head: list[int], start: int, stop: int) -> None:
+    def __init__(self, walls: Walls, begin: int, end: int, offset: int, head: Head, start: int, stop: int) -> None:
         self._walls = walls
         self._begin = begin
         self.end = end
@@ -173,14 +182,17 @@ class Stretch:
         return None if wall is None or wall >= self.end else wall - self._offset
 
 
+STRETCHES: Kept[tuple[int, int], Stretch] = Kept(STRETCHES_KEPT)
+
+
 def following(walls: Walls, wall: int) -> int | None:
     """The first element at or behind a wall time."""
     return walls.at(walls.before(wall))
 
 
-def _merged(jumped: list[int], plain: list[int], before: int, offset: int, start: int) -> list[int]:
+def _merged(jumped: list[int], plain: list[int], before: int, offset: int, start: int) -> Head:
     """What fell into a jump and what was there anyway, each once, in seconds behind the jump."""
-    return sorted({wall - before - start for wall in jumped} | {wall - offset - start for wall in plain})
+    return array("i", sorted({wall - before - start for wall in jumped} | {wall - offset - start for wall in plain}))
 
 
 def elements(walls: Walls, begin: int, end: int) -> list[int]:

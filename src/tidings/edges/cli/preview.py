@@ -20,7 +20,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
     add_timing(parser, required=True, ends=False)
     parser.add_argument("--after", metavar="TIME", help="only what follows: a time, local in --zone, or +1d (now)")
-    parser.add_argument("--count", type=positive, metavar="N", help="how many moments (10)")
+    parser.add_argument(
+        "--count",
+        type=positive,
+        metavar="N",
+        help="how many moments to show, 1 to 1000 (10); how often a rule itself occurs is its COUNT=N",
+    )
     add_server(parser)
     parser.set_defaults(run=preview)
 

@@ -8,6 +8,7 @@ from tidings.edges.cli.arguments import Arguments, add_server, client_of, pair, 
 from tidings.edges.cli.client import Client, segment
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.screen import Screen, shown
+from tidings.edges.cli.times import clock_text
 
 STATES = ("pending", "paused", "in_flight", "released", "missed", "cancelled", "ended")
 PAGE_ROWS = 500
@@ -58,7 +59,9 @@ def explain(arguments: Arguments, screen: Screen) -> int:
     events = document["history"]
     kept = f", kept back: {shown(document['reason'])}" if _is_kept_back(document) else ""
     screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}{kept}")
-    screen.table(("when", "what", "occurrence", "late", "why"), [_event(event, screen) for event in events])
+    if note := document.get("note"):
+        screen.note(shown(note))
+    screen.table(("when", "what", "occurrence", "due", "late", "why"), [_event(event, screen) for event in events])
     return Exit.DONE
 
 
@@ -131,6 +134,7 @@ def _event(event: dict[str, Any], screen: Screen) -> list[object]:
         screen.moment(event.get("at")),
         event.get("event"),
         event.get("occurrence"),
+        clock_text(str(event["due_at"])) if "due_at" in event else "",
         "" if late is None else f"{late:,.1f} ms",
         why,
     ]

@@ -86,4 +86,6 @@ def tell(document: dict[str, Any], where: str, arguments: Arguments, screen: Scr
     else:
         end = f", due {due}" if due else ""
     screen.say(" ".join(word for word in words if word) + end)
+    if note := document.get("note"):
+        screen.note(f"{shown(document.get('id'))}: {shown(note)}")
     return Exit.DONE

@@ -197,18 +197,26 @@ def follow(
 
 
 def line_of(record: dict[str, Any], screen: Screen) -> str:
-    """One record on one line: when it left, how late, its key, value and headers."""
+    """One record on one line: when it left, how late, which of several it is, its key, value and headers."""
     released = clock_text(str(record.get("released_at")))
     value = record["value"] if "value" in record else f"base64:{record.get('value_base64')}"
     key = record.get("key") or record.get("key_base64")
     words = [
         screen.paint(released, "dim"),
         screen.paint(f"{late(record):>9}", "cyan"),
+        *([screen.paint(which, "dim")] if (which := _which(record)) else []),
         *([screen.paint(f"[{shown(key)}]", "bold")] if key is not None else []),
         shown(value if value is not None else "null"),
         *(screen.paint(f"{shown(name)}={_plain(item)}", "dim") for name, item in record.get("headers") or ()),
     ]
     return "  ".join(words)
+
+
+def _which(record: dict[str, Any]) -> str:
+    """The number of a later occurrence, and whether it is the last; nothing of what may be the only one."""
+    number = str(record.get("occurrence") or "").rpartition("/")[2]
+    words = [f"fired {number[1:]}"] if number[:1] == "-" else [f"#{number}"] if number not in {"", "1"} else []
+    return " ".join([*words, "final"] if record.get("final") else words)
 
 
 def _plain(header: object) -> str:

@@ -23,7 +23,7 @@ def add_timing(parser: argparse.ArgumentParser, *, required: bool = False, ends:
     group.add_argument("--start", metavar="TIME", help="where a rule begins; left out: now")
     group.add_argument("--until", metavar="TIME", help="the last moment; a date counts as a whole day")
     if ends:
-        group.add_argument("--count", type=positive, metavar="N", help="how many occurrences")
+        group.add_argument("--count", type=positive, metavar="N", help="end after so many occurrences")
     group.add_argument("--gap", choices=("forward", "skip"), help="a time that clocks jump over (forward)")
     group.add_argument("--overlap", choices=("first", "second", "both"), help="a time that clocks show twice (first)")
     for name, meaning in (("rdate", "a further moment"), ("exdate", "a moment or a date to leave out")):

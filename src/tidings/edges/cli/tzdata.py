@@ -1,6 +1,7 @@
 """`tzdata`: the rules of zones that are in use, and what a change of them moved."""
 
 import argparse
+from typing import Any
 
 from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive
 from tidings.edges.cli.exits import Exit
@@ -16,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def tzdata(arguments: Arguments, screen: Screen) -> int:
-    """The version, the zones in use, and what was moved lately."""
+    """The version, the zones in use, and what was moved lately; of `--apply` what it moved."""
     client = client_of(arguments)
     if arguments.apply:
         applied = client.call("POST", "/v1/tzdata")
@@ -25,6 +26,8 @@ def tzdata(arguments: Arguments, screen: Screen) -> int:
             return Exit.DONE
         zones = ", ".join(applied["changed"]) or "no zone"
         screen.say(f"tzdata {applied['version']}: {zones} changed, moved {applied['moved']} of what is pending")
+        _show_moved(applied["movements"], screen)
+        return Exit.DONE
     query = None if arguments.limit is None else {"limit": arguments.limit}
     document = client.call("GET", "/v1/tzdata", query=query)
     if arguments.json:
@@ -34,10 +37,22 @@ def tzdata(arguments: Arguments, screen: Screen) -> int:
     if zones := document["zones"]:
         rows = [(zone["name"], zone["version"], "changed" if zone["changed"] else "") for zone in zones]
         screen.table(("zone", "computed by", ""), rows)
-    if moved := document["moved"]:
-        lines = [
-            (m["id"], m["occurrence"], screen.moment(m["before"]), screen.moment(m["after"]) or "nothing", m["cause"])
-            for m in moved
-        ]
-        screen.table(("moved", "occurrence", "before", "after", "by"), lines)
+    _show_moved(document["moved"], screen)
     return Exit.DONE
+
+
+def _show_moved(moved: list[dict[str, Any]], screen: Screen) -> None:
+    """What was moved, from when to when; of one apply with the zones, for what moved it is said already."""
+    if not moved:
+        return
+    lines = [
+        (m["id"], m["occurrence"], screen.moment(m["before"]), screen.moment(m["after"]) or "nothing", _by(m))
+        for m in moved
+    ]
+    screen.table(("moved", "occurrence", "before", "after", "by"), lines)
+
+
+def _by(moved: dict[str, Any]) -> str:
+    """The zone with what its clocks show, or the cause."""
+    local = str(moved.get("after_local", "")).replace("T", " ")
+    return f"{moved['zone']}: {local}" if local else str(moved["cause"])

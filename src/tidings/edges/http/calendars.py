@@ -8,6 +8,7 @@ from tidings.domain.errors import Invalid, NotFound
 from tidings.domain.names import check_name
 from tidings.domain.recurrence import zones
 from tidings.domain.recurrence.calendars import TEXT_CHARS_MAX, parse_calendar
+from tidings.domain.revising import zone_of
 from tidings.domain.when import DAY_US
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import body_kind, decode, query_of, read_body, whole_number
@@ -105,8 +106,22 @@ class Zones:
         query_of(call.scope)
         if not call.caller.admin:
             raise Refusal("forbidden", "this concerns every tenant: use a key made with --admin")
+        begun = self._engine.clock.now()
         report = await self._engine.revision.zones()
-        return json_answer({"version": zones.VERSION, "changed": list(report.zones), "moved": report.moved})
+        document: Document = {"version": zones.VERSION, "changed": list(report.zones), "moved": report.moved}
+        return json_answer(document | {"movements": await self._since(call.caller.tenant, begun, report.moved)})
+
+    async def _since(self, tenant: str, begun: int, count: int) -> list[Document]:
+        """What of a tenant's was moved from a moment on, the latest first, each with its zone."""
+        if not count:
+            return []
+        moved = await self._engine.store.moved(tenant, min(count, MOVED_DEFAULT))
+        lines = []
+        for one in moved:
+            if one.at >= begun and one.cause.startswith("tzdata"):
+                schedule = await self._engine.find(tenant, one.id)
+                lines.append(moved_document(one, None if schedule is None else zone_of(schedule.when)))
+        return lines
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""

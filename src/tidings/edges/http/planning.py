@@ -7,7 +7,7 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.recurrence.preview import preview
+from tidings.domain.recurrence.preview import late_start_note, local_text, preview, swallowed_note
 from tidings.domain.recurrence.resolve import instants_of
 from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.recurrence.zones import zone_named
@@ -36,8 +36,9 @@ from tidings.edges.http.inputs import (
 )
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.wires.answers import Document, moment_document
-from tidings.wires.document import TIMING
+from tidings.wires.document import FIELDS, TIMING
 
+NOT_WHEN = "does not say when: a preview takes only what does, and `after` and `count`; leave it out here"
 STEPS_DEFAULT = 60
 STEPS_MAX = 10_000
 WIDTHS_US = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "day": DAY_US}
@@ -84,7 +85,7 @@ class Planning:
         query_of(call.scope)
         body_kind(call.headers)
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
-        sent = decode(_decoder, body, Preview.__struct_fields__)
+        sent = _sent(body)
         if sent.at is not None and sent.scheduled_at is not None:
             raise Invalid("scheduled_at", "is another name of 'at': give one of the two")
         now = self._engine.clock.now()
@@ -93,7 +94,7 @@ class Planning:
         when = self._engine.admission.admit(call.caller.tenant, request, now).when
         when = await self._engine.dated(call.caller.tenant, when)
         after = now if sent.after is None else _after(sent.after, when, now)
-        return json_answer(_moments(when, after, sent.count) | self._passed(when, now))
+        return json_answer(_moments(when, after, sent.count, sent.zone) | self._passed(when, now))
 
     async def forecast(self, call: Call) -> Reply:
         """How many fall due in each step of time."""
@@ -115,18 +116,32 @@ class Planning:
 
     def _passed(self, when: When, now: int) -> Document:
         """How many moments of an interval lie before now, and what each policy would do with them."""
+        if (swallowed := swallowed_note(when)) is not None:
+            return {"note": swallowed}
+        start = late_start_note(when)
         passed = last_index_at_or_before(when, now - 1)
         if not passed:
-            return {}
+            return {} if start is None else {"note": start}
         catches_up = passed <= self._engine.settings.limits.catch_up_max
         each = "fire_all each one" if catches_up else "fire_all is refused for so many (limits.catch_up_max)"
         what = f"{passed:,} occurrence{' has' if passed == 1 else 's have'} passed already"
         note = f"{what}; scheduled now, fire_latest (the default) would release the latest at once, {each}"
-        return {"passed": passed, "note": f"{note}, skip those up to late_grace late"}
+        note = f"{note}, skip those up to late_grace late"
+        return {"passed": passed, "note": note if start is None else f"{note}; {start}"}
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""
         return {"/v1/preview": {"POST": self.preview}, "/v1/forecast": {"GET": self.forecast}}
+
+
+def _sent(body: bytes) -> Preview:
+    """What was sent; of a schedule's other fields it says why they are not taken here."""
+    try:
+        return decode(_decoder, body, Preview.__struct_fields__)
+    except Invalid as invalid:
+        if invalid.field in FIELDS and invalid.field not in Preview.__struct_fields__:
+            raise Invalid(invalid.field, NOT_WHEN) from None
+        raise
 
 
 def _after(text: str, when: When, now: int) -> int:
@@ -137,8 +152,8 @@ def _after(text: str, when: When, now: int) -> int:
     return instants_of(zone, parse_moment(text, "after"), "forward", "first")[0] * SECOND_US
 
 
-def _moments(when: When, after: int, count: int) -> Document:
-    """The moments from an instant on; a single one that has passed is due now."""
+def _moments(when: When, after: int, count: int, zone: str | None) -> Document:
+    """The moments from an instant on; a single one that has passed is due now. An interval's zone is only shown."""
     if isinstance(when, Local | Rule | Cron):
         return _walls(when, after, count)
     first = first_index_at_or_after(when, after)
@@ -151,7 +166,8 @@ def _moments(when: When, after: int, count: int) -> Document:
                 break
             more = len(moments) == count
             if not more:
-                moments.append({"occurrence": n, "due_at": format_instant(at)})
+                local = {} if zone is None else {"due_at_local": local_text(zone, at)}
+                moments.append({"occurrence": n, "due_at": format_instant(at), **local})
     return {"moments": moments, "more": more}
 
 

@@ -159,7 +159,12 @@ class Schedules:
         found = await self._engine.find(call.caller.tenant, schedule_id)
         if found is None:
             raise conflict(outcome_document(self._engine.unknown(schedule_id)))
-        return schedule_document(found)
+        document = schedule_document(found)
+        if found.state == "ended":
+            events = await self._engine.history(call.caller.tenant, schedule_id)
+            reasons = [event.reason for event in events if event.event == "ended" and event.reason is not None]
+            document |= {"reason": reasons[-1]} if reasons else {}
+        return document
 
 
 def _tells_of_refusal(schedule: Schedule) -> bool:

@@ -232,7 +232,7 @@ def _changed(at: int, command: Command, outcome: Outcome) -> Told:
     document |= {"id": outcome.id, "action": ACTIONS[type(command)], "outcome": outcome.outcome}
     if outcome.due is not None:
         document["due_at"] = format_instant(outcome.due)
-    for name in ("state", "reason", "in_flight"):
+    for name in ("state", "reason", "in_flight", "note"):
         if (value := getattr(outcome, name)) is not None:
             document[name] = value
     return tenant, outcome.id, document

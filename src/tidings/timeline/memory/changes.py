@@ -21,7 +21,7 @@ from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, Event
 from tidings.domain.when import Once, is_once
-from tidings.timeline.dating import continued, dated
+from tidings.timeline.dating import ahead, answer, continued, dated
 from tidings.timeline.memory.rows import Row, Rows
 from tidings.timeline.terms import Terms
 
@@ -52,7 +52,7 @@ class Changes:
         if row is None:
             return self._schedule(add, now)
         if row.add.content == add.content:
-            return _unchanged(row)
+            return _unchanged(row, now)
         if row.is_finished:
             return self._schedule(add, now, row) if add.reuse else self._too_late(row)
         return Outcome(row.id, "rejected", state=row.state, reason=_TAKEN)
@@ -64,7 +64,7 @@ class Changes:
         if row.is_finished:
             return self._schedule(replace.add, now, row) if replace.reuse else self._too_late(row)
         if row.add.content == replace.add.content:
-            return _unchanged(row)
+            return _unchanged(row, now)
         return self._replace_pending(row, replace, now)
 
     def _new(self, add: Add, now: int) -> Outcome:
@@ -82,7 +82,7 @@ class Changes:
         row = self._rows.begin(add, now, before)
         row.note(Event(now, "accepted", due=row.due))
         self._rows.hold(row)
-        return Outcome(row.id, "scheduled", due=row.due)
+        return _answer(row, "scheduled", now)
 
     def _dated(self, add: Add) -> Add | Outcome:
         calendar = calendar_of(add.when)
@@ -102,7 +102,7 @@ class Changes:
             row.state = "paused"
         else:
             self._rows.hold(row)
-        return Outcome(row.id, "replaced", due=row.due)
+        return _answer(row, "replaced", now)
 
     def _change(self, command: Cancel | Pause | Resume | Fire, now: int) -> Outcome:
         row = self._rows.known(command.tenant, command.id, now)
@@ -137,11 +137,11 @@ class Changes:
 
     def _resume(self, row: Row, now: int, missed: Policy | None) -> Outcome:
         if row.state != "paused":
-            return _unchanged(row)
+            return _unchanged(row, now)
         row.state, row.terms = "pending", row.terms.pardoned(missed, now)
         row.note(Event(now, "resumed"))
         self._rows.hold(row)
-        return Outcome(row.id, "resumed", due=row.due)
+        return _answer(row, "resumed", now)
 
     def _fire(self, row: Row, now: int) -> Outcome:
         """What is fired leaves at the next release, however late that is: no lateness policy applies to it."""
@@ -168,8 +168,14 @@ class Changes:
         return None if add.id is None else self._rows.known(add.tenant, add.id, now)
 
 
-def _unchanged(row: Row) -> Outcome:
-    return Outcome(row.id, "unchanged", due=row.due, state=None if row.state == "pending" else row.state)
+def _answer(row: Row, word: OutcomeWord, now: int) -> Outcome:
+    return answer(row.id, word, ahead(row.terms, row.number, row.due, now))
+
+
+def _unchanged(row: Row, now: int) -> Outcome:
+    if row.state == "pending":
+        return _answer(row, "unchanged", now)
+    return Outcome(row.id, "unchanged", due=row.due, state=row.state)
 
 
 def _word(state: State) -> OutcomeWord:

@@ -113,7 +113,7 @@ class Dates:
             row.note(Event(now, "ended", reason=cause))
         else:
             row.due = after
-            row.note(Event(now, "moved", row.number, after, cause))
+            row.note(Event(now, "moved", row.number, after, dating.moved_why(cause, before)))
             if row.state == "pending":
                 self._rows.hold(row)
         return Moved(now, cause, row.add.tenant, row.id, row.number, before, after)

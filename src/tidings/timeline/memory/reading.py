@@ -8,22 +8,24 @@ import msgspec
 from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Page, Query, Schedule
+from tidings.timeline.dating import ahead
 from tidings.timeline.memory.rows import Row
 
 
-def view(row: Row, *, in_flight: bool = False, held: str | None = None) -> Schedule:
+def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str | None = None) -> Schedule:
     """The schedule as a reader sees it; of a finished one only what truthful answers need is kept."""
     add, kept = row.add, not row.is_finished
+    coming = ahead(row.terms if row.state == "pending" else None, row.number, row.due, now)
     return Schedule(
         tenant=add.tenant,
         id=row.id,
         generation=row.generation,
         topic=add.topic,
         state="in_flight" if in_flight else row.state,
-        due=row.due,
+        due=coming.due,
         accepted=row.accepted,
         priority=add.priority,
-        occurrence=row.number,
+        occurrence=coming.number,
         when=add.when if kept else None,
         lateness=add.lateness if kept else None,
         labels=add.labels,

@@ -10,6 +10,7 @@ from tidings.domain.schedule import Event
 from tidings.domain.shares import deal_bounded
 from tidings.domain.when import is_once
 from tidings.ports import Release
+from tidings.timeline.dating import ended_why
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.rows import Row, Rows, Stream, Waiting
 from tidings.timeline.room import RECORD_BYTES
@@ -74,7 +75,7 @@ class Releasing:
             self._rows.finish(row, "released", self._now)
         else:
             self._rows.finish(row, "ended", self._now)
-            row.note(Event(self._now, "ended"))
+            row.note(Event(self._now, "ended", reason=ended_why(row.terms.when)))
 
     def _miss(self, row: Row, missed: MissedRange, due: int) -> None:
         count = missed.last - missed.first + 1

@@ -12,7 +12,7 @@ from tidings.timeline.dating import terms_of
 from tidings.timeline.room import Room
 from tidings.timeline.terms import Terms
 
-EVENTS_MAX = 200
+EVENTS_MAX = 101  # the first, and the last hundred
 
 Stream = tuple[str, Priority, bool]  # tenant, priority, whether it goes to Kafka
 

@@ -188,7 +188,7 @@ class MemoryStore(Alone):
         row = self._rows.known(tenant, schedule_id, now)
         if row is None:
             return None
-        schedule = view(row, in_flight=self._rows.in_flight(row), held=self._held(row))
+        schedule = view(row, now, in_flight=self._rows.in_flight(row), held=self._held(row))
         return msgspec.structs.replace(schedule, message=self._log.message(row)) if row.is_finished else schedule
 
     def _held(self, row: Row) -> str | None:

@@ -12,7 +12,7 @@ from tidings.domain.lateness import Lateness, Policy, deadline
 from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
-from tidings.timeline.dating import continued, dated, terms_of
+from tidings.timeline.dating import ahead, answer, continued, dated, terms_of
 from tidings.timeline.postgres.dates import Days
 from tidings.timeline.postgres.names import TO_KAFKA, TOPICS_PER_TENANT_MAX, Names
 from tidings.timeline.postgres.rows import Found, lateness_of
@@ -56,8 +56,7 @@ class Changes:
         arrival = self._arrive()
         named = new_id(arrival, new)
         entry = entry_of(named)
-        self._put(named, entry, self._row(named, entry.lane, arrival, 1))
-        return Outcome(named.id or "", "scheduled", named.due)
+        return self._put(named, entry, self._row(named, entry.lane, arrival, 1))
 
     def _dated(self, add: Add) -> Add | Outcome:
         """The schedule with the days of the calendar that it names."""
@@ -83,7 +82,7 @@ class Changes:
         if found is None:
             return self._insert(add, entry, 1)
         if found.content == add.content:
-            return Outcome(found.id, "unchanged", found.due, found.state)
+            return self._unchanged(found)
         if found.state in FINISHED:
             return self._reuse(add, entry, found) if add.reuse else self._too_late(found)
         reason = "this id holds another schedule: replace it, cancel it, or use another id"
@@ -94,14 +93,14 @@ class Changes:
         add = self._dated(asked)
         if isinstance(add, Outcome):
             return add
-        self._put(add, entry, self._row(add, entry.lane, self._arrive(), generation))
-        return Outcome(asked.id, "scheduled", add.due)
+        return self._put(add, entry, self._row(add, entry.lane, self._arrive(), generation))
 
-    def _put(self, add: Add, entry: Entry, found: Found, *, paused: bool = False) -> None:
+    def _put(self, add: Add, entry: Entry, found: Found, *, paused: bool = False) -> Outcome:
         if not isinstance(add.when, Once) or paused:
             found.table, found.state = "standing", "paused" if paused else "pending"
             found.terms = terms_of(add)
         entry.now = found
+        return answer(found.id, "scheduled", ahead(found.terms, found.n, found.due, self._now))
 
     def _row(self, add: Add, lane: int, arrival: int, generation: int) -> Found:
         assert add.id is not None
@@ -135,7 +134,7 @@ class Changes:
         if found.state in FINISHED:
             return self._reuse(add, entry, found) if replace.reuse else self._too_late(found)
         if found.content == add.content:
-            return Outcome(add.id, "unchanged", found.due, found.state)
+            return self._unchanged(found)
         pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
         new = self._dated(add)
         if isinstance(new, Add) and pending is not None:
@@ -148,8 +147,8 @@ class Changes:
         paused = found.state == "paused"
         row = self._row(new, entry.lane, self._arrive(), found.generation + 1)
         row.n = 1 if pending is None else pending.n
-        self._put(new, entry, row, paused=paused)
-        return Outcome(add.id, "replaced", new.due, "paused" if paused else None)
+        outcome = self._put(new, entry, row, paused=paused)
+        return msgspec.structs.replace(outcome, outcome="replaced", state="paused" if paused else None)
 
     def _reuse(self, asked: Add, entry: Entry, found: Found) -> Outcome:
         """A finished id begins a new life; the old one lives on in its history only."""
@@ -202,12 +201,12 @@ class Changes:
 
     def _resume(self, entry: Entry, found: Found, missed: Policy | None) -> Outcome:
         if found.state == "pending":
-            return Outcome(found.id, "unchanged", found.due, "pending")
+            return self._unchanged(found)
         assert found.terms is not None, "what is paused has its terms"
         terms = found.terms.pardoned(missed, self._now)
         entry.now = msgspec.structs.replace(found, state="pending", terms=terms)
         entry.note(self._now, "resumed")
-        return Outcome(found.id, "resumed", found.due)
+        return answer(found.id, "resumed", ahead(terms, found.n, found.due, self._now))
 
     def _fire(self, entry: Entry, found: Found) -> Outcome:
         if _recurs(found):
@@ -241,6 +240,10 @@ class Changes:
                 return Outcome(found.id, "cancelled", found.due, found.state)
             case _:
                 return Outcome(found.id, "rejected", found.due, found.state, f"it was missed: {found.reason}")
+
+    def _unchanged(self, found: Found) -> Outcome:
+        terms = found.terms if found.state == "pending" else None
+        return answer(found.id, "unchanged", ahead(terms, found.n, found.due, self._now), found.state)
 
     def _unknown(self, schedule_id: str) -> Outcome:
         return Outcome(schedule_id, "unknown", remembered_since=max(self._created, self._remembered))

@@ -231,7 +231,7 @@ class Revising:
             entry.now = msgspec.structs.replace(found, terms=terms, due=after)
             if after == found.due:
                 return None
-            entry.note(self._now, "moved", found.n, after, self._cause)
+            entry.note(self._now, "moved", found.n, after, dating.moved_why(self._cause, found.due))
         return Moved(self._now, self._cause, tenant, found.id, found.n, found.due, after)
 
     def _answer(self, tenant: str, found: Found) -> Pending | None:

@@ -11,6 +11,7 @@ from tidings.domain.destination import BUSES, is_kafka, join
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
 from tidings.domain.when import lasts
 from tidings.ports import Count
+from tidings.timeline.dating import accepted_event
 from tidings.timeline.paging import Key, decode_cursor, encode_cursor
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
@@ -46,7 +47,7 @@ class Reading:
             if found.table == "finished" and found.position is not None:
                 await self._fetch(connection, found)
         await self._shared.names.know({found.topic}, {found.stream})
-        return present(self._shared.names, found)
+        return present(self._shared.names, found, now)
 
     def _is_forgotten(self, found: Found, now: int) -> bool:
         return found.at is not None and found.at + self._shared.options.id_retention_us <= now
@@ -72,7 +73,7 @@ class Reading:
         lines = await self._read("history", key_of(tenant, schedule_id).hex())
         events = [event for event in (Event(*line) for line in lines) if event.at > since]
         if schedule.generation == 1 and all(event.event != "accepted" for event in events):
-            events.append(Event(schedule.accepted, "accepted", due=schedule.due))
+            events.append(accepted_event(schedule, events))
         if schedule.finished is not None and schedule.state in {"released", "in_flight", "missed"}:
             word = "missed" if schedule.state == "missed" else "released"
             end = Event(schedule.finished, word, schedule.occurrence, schedule.due, schedule.reason)

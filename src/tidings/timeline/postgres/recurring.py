@@ -7,6 +7,7 @@ import msgspec
 
 from tidings.domain.lateness import MissedRange
 from tidings.domain.when import is_once
+from tidings.timeline.dating import ended_why
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.names import TO_KAFKA
@@ -118,13 +119,13 @@ class Recurring:
             record.found = now  # which learns its offset
         else:
             now.state = "ended"
-            entry.note(self._now, "ended")
+            entry.note(self._now, "ended", reason=ended_why(terms.when))
 
     def _miss(self, entry: Entry, terms: Terms, missed: MissedRange) -> None:
         count = missed.last - missed.first + 1
         self.missed[missed.reason] += count
         if not is_once(terms.when):
-            entry.note(self._now, "missed", missed.first, reason=missed.reason, count=count)
+            entry.note(self._now, "missed", missed.first, terms.due(missed.first), missed.reason, count)
 
     def _append(self, entry: Entry, found: Found, n: int, due: int, *, final: bool) -> Record:
         assert due <= self._now, "nothing leaves early"

@@ -9,6 +9,7 @@ from tidings.domain.command import FINISHED, Priority, State
 from tidings.domain.lateness import Lateness, MissedReason
 from tidings.domain.schedule import Schedule
 from tidings.domain.when import Once
+from tidings.timeline.dating import ahead
 from tidings.timeline.postgres.names import PRIORITIES, SLOTS, TO_KAFKA, Names
 from tidings.timeline.terms import Terms
 
@@ -71,8 +72,9 @@ def way_of(found: Found) -> int:
     return ~found.lane if found.part == TO_KAFKA else found.lane
 
 
-def present(names: Names, found: Found) -> Schedule:
+def present(names: Names, found: Found, now: int | None = None) -> Schedule:
     """A row as a reader sees it."""
+    coming = ahead(found.terms if found.state == "pending" else None, found.n, found.due, now)
     on_log = found.position is not None and found.part >= 0
     return Schedule(
         names.tenant_of(found.stream),
@@ -80,10 +82,10 @@ def present(names: Names, found: Found) -> Schedule:
         found.generation,
         names.destination(found.topic)[1],
         "in_flight" if found.flying else found.state,
-        found.due,
+        coming.due,
         found.accepted,
         Priority(found.stream % PRIORITIES),
-        found.n,
+        coming.number,
         found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
         found.terms.lateness if found.terms else lateness_of(found),
         found.labels,

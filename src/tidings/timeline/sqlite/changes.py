@@ -20,7 +20,7 @@ from tidings.domain.lateness import Lateness, Policy, deadline
 from tidings.domain.revising import Pending, calendar_of, zone_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
-from tidings.timeline.dating import continued, dated, terms_of
+from tidings.timeline.dating import ahead, answer, continued, dated, terms_of
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.dates import days_of, keep_zone
 from tidings.timeline.sqlite.lookup import Found, find, in_flight, lateness_of
@@ -75,7 +75,7 @@ class Changes:
         if found is None:
             return None
         if found.content == add.content:
-            return Outcome(add.id, "unchanged", found.due, found.state)
+            return _unchanged(found, now)
         if found.state in FINISHED:
             return self._reuse(found, add, now) if add.reuse else self._too_late(found)
         reason = "this id holds another schedule: replace it, cancel it, or use another id"
@@ -107,10 +107,11 @@ class Changes:
             found.state, found.n = "paused" if paused else "pending", n
             if (zone := zone_of(add.when)) is not None:
                 keep_zone(writer, zone)
-            single.insert_standing(writer, found, terms_of(add))
+            found.terms = terms_of(add)
+            single.insert_standing(writer, found, found.terms)
             if not paused:
                 single.insert_pointer(writer, found)
-        return Outcome(schedule_id, "scheduled", add.due)
+        return answer(schedule_id, "scheduled", ahead(found.terms, n, add.due, now))
 
     def _row(self, add: Add, schedule_id: str, generation: int, now: int) -> Found:
         writer = self._writer
@@ -144,7 +145,7 @@ class Changes:
         if found.state in FINISHED:
             return self._reuse(found, add, now) if replace.reuse else self._too_late(found)
         if found.content == add.content:
-            return Outcome(add.id, "unchanged", found.due, found.state)
+            return _unchanged(found, now)
         pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
         new = self._dated(add)
         if isinstance(new, Add) and pending is not None:
@@ -157,7 +158,7 @@ class Changes:
         paused = found.state == "paused"
         n = 1 if pending is None else pending.n
         outcome = self._put(new, now, found.generation + 1, n, paused=paused)
-        return Outcome(outcome.id, "replaced", outcome.due, "paused" if paused else None)
+        return msgspec.structs.replace(outcome, outcome="replaced", state="paused" if paused else None)
 
     def _reuse(self, found: Found, add: Add, now: int) -> Outcome:
         """A finished id begins a new life."""
@@ -207,14 +208,14 @@ class Changes:
 
     def _resume(self, found: Found, now: int, missed: Policy | None) -> Outcome:
         if found.state == "pending":
-            return Outcome(found.id, "unchanged", found.due, "pending")
+            return _unchanged(found, now)
         assert found.terms is not None, "what is paused has its terms"
-        policy = encode_terms(found.terms.pardoned(missed, now))
+        terms = found.terms.pardoned(missed, now)
         sql = "UPDATE standing SET state = 'pending', policy = ? WHERE arrival = ?"
-        self._writer.connection.execute(sql, (policy, found.arrival))
+        self._writer.connection.execute(sql, (encode_terms(terms), found.arrival))
         single.insert_pointer(self._writer, found)
         single.note(self._writer, found, now, "resumed")
-        return Outcome(found.id, "resumed", found.due)
+        return answer(found.id, "resumed", ahead(terms, found.n, found.due, now))
 
     def _fire(self, found: Found, now: int) -> Outcome:
         again = _recurs(found)
@@ -265,6 +266,11 @@ class Changes:
     def _unknown(self, schedule_id: str, now: int) -> Outcome:
         since = max(self._writer.created, now - self._writer.options.id_retention_us)
         return Outcome(schedule_id, "unknown", remembered_since=since)
+
+
+def _unchanged(found: Found, now: int) -> Outcome:
+    terms = found.terms if found.state == "pending" else None
+    return answer(found.id, "unchanged", ahead(terms, found.n, found.due, now), found.state)
 
 
 def _pending(found: Found) -> Pending | None:

@@ -120,7 +120,7 @@ class Dates:
             self._writer.connection.execute(_SAVE, (encode_terms(terms), after, found.arrival))
             if found.state == "pending":
                 single.insert_pointer(self._writer, found)
-            single.note(self._writer, found, now, "moved", found.n, after, cause)
+            single.note(self._writer, found, now, "moved", found.n, after, dating.moved_why(cause, before))
         return Moved(now, cause, tenant, found.id, found.n, before, after)
 
 

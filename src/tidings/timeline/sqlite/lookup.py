@@ -11,6 +11,7 @@ from tidings.domain.command import FINISHED, Priority, State
 from tidings.domain.lateness import Lateness
 from tidings.domain.schedule import MADE_ID, Schedule
 from tidings.domain.when import Once
+from tidings.timeline.dating import ahead
 from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, row_at
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, OUTBOX, PARTITIONS_MAX, Writer
@@ -176,8 +177,9 @@ def finished(arrival: int, origin: int, row: tuple[Any, ...]) -> Found:
     return found
 
 
-def present(writer: Writer, found: Found) -> Schedule:
+def present(writer: Writer, found: Found, now: int | None = None) -> Schedule:
     """A row as a reader sees it."""
+    coming = ahead(found.terms if found.state == "pending" else None, found.n, found.due, now)
     tenant, priority = writer.stream_names[found.stream]
     position = None if _in_outbox(found) else found.position
     return Schedule(
@@ -186,10 +188,10 @@ def present(writer: Writer, found: Found) -> Schedule:
         found.generation,
         writer.topic_names[found.partition // PARTITIONS_MAX][1],
         "in_flight" if in_flight(writer, found) else found.state,
-        found.due,
+        coming.due,
         found.accepted,
         priority,
-        found.n,
+        coming.number,
         found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
         found.terms.lateness if found.terms else lateness_of(found),
         found.labels,

@@ -8,6 +8,7 @@ from tidings.domain.command import FINISHED
 from tidings.domain.destination import BUSES, join
 from tidings.domain.schedule import Event, Page, Query, Schedule
 from tidings.domain.when import lasts
+from tidings.timeline.dating import accepted_event
 from tidings.timeline.paging import Key, decode_cursor, encode_cursor
 from tidings.timeline.sqlite import lookup, packed
 from tidings.timeline.sqlite.database import queries
@@ -181,7 +182,7 @@ def history(connection: apsw.Connection, writer: Writer, schedule: Schedule, now
     rows = connection.execute(_SQL["history"], (id_hash, schedule.tenant, schedule.id))
     events = [event for event in (Event(*row) for row in rows) if event.at > since]
     if schedule.generation == 1 and all(event.event != "accepted" for event in events):
-        events.append(Event(schedule.accepted, "accepted", due=schedule.due))
+        events.append(accepted_event(schedule, events))
     if schedule.finished is not None and schedule.state in {"released", "missed"}:
         end = Event(schedule.finished, schedule.state, schedule.occurrence, schedule.due, schedule.reason)
         if all((event.at, event.event) != (end.at, end.event) for event in events):  # else it was written down

@@ -2,6 +2,7 @@
 
 from tidings.domain.lateness import MissedRange
 from tidings.domain.when import is_once
+from tidings.timeline.dating import ended_why
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.lookup import Found, standing
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
@@ -30,7 +31,8 @@ class Recurring:
             count = missed.last - missed.first + 1
             self.missed[missed.reason] = self.missed.get(missed.reason, 0) + count
             if not is_once(terms.when):
-                single.note(self._writer, found, self._now, "missed", missed.first, reason=missed.reason, count=count)
+                of = (missed.first, terms.due(missed.first), missed.reason, count)
+                single.note(self._writer, found, self._now, "missed", *of)
         position = None
         if decision.release is not None:
             position = self._append(found, terms, decision.release, final=decision.next is None)
@@ -80,7 +82,7 @@ class Recurring:
             single.finish(self._writer, found, "released", self._now, position=position)
         else:
             single.finish(self._writer, found, "ended", self._now)
-            single.note(self._writer, found, self._now, "ended")
+            single.note(self._writer, found, self._now, "ended", reason=ended_why(terms.when))
 
     def _go_on(self, found: Found, terms: Terms, n: int) -> None:
         due = terms.due(n)

@@ -201,7 +201,7 @@ class SqliteStore(Alone):
             with contextlib.suppress(KeyError):  # a name that is newer than what a stand-by knows
                 found = self._find(tenant, schedule_id, now)
                 if found is not None:
-                    return lookup.present(self._writer, found)
+                    return lookup.present(self._writer, found, now)
             if not await self._has_aged():
                 return None
         return None

@@ -45,6 +45,8 @@ SCHEMAS: dict[str, Schema] = {
         occurrence=number("Its number."),
         before=instant("When it was due."),
         after=or_null(instant("When it is due; null: nothing is left.")),
+        zone=text("Of what an apply moved: its zone."),
+        after_local=text("What the clocks of its zone show at the new time."),
     ),
     "Tzdata": shape(
         "The rules of zones.",
@@ -55,9 +57,10 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "TzdataApplied": shape(
         "What was computed again.",
-        "version changed moved",
+        "version changed moved movements",
         version=text("The version in use."),
         changed=array(text("A zone."), "The zones whose rules had changed."),
+        movements=array(ref("Moved"), "What it moved of this tenant's, the latest first, up to 100."),
         moved=_MOVED,
     ),
 }
@@ -80,6 +83,9 @@ _TZDATA = {
 }
 
 
+_APPLIED = {"version": "2026b", "changed": ["Europe/Berlin"], "moved": 1, "movements": _TZDATA["moved"]}
+
+
 def date_paths() -> dict[str, Schema]:
     """Calendars, and the rules of zones."""
     shown = answer("The calendar with its dates.", "Calendar", _WITH_DATES)
@@ -89,7 +95,7 @@ def date_paths() -> dict[str, Schema]:
     gone = answer("What was pending by it goes on without.", "CalendarDropped", dropped)
     body = sent("NewCalendar", {"dates": _WITH_DATES["dates"]})
     zones = answer("The version, the zones in use, what moved.", "Tzdata", _TZDATA)
-    applied = answer("Done.", "TzdataApplied", {"version": "2026b", "changed": ["Europe/Berlin"], "moved": 1})
+    applied = answer("Done.", "TzdataApplied", _APPLIED)
     limit = query("limit", "At most so many of what was moved.", number("", minimum=1, maximum=1000, default=100))
     put = "Put it there, and compute what is pending by it again"
     return {

@@ -92,7 +92,7 @@ SCHEMAS: dict[str, Schema] = {
         every=or_null(EVERY),
         **nullable(RULE),
         after=or_null(text("Only what follows this instant, or lies so long ahead (`+1d`); now if it is left out.")),
-        count=number("How many moments.", minimum=1, maximum=1000, default=10),
+        count=number("How many to show; not a rule's own COUNT.", minimum=1, maximum=1000, default=10),
     ),
     "Moments": shape(
         "The next moments.",

@@ -115,11 +115,12 @@ _SENT |= {
 _OUTCOME: dict[str, Schema] = {
     "id": text("The schedule."),
     "outcome": text("What really happened.", enum=list(get_args(OutcomeWord))),
-    "due_at": instant("When it is due."),
+    "due_at": instant("When the next occurrence that can leave is due, as far as is known."),
     "state": text("Its state, where the outcome alone does not say it.", enum=list(get_args(State))),
     "reason": text("Why."),
     "in_flight": number("The occurrence that is being released; what follows it was changed."),
     "remembered_since": instant("What finished before is forgotten."),
+    "note": text("What to know of its times, such as that clocks jump over it."),
 }
 _ERROR = shape("One fault.", "field detail", field=text("The field."), detail=text("What to change."))
 _STATE = text("Where it stands.", enum=list(get_args(State)))
@@ -144,7 +145,8 @@ _SCHEDULE: dict[str, Schema] = {
     "bus": text("Where the topic lies.", enum=list(BUSES)),
     **MESSAGE_SHOWN,
     "finished_at": instant("When it was over."),
-    "reason": text("Why it was missed; of one in flight why it is kept back."),
+    "reason": text("Why it was missed; of one in flight why it is kept back; of one that has ended what it was."),
+    "note": text("That clocks jump over its time, and it will be missed."),
     "partition": number("Where a released one lies."),
     "offset": number("Where a released one lies."),
 }
@@ -209,7 +211,7 @@ SCHEMAS: dict[str, Schema] = {
         occurrence=number("Which occurrence; of several the first."),
         due_at=instant("When it was due."),
         late_ms={"type": "number", "description": "How late it left."},
-        reason=text("Why it was missed."),
+        reason=text("Why it was missed; what moved it, and from when; what it was that ended."),
         count=number("How many."),
     ),
     "SchedulePage": shape(

@@ -114,14 +114,19 @@ BEGIN
 END
 $$;
 
--- Give some lanes back, the last ones taken first. A release is waited for, but not for long: there is a next time.
+-- Give some lanes back, the last ones taken first: those that nobody works on at this moment. If there is none, a
+-- release is waited for, of one lane and not for long: there is a next time. Who waits has locked nothing else.
 CREATE OR REPLACE FUNCTION tidings.give_back(node_ uuid, count_ int) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' AS $$
 DECLARE
     given smallint[] := ARRAY(
-        SELECT l.lane FROM tidings.lane l WHERE l.node = node_ ORDER BY l.since DESC, l.lane DESC LIMIT count_);
+        SELECT l.lane FROM tidings.lane l WHERE l.node = node_
+        ORDER BY l.since DESC, l.lane DESC LIMIT count_ FOR UPDATE SKIP LOCKED);
 BEGIN
-    PERFORM 1 FROM tidings.lane l WHERE l.lane = ANY (given) ORDER BY l.lane FOR UPDATE; -- in the order of everybody
+    IF cardinality(given) = 0 THEN
+        given := ARRAY(
+            SELECT l.lane FROM tidings.lane l WHERE l.node = node_ ORDER BY l.since DESC, l.lane DESC LIMIT 1 FOR UPDATE);
+    END IF;
     UPDATE tidings.lane l SET token = NULL, node = NULL WHERE l.lane = ANY (given) AND l.node = node_;
     PERFORM pg_notify('tidings', 'free');
 EXCEPTION WHEN lock_not_available THEN

@@ -60,8 +60,10 @@ WHERE t.due >= %(start)s AND t.due < %(end)s AND t.n >= 0
 GROUP BY 1 ORDER BY 1 LIMIT %(limit)s;
 
 -- name: history
--- What was written down of a schedule.
-SELECT at, event, occurrence, due, reason, count FROM tidings.history WHERE key = %s::uuid ORDER BY entry;
+-- What was written down of a schedule: the latest lines, as more may wait to be trimmed.
+SELECT at, event, occurrence, due, reason, count FROM (
+    SELECT * FROM tidings.history WHERE key = %s::uuid ORDER BY entry DESC LIMIT 100
+) AS latest ORDER BY entry;
 
 -- name: pending
 -- How many are pending, counted up to a bound, beyond it as the statistics have it.

@@ -1,6 +1,7 @@
 """The link at the end of a message: a page with one button, and the one click of a mailbox (RFC 8058). No login."""
 
 import html
+from email.message import Message
 from email.parser import BytesParser
 from urllib.parse import parse_qsl
 
@@ -15,15 +16,13 @@ from tidings.edges.http.routing import Answer, Call, Handler, Reply
 BODY_BYTES_MAX = 8 * 1024
 FIELD, VALUE = "List-Unsubscribe", "One-Click"
 
+_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 _HEADERS = [
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
     (b"x-robots-tag", b"noindex"),
     (b"x-content-type-options", b"nosniff"),
-    (
-        b"content-security-policy",
-        b"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
-    ),
+    (b"content-security-policy", _POLICY),
 ]
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -89,16 +88,17 @@ def says_one_click(media: bytes, body: bytes) -> bool:
         return True
     kind = media.partition(b";")[0].strip().lower()
     if kind == b"application/x-www-form-urlencoded":
-        return (FIELD, VALUE) in parse_qsl(body.decode("latin-1"), max_num_fields=10)
+        return (FIELD, VALUE) in parse_qsl(body.decode("latin-1"))
     if kind != b"multipart/form-data" or b"\n" in media or b"\r" in media:
         return False
     whole = BytesParser().parsebytes(b"Content-Type: " + media + b"\r\n\r\n" + body)
-    for part in whole.get_payload() if whole.is_multipart() else ():
-        name = part.get_param("name", header="content-disposition")
-        content = part.get_payload(decode=True)
-        if name == FIELD and isinstance(content, bytes) and content.strip() == VALUE.encode():
-            return True
-    return False
+    return any(_is_click(part) for part in whole.walk() if part is not whole)
+
+
+def _is_click(part: Message) -> bool:
+    content = part.get_payload(decode=True)
+    named = part.get_param("name", header="content-disposition") == FIELD
+    return named and isinstance(content, bytes) and content.strip() == VALUE.encode()
 
 
 def _about(wish: Unsubscription) -> str:

@@ -13,7 +13,7 @@ from tidings.config.channels import Channel as Table
 from tidings.delivery.throttle import Rates
 from tidings.delivery.ways import Way
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
-from tidings.node.receipts import check_receipts
+from tidings.node.receipts import callback_url, check_receipts
 from tidings.node.stores import MEMORY, file_of
 from tidings.node.tables import named
 from tidings.ports import Cabinet, Channel, Surroundings
@@ -83,7 +83,7 @@ async def try_channels(config: Config) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for table in config.channels:
             if table.provider != IN_APP:
-                _open(table, around, stack)
+                _open(table, config, around, stack)
 
 
 @contextlib.asynccontextmanager
@@ -91,13 +91,15 @@ async def opened(config: Config, clock: Clock, cabinet: Cabinet) -> AsyncIterato
     """The channels by name, until the end."""
     around = Surroundings(clock, folder_of(config), cabinet)
     async with contextlib.AsyncExitStack() as stack:
-        yield {table.name: _open(table, around, stack) for table in tables_of(config)}
+        yield {table.name: _open(table, config, around, stack) for table in tables_of(config)}
 
 
-def _open(table: Table, around: Surroundings, stack: contextlib.AsyncExitStack) -> Channel:
+def _open(table: Table, config: Config, around: Surroundings, stack: contextlib.AsyncExitStack) -> Channel:
     settings = table.settings
-    if table.provider == OUTBOX and "terminal" not in settings:
-        settings = {**settings, "terminal": sys.stderr.isatty()}  # else it would lie among the lines of a log
+    if table.provider == OUTBOX:  # elsewhere than on a terminal it would lie among the lines of a log
+        settings = {"terminal": sys.stderr.isatty(), **settings}
+    elif table.provider == "twilio" and (url := callback_url(table, config.delivery.public_url)) is not None:
+        settings = {"callback_url": url, **settings}
     with named(table.name):
         channel = open_channel(table.provider, settings, around)
     stack.push_async_callback(channel.close)

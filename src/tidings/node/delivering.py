@@ -25,7 +25,7 @@ from tidings.node.channels import folder_of, is_outbox_alone, opened, rates_of, 
 from tidings.node.receipts import readers_of
 from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
 
-UNSUBSCRIBE = "/v1/unsubscribe"
+UNSUBSCRIBE = "/unsubscribe"
 LINK_KEY_BYTES_MIN = 16
 
 logger = logging.getLogger("tidings.delivery")

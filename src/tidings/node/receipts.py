@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from tidings.channels.callbacks import SendGridReader, SignedReader, TwilioReader
 from tidings.channels.loading import check_places, read_settings
-from tidings.channels.receipts.readers import SendGridReader, SignedReader, TwilioReader
 from tidings.config import Config
 from tidings.config.channels import Channel as Table
 from tidings.domain.errors import Invalid
@@ -52,6 +52,11 @@ def readers_of(config: Config) -> dict[str, ReceiptReader]:
             with named(f"{table.name}.receipts"):
                 readers[table.name] = _reader(table, config.delivery.public_url)
     return readers
+
+
+def callback_url(table: Table, public_url: str | None) -> str | None:
+    """Where a provider that must be told calls us with what became of a message."""
+    return None if table.receipts is None or public_url is None else f"{public_url}/receipts/{table.name}"
 
 
 def _reader(table: Table, public_url: str | None) -> ReceiptReader:

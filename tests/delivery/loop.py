@@ -118,8 +118,8 @@ class Outcome:
             f"{self.states.total():,} notifications: {ended}; {self.attempts:,} attempts, {self.cut_off} cut off by a "
             f"kill, {self.lost_answers} without an answer\n"
             f"webhooks, which honour ids: {self.calls:,} calls ({faults}); {self.hooked_twice} told twice\n"
-            f"mail, which knows none: {self.mails:,} taken, {self.mailed_twice} of them again, after an attempt that was "
-            f"cut off or unanswered\n"
+            f"mail, which knows none: {self.mails:,} taken, {self.mailed_twice} of them again, after an attempt "
+            f"that was cut off or unanswered\n"
             f"wrong: {len(self.wrong)}" + "".join(f"\n  {each}" for each in self.wrong[:10])
         )
 

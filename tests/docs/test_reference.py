@@ -12,12 +12,15 @@ import pytest
 import tidings
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
 from tidings import __version__
+from tidings.channels.loading import BUILT_IN, providers
 from tidings.clock import SystemClock
 from tidings.config import load, render
+from tidings.config.channels import OWN
 from tidings.config.options import OPTIONS, Option, written
 from tidings.domain.command import OutcomeWord, State
 from tidings.domain.facts import Fact
 from tidings.domain.lateness import MissedReason
+from tidings.domain.secret import Secret
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.main import COMMANDS, build_parser
 from tidings.edges.http.openapi import describe
@@ -152,6 +155,20 @@ def test_every_setting_has_its_row(option: Option) -> None:
 def test_no_setting_is_described_that_is_not_there() -> None:
     described = re.findall(r"^\| `(\w+\.\w+)` \|", page("configuration"), re.MULTILINE)
     assert described == list(OPTIONS)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_setting_of_a_provider_is_named(name: str) -> None:
+    [row] = [line for line in section(page("configuration"), "## Channels").splitlines() if f"| `{name}` |" in line]
+    fields = msgspec.structs.fields(providers()[name].load().settings)
+    assert [field.name for field in fields if f"`{field.name}`" not in row] == []
+    secrets = {field.name for field in fields if Secret in (field.type, *get_args(field.type))}
+    assert set(re.findall(r"`(\w+)` \(secret\)", row)) == secrets
+
+
+def test_every_setting_of_all_channels_has_its_row() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", section(page("configuration"), "## Channels"), re.MULTILINE)
+    assert rows == [*OWN, *(name for name in rows if name in BUILT_IN)]
 
 
 SETTINGS = [block for page in PAGES for block in blocks(page) if block.language == "toml"]

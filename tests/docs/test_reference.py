@@ -26,6 +26,7 @@ from tidings.edges.cli.main import COMMANDS, build_parser
 from tidings.edges.http.openapi import describe
 from tidings.edges.http.problems import KINDS
 from tidings.library.values import Options
+from tidings.observe.delivery import DeliveryMetrics
 from tidings.observe.kafka import KafkaMetrics
 from tidings.observe.metrics import Metrics
 from tidings.ports import Count
@@ -195,7 +196,7 @@ async def count() -> Count:
 
 async def test_every_metric_is_described_with_its_type() -> None:
     kafka = KafkaMetrics(Joined(), Joined(), lambda: None, SystemClock(), lambda: 0)
-    rendered = (await Metrics(__version__, count, [kafka.lines]).render()).decode()
+    rendered = (await Metrics(__version__, count, [kafka.lines, DeliveryMetrics().lines]).render()).decode()
     metrics = dict(re.findall(r"^# TYPE (\w+) (\w+)$", rendered, re.MULTILINE))
     metrics = {name: kind for name, kind in metrics.items() if not re.fullmatch(r"kaspr_\w+_total", name)}
     described = re.findall(r"^\| `((?:tidings|kaspr)_\w+)` \| (\w+) \|", page("facts-and-metrics"), re.MULTILINE)

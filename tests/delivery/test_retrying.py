@@ -11,6 +11,7 @@ from tidings.delivery.retrying import AHEAD_US, Retrying
 from tidings.delivery.schedules import Schedules
 from tidings.domain.command import Command, Outcome
 from tidings.domain.delivery import Delivery
+from tidings.domain.notification import Errand
 
 TOPIC = "notify.email"
 
@@ -35,15 +36,15 @@ async def test_it_waits_for_the_turn_that_was_put_there(office: Office, failed: 
     assert len(await office.release(TOPIC)) == 1, "it is not due before the delivery is written"
     office.clock.advance(AHEAD_US)
     released = [errands.read(record, ACME) for record in await office.release(TOPIC)]
-    again = errands.Errand(failed.notification, delivery=failed.name, attempt=2)
-    assert sorted(released, key=lambda errand: errand.attempt) == [errands.Errand(failed.notification), again]
+    again = Errand(failed.notification, delivery=failed.name, attempt=2)
+    assert sorted(released, key=lambda errand: errand.attempt) == [Errand(failed.notification), again]
 
 
 async def test_cut_off_it_stays_what_it_was_and_can_be_done_again(office: Office, failed: Delivery) -> None:
     """A turn without its delivery is one that nobody needs; the next try takes another."""
     notification = await office.lookup.get(ACME, failed.notification)
     assert notification is not None
-    errand = errands.Errand(failed.notification, delivery=failed.name, attempt=2)
+    errand = Errand(failed.notification, delivery=failed.name, attempt=2)
     await office.engine.submit([errands.turn(ACME, notification.notification, errand, office.clock.now())])
     await office.release(TOPIC)
     assert (await retrying(office).retry(ACME, failed.name)).outcome == "retried"

@@ -86,6 +86,14 @@ async def test_wrong_requests(desk: Desk) -> None:
     async with follow(desk, "not a place") as response:
         assert isinstance(response, aiohttp.ClientResponse)
         assert response.status == 400
-    for document in ({}, {"ids": []}, {"ids": ["a"], "all": True}, {"id": "a"}, {"ids": "a"}, {"ids": ["a"] * 1_001}):
+    documents: list[Any] = [
+        {},
+        {"ids": []},
+        {"ids": ["a"], "all": True},
+        {"id": "a"},
+        {"ids": "a"},
+        {"ids": ["a"] * 1_001},
+    ]
+    for document in documents:
         assert (await desk.call("POST", f"{ONE}/read", document)).status == 400, document
     assert (await desk.call("DELETE", ONE)).status == 405

@@ -23,7 +23,7 @@ from tidings.delivery.worker import Worker
 from tidings.domain.bucket import Rate
 from tidings.domain.secret import Secret
 from tidings.engine import Engine
-from tidings.ports import ReceiptReader, Store
+from tidings.ports import Channel, ReceiptReader, Store
 from tidings.testing import eventually
 
 LINK_KEY = b"l" * 32
@@ -90,7 +90,7 @@ async def staffed(store: Store, folder: Path, key: str | None = None, **readers:
             rates=Rates({"mail": Rate(1_000, 100)}, {"mail": Rate(500, 50)}),
             readers={"generic": SignedReader([SECRET]), "text": TwilioReader(TOKEN, PUBLIC), **readers},
         )
-        channels = {
+        channels: dict[str, Channel] = {
             "inbox": InAppChannel(InboxSettings(), clock, cabinet),
             "mail": mail,
             "outbox": Outbox(OutboxSettings(terminal=False), clock, folder),

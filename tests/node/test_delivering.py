@@ -1,0 +1,152 @@
+"""From the settings to channels, links and limits; what cannot be used is refused, and no secret is told."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidings.config import Config, load
+from tidings.config.channels import Channel
+from tidings.config.settings import Delivery
+from tidings.delivery import unsubscribe
+from tidings.delivery.sweeping import Sweeper, Sweeping
+from tidings.delivery.throttle import Rates
+from tidings.delivery.unsubscribe import Unsubscription
+from tidings.domain.errors import Invalid
+from tidings.node.channels import check_channels, tables_of, try_channels
+from tidings.node.delivering import check_delivery, link_keys, link_of, settings_of
+from tidings.node.receipts import readers_of
+from tidings.testing import eventually
+from tidings.timeline.memory import MemoryStore
+
+KEY = "0123456789abcdef0123"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.fixture(autouse=True)
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINK_KEY", KEY)
+    monkeypatch.setenv("OLDER_KEY", KEY[::-1])
+    monkeypatch.setenv("SHORT", "hunter2")
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+
+
+def config_of(folder: Path, text: str) -> Config:
+    file = folder / "tidings.toml"
+    file.write_text(text, "utf-8")
+    return load(str(file), {}, {}).config
+
+
+def test_inboxes_are_always_there_and_the_outbox_comes_last() -> None:
+    assert [table.name for table in tables_of(Config())] == ["in_app", "outbox"]
+    given = (Channel("outbox", "outbox"), Channel("mail", "smtp"))
+    assert [table.name for table in tables_of(Config(channels=given))] == ["mail", "in_app", "outbox"]
+    assert [table.name for table in tables_of(Config(channels=given[1:]))] == ["mail", "in_app"]
+
+
+def test_a_link_can_be_read_with_the_key_that_signed_it_and_the_one_before() -> None:
+    delivery = Delivery(public_url="https://notify.example.com", link_key={"env": "LINK_KEY"})
+    url = link_of(delivery)("acme", "email", "ada@example.com", "news") or ""
+    base, _, token = url.rpartition("/")
+    assert base == "https://notify.example.com/unsubscribe"
+    later = Delivery(link_key={"env": "OLDER_KEY"}, older_link_key={"env": "LINK_KEY"})
+    wish = unsubscribe.read(link_keys(later), token)
+    assert wish == Unsubscription("acme", "email", "ada@example.com", "news")
+    assert link_of(Delivery())("acme", "email", "ada@example.com", "news") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"public_url": "https://notify.example.com"}, "delivery.link_key"),
+        ({"link_key": {"env": "SHORT"}}, "delivery.link_key"),
+        ({"link_key": {"env": "NOWHERE"}}, "delivery.link_key"),
+        ({"older_link_key": {"file": "/no/such/file"}}, "delivery.older_link_key"),
+        ({"concurrency": 8, "concurrency_reserved": 8}, "delivery.concurrency_reserved"),
+    ],
+)
+def test_settings_that_do_not_go_together(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        check_delivery(Config(delivery=Delivery(**given)))
+    assert refused.value.field == field
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_claim_outlasts_a_call() -> None:
+    settings = settings_of(Delivery(send_timeout_us=2_000_000), Rates())
+    assert settings.send_s == 2.0
+    assert settings.terms.claim_us > 2_000_000 < settings.breaker.trial_us
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('[channels.smtp]\nhost = "a"\nsender = "a@b.c"\npassword = "hunter2"', "channels.smtp.password"),
+        ('[channels.smtp]\nhost = "a"\npasword = "hunter2"', "channels.smtp.pasword"),
+        ('[channels.mail]\nhost = "a"', "channels.mail.provider"),
+        ('[channels.webhook]\nsecret = {env = "HOOK_SECRET", x = "hunter2"}', "channels.webhook.secret"),
+        (
+            '[channels.webhook]\nsecret = {env = "HOOK_SECRET"}\nreceipts = {secret = "hunter2"}',
+            "channels.webhook.receipts.secret",
+        ),
+        ("[channels.outbox]\nreceipts = {other = 1}", "channels.outbox.receipts.other"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_not_shown(tmp_path: Path, text: str, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        check_channels(config_of(tmp_path, text))
+    assert refused.value.field == field
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("[channels.smtp]\nhost = 1", "channels.smtp.host"),
+        ('[channels.webhook]\nsecret = {env = "SHORT"}', "channels.webhook.secret"),
+        ('[channels.webhook]\nsecret = {env = "NOWHERE"}', "channels.webhook.secret"),
+    ],
+)
+async def test_a_channel_that_cannot_be_opened_is_named(tmp_path: Path, text: str, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        await try_channels(config_of(tmp_path, text))
+    assert refused.value.field == field
+    assert "hunter2" not in str(refused.value)
+
+
+def test_receipts_are_read_by_the_kind_of_their_provider(tmp_path: Path) -> None:
+    twilio = '[channels.text]\nprovider = "twilio"\ntoken = {env = "SHORT"}\nreceipts = {}\n'
+    hooks = '[channels.webhook]\nsecret = {env = "HOOK_SECRET"}\nreceipts = {secret = {env = "HOOK_SECRET"}}\n'
+    with pytest.raises(Invalid, match=r"set delivery\.public_url too"):
+        readers_of(config_of(tmp_path, twilio))
+    public = '[delivery]\npublic_url = "https://notify.example.com"\n'
+    readers = readers_of(config_of(tmp_path, public + twilio + hooks))
+    assert {name: type(reader).__name__ for name, reader in readers.items()} == {
+        "text": "TwilioReader",
+        "webhook": "SignedReader",
+    }
+
+
+async def test_all_tenants_are_swept_until_the_node_stops() -> None:
+    swept: list[str] = []
+
+    class Recorded(Sweeping):
+        def __init__(self) -> None:
+            """Only what is asked of it counts."""
+
+        async def sweep(self, tenant: str) -> bool:
+            swept.append(tenant)
+            return swept.count(tenant) % 2 == 1
+
+    class Tenants(MemoryStore):
+        async def prefixed(self, prefix: str) -> list[Any]:
+            assert prefix == "notify."
+            return [("acme", None), ("globex", None), ("acme", None)]
+
+    sweeper = Sweeper(Tenants(), Recorded(), pause_s=0.001)
+    running = asyncio.create_task(sweeper.run())
+    await eventually(lambda: len(swept) >= 8)
+    sweeper.stop()
+    await asyncio.wait_for(running, 5)
+    assert swept[:4] == ["acme", "acme", "globex", "globex"]

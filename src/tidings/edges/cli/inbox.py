@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -81,7 +81,7 @@ class Box:
         for start in range(0, len(unread) if self._arguments.read else 0, READ_IDS_MAX):
             self._client.call("POST", f"{self._path}/read", body={"ids": unread[start : start + READ_IDS_MAX]})
 
-    def follow(self) -> Iterator[dict[str, Any] | None]:
+    def follow(self) -> Generator[dict[str, Any] | None, None, None]:
         """None once it listens, then lines without end. A connection that is lost later is made again."""
         patience = Patience(self._screen)
         while True:

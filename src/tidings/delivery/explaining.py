@@ -90,7 +90,7 @@ def _attempt(delivery: Delivery, attempt: Attempt) -> list[Line]:
         attempt.number,
         attempt.channel,
         attempt.provider,
-        late_us=attempt.begun - delivery.due,
+        late_us=attempt.begun - delivery.due if attempt.begun >= delivery.due else None,  # before it was sent again
     )
     if attempt.ended is None:
         return [begun]

@@ -81,16 +81,22 @@ class Receiving:
                 return Applied(word, whose.tenant, after.name, after.state, closed)
         raise Conflict("the delivery is changed by many at once: send the receipt again")
 
-    async def apply_all(self, provider: str, receipts: Sequence[DeliveryReceipt]) -> list[Applied]:
+    async def apply_all(
+        self, provider: str, receipts: Sequence[DeliveryReceipt], tenant: str | None = None
+    ) -> list[Applied]:
         """Several, in order: providers send them in batches."""
-        return [await self.apply(provider, receipt) for receipt in receipts]
+        return [await self.apply(provider, receipt, tenant) for receipt in receipts]
+
+    def wish(self, token: str) -> unsubscribe.Unsubscription:
+        """What a link would end; `Invalid` if it is not one of ours."""
+        return unsubscribe.read(self._keys, token)
 
     async def unsubscribe(self, token: str) -> Unsubscribed:
         """End a category for an address, by the link that was in a message; `Invalid` if it is not one of ours.
 
         The address is suppressed for that category, whoever it belongs to, and users who have it get it as a wish.
         """
-        wish = unsubscribe.read(self._keys, token)
+        wish = self.wish(token)
         if wish.category == TRANSACTIONAL:
             raise Invalid("link", "is about messages that cannot be opted out of, such as receipts and passwords")
         users = await self._users.with_address(wish.tenant, wish.channel, wish.address)

@@ -1,6 +1,7 @@
-"""Every seam: what the stages ask of a store, of its cabinet, and of a channel."""
+"""Every seam: what the stages ask of a store, of its cabinet, of a channel, and of a provider's callbacks."""
 
 from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Document, Key, Place, Put, Remove
+from tidings.ports.callback import Callback, ReceiptReader
 from tidings.ports.channel import Channel, Plugin, Surroundings
 from tidings.ports.store import (
     ApiKey,
@@ -29,6 +30,7 @@ __all__ = [
     "NAME_BYTES_MAX",
     "ApiKey",
     "Cabinet",
+    "Callback",
     "Channel",
     "Count",
     "Document",
@@ -46,6 +48,7 @@ __all__ = [
     "Put",
     "Reading",
     "Receipt",
+    "ReceiptReader",
     "Release",
     "Remove",
     "Rosters",

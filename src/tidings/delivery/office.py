@@ -1,0 +1,61 @@
+"""All services of notifications around one store, as an edge and a worker take them."""
+
+from collections.abc import Mapping, Sequence
+
+from tidings.clock import Clock
+from tidings.delivery.cancelling import Cancelling
+from tidings.delivery.erasing import Erasing
+from tidings.delivery.explaining import Explaining
+from tidings.delivery.importing import Importing
+from tidings.delivery.inbox import Inbox
+from tidings.delivery.lookup import Lookup
+from tidings.delivery.notifying import Notifying
+from tidings.delivery.receiving import Receiving
+from tidings.delivery.retrying import Retrying
+from tidings.delivery.schedules import Schedules
+from tidings.delivery.suppressions import Suppressions
+from tidings.delivery.sweeping import Sweeping
+from tidings.delivery.throttle import Rates
+from tidings.delivery.users import Users
+from tidings.delivery.versions import Templates
+from tidings.delivery.waiting import Waiting
+from tidings.delivery.ways import Way, Ways
+from tidings.ports import Cabinet, ReceiptReader
+
+
+class Office:
+    """What can be done about notifications.
+
+    `schedules` is the engine; `keys` sign the links that unsubscribe, the first one those that are made from now on;
+    `ways` are the providers in their order and `rates` their limits, both only to be shown; `readers` know the
+    callbacks of providers by name. Who runs workers has them tell `inbox` too, so that who follows one wakes at once.
+    """
+
+    def __init__(
+        self,
+        cabinet: Cabinet,
+        schedules: Schedules,
+        clock: Clock,
+        *,
+        keys: Sequence[bytes] = (),
+        ways: Sequence[Way] = (),
+        rates: Rates | None = None,
+        readers: Mapping[str, ReceiptReader] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.keys = tuple(keys)
+        self.readers = dict(readers or {})
+        self.users = Users(cabinet, clock)
+        self.importing = Importing(cabinet, clock)
+        self.suppressions = Suppressions(cabinet, clock)
+        self.templates = Templates(cabinet, clock, Waiting(cabinet, schedules, clock))
+        self.notifying = Notifying(cabinet, schedules, self.users, self.templates, clock)
+        self.lookup = Lookup(cabinet, schedules, clock)
+        self.cancelling = Cancelling(cabinet, schedules, clock)
+        self.explaining = Explaining(cabinet, schedules, clock)
+        self.retrying = Retrying(cabinet, schedules, clock)
+        self.erasing = Erasing(cabinet, schedules, self.suppressions, clock)
+        self.receiving = Receiving(cabinet, self.users, self.suppressions, clock, keys)
+        self.inbox = Inbox(cabinet, clock)
+        self.sweeping = Sweeping(cabinet, schedules, clock)
+        self.ways = Ways(cabinet, clock, ways, rates)

@@ -89,7 +89,7 @@ def exchange(client: Client, path: str, blocks: Iterator[bytes], kind: str = NDJ
         sender = _Sender(connection.sock, blocks)
         sender.start()
         response = connection.getresponse()
-        client.check(response)
+        client.check(response, path)
         yield from (msgspec.json.decode(line) for line in response if line.strip())
         sender.join()
         if sender.error is not None:

@@ -15,24 +15,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def channels(arguments: Arguments, screen: Screen) -> int:
-    """The channels, each with its providers in order."""
+    """The providers, in the order in which they are tried."""
     document = client_of(arguments).call("GET", "/v1/channels")
     if arguments.json:
         screen.json(document)
         return Exit.DONE
-    rows = [_row(channel, provider, screen) for channel in document["channels"] for provider in channel["providers"]]
-    screen.table(("channel", "provider", "limit", "breaker", "until", "why"), rows)
+    heads = ("name", "provider", "sends", "limit", "of this tenant", "breaker", "until", "why")
+    screen.table(heads, [_row(way, screen) for way in document["channels"]])
     return Exit.DONE
 
 
-def _row(channel: dict[str, Any], provider: dict[str, Any], screen: Screen) -> tuple[object, ...]:
-    breaker = provider.get("breaker") or {}
-    rate = provider.get("rate")
+def _row(way: dict[str, Any], screen: Screen) -> tuple[object, ...]:
     return (
-        channel["name"],
-        provider["name"],
-        "" if rate is None else f"{rate:,}/s",
-        breaker.get("state") or "closed",
-        screen.moment(breaker.get("until")),
-        breaker.get("reason"),
+        way["name"],
+        way["provider"],
+        ", ".join(way["channels"]),
+        _limit(way.get("limit")),
+        _limit(way.get("tenant_limit")),
+        way["breaker"],
+        screen.moment(way.get("until")),
+        way.get("reason"),
     )
+
+
+def _limit(limit: dict[str, Any] | None) -> str:
+    return "" if limit is None else f"{limit['per_s']:g}/s, {limit['burst']} at once"

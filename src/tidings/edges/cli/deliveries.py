@@ -123,11 +123,10 @@ def row_of(delivery: dict[str, Any], screen: Screen) -> tuple[object, ...]:
 
 def late_text(delivery: dict[str, Any]) -> str:
     """How long after its due time it was sent."""
-    due, sent = instant(delivery.get("due_at")), instant(delivery.get("sent_at"))
-    if due is None or sent is None:
+    late_ms = delivery.get("late_ms")
+    if late_ms is None:
         return ""
-    late_us = sent - due
-    return f"{late_us / 1_000:,.1f} ms" if late_us < 1_000_000 else length(late_us)
+    return f"{late_ms:,.1f} ms" if late_ms < 1_000 else length(int(late_ms * 1_000))
 
 
 def _path(name: str) -> str:

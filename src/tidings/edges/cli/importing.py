@@ -26,13 +26,13 @@ def import_users(arguments: Arguments, screen: Screen) -> int:
         first = next(blocks, b"")
         kind = TYPES[arguments.format or _guess(arguments.source, first)]
         for document in exchange(client_of(arguments), "/v1/users/import", chain([first], blocks), kind):
-            if "lines" not in document:
+            if "created" not in document:
                 raise Failure(Exit.FAILED, shown(document.get("detail") or document), document)
             last = document
             bad += document.get("bad_lines") or []
             progress.answered(document["lines"])
-    if last is None:
-        raise Failure(Exit.FAILED, "the server ended without saying what it kept: run it again, that does no harm")
+    if last is None or not last.pop("done", False):
+        raise Failure(Exit.FAILED, "the server ended in the middle: run it again, that does no harm")
     _summarise({**last, "bad_lines": bad}, clock.elapsed() - started, arguments, screen)
     return Exit.FAILED if last["bad"] else Exit.DONE
 

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.client import faults
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.message import text_of
 from tidings.edges.cli.screen import Screen, shown
@@ -135,9 +136,10 @@ def _tell(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> Exit:
     words = [screen.word(outcome), screen.paint(shown(answer.get("id")), "bold"), f"to {whom}"]
     if channels := answer.get("channels"):
         words.append(f"by {', '.join(channels)}")
-    due = screen.moment(answer.get("due_at"))
+    local = str(answer.get("due_at_local") or "").replace("T", " ")
+    due = " = ".join(text for text in (local, screen.moment(answer.get("due_at"))) if text)
     end = f", due {due}" if due else ""
-    if reason := answer.get("reason"):
+    if reason := answer.get("reason") or "; ".join(faults(answer)):
         first = f" of {shown(answer['first'])}" if answer.get("first") else ""
         end = f": {shown(reason)}{first}"
     screen.say(" ".join(words) + end)

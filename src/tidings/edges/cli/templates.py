@@ -22,6 +22,7 @@ PARTS = {
 }
 WORDS = ("subject", "title", "body", "html", "text")
 URGENCIES = ("asap", "time_sensitive", "digest")
+ABOUT = ("name", "channel", "locale")  # of a preview, what was asked and not what it says
 MARKUP = ("<!doctype", "<html", "<body", "<p>", "<div", "<table", "<h1")
 
 
@@ -32,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     getting = add_verb(verbs, "get", "a template: what it says, and which variables it needs", get, "template")
     getting.add_argument("--version", type=positive, metavar="N", help="this version; left out: the latest")
     add_paging(add_verb(verbs, "list", "list templates by name", index))
-    add_verb(verbs, "versions", "the versions of a template, the latest first", versions, "template")
+    add_paging(add_verb(verbs, "versions", "the versions of a template, the latest first", versions, "template"))
     deleting = add_verb(verbs, "delete", "remove a template with all its versions", delete, "template")
     deleting.add_argument("--force", action="store_true", help="though something pending needs it, which then fails")
     _configure_preview(add_verb(verbs, "preview", "what it would say; nothing is sent", preview, "template"))
@@ -93,7 +94,8 @@ def put(arguments: Arguments, screen: Screen) -> int:
     else:
         name = screen.paint(arguments.name, "bold")
         needs = f"; needs {', '.join(map(shown, answer['needs']))}" if answer.get("needs") else ""
-        screen.say(f"{name} version {answer['version']}: {', '.join(answer['channels'])}{needs}")
+        said = f"{name} version {answer['version']}: {', '.join(answer['channels'])}{needs}"
+        screen.say(f"{screen.word(answer['outcome'])} {said}")
     return Exit.DONE
 
 
@@ -125,12 +127,8 @@ def index(arguments: Arguments, screen: Screen) -> int:
 
 def versions(arguments: Arguments, screen: Screen) -> int:
     """The versions of one."""
-    document = client_of(arguments).call("GET", f"{_path(arguments.name)}/versions")
-    if arguments.json:
-        screen.json(document)
-        return Exit.DONE
-    screen.table(("version", "channels", "locale", "urgency", "expires after"), map(_version, document["versions"]))
-    return Exit.DONE
+    rows = partial(_show_versions, screen=screen)
+    return show_pages(arguments, screen, f"{_path(arguments.name)}/versions", "versions", rows)
 
 
 def delete(arguments: Arguments, screen: Screen) -> int:
@@ -160,7 +158,7 @@ def preview(arguments: Arguments, screen: Screen) -> int:
         if number:
             screen.say("")
         screen.say(screen.paint(channel, "bold"))
-        _show_words({name: value for name, value in document.items() if name not in {"channel", "locale"}}, screen)
+        _show_words({name: value for name, value in document.items() if name not in ABOUT}, screen)
     return Exit.DONE
 
 
@@ -236,6 +234,11 @@ def _object(text: str, name: str) -> dict[str, Any]:
 def _show_rows(rows: Rows, first: bool, screen: Screen) -> None:
     cells = [(row["name"], row["latest"], screen.moment(row["changed_at"])) for row in rows]
     screen.table(("name", "latest", "changed"), cells, heading=first)
+
+
+def _show_versions(rows: Rows, first: bool, screen: Screen) -> None:
+    names = ("version", "channels", "locale", "urgency", "expires after")
+    screen.table(names, [_version(row) for row in rows], heading=first)
 
 
 def _version(version: dict[str, Any]) -> tuple[object, ...]:

@@ -88,8 +88,7 @@ def put(arguments: Arguments, screen: Screen) -> int:
     document = profile_of(arguments)
     if "quiet" in document and "hours" not in document["quiet"]:
         raise Failure(Exit.USAGE, "which hours are quiet? Give --quiet HOURS, such as --quiet 22:00-07:00")
-    answer = client_of(arguments).call("PUT", _path(arguments), body=document)
-    return _tell(answer, "kept", arguments, screen)
+    return _tell(client_of(arguments).call("PUT", _path(arguments), body=document), arguments, screen)
 
 
 def change(arguments: Arguments, screen: Screen) -> int:
@@ -100,8 +99,7 @@ def change(arguments: Arguments, screen: Screen) -> int:
     document |= dict.fromkeys(arguments.remove)
     if not document:
         raise Failure(Exit.USAGE, "what should change? Give a flag such as --email, or --remove FIELD")
-    answer = client_of(arguments).call("PATCH", _path(arguments), body=document)
-    return _tell(answer, "changed", arguments, screen)
+    return _tell(client_of(arguments).call("PATCH", _path(arguments), body=document), arguments, screen)
 
 
 def get(arguments: Arguments, screen: Screen) -> int:
@@ -124,12 +122,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
 
 def delete(arguments: Arguments, screen: Screen) -> int:
     """Remove a user alone."""
-    document = client_of(arguments).call("DELETE", _path(arguments))
-    if arguments.json:
-        screen.json(document)
-    else:
-        screen.say(f"deleted {arguments.name}")
-    return Exit.DONE
+    return _tell(client_of(arguments).call("DELETE", _path(arguments)), arguments, screen)
 
 
 def erase(arguments: Arguments, screen: Screen) -> int:
@@ -150,12 +143,11 @@ def _path(arguments: Arguments) -> str:
     return f"/v1/users/{segment(arguments.name)}"
 
 
-def _tell(document: dict[str, Any], word: str, arguments: Arguments, screen: Screen) -> int:
+def _tell(document: dict[str, Any], arguments: Arguments, screen: Screen) -> int:
     if arguments.json:
         screen.json(document)
-        return Exit.DONE
-    known = [name for name in FIELDS if document.get(name)]
-    screen.say(f"{word} {screen.paint(arguments.name, 'bold')}: {', '.join(known) or 'an id and nothing more'}")
+    else:
+        screen.say(f"{screen.word(document['outcome'])} {screen.paint(shown(document['id']), 'bold')}")
     return Exit.DONE
 
 

@@ -84,7 +84,7 @@ def test_printed_settings_can_be_loaded_again() -> None:
     assert 'retention = "90s"' in printed
     assert "# TIDINGS_LOG_RETENTION" in printed
     assert "# --set limits.labels_max" in printed
-    assert set(tomllib.loads(printed)) == set(Config.__struct_fields__)
+    assert set(tomllib.loads(printed)) == set(Config.__struct_fields__) - {"channels"}
     again = load(write(printed, "again.toml"), {}, {})
     assert again.config == load(None, environment, {"limits.labels_max": ("", "9")}).config
     assert render(again).count("# again.toml") == len(OPTIONS)

@@ -25,6 +25,11 @@ class NodeHooks:
 
         return run_node(config)
 
+    def check_channels(self, config: "Config") -> None:
+        from tidings.node import check_channels
+
+        check_channels(config)
+
     def create_key(self, store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
         from tidings.node import create_key
 

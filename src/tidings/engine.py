@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -62,11 +62,14 @@ class Engine:
         self.revision = Revision(store, clock, self.tell, self.lanes.wake)
         self._groups = Groups(store, clock, self.following, self.settings.session_us)
         self._companions: list[Companion] = []
+        self._aside: list[Companion] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def accompany(self, *companions: Companion) -> None:
-        """Let these run beside the lanes, from the start to the stop."""
+    def accompany(self, *companions: Companion, aside: bool = False) -> None:
+        """Let these run beside the lanes, from start to stop. `aside`: what troubles them troubles no change."""
         self._companions += companions
+        if aside:
+            self._aside += companions
 
     async def start(self) -> None:
         """Begin to release, once this process owns the timeline."""
@@ -243,7 +246,15 @@ class Engine:
 
     def problems(self) -> list[str]:
         """What its companions wait for, such as a broker that is away; what is taken meanwhile is not lost."""
-        return [companion.problem for companion in self._all_companions() if companion.problem is not None]
+        return _troubles(each for each in self._all_companions() if each not in self._aside)
+
+    def notices(self) -> list[str]:
+        """What somebody must put right, though this process does all that it is asked: a provider that refuses us."""
+        return _troubles(self._aside)
 
     def _all_companions(self) -> list[Companion]:
         return self._companions + self.lanes.companions
+
+
+def _troubles(companions: Iterable[Companion]) -> list[str]:
+    return [trouble for each in companions if (trouble := each.problem) is not None]

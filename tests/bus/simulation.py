@@ -111,6 +111,9 @@ class FakeLog(Alone):
     async def topics(self, tenant: str) -> list[Topic]:
         raise NotImplementedError
 
+    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+        raise NotImplementedError
+
     async def topic(self, tenant: str, name: str) -> Topic | None:
         self.looks += 1
         await self.pause()

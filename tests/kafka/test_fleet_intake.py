@@ -164,7 +164,7 @@ async def test_partitions_that_come_back_are_read_from_where_the_store_stands(
 
     def is_its_turn(sharing: Sharing, *_: object) -> bool:
         store = nodes[turn[0]].engine.store if nodes else None
-        return isinstance(store, PostgresStore) and store._sharing is sharing
+        return isinstance(store, PostgresStore) and store._sharing["intake"] is sharing
 
     monkeypatch.setattr(Sharing, "reads", is_its_turn)
     requests = Requests(fleet)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -16,6 +16,8 @@ from tidings.domain.secret import Secret
 from tidings.ports import Channel, Plugin, Surroundings
 
 GROUP = "tidings.channels"
+# Our own are there even where the code is newer than what was noted when it was installed.
+BUILT_IN = ("apns", "fcm", "in_app", "outbox", "sendgrid", "smtp", "twilio", "webhook")
 SECRET_BYTES_MAX = 64 * 1024
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 _HOW = 'write {env = "NAME"} or {file = "/path"}: a secret is kept in the environment or in a file, not here'
@@ -23,7 +25,7 @@ _HOW = 'write {env = "NAME"} or {file = "/path"}: a secret is kept in the enviro
 
 def providers() -> dict[str, EntryPoint]:
     """What is installed, by name. Two packages that claim one name are a mistake that nobody should have to guess."""
-    found: dict[str, EntryPoint] = {}
+    found = {name: EntryPoint(name, f"tidings.channels.{name}:PLUGIN", GROUP) for name in BUILT_IN}
     for point in entry_points(group=GROUP):
         other = found.setdefault(point.name, point)
         if other.value != point.value:
@@ -39,15 +41,36 @@ def open_channel(provider: str, settings: Mapping[str, Any], surroundings: Surro
 
 def read_settings(kind: type[Settings], settings: Mapping[str, Any]) -> Settings:
     """Settings of one provider, checked, their secrets read."""
-    unknown = sorted(settings.keys() - set(kind.__struct_fields__))
-    if unknown:
-        known = ", ".join(kind.__struct_fields__)
-        raise Invalid(unknown[0], f"is not a setting of this provider: it knows {known}")
+    _check_known(kind, settings)
     try:
         return msgspec.convert(dict(settings), kind, dec_hook=_read)
     except msgspec.ValidationError as error:
         field, detail = _where(str(error))
         raise Invalid(field, detail) from None
+
+
+def check_settings(provider: str, settings: Mapping[str, Any]) -> None:
+    """Refuse what can be told without reading a secret; above all one that was written where it must not stand."""
+    kind = _plugin(provider).settings
+    _check_known(kind, settings)
+    for field in msgspec.structs.fields(kind):
+        if field.name in settings and Secret in (field.type, *get_args(field.type)):
+            _place(field.name, settings[field.name])
+
+
+def _place(field: str, kept: object) -> None:
+    match kept:
+        case {"env": str(), **rest} | {"file": str(), **rest} if not rest:
+            return
+        case _:
+            raise Invalid(field, _HOW)
+
+
+def _check_known(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> None:
+    unknown = sorted(settings.keys() - set(kind.__struct_fields__))
+    if unknown:
+        known = ", ".join(kind.__struct_fields__)
+        raise Invalid(unknown[0], f"is not a setting of this provider: it knows {known}")
 
 
 def read_secret(kept: object) -> Secret:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from ipaddress import IPv6Address
+from urllib.parse import urlsplit
 
 from tidings.config.addresses import check_store
 
@@ -13,6 +14,8 @@ PATTERN_HINT = "use letters, digits, '.', '_' and '-', and '*', '?' or '[abc]' f
 TENANT_HINT = "a tenant has 1 to 229 letters, digits, '.', '_' and '-'"
 TOPIC_HINT = "a topic has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
 SCHEMA_HINT = "use 1 to 63 small letters, digits and '_', not beginning with a digit or with pg_"
+URL_HINT = "write one such as https://notify.example.com"
+SECRET_HINT = 'write {env = "NAME"} or {file = "/path"}'
 NODE_HINT = "use 1 to 100 letters, digits, '.', ':', '_' and '-'"
 
 _PATTERN = re.compile(r"(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\]){1,249}")
@@ -68,6 +71,21 @@ def check_lanes(number: int) -> int:
     return number
 
 
+def check_url(text: str) -> str:
+    """The beginning of the URLs that others call, without a slash at its end."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or "@" in text:
+        raise ValueError(f"{text!r} is not a URL that others can call: {URL_HINT}")
+    return text.rstrip("/")
+
+
+def check_keeping(word: str) -> str:
+    """Where a secret may be kept."""
+    if word not in {"env", "file"}:
+        raise ValueError(f"a secret is not written here: {SECRET_HINT}")
+    return word
+
+
 check_pattern = _fits(_PATTERN, "pattern", PATTERN_HINT)
 check_tenant = _fits(_TENANT, "tenant", TENANT_HINT)
 check_topic = _fits(_TOPIC, "topic", TOPIC_HINT)
@@ -83,7 +101,13 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "kafka.tenants": check_pattern,
     "kafka.schedules": check_tenant,
     "kafka.destinations": check_pattern,
+    "delivery.public_url": check_url,
 }
 NUMBERS: dict[str, Callable[[int], int]] = {"store.lanes": check_lanes}
 NOT_EMPTY = ("node.roles",)
-NAMES: dict[str, Callable[[str], str]] = {"kafka.schedules": check_topic, "kafka.destinations": check_tenant}
+NAMES: dict[str, Callable[[str], str]] = {
+    "kafka.schedules": check_topic,
+    "kafka.destinations": check_tenant,
+    "delivery.link_key": check_keeping,
+    "delivery.older_link_key": check_keeping,
+}

@@ -4,16 +4,18 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
+from tidings.config.channels import ONLY_FILE, Channel, read_channels, render_channels, secret_variables
 from tidings.config.options import OPTIONS, PREFIX, SECTIONS, Value, parse, written
 from tidings.config.settings import Config
 from tidings.config.several import to_toml
 from tidings.domain.errors import TidingsError
 
 FILE_NAME = "tidings.toml"
+CHANNELS = "channels"
 FILE_VARIABLE = "TIDINGS_CONFIG"
 NO_SETTINGS = (FILE_VARIABLE, "TIDINGS_URL", "TIDINGS_KEY", "TIDINGS_TENANT")  # of other parts of Tidings
 CRASH_VARIABLE = "TIDINGS_CRASH_AT"
@@ -41,10 +43,12 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, t
     problems: list[str] = []
     values: dict[str, Value] = {name: option.default for name, option in OPTIONS.items()}
     origins = dict.fromkeys(OPTIONS, "default")
-    path = file or environment.get(FILE_VARIABLE)
+    path, document = _read_file(file or environment.get(FILE_VARIABLE), problems)
+    channels = read_channels(document.pop(CHANNELS, {}), path, problems)
+    origins |= {f"{CHANNELS}.{channel.name}": str(path) for channel in channels}
     places = [
-        *_from_file(path, problems),
-        *_from_environment(environment, problems),
+        *_from_file(document, path, problems),
+        *_from_environment(environment, {*secret_variables(document), *_variables_of(channels)}, problems),
         *_from_flags(flags, problems),
     ]
     for name, place, origin, raw in places:
@@ -59,24 +63,32 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, t
         section: hints[section](**{option.field: values[option.name] for option in options})
         for section, options in SECTIONS.items()
     }
-    return Loaded(Config(**sections), origins)
+    return Loaded(Config(**sections, channels=channels), origins)
 
 
 Found = tuple[str, str, str, object]  # option name, place for errors, origin for people, value as written
 
 
-def _from_file(named: str | None, problems: list[str]) -> Iterator[Found]:
+def _read_file(named: str | None, problems: list[str]) -> tuple[Path, dict[str, Any]]:
+    """The file of settings, and what is in it; empty if there is none."""
     path = Path(named or FILE_NAME)
     if named is None and not path.exists():
-        return
+        return path, {}
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        return path, tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         problems.append(f"{path}: cannot be read ({error.strerror}): name a file that exists, or none")
-        return
     except ValueError as error:
         problems.append(f"{path}: is not valid TOML: {error}")
-        return
+    return path, {}
+
+
+def _variables_of(channels: tuple[Channel, ...]) -> Iterator[str]:
+    for channel in channels:
+        yield from secret_variables(channel.written)
+
+
+def _from_file(document: Mapping[str, Any], path: Path, problems: list[str]) -> Iterator[Found]:
     for section, table in document.items():
         if section not in SECTIONS:
             label = f"[{section}]" if isinstance(table, dict) else section
@@ -92,10 +104,10 @@ def _from_file(named: str | None, problems: list[str]) -> Iterator[Found]:
                     problems.append(f"{path}: [{section}] {key} {_unknown_key(section, key)}")
 
 
-def _from_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[Found]:
+def _from_environment(environment: Mapping[str, str], secrets: set[str], problems: list[str]) -> Iterator[Found]:
     names = {option.variable: option.name for option in OPTIONS.values()}
     for variable in sorted(environment):
-        if not variable.startswith(PREFIX) or variable in {*NO_SETTINGS, CRASH_VARIABLE}:
+        if not variable.startswith(PREFIX) or variable in {*NO_SETTINGS, CRASH_VARIABLE, *secrets}:
             continue
         if _OF_A_SERVICE.fullmatch(f"{variable}={environment[variable]}"):
             continue
@@ -116,6 +128,8 @@ def _from_flags(flags: Mapping[str, tuple[str, str]], problems: list[str]) -> It
 
 
 def _unknown_section(name: str) -> str:
+    if name == CHANNELS:
+        return f"is not set here: {ONLY_FILE}"
     return _unknown(name, list(SECTIONS), "section") + _elsewhere(name)
 
 
@@ -147,4 +161,5 @@ def render(loaded: Loaded) -> str:
             is_bare = isinstance(value, int | tuple | dict) and option.kind not in {"size", "duration"}
             shown = text if is_bare else to_toml(text)
             lines.append(f"{f'{option.key} = {shown}':<40} # {loaded.origins[option.name]}")
+    lines += render_channels(loaded.config.channels, loaded.origins)
     return "\n".join(lines[1:]) + "\n"

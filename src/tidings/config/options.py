@@ -64,10 +64,15 @@ class Option(msgspec.Struct, frozen=True):
         return f'{text}, or "{UNLIMITED}"' if self.optional else text
 
 
+# Channels are tables of their own, whose settings only their providers know.
+SECTION_NAMES = tuple(name for name in Config.__struct_fields__ if name != "channels")
+
 # Bounds other than "at least one".
 _LEAST = {
     "server.port": 0,
     "dispatch.low_priority_jitter": 0,
+    "delivery.concurrency": 2,
+    "delivery.send_timeout": 100_000,
     "limits.headers_max": 0,
     "limits.labels_max": 0,
 }
@@ -75,7 +80,7 @@ _MOST = {"server.port": 65_535, "store.lanes": 256, "log.partitions": 16}
 
 
 def _options() -> Iterator[Option]:
-    for section in Config.__struct_fields__:
+    for section in SECTION_NAMES:
         struct = get_type_hints(Config)[section]
         defaults = struct()
         for field, hint in get_type_hints(struct).items():
@@ -104,7 +109,7 @@ def _kind(field: str, hint: Any) -> tuple[Kind, tuple[str, ...]]:
 
 
 OPTIONS = {option.name: option for option in _options()}
-SECTIONS = {section: [o for o in OPTIONS.values() if o.section == section] for section in Config.__struct_fields__}
+SECTIONS = {section: [o for o in OPTIONS.values() if o.section == section] for section in SECTION_NAMES}
 
 
 def parse(option: Option, raw: object) -> Value:

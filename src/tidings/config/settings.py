@@ -8,9 +8,12 @@ from typing import Literal
 
 import msgspec
 
+from tidings.config.channels import Channel
 from tidings.domain.fleet import ROLES, Role
 from tidings.domain.request import Limits
 from tidings.domain.units import DAY_US
+
+SECOND_US = 1_000_000
 
 Guarantee = Literal["exactly_once", "at_least_once"]
 WireName = Literal["intervals", "kaspr", "etf1", "native"]
@@ -78,6 +81,24 @@ class Kafka(msgspec.Struct, frozen=True):
     stats: Literal["off", "on"] = "off"
 
 
+class Delivery(msgspec.Struct, frozen=True):
+    """How people are told: how it is tried, how often again, and where they and providers reach us."""
+
+    public_url: str | None = None
+    link_key: dict[str, str] = {}
+    older_link_key: dict[str, str] = {}
+    send_timeout_us: int = 30 * SECOND_US
+    concurrency: int = 64
+    concurrency_reserved: int = 8
+    attempts_max: int = 8
+    retry_first_us: int = 5 * SECOND_US
+    retry_longest_us: int = 3_600 * SECOND_US
+    age_max_us: int = DAY_US
+    breaker_failures: int = 10
+    breaker_first_us: int = 15 * SECOND_US
+    breaker_longest_us: int = 600 * SECOND_US
+
+
 class Dispatch(msgspec.Struct, frozen=True):
     """How releases are spread."""
 
@@ -101,5 +122,7 @@ class Config(msgspec.Struct, frozen=True):
     ids: Ids = Ids()
     dispatch: Dispatch = Dispatch()
     kafka: Kafka = Kafka()
+    delivery: Delivery = Delivery()
     logs: Logs = Logs()
     limits: Limits = Limits()
+    channels: tuple[Channel, ...] = ()

@@ -1,14 +1,20 @@
 """Removes notifications that are over, and those that were written down but never scheduled, some at a time."""
 
+import asyncio
+import contextlib
+
 from tidings.clock import Clock
 from tidings.delivery.cursors import place_of
+from tidings.delivery.errands import PREFIX
 from tidings.delivery.filing import ALL, KEPT_US, read
 from tidings.delivery.knowing import Knowing
 from tidings.delivery.schedules import Schedules
+from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.notification import Notification
-from tidings.ports import Cabinet, Place, Remove
+from tidings.ports import Cabinet, Place, Remove, Store
 
 SLICE = 100
+PAUSE_S = 600.0
 
 
 class Sweeping:
@@ -38,3 +44,41 @@ class Sweeping:
         else:
             self._after.pop(tenant, None)
         return more
+
+
+class Sweeper:
+    """Sweeps all tenants now and then, beside the engine. Of several nodes that do, each finds less."""
+
+    problem: str | None = None
+
+    def __init__(self, store: Store, sweeping: Sweeping, pause_s: float = PAUSE_S) -> None:
+        self._store = store
+        self._sweeping = sweeping
+        self._pause_s = pause_s
+        self._is_over = asyncio.Event()
+
+    def wake(self) -> None:
+        """Nothing that was released makes anything old."""
+
+    def stop(self) -> None:
+        """Begin no further slice."""
+        self._is_over.set()
+
+    async def run(self) -> None:
+        """Sweep until stopped; what fails while the store is away is done the next time."""
+        while not await self._pauses():
+            with contextlib.suppress(StoreError, NotOwner):
+                for tenant in sorted({tenant for tenant, _ in await self._store.prefixed(PREFIX)}):
+                    await self._sweep(tenant)
+
+    async def _sweep(self, tenant: str) -> None:
+        more = True
+        while more and not self._is_over.is_set():
+            more = await self._sweeping.sweep(tenant)
+
+    async def _pauses(self) -> bool:
+        """Wait for the next round; True if there is none."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._pause_s):
+                await self._is_over.wait()
+        return self._is_over.is_set()

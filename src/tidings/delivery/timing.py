@@ -28,6 +28,7 @@ def request_for(ask: Notify, notification: Notification, zone: str, whom: str, n
     labels = {"user": notification.user, "template": notification.template, "batch": notification.batch}
     return Request(
         topic=topic(notification.channels[0], notification.priority),
+        bus="log",
         value=msgspec.json.encode(Errand(notification=notification.id)),
         key=whom.encode(),
         id=notification.id,

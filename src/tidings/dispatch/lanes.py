@@ -14,7 +14,10 @@ from tidings.ports import Lane, Store
 class Companion(Protocol):
     """What runs beside a dispatcher, such as the way to Kafka."""
 
-    problem: str | None
+    @property
+    def problem(self) -> str | None:
+        """What it waits for; None if all is well."""
+        ...
 
     async def run(self) -> None: ...
 

@@ -1,6 +1,7 @@
 """A node that serves: built from its settings, run until it is told to stop."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -20,6 +21,7 @@ from tidings.domain.fleet import Report
 from tidings.edges.cli.program import program
 from tidings.engine import Engine, Settings
 from tidings.node.kafka import cluster_of, join_kafka
+from tidings.node.people import check_people, join_people
 from tidings.node.stores import CannotStart, check_address, is_there, open_store, shown
 from tidings.observe.logs import FactLog
 from tidings.observe.logs import configure as configure_logs
@@ -27,6 +29,7 @@ from tidings.ports import Store
 
 if TYPE_CHECKING:
     from tidings.edges.http.auth import KeyRing
+    from tidings.node.delivering import People
 
 URL_DEFAULT = "http://127.0.0.1:8460"
 SWITCH_INTERVAL_S = 0.0005  # the writer's thread and the loop hand over to each other often
@@ -65,22 +68,26 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
             _check_reach(config, has_keys=False)
         if config.kafka.servers is not None:
             cluster_of(config)
+        await check_people(config)
         store = await open_store(config.store.path, config, clock)
         facts = FactLog(of_a_fleet=is_postgres(config.store.path))
         host, port = listener.getsockname()[:2]
         engine = build_engine(store, config, clock, [facts], url_of(host, port))
-        try:
-            keys = KeyRing(store, clock)
-            _check_reach(config, has_keys=not await keys.is_empty())
-            await _serve(engine, keys, listener, config, stop, ready)
-        finally:
-            await engine.stop()
-            facts.flush()
+        async with contextlib.AsyncExitStack() as last:  # what is closed once the engine has stopped
+            last.callback(facts.flush)
+            try:
+                keys = KeyRing(store, clock)
+                _check_reach(config, has_keys=not await keys.is_empty())
+                people = await join_people(engine, config, last)
+                await _serve(engine, keys, people, listener, config, stop, ready)
+            finally:
+                await engine.stop()
 
 
 async def _serve(
     engine: Engine,
     keys: "KeyRing",
+    people: "People | None",
     listener: socket.socket,
     config: Config,
     stop: asyncio.Event,
@@ -91,7 +98,8 @@ async def _serve(
     from tidings.observe.metrics import Metrics
 
     joined = join_kafka(engine, config) if config.kafka.servers is not None else None
-    metrics = Metrics(__version__, engine.count, [joined.metrics.lines] if joined else ())
+    more = [part.metrics.lines for part in (joined, people) if part is not None]
+    metrics = Metrics(__version__, engine.count, more)
     engine.listen(metrics)
     following = joined.following if joined else None
     has_api = "api" in config.node.roles

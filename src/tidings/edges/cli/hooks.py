@@ -20,6 +20,10 @@ class Hooks(Protocol):
         """Serve until told to stop; answers the exit code."""
         ...
 
+    def check_channels(self, config: "Config") -> None:
+        """Refuse tables of channels that cannot be used, so that no secret is shown that stands among them."""
+        ...
+
     def create_key(self, store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
         """Make a key and answer it: only its digest is kept."""
         ...

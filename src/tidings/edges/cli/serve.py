@@ -44,6 +44,7 @@ def serve(arguments: Arguments, screen: Screen) -> int:
         loaded = load(arguments.config, os.environ, flags_of(arguments))
     except ConfigError as error:
         raise Failure(Exit.USAGE, "the settings cannot be used\n" + "\n".join(error.problems)) from None
+    arguments.hooks.check_channels(loaded.config)
     if arguments.print_config:
         screen.say(render(loaded).rstrip("\n"))
         return Exit.DONE

@@ -34,7 +34,8 @@ class Health:
             told = dict.fromkeys(plain(problem).removeprefix(NO_ANSWER) for problem in problems)
             text = f"changes are taken, but Kafka is away: {'; '.join(told)}"
             raise Refusal("unavailable", text, headers=headers)
-        return json_answer({"status": "ready", "detail": detail})
+        notices = self._edge.engine.notices()
+        return json_answer({"status": "ready", "detail": detail, **({"notices": notices} if notices else {})})
 
     async def figures(self, call: Call) -> Reply:
         """The metrics in the text format of Prometheus."""

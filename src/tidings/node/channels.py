@@ -1,0 +1,97 @@
+"""The ways out to people that the settings name, opened; without any, files beside the database."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from tidings.channels.loading import check_settings, open_channel
+from tidings.clock import SystemClock
+from tidings.config import Config
+from tidings.config.addresses import is_postgres
+from tidings.config.channels import Channel as Table
+from tidings.delivery.throttle import Rates
+from tidings.domain.errors import Invalid
+from tidings.node.stores import MEMORY, file_of
+from tidings.ports import Cabinet, Channel, Surroundings
+
+IN_APP, OUTBOX = "in_app", "outbox"
+
+logger = logging.getLogger("tidings.delivery")
+
+
+def tables_of(config: Config) -> list[Table]:
+    """What is opened, in order of preference: inboxes always, and the outbox behind all others, or alone."""
+    given = list(config.channels)
+    providers = {table.provider for table in given}
+    if IN_APP not in providers:
+        given.append(Table(IN_APP, IN_APP))
+    if not providers - {IN_APP}:
+        given.append(Table(OUTBOX, OUTBOX))
+    return sorted(given, key=lambda table: table.provider == OUTBOX)
+
+
+def is_outbox_alone(config: Config) -> bool:
+    """Whether nothing leaves this machine."""
+    return {table.provider for table in tables_of(config)} == {IN_APP, OUTBOX}
+
+
+def folder_of(config: Config) -> Path:
+    """The folder beside the database; where that is elsewhere, the one that we are in."""
+    path = config.store.path
+    return Path.cwd() if path == MEMORY or is_postgres(path) else file_of(path).resolve().parent
+
+
+def rates_of(config: Config) -> Rates:
+    """What each provider takes, of all and of each tenant."""
+    tables = config.channels
+    return Rates(
+        {table.name: table.rate for table in tables if table.rate is not None},
+        {table.name: table.tenant_rate for table in tables if table.tenant_rate is not None},
+        {(table.name, tenant): rate for table in tables for tenant, rate in table.tenant_rates.items()},
+    )
+
+
+def check_channels(config: Config) -> None:
+    """Refuse tables that no provider understands, without reading a secret. Nothing may be shown of them before."""
+    for table in config.channels:
+        with _named(table):
+            check_settings(table.provider, table.settings)
+
+
+async def try_channels(config: Config) -> None:
+    """Open them once and close them again, so that a start which is refused leaves no new file behind."""
+    around = Surroundings(SystemClock(), folder_of(config))
+    async with contextlib.AsyncExitStack() as stack:
+        for table in config.channels:
+            if table.provider != IN_APP:
+                _open(table, around, stack)
+
+
+@contextlib.asynccontextmanager
+async def opened(config: Config, clock: Any, cabinet: Cabinet) -> AsyncIterator[dict[str, Channel]]:
+    """The channels by name, until the end."""
+    around = Surroundings(clock, folder_of(config), cabinet)
+    async with contextlib.AsyncExitStack() as stack:
+        yield {table.name: _open(table, around, stack) for table in tables_of(config)}
+
+
+def _open(table: Table, around: Surroundings, stack: contextlib.AsyncExitStack) -> Channel:
+    settings = table.settings
+    if table.provider == OUTBOX and "terminal" not in settings:
+        settings = {**settings, "terminal": sys.stderr.isatty()}  # else it would lie among the lines of a log
+    with _named(table):
+        channel = open_channel(table.provider, settings, around)
+    stack.push_async_callback(channel.close)
+    return channel
+
+
+@contextlib.contextmanager
+def _named(table: Table) -> Iterator[None]:
+    """Say in whose table it is that something is wrong."""
+    try:
+        yield
+    except Invalid as invalid:
+        raise Invalid(f"channels.{table.name}.{invalid.field}", invalid.detail) from None

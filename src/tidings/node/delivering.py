@@ -1,0 +1,131 @@
+"""Workers, joined to an engine: what is due to people is read from its topics and told to them."""
+
+import logging
+from contextlib import AsyncExitStack
+
+from tidings.channels.loading import read_secret
+from tidings.config import Config
+from tidings.config.settings import Delivery
+from tidings.delivery import unsubscribe
+from tidings.delivery.handling import Terms
+from tidings.delivery.inbox import Inbox
+from tidings.delivery.sending import Concurrency
+from tidings.delivery.sweeping import Sweeper, Sweeping
+from tidings.delivery.throttle import Rates
+from tidings.delivery.unsubscribe import Unsubscription
+from tidings.delivery.versions import Templates
+from tidings.delivery.waiting import Waiting
+from tidings.delivery.wording import Link, no_link
+from tidings.delivery.worker import Settings, Worker
+from tidings.domain.breaker import Terms as BreakerTerms
+from tidings.domain.errors import Invalid
+from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
+from tidings.domain.retry import Backoff
+from tidings.domain.telling import Telling
+from tidings.engine import Engine
+from tidings.node.channels import folder_of, is_outbox_alone, opened, rates_of
+from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
+
+UNSUBSCRIBE = "/v1/unsubscribe"
+LINK_KEY_BYTES_MIN = 16
+
+logger = logging.getLogger("tidings.delivery")
+
+
+class People:
+    """What else a node has of its workers: their figures, and the inboxes that hear of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        cabinet, clock = engine.store.cabinet, engine.clock
+        self.inbox = Inbox(cabinet, clock)
+        self.metrics = DeliveryMetrics()
+        self.templates = Templates(cabinet, clock, Waiting(cabinet, engine, clock))
+        self._listeners = (self.metrics, DeliveryLog(), self.inbox)
+
+    def tell(self, fact: Telling) -> None:
+        """Tell everyone what happened."""
+        for listener in self._listeners:
+            listener(fact)
+
+
+def check_delivery(config: Config) -> None:
+    """Refuse what can be told before anything is opened."""
+    delivery = config.delivery
+    if delivery.concurrency_reserved >= delivery.concurrency:
+        told = f"must be less than delivery.concurrency ({delivery.concurrency}): else only high priority could be sent"
+        raise Invalid("delivery.concurrency_reserved", told)
+    keys = link_keys(delivery)
+    if delivery.public_url is not None and not keys:
+        raise Invalid(
+            "delivery.link_key",
+            "links to unsubscribe are signed with it, and delivery.public_url is set: write "
+            '{env = "NAME"} or {file = "/path"}, and keep there a long random text (openssl rand -hex 32)',
+        )
+
+
+def link_keys(delivery: Delivery) -> list[bytes]:
+    """The keys that sign links: the one of today first, then the one before it."""
+    found = []
+    for name, kept in (("link_key", delivery.link_key), ("older_link_key", delivery.older_link_key)):
+        if not kept:
+            continue
+        try:
+            key = read_secret(kept).reveal().encode()
+        except ValueError as error:
+            raise Invalid(f"delivery.{name}", str(error)) from None
+        if len(key) < LINK_KEY_BYTES_MIN:
+            raise Invalid(f"delivery.{name}", f"is shorter than {LINK_KEY_BYTES_MIN} bytes: openssl rand -hex 32")
+        found.append(key)
+    return found
+
+
+def link_of(delivery: Delivery) -> Link:
+    """What makes the link that ends a category for an address; none without a URL that people can reach."""
+    keys = link_keys(delivery)
+    if delivery.public_url is None or not keys:
+        return no_link
+    base, key = delivery.public_url + UNSUBSCRIBE, keys[0]
+
+    def link(tenant: str, channel: ChannelName, address: str, category: str) -> str | None:
+        return unsubscribe.link(base, key, Unsubscription(tenant, channel, address, category))
+
+    return link
+
+
+def settings_of(delivery: Delivery, rates: Rates) -> Settings:
+    """What a worker is told. A claim, and who tries a provider again, outlast the longest call."""
+    send_us = delivery.send_timeout_us
+    backoff = Backoff(delivery.retry_first_us, delivery.retry_longest_us, delivery.attempts_max, delivery.age_max_us)
+    return Settings(
+        terms=Terms(backoff, claim_us=send_us * 3 // 2),
+        breaker=BreakerTerms(
+            delivery.breaker_failures, delivery.breaker_first_us, delivery.breaker_longest_us, send_us * 4 // 3
+        ),
+        rates=rates,
+        concurrency=dict.fromkeys(CHANNEL_NAMES, Concurrency(delivery.concurrency, delivery.concurrency_reserved)),
+        send_s=send_us / 1_000_000,
+    )
+
+
+async def join(engine: Engine, config: Config, last: AsyncExitStack) -> People:
+    """Let workers run beside the engine, if that is among the roles. `last` is closed once the engine has stopped."""
+    people = People(engine)
+    if "deliver" not in config.node.roles:
+        return people
+    cabinet, clock = engine.store.cabinet, engine.clock
+    worker = Worker(
+        engine.store,
+        engine.submit,
+        await last.enter_async_context(opened(config, clock, cabinet)),
+        people.templates,
+        clock,
+        settings_of(config.delivery, rates_of(config)),
+        tell=people.tell,
+        link=link_of(config.delivery),
+        is_ready=lambda: engine.readiness()[0],
+    )
+    engine.listen(worker)
+    engine.accompany(worker, Sweeper(engine.store, Sweeping(cabinet, engine, clock)), aside=True)
+    if is_outbox_alone(config):
+        logger.info("no channel is configured: what people are told is written to %s", folder_of(config) / "outbox")
+    return people

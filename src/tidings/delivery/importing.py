@@ -141,7 +141,9 @@ def _read(number: int, read: Any) -> _Line:
 
 def _bounded(text: str) -> str:
     if len(text) > LINE_CHARS_MAX:
-        raise Invalid("line", f"has {len(text)} characters, more than {LINE_CHARS_MAX}")
+        raise Invalid("line", f"has more than {LINE_CHARS_MAX} characters")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise Invalid("line", "is not UTF-8: save the file as UTF-8")
     return text
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 
 import msgspec
 
@@ -18,6 +19,7 @@ COUNTED_MAX = 1_000
 SLICE = 200
 TRIES_MAX = 20
 LOOK_S = 1.0
+LATE_US = 2_000_000  # a line may appear that much after its time: others that are later are there before it
 
 
 class InboxPage(msgspec.Struct, frozen=True):
@@ -112,6 +114,40 @@ class Inbox:
         cursor = write_cursor(place_of(found[-1]) if found else place)
         return InboxPage(tuple(read(each, Line) for each in found), cursor)
 
+    def cursor(self, line: Line | None = None) -> str:
+        """Where to go on behind a line; without one, from now on."""
+        return write_cursor((self._clock.now(), "") if line is None else _place(line))
+
+    async def follow(self, tenant: str, user: str, after: str) -> AsyncGenerator[tuple[Line, ...], None]:
+        """Her lines behind a cursor as they come, without end.
+
+        None is left out that appears a moment after a later one. Who goes on behind a line may see again what came
+        just before it: lines have ids.
+        """
+        place = read_cursor(after)
+        first = start = place if not place[1] else (max(0, place[0] - LATE_US), "")
+        seen = {place}
+        bell = asyncio.Event()
+        self._bells.add(bell)
+        try:
+            while True:
+                bell.clear()
+                found = await self._find(tenant, _tag(user, unread=False), start, SLICE)
+                fresh = [each for each in found if place_of(each) not in seen]
+                seen |= {place_of(each) for each in fresh}
+                if fresh:
+                    yield tuple(read(each, Line) for each in fresh)
+                start = place_of(found[-1]) if found else start
+                if len(found) == SLICE:
+                    continue
+                start = max(first, min(start, (self._clock.now() - LATE_US, "")))
+                seen = {each for each in seen if each > start}
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):  # other processes do not ring our bell
+                        await bell.wait()
+        finally:
+            self._bells.discard(bell)
+
     async def _find(
         self, tenant: str, tag: str, after: Place | None, limit: int, *, newest: bool = False
     ) -> list[Document]:
@@ -123,6 +159,11 @@ class Inbox:
             line = msgspec.structs.replace(read(there, Line), read=now)
             groups.append([Put(there.key, encode(line), there.version, line_tags(line), there.order, there.until)])
         return await self._cabinet.change(groups, now)
+
+
+def _place(line: Line) -> Place:
+    """Where a line lies among hers."""
+    return line.at, line_name(line.user, line.id)
 
 
 def _tag(user: str, *, unread: bool) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from tidings.delivery.office import Office
 from tidings.domain.errors import TidingsError
 from tidings.edges.http.auth import KeyRing
 from tidings.edges.http.calendars import Calendars, Zones
@@ -15,9 +16,18 @@ from tidings.edges.http.groups import Groups
 from tidings.edges.http.health import Health
 from tidings.edges.http.keys import ApiKeys
 from tidings.edges.http.nodes import Nodes
+from tidings.edges.http.notify.channels import Channels
+from tidings.edges.http.notify.deliveries import Deliveries
+from tidings.edges.http.notify.inbox import Inboxes
+from tidings.edges.http.notify.notifications import Notifications
+from tidings.edges.http.notify.receipts import Receipts
+from tidings.edges.http.notify.suppressions import Suppressions
+from tidings.edges.http.notify.templates import Templates
+from tidings.edges.http.notify.unsubscribing import Unsubscribing
+from tidings.edges.http.notify.users import Users
 from tidings.edges.http.planning import Planning
 from tidings.edges.http.problems import Refusal
-from tidings.edges.http.routing import Resource, UnknownVerb, problem_answer
+from tidings.edges.http.routing import Resource, UnknownVerb, Verb, problem_answer
 from tidings.edges.http.schedules import Schedules
 from tidings.edges.http.topics import Topics
 from tidings.engine import Engine
@@ -63,13 +73,15 @@ def create_app(
     metrics: Metrics | None = None,
     version: str,
     kafka: "KafkaFollowing | None" = None,
+    office: Office | None = None,
     has_api: bool = True,
 ) -> App:
     """The application for an engine. Without a key ring only this machine is served, without the API no one is.
 
-    Those who watch over the process are always answered.
+    Without an office there is one that knows no providers. Those who watch over the process are always answered.
     """
-    return App(Edge(engine, keys, metrics, version, kafka), has_api=has_api)
+    office = office or Office(engine.store.cabinet, engine, engine.clock)
+    return App(Edge(engine, keys, metrics, version, office, kafka), has_api=has_api)
 
 
 def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
@@ -83,9 +95,23 @@ def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
     *verbs, one = [Resource(edge, path, methods, slashes=True) for path, methods in schedules.methods().items()]
     known = [resource.path.rpartition("/")[2] for resource in verbs if "POST" in resource.methods]
     resources += [*verbs, UnknownVerb(edge, one.path, known), one]
-    for page in (Health(edge), Docs(edge)):
+    resources += _notify(edge)
+    for page in (Health(edge), Docs(edge), Receipts(edge), Unsubscribing(edge)):
         resources += [Resource(edge, path, methods, guarded=False) for path, methods in page.methods().items()]
     return busiest, resources
+
+
+def _notify(edge: Edge) -> list[Resource]:
+    """Notifications; the names of some hold slashes, and a user may be called as a verb is."""
+    resources: list[Resource] = []
+    for stage in (Users(edge), Templates(edge), Inboxes(edge), Suppressions(edge), Channels(edge)):
+        resources += [
+            (Verb if path.endswith("/import") else Resource)(edge, path, methods)
+            for path, methods in stage.methods().items()
+        ]
+    for named in (Notifications(edge), Deliveries(edge)):
+        resources += [Resource(edge, path, methods, slashes=True) for path, methods in named.methods().items()]
+    return resources
 
 
 def _watching(edge: Edge) -> list[Resource]:

@@ -1,10 +1,11 @@
-"""What every handler shares: the engine behind the edge, who may use it, whether the server is stopping."""
+"""What every handler shares: the engine and the office behind it, who may use them, whether the server is stopping."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidings.delivery.office import Office
 from tidings.domain.command import Add
 from tidings.domain.errors import Invalid
 from tidings.domain.facts import Refused
@@ -28,6 +29,7 @@ class Edge:
     keys: KeyRing | None
     metrics: Metrics | None
     version: str
+    office: Office
     kafka: "KafkaFollowing | None" = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from tidings.domain.errors import (
     BusError,
+    Conflict,
     Invalid,
     KeyReused,
     NotAMember,
@@ -29,11 +30,12 @@ logger = logging.getLogger(__name__)
 KINDS: dict[str, tuple[int, str]] = {
     "invalid": (400, "The request cannot be accepted as it stands"),
     "unauthorized": (401, "An API key is needed"),
+    "unsigned": (401, "The signature is missing or wrong"),
     "forbidden": (403, "This is not allowed"),
     "not_found": (404, "There is nothing here"),
     "unknown": (404, "No such schedule"),
     "method_not_allowed": (405, "Not a method of this resource"),
-    "conflict": (409, "The schedule is not in a state for this"),
+    "conflict": (409, "It is not in a state for this"),
     "not_a_member": (409, "No longer a member of the group"),
     "precondition_failed": (412, "It has changed meanwhile"),
     "too_large": (413, "The body is too large"),
@@ -72,6 +74,8 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal("key_reused", detail)
         case NotAMember():
             return Refusal("not_a_member", _said(error, "join the group again, then fetch"))
+        case Conflict():
+            return Refusal("conflict", str(error))
         case NotFound():
             return Refusal("not_found", _said(error, "there is no such topic, group or key: check the name"))
         case NotOwner() | StoreError() | BusError():

@@ -131,6 +131,13 @@ class Resource(BaseRoute):
         return handler
 
 
+class Verb(Resource):
+    """A verb where a name may stand as well: with other methods it is that name."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if scope.get("method") in self.methods else (Match.NONE, {})
+
+
 class UnknownVerb(Resource):
     """Below a path that takes verbs, a POST to none of them: they are listed, rather than other methods."""
 

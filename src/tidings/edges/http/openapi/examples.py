@@ -118,7 +118,7 @@ INVALID = {
 }
 CONFLICT = {
     "type": "urn:tidings:problem:conflict",
-    "title": "The schedule is not in a state for this",
+    "title": "It is not in a state for this",
     "status": 409,
     "detail": "it has left already: PUT it with ?reuse=true to start it anew, or use another id",
     "id": "order-42-reminder",

@@ -1,0 +1,1 @@
+"""Notifications over HTTP: people, what they are told, and what became of it."""

@@ -1,0 +1,166 @@
+"""Notifications: ask for one, list, look at, explain, cancel."""
+
+from urllib.parse import quote
+
+import msgspec
+
+from tidings.delivery.asking import Notify, check
+from tidings.delivery.lookup import Search
+from tidings.delivery.notifying import Accepted
+from tidings.domain.command import Outcome
+from tidings.domain.errors import Invalid, KeyReused
+from tidings.domain.recurrence.preview import local_text
+from tidings.domain.revising import zone_of
+from tidings.edges.http.edge import Edge
+from tidings.edges.http.inputs import (
+    body_kind,
+    decode,
+    derived_id,
+    idempotency_key,
+    moment,
+    one_of,
+    query_of,
+    read_body,
+    receipt_for,
+)
+from tidings.edges.http.notify.asking import STATES, channel_of, limit_of, unknown
+from tidings.edges.http.notify.documents import accepted_document, status_document, story_document
+from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
+from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
+from tidings.wires.answers import Document, outcome_document
+
+BODY_BYTES_MAX = 4 << 20  # a text and its HTML, with room for escapes
+LIST = "/v1/notifications"
+
+_decoder = msgspec.json.Decoder(Notify)
+
+
+class Notifications:
+    """The resource `/v1/notifications` and what lies below it."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._office = edge.office
+        self._engine = edge.engine
+
+    async def add(self, call: Call) -> Reply:
+        """One for a person or an address, or one for each of several people."""
+        query_of(call.scope)
+        if body_kind(call.headers) != "json":
+            raise Refusal("media_type", "one object is taken here; several people go into its 'users'")
+        body = await read_body(call.headers, call.receive, BODY_BYTES_MAX)
+        ask = decode(_decoder, body, Notify.__struct_fields__)
+        key, tenant = idempotency_key(call.headers), call.caller.tenant
+        if key is None:
+            return await self._answer(tenant, ask, await self._office.notifying.accept(tenant, ask))
+        check(ask)
+        await self._engine.submit([], receipt_for(tenant, key, call.scope["path"].encode(), body))
+        if ask.id is not None:
+            return await self._answer(tenant, ask, await self._office.notifying.accept(tenant, ask))
+        named = msgspec.structs.replace(ask, id=derived_id(f"{call.scope['path']}\n{key}"))
+        accepted = await self._office.notifying.accept(tenant, named)
+        if any(each.outcome == "conflict" for each in accepted):
+            raise KeyReused
+        first = [_as_before(each) for each in accepted]
+        return await self._answer(tenant, ask, first)
+
+    async def index(self, call: Call) -> Reply:
+        """A page of those that fit, the latest first."""
+        names = ("user", "state", "channel", "template", "batch", "since", "until", "cursor", "limit")
+        query = query_of(call.scope, *names)
+        page = await self._office.lookup.page(call.caller.tenant, search_of(query, self._engine.clock.now()))
+        found = [status_document(status, whole=False) for status in page.notifications]
+        return json_answer({"notifications": found, "cursor": page.cursor})
+
+    async def show(self, call: Call) -> Reply:
+        """One with its deliveries."""
+        query_of(call.scope)
+        return json_answer(await self._found(call))
+
+    async def explain(self, call: Call) -> Reply:
+        """One with its story, from acceptance to what the provider told."""
+        query_of(call.scope)
+        document = await self._found(call)
+        story = await self._office.explaining.explain(call.caller.tenant, call.text("id"))
+        return json_answer(document | {"history": [story_document(line) for line in story or ()]})
+
+    async def cancel(self, call: Call) -> Reply:
+        """Nothing of it leaves any more."""
+        query_of(call.scope)
+        notification_id = call.text("id")
+        outcome = await self._office.cancelling.cancel(call.caller.tenant, notification_id)
+        if outcome.outcome == "unknown":
+            raise unknown("notification", notification_id)
+        if outcome.outcome != "cancelled":
+            raise _not_cancelled(outcome)
+        return json_answer(outcome_document(outcome))
+
+    async def _found(self, call: Call) -> Document:
+        tenant, notification_id = call.caller.tenant, call.text("id")
+        status = await self._office.lookup.get(tenant, notification_id)
+        if status is None:
+            raise unknown("notification", notification_id)
+        return status_document(status, local=await self._local(tenant, notification_id))
+
+    async def _local(self, tenant: str, notification_id: str) -> str | None:
+        """What her clocks show when it is due."""
+        schedule = await self._engine.find(tenant, notification_id)
+        zone = None if schedule is None else zone_of(schedule.when)
+        return None if schedule is None or zone is None else local_text(zone, schedule.due)
+
+    async def _answer(self, tenant: str, ask: Notify, accepted: list[Accepted]) -> Answer:
+        if ask.users:
+            return json_answer({"batch": accepted[0].batch, "notifications": [*map(accepted_document, accepted)]})
+        [one] = accepted
+        if one.outcome == "conflict":
+            reason = one.reason or "the id belongs to something else: choose another"
+            if "quota" in reason:
+                raise Refusal("quota", reason, headers={"retry-after": str(RETRY_AFTER_S)}, id=one.id)
+            raise Refusal("conflict", reason, id=one.id, outcome="rejected")
+        local = await self._local(tenant, one.id) if one.due is not None else None
+        document = accepted_document(one, local)
+        if one.outcome != "scheduled":
+            return json_answer(document)
+        return json_answer(document, 201, [(b"location", f"{LIST}/{quote(one.id, safe='')}".encode())])
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method; longer paths first, for an id may hold slashes."""
+        one = f"{LIST}/{{id}}"
+        return {
+            LIST: {"GET": self.index, "POST": self.add},
+            f"{one}/explain": {"GET": self.explain},
+            one: {"GET": self.show, "DELETE": self.cancel},
+        }
+
+
+def search_of(query: dict[str, str], now: int) -> Search:
+    """What is looked for."""
+    since, until = moment(query, "since", now), moment(query, "until", now)
+    if since is not None and until is not None and since > until:
+        raise Invalid("until", "lies before 'since': exchange them, or move one")
+    return Search(
+        query.get("user"),
+        one_of(query, "state", STATES),
+        channel_of(query),
+        query.get("template"),
+        query.get("batch"),
+        since,
+        until,
+        query.get("cursor"),
+        limit_of(query),
+    )
+
+
+def _as_before(accepted: Accepted) -> Accepted:
+    """A repeat under an idempotency key is answered as the first time."""
+    if accepted.outcome != "unchanged":
+        return accepted
+    return msgspec.structs.replace(accepted, outcome="scheduled")
+
+
+def _not_cancelled(outcome: Outcome) -> Refusal:
+    if outcome.outcome == "in_flight":
+        detail = "it is being sent at this moment, nobody can take it back: GET it to see what comes of it"
+    else:
+        detail = "it has left, or is over: GET it to see what became of it"
+    return Refusal("conflict", detail, id=outcome.id, outcome=outcome.outcome)

@@ -1,0 +1,121 @@
+"""The link at the end of a message: a page with one button, and the one click of a mailbox (RFC 8058). No login."""
+
+import html
+from email.message import Message
+from email.parser import BytesParser
+from urllib.parse import parse_qsl
+
+from tidings.delivery.receiving import Unsubscribed
+from tidings.delivery.unsubscribe import Unsubscription, is_one_click
+from tidings.domain.errors import Invalid
+from tidings.domain.user import TRANSACTIONAL
+from tidings.edges.http.edge import Edge
+from tidings.edges.http.inputs import read_body
+from tidings.edges.http.routing import Answer, Call, Handler, Reply
+
+BODY_BYTES_MAX = 8 * 1024
+FIELD, VALUE = "List-Unsubscribe", "One-Click"
+
+_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-robots-tag", b"noindex"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", _POLICY),
+]
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 1.1rem/1.5 system-ui, sans-serif; max-width: 34rem; margin: 15vh auto 0; padding: 0 1rem; }}
+button {{ font: inherit; padding: .5rem 1.2rem; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #111; color: #eee; }} }}
+</style>
+<h1>{title}</h1>
+<p>{text}</p>
+{rest}</html>
+"""
+_BUTTON = f"""<form method="post">
+<input type="hidden" name="{FIELD}" value="{VALUE}">
+<button>Unsubscribe</button>
+</form>
+"""
+_NAMES = {"email": "e-mails", "sms": "text messages"}
+
+
+class Unsubscribing:
+    """The resource `/unsubscribe/{token}`. It answers people in a browser, so it answers with pages."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._receiving = edge.office.receiving
+
+    async def show(self, call: Call) -> Reply:
+        """Ask. Looking at a link changes nothing: mail scanners look at all of them."""
+        try:
+            wish = self._receiving.wish(call.text("token"))
+        except Invalid:
+            return _not_ours()
+        if wish.category == TRANSACTIONAL:
+            return _needed()
+        return _page("Unsubscribe?", f"{_about(wish)} would end.", _BUTTON)
+
+    async def end(self, call: Call) -> Reply:
+        """Do it, if that is what was sent."""
+        body = await read_body(call.headers, call.receive, BODY_BYTES_MAX)
+        try:
+            wish = self._receiving.wish(call.text("token"))
+            if wish.category == TRANSACTIONAL:
+                return _needed()
+            if not says_one_click(call.headers.get(b"content-type", b""), body):
+                return _page("Not done", f"{_about(wish)} go on. Press the button to end them.", _BUTTON, 400)
+            done: Unsubscribed = await self._receiving.unsubscribe(call.text("token"))
+        except Invalid:
+            return _not_ours()
+        text = f"{_about(Unsubscription(done.tenant, done.channel, done.address, done.category))} have ended."
+        return _page("Unsubscribed", text)
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {"/unsubscribe/{token}": {"GET": self.show, "POST": self.end}}
+
+
+def says_one_click(media: bytes, body: bytes) -> bool:
+    """Whether a body is `List-Unsubscribe=One-Click`, as a form of either kind that RFC 8058 names."""
+    if is_one_click(body):
+        return True
+    kind = media.partition(b";")[0].strip().lower()
+    if kind == b"application/x-www-form-urlencoded":
+        return (FIELD, VALUE) in parse_qsl(body.decode("latin-1"))
+    if kind != b"multipart/form-data" or b"\n" in media or b"\r" in media:
+        return False
+    whole = BytesParser().parsebytes(b"Content-Type: " + media + b"\r\n\r\n" + body)
+    return any(_is_click(part) for part in whole.walk() if part is not whole)
+
+
+def _is_click(part: Message) -> bool:
+    content = part.get_payload(decode=True)
+    named = part.get_param("name", header="content-disposition") == FIELD
+    return named and isinstance(content, bytes) and content.strip() == VALUE.encode()
+
+
+def _about(wish: Unsubscription) -> str:
+    what = _NAMES.get(wish.channel, "messages")
+    return f"The {what} of the kind “{html.escape(wish.category)}” to {html.escape(wish.address)}"
+
+
+def _not_ours() -> Answer:
+    text = "It is not one of ours, or not whole: use the link of the message as it is."
+    return _page("This link does not work", text, status=404)
+
+
+def _needed() -> Answer:
+    text = "Receipts, passwords and the like are sent because you asked for something: they cannot be ended by a link."
+    return _page("These messages go on", text, status=400)
+
+
+def _page(title: str, text: str, rest: str = "", status: int = 200) -> Answer:
+    body = _PAGE.format(title=title, text=text, rest=rest).encode()
+    return Answer(body, status, _HEADERS, b"text/html; charset=utf-8")

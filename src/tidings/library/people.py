@@ -1,6 +1,7 @@
 """People and what they are told: users, templates, notifications, deliveries, inboxes and suppressions of a tenant."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from tidings.delivery.versions import StoredTemplate, TemplateDraft, TemplateLin
 from tidings.domain.address import Device
 from tidings.domain.command import Outcome
 from tidings.domain.delivery import State
+from tidings.domain.inbox import Line
 from tidings.domain.rendered import ChannelName
 from tidings.domain.user import User
 from tidings.library.checks import check_text
@@ -36,7 +38,6 @@ from tidings.library.told import (
 )
 
 PAGE_ROWS = 500
-WAIT_US = 10_000_000
 
 T = TypeVar("T")
 Page = Callable[[str | None], Awaitable[tuple[tuple[T, ...], str | None]]]
@@ -268,14 +269,16 @@ class Inbox:
         found = [await self._inbox.read_one(self._tenant, user, line) for line in ids]
         return sum(1 for line in found if line is not None)
 
-    async def follow(self, user: str) -> AsyncIterator[InboxLine]:
+    def follow(self, user: str) -> AsyncIterator[InboxLine]:
         """Lines as they come, from now on, without end."""
-        cursor: str | None = None
-        while True:
-            page = await self._inbox.news(self._tenant, user, cursor, PAGE_ROWS, WAIT_US if cursor else 0)
-            cursor = page.cursor
-            for line in page.lines:
-                yield line_of(line)
+        check_text(user, "user")
+        return self._follow(self._inbox.follow(self._tenant, user, self._inbox.cursor()))
+
+    async def _follow(self, batches: AsyncGenerator[tuple[Line, ...], None]) -> AsyncIterator[InboxLine]:
+        async with aclosing(batches):
+            async for batch in batches:
+                for line in batch:
+                    yield line_of(line)
 
 
 class Suppressions:

@@ -62,7 +62,7 @@ def add_verb(
     said = purpose[0].upper() + purpose[1:]
     parser = verbs.add_parser(name, help=purpose, description=f"{said}.", allow_abbrev=False)
     if subject is not None:
-        parser.add_argument("name", metavar=subject.upper(), help=f"the {subject}")
+        parser.add_argument("which", metavar=subject.upper(), help=f"the {subject}")
     add_server(parser)
     parser.set_defaults(run=run)
     return parser

@@ -21,7 +21,7 @@ def channels(arguments: Arguments, screen: Screen) -> int:
         screen.json(document)
         return Exit.DONE
     heads = ("name", "provider", "sends", "limit", "of this tenant", "breaker", "until", "why")
-    screen.table(heads, [_row(way, screen) for way in document["channels"]])
+    screen.table(heads, [_row(way, screen) for way in document["providers"]])
     return Exit.DONE
 
 

@@ -10,7 +10,7 @@ from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.pages import Rows, add_paging, show_pages
 from tidings.edges.cli.screen import Screen, shown
 from tidings.edges.cli.templates import PARTS
-from tidings.edges.cli.times import instant, length
+from tidings.edges.cli.times import clock_text, instant, length
 
 STATES = (
     "pending", "processing", "sent", "delivered", "bounced", "complained", "failed", "cancelled", "expired", "skipped",
@@ -106,7 +106,7 @@ def heads() -> tuple[str, ...]:
     return ("delivery", "to", "channel", "provider", "state", "late", "sent", "provider's id", "why")
 
 
-def row_of(delivery: dict[str, Any], screen: Screen) -> tuple[object, ...]:
+def row_of(delivery: dict[str, Any]) -> tuple[object, ...]:
     """A delivery in one line."""
     return (
         delivery["name"],
@@ -115,7 +115,7 @@ def row_of(delivery: dict[str, Any], screen: Screen) -> tuple[object, ...]:
         delivery.get("provider"),
         delivery["state"],
         late_text(delivery),
-        screen.moment(delivery.get("sent_at")),
+        _clock(delivery.get("sent_at")),
         delivery.get("provider_id"),
         delivery.get("reason"),
     )
@@ -134,7 +134,7 @@ def _path(name: str) -> str:
 
 
 def _show_rows(rows: Rows, first: bool, screen: Screen) -> None:
-    screen.table(heads(), [row_of(row, screen) for row in rows], heading=first)
+    screen.table(heads(), [row_of(row) for row in rows], heading=first)
 
 
 def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
@@ -144,11 +144,15 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
         attempt.get("number"),
         attempt.get("channel"),
         attempt.get("provider"),
-        attempt.get("begun_at"),
+        _clock(attempt.get("begun_at")),
         took,
         attempt.get("outcome") or "under way, or cut off",
         attempt.get("detail"),
     )
+
+
+def _clock(at: object) -> str:
+    return "" if at is None else clock_text(str(at))
 
 
 def _value(name: str, value: Any, screen: Screen) -> Any:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any
@@ -17,6 +18,7 @@ from tidings.edges.cli.times import clock_text
 
 SILENCE_S = 60.0
 READ_IDS_MAX = 500
+KNOWN_MAX = 1_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +42,10 @@ def inbox(arguments: Arguments, screen: Screen) -> int:
         next(coming)  # it listens from here on, so that nothing comes between what is there and what follows
         found = box.there()
         box.show(found)
-        known = {line["id"] for line in found}
+        known = deque((line["id"] for line in found), KNOWN_MAX)
         for line in coming:
-            if line is not None and line["id"] not in known:
+            if line is not None and line["id"] not in known:  # what came just before may come once more
+                known.append(line["id"])
                 box.show([line])
     return Exit.DONE
 

@@ -45,7 +45,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
 
 def show(arguments: Arguments, screen: Screen) -> int:
     """One, and what was sent of it."""
-    document = client_of(arguments).call("GET", _path(arguments.name))
+    document = client_of(arguments).call("GET", _path(arguments.which))
     if arguments.json:
         screen.json(document)
         return Exit.DONE
@@ -53,13 +53,13 @@ def show(arguments: Arguments, screen: Screen) -> int:
     screen.facts((name, _value(name, value, screen)) for name, value in document.items())
     if deliveries:
         screen.say("")
-        screen.table(heads(), [row_of(delivery, screen) for delivery in deliveries])
+        screen.table(heads(), [row_of(delivery) for delivery in deliveries])
     return Exit.DONE
 
 
 def explain(arguments: Arguments, screen: Screen) -> int:
     """Its story, oldest first."""
-    document = client_of(arguments).call("GET", f"{_path(arguments.name)}/explain")
+    document = client_of(arguments).call("GET", f"{_path(arguments.which)}/explain")
     if arguments.json:
         screen.json(document)
         return Exit.DONE

@@ -43,24 +43,25 @@ def add(arguments: Arguments, screen: Screen) -> int:
     body = {"reason": arguments.reason, "category": arguments.category}
     given = {name: value for name, value in body.items() if value is not None}
     answer = client_of(arguments).call("PUT", _path(arguments), body=given)
-    return _tell(answer, "suppressed", arguments, screen)
+    return _tell(answer, arguments, screen)
 
 
 def remove(arguments: Arguments, screen: Screen) -> int:
     """Let messages go there again."""
     answer = client_of(arguments).call("DELETE", _path(arguments), query={"category": arguments.category})
-    return _tell(answer, "removed", arguments, screen)
+    return _tell(answer, arguments, screen)
 
 
 def _path(arguments: Arguments) -> str:
     return f"/v1/suppressions/{arguments.channel}/{segment(arguments.address)}"
 
 
-def _tell(answer: dict[str, Any] | None, word: str, arguments: Arguments, screen: Screen) -> int:
+def _tell(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> int:
     if arguments.json:
         screen.json(answer)
     else:
         of = f" for {shown(arguments.category)}" if arguments.category else ""
+        word = screen.word(answer["outcome"])
         screen.say(f"{word} {arguments.channel} {screen.paint(shown(arguments.address), 'bold')}{of}")
     return Exit.DONE
 

@@ -88,11 +88,11 @@ def put(arguments: Arguments, screen: Screen) -> int:
         document |= {"expires_after": arguments.expires_after}
         document.pop("urgency", None)
     query = {"force": "true" if arguments.force else None}
-    answer = client.call("PUT", _path(arguments.name), query=query, body=document)
+    answer = client.call("PUT", _path(arguments.which), query=query, body=document)
     if arguments.json:
         screen.json(answer)
     else:
-        name = screen.paint(arguments.name, "bold")
+        name = screen.paint(arguments.which, "bold")
         needs = f"; needs {', '.join(map(shown, answer['needs']))}" if answer.get("needs") else ""
         said = f"{name} version {answer['version']}: {', '.join(answer['channels'])}{needs}"
         screen.say(f"{screen.word(answer['outcome'])} {said}")
@@ -102,7 +102,7 @@ def put(arguments: Arguments, screen: Screen) -> int:
 def get(arguments: Arguments, screen: Screen) -> int:
     """One version."""
     query = {"version": arguments.version}
-    document = client_of(arguments).call("GET", _path(arguments.name), query=query)
+    document = client_of(arguments).call("GET", _path(arguments.which), query=query)
     if arguments.json:
         screen.json(document)
         return Exit.DONE
@@ -128,23 +128,23 @@ def index(arguments: Arguments, screen: Screen) -> int:
 def versions(arguments: Arguments, screen: Screen) -> int:
     """The versions of one."""
     rows = partial(_show_versions, screen=screen)
-    return show_pages(arguments, screen, f"{_path(arguments.name)}/versions", "versions", rows)
+    return show_pages(arguments, screen, f"{_path(arguments.which)}/versions", "versions", rows)
 
 
 def delete(arguments: Arguments, screen: Screen) -> int:
     """Remove one with all its versions."""
     query = {"force": "true" if arguments.force else None}
-    document = client_of(arguments).call("DELETE", _path(arguments.name), query=query)
+    document = client_of(arguments).call("DELETE", _path(arguments.which), query=query)
     if arguments.json:
         screen.json(document)
     else:
-        screen.say(f"deleted {arguments.name}")
+        screen.say(f"deleted {arguments.which}")
     return Exit.DONE
 
 
 def preview(arguments: Arguments, screen: Screen) -> int:
     """What it says on a channel, or on each."""
-    client, path = client_of(arguments), _path(arguments.name)
+    client, path = client_of(arguments), _path(arguments.which)
     channels = [arguments.channel]
     if arguments.channel is None:
         channels = client.call("GET", path, query={"version": arguments.version})["channels"]
@@ -175,7 +175,7 @@ def _whole(arguments: Arguments) -> dict[str, Any]:
 
 def _merged(client: Client, arguments: Arguments, screen: Screen) -> dict[str, Any]:
     """The template as it is, with this part in its place."""
-    there = _latest(client, arguments.name)
+    there = _latest(client, arguments.which)
     if arguments.channel is None:
         if any(getattr(arguments, name) is not None for name in WORDS) or there is None:
             raise Failure(Exit.USAGE, "for which channel? Give --channel, or all parts with --file FILE")
@@ -252,6 +252,8 @@ def _show_words(part: dict[str, Any], screen: Screen) -> None:
         if value in (None, "", {}):
             continue
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if name == "segments":
+            text = f"{value['count']} ({value['encoding']})"
         lines = [shown(line) for line in text.splitlines()] or [""]
         if len(lines) == 1:
             screen.say(f"  {screen.paint(name, 'dim')}  {lines[0]}")

@@ -132,7 +132,7 @@ def erase(arguments: Arguments, screen: Screen) -> int:
         screen.json(document)
         return Exit.DONE
     counts = [f"{count:,} of {kind}" for kind, count in document["removed"].items()]
-    screen.say(f"erased {screen.paint(arguments.name, 'bold')}: removed {', '.join(counts) or 'nothing'}")
+    screen.say(f"erased {screen.paint(arguments.which, 'bold')}: removed {', '.join(counts) or 'nothing'}")
     screen.say(f"cancelled {document['cancelled']:,} that were to come")
     if kept := document["suppressions"]:
         screen.say(f"kept {kept:,} suppressions as a digest: nothing is sent to those addresses, and nobody reads them")
@@ -140,7 +140,7 @@ def erase(arguments: Arguments, screen: Screen) -> int:
 
 
 def _path(arguments: Arguments) -> str:
-    return f"/v1/users/{segment(arguments.name)}"
+    return f"/v1/users/{segment(arguments.which)}"
 
 
 def _tell(document: dict[str, Any], arguments: Arguments, screen: Screen) -> int:

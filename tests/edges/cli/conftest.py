@@ -20,6 +20,8 @@ from tidings.edges.cli.main import main, parse
 from tidings.node import serve_node
 
 PATIENCE_S = 10.0
+POLL_S = 0.02
+POLLS_MAX = 500
 
 
 class Done(NamedTuple):
@@ -103,6 +105,17 @@ class Cli:
         """Until a schedule that was fired has left: its record is on its topic by then."""
         topic = self.json("show", schedule_id)["topic"]
         assert any(record["id"] == schedule_id for record in self.tail(topic, 1))
+
+    def settled(self, notification: str, state: str = "sent") -> dict[str, Any]:
+        """A notification, once it has come to this state."""
+        found: dict[str, Any] = {}
+        pause = threading.Event()
+        for _ in range(POLLS_MAX):
+            found = self.json("notifications", "show", notification)
+            if found["state"] == state:
+                return found
+            pause.wait(POLL_S)
+        raise AssertionError(f"still {found}")
 
     def stdin(self, content: bytes) -> None:
         """What the next command reads from standard input."""

@@ -51,7 +51,11 @@ def read_settings(kind: type[Settings], settings: Mapping[str, Any]) -> Settings
 
 def check_settings(provider: str, settings: Mapping[str, Any]) -> None:
     """Refuse what can be told without reading a secret; above all one that was written where it must not stand."""
-    kind = _plugin(provider).settings
+    check_places(_plugin(provider).settings, settings)
+
+
+def check_places(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> None:
+    """The same of settings of a kind."""
     _check_known(kind, settings)
     for field in msgspec.structs.fields(kind):
         if field.name in settings and Secret in (field.type, *get_args(field.type)):
@@ -70,7 +74,7 @@ def _check_known(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> Non
     unknown = sorted(settings.keys() - set(kind.__struct_fields__))
     if unknown:
         known = ", ".join(kind.__struct_fields__)
-        raise Invalid(unknown[0], f"is not a setting of this provider: it knows {known}")
+        raise Invalid(unknown[0], f"is not a setting there: it knows {known}")
 
 
 def read_secret(kept: object) -> Secret:

@@ -1,25 +1,35 @@
 """The ways out to people that the settings name, opened; without any, files beside the database."""
 
 import contextlib
-import logging
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 from tidings.channels.loading import check_settings, open_channel
-from tidings.clock import SystemClock
+from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.config.addresses import is_postgres
 from tidings.config.channels import Channel as Table
 from tidings.delivery.throttle import Rates
-from tidings.domain.errors import Invalid
+from tidings.delivery.ways import Way
+from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
+from tidings.node.receipts import callback_url, check_receipts
 from tidings.node.stores import MEMORY, file_of
+from tidings.node.tables import named
 from tidings.ports import Cabinet, Channel, Surroundings
 
 IN_APP, OUTBOX = "in_app", "outbox"
 
-logger = logging.getLogger("tidings.delivery")
+SERVED: dict[str, tuple[ChannelName, ...]] = {
+    "smtp": ("email",),
+    "sendgrid": ("email",),
+    "twilio": ("sms",),
+    "apns": ("push",),
+    "fcm": ("push",),
+    "webhook": ("webhook",),
+    IN_APP: ("in_app",),
+    OUTBOX: tuple(name for name in CHANNEL_NAMES if name != "in_app"),
+}
 
 
 def tables_of(config: Config) -> list[Table]:
@@ -44,6 +54,11 @@ def folder_of(config: Config) -> Path:
     return Path.cwd() if path == MEMORY or is_postgres(path) else file_of(path).resolve().parent
 
 
+def ways_of(config: Config) -> list[Way]:
+    """The same to be shown. Which channels a provider of somebody else serves only that one knows."""
+    return [Way(table.name, table.provider, SERVED.get(table.provider, ())) for table in tables_of(config)]
+
+
 def rates_of(config: Config) -> Rates:
     """What each provider takes, of all and of each tenant."""
     tables = config.channels
@@ -57,8 +72,9 @@ def rates_of(config: Config) -> Rates:
 def check_channels(config: Config) -> None:
     """Refuse tables that no provider understands, without reading a secret. Nothing may be shown of them before."""
     for table in config.channels:
-        with _named(table):
+        with named(table.name):
             check_settings(table.provider, table.settings)
+        check_receipts(table)
 
 
 async def try_channels(config: Config) -> None:
@@ -67,31 +83,24 @@ async def try_channels(config: Config) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for table in config.channels:
             if table.provider != IN_APP:
-                _open(table, around, stack)
+                _open(table, config, around, stack)
 
 
 @contextlib.asynccontextmanager
-async def opened(config: Config, clock: Any, cabinet: Cabinet) -> AsyncIterator[dict[str, Channel]]:
+async def opened(config: Config, clock: Clock, cabinet: Cabinet) -> AsyncIterator[dict[str, Channel]]:
     """The channels by name, until the end."""
     around = Surroundings(clock, folder_of(config), cabinet)
     async with contextlib.AsyncExitStack() as stack:
-        yield {table.name: _open(table, around, stack) for table in tables_of(config)}
+        yield {table.name: _open(table, config, around, stack) for table in tables_of(config)}
 
 
-def _open(table: Table, around: Surroundings, stack: contextlib.AsyncExitStack) -> Channel:
+def _open(table: Table, config: Config, around: Surroundings, stack: contextlib.AsyncExitStack) -> Channel:
     settings = table.settings
-    if table.provider == OUTBOX and "terminal" not in settings:
-        settings = {**settings, "terminal": sys.stderr.isatty()}  # else it would lie among the lines of a log
-    with _named(table):
+    if table.provider == OUTBOX:  # elsewhere than on a terminal it would lie among the lines of a log
+        settings = {"terminal": sys.stderr.isatty(), **settings}
+    elif table.provider == "twilio" and (url := callback_url(table, config.delivery.public_url)) is not None:
+        settings = {"callback_url": url, **settings}
+    with named(table.name):
         channel = open_channel(table.provider, settings, around)
     stack.push_async_callback(channel.close)
     return channel
-
-
-@contextlib.contextmanager
-def _named(table: Table) -> Iterator[None]:
-    """Say in whose table it is that something is wrong."""
-    try:
-        yield
-    except Invalid as invalid:
-        raise Invalid(f"channels.{table.name}.{invalid.field}", invalid.detail) from None

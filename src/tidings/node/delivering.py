@@ -8,13 +8,11 @@ from tidings.config import Config
 from tidings.config.settings import Delivery
 from tidings.delivery import unsubscribe
 from tidings.delivery.handling import Terms
-from tidings.delivery.inbox import Inbox
+from tidings.delivery.office import Office
 from tidings.delivery.sending import Concurrency
-from tidings.delivery.sweeping import Sweeper, Sweeping
+from tidings.delivery.sweeping import Sweeper
 from tidings.delivery.throttle import Rates
 from tidings.delivery.unsubscribe import Unsubscription
-from tidings.delivery.versions import Templates
-from tidings.delivery.waiting import Waiting
 from tidings.delivery.wording import Link, no_link
 from tidings.delivery.worker import Settings, Worker
 from tidings.domain.breaker import Terms as BreakerTerms
@@ -23,24 +21,31 @@ from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.retry import Backoff
 from tidings.domain.telling import Telling
 from tidings.engine import Engine
-from tidings.node.channels import folder_of, is_outbox_alone, opened, rates_of
+from tidings.node.channels import folder_of, is_outbox_alone, opened, rates_of, ways_of
+from tidings.node.receipts import readers_of
 from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
 
-UNSUBSCRIBE = "/v1/unsubscribe"
+UNSUBSCRIBE = "/unsubscribe"
 LINK_KEY_BYTES_MIN = 16
 
 logger = logging.getLogger("tidings.delivery")
 
 
 class People:
-    """What else a node has of its workers: their figures, and the inboxes that hear of them."""
+    """What a node has for notifications: all services of them, and the figures of its workers."""
 
-    def __init__(self, engine: Engine) -> None:
-        cabinet, clock = engine.store.cabinet, engine.clock
-        self.inbox = Inbox(cabinet, clock)
+    def __init__(self, engine: Engine, config: Config) -> None:
+        self.office = Office(
+            engine.store.cabinet,
+            engine,
+            engine.clock,
+            keys=link_keys(config.delivery),
+            ways=ways_of(config),
+            rates=rates_of(config),
+            readers=readers_of(config),
+        )
         self.metrics = DeliveryMetrics()
-        self.templates = Templates(cabinet, clock, Waiting(cabinet, engine, clock))
-        self._listeners = (self.metrics, DeliveryLog(), self.inbox)
+        self._listeners = (self.metrics, DeliveryLog(), self.office.inbox)
 
     def tell(self, fact: Telling) -> None:
         """Tell everyone what happened."""
@@ -54,6 +59,7 @@ def check_delivery(config: Config) -> None:
     if delivery.concurrency_reserved >= delivery.concurrency:
         told = f"must be less than delivery.concurrency ({delivery.concurrency}): else only high priority could be sent"
         raise Invalid("delivery.concurrency_reserved", told)
+    readers_of(config)
     keys = link_keys(delivery)
     if delivery.public_url is not None and not keys:
         raise Invalid(
@@ -109,15 +115,15 @@ def settings_of(delivery: Delivery, rates: Rates) -> Settings:
 
 async def join(engine: Engine, config: Config, last: AsyncExitStack) -> People:
     """Let workers run beside the engine, if that is among the roles. `last` is closed once the engine has stopped."""
-    people = People(engine)
+    people = People(engine, config)
     if "deliver" not in config.node.roles:
         return people
-    cabinet, clock = engine.store.cabinet, engine.clock
+    clock = engine.clock
     worker = Worker(
         engine.store,
         engine.submit,
-        await last.enter_async_context(opened(config, clock, cabinet)),
-        people.templates,
+        await last.enter_async_context(opened(config, clock, engine.store.cabinet)),
+        people.office.templates,
         clock,
         settings_of(config.delivery, rates_of(config)),
         tell=people.tell,
@@ -125,7 +131,7 @@ async def join(engine: Engine, config: Config, last: AsyncExitStack) -> People:
         is_ready=lambda: engine.readiness()[0],
     )
     engine.listen(worker)
-    engine.accompany(worker, Sweeper(engine.store, Sweeping(cabinet, engine, clock)), aside=True)
+    engine.accompany(worker, Sweeper(engine.store, people.office.sweeping), aside=True)
     if is_outbox_alone(config):
         logger.info("no channel is configured: what people are told is written to %s", folder_of(config) / "outbox")
     return people

@@ -103,7 +103,15 @@ async def _serve(
     engine.listen(metrics)
     following = joined.following if joined else None
     has_api = "api" in config.node.roles
-    app = create_app(engine, keys=keys, metrics=metrics.render, version=__version__, kafka=following, has_api=has_api)
+    app = create_app(
+        engine,
+        keys=keys,
+        metrics=metrics.render,
+        version=__version__,
+        office=None if people is None else people.office,
+        kafka=following,
+        has_api=has_api,
+    )
     async with running_on(listener, app) as (host, port):
         await engine.start()
         ready(url_of(host, port))

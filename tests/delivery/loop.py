@@ -1,0 +1,278 @@
+"""The kill loop of workers: nodes are killed while providers misbehave, and at the end everybody was told.
+
+Of each notification it must be known what became of it. Through a provider that honours ids nobody is told twice;
+through one that does not, only after a kill between its acceptance and our record, or after an answer that was lost.
+`python -m tests.delivery.loop --kills 300` runs a long one and prints the counts.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from tests.delivery.served import REFUSED, SECRETS, Providers, provided
+from tests.faults.lives import Node, Nursery, Pace, nursery
+from tidings.clock import SystemClock
+from tidings.crash import DELIVERY_POINTS
+from tidings.delivery.filing import delivery_key, read
+from tidings.domain.delivery import Delivery
+from tidings.timeline.sqlite.store import SqliteStore
+
+TENANT = "default"
+POINT_S = 4.0
+LIFE_S = (0.05, 1.5)
+SETTLED_S = 90.0
+STOP_S = 6.0
+FOR_EACH_KILL = 12
+KILL_S = 1.4  # about what one life takes, so that messages fall due until the last
+TRIES = 4
+RANDOM = "at random"
+OWNER = "owns the timeline"
+TROUBLE = 0.25
+VISITS = {point: 2 if point == "deliver.committed" else 12 for point in DELIVERY_POINTS}
+QUICK = {
+    "send_timeout": "1s",
+    "attempts_max": 200,
+    "retry_first": "50ms",
+    "retry_longest": "500ms",
+    "breaker_failures": 15,
+    "breaker_first": "200ms",
+    "breaker_longest": "500ms",
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One notification of the load: every second one is mail, and some the receiver never wants."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"n-{self.number}"
+
+    @property
+    def is_mail(self) -> bool:
+        return self.number % 2 == 1
+
+    @property
+    def is_refused(self) -> bool:
+        return self.number % 40 == 0
+
+    @property
+    def text(self) -> str:
+        return f"{REFUSED if self.is_refused else 'wanted'}-{self.number}"
+
+
+def fault_of(message: Message, delivery: Delivery | None, ids: set[str], mails: int) -> str | None:
+    """What is wrong with the end of one, if anything is; `ids` and `mails` are what the providers took of it."""
+    if delivery is None or not delivery.is_settled:
+        return "has no end"
+    if delivery.state != ("failed" if message.is_refused else "sent"):
+        return "has another end than it should"
+    if not message.is_mail:
+        wanted = set() if message.is_refused else {f"{message.name}/1"}
+        return None if ids == wanted else f"arrived under the ids {sorted(ids)}"
+    unsure = sum(attempt.ended is None or attempt.may_have_arrived for attempt in delivery.attempts)
+    return None if 1 <= mails <= 1 + unsure else f"was mailed {mails} times, {unsure} attempts being unsure"
+
+
+@dataclass
+class Outcome:
+    """What was killed where, and what became of what was accepted."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    passed_by: Counter[str] = field(default_factory=Counter)
+    states: Counter[str] = field(default_factory=Counter)
+    attempts: int = 0
+    cut_off: int = 0
+    lost_answers: int = 0
+    calls: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    mails: int = 0
+    hooked_twice: int = 0
+    mailed_twice: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def count(self, delivery: Delivery) -> None:
+        self.states[delivery.state] += 1
+        self.attempts += len(delivery.attempts)
+        self.cut_off += sum(attempt.ended is None for attempt in delivery.attempts)
+        self.lost_answers += sum(attempt.may_have_arrived for attempt in delivery.attempts)
+
+    def __str__(self) -> str:
+        kills = "\n".join(f"  {name:<20}{count:>5}" for name, count in sorted(self.kills.items()))
+        ended = ", ".join(f"{count:,} {state}" for state, count in sorted(self.states.items()))
+        faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
+        return (
+            f"killed\n{kills}\n  {'in all':<20}{self.kills.total():>5}\n"
+            f"{self.states.total():,} notifications: {ended}; {self.attempts:,} attempts, {self.cut_off} cut off by a "
+            f"kill, {self.lost_answers} without an answer\n"
+            f"webhooks, which honour ids: {self.calls:,} calls ({faults}); {self.hooked_twice} told twice\n"
+            f"mail, which knows none: {self.mails:,} taken, {self.mailed_twice} of them again, after an attempt that was "
+            f"cut off or unanswered\n"
+            f"wrong: {len(self.wrong)}" + "".join(f"\n  {each}" for each in self.wrong[:10])
+        )
+
+
+class Loop:
+    """One store, many lives."""
+
+    def __init__(self, folder: Path, chance: random.Random, providers: Providers, born: Nursery) -> None:
+        self.outcome = Outcome()
+        self._chance = chance
+        self._providers = providers
+        self._nursery = born
+        self._store = folder / "tidings.db"
+        self._file = folder / "tidings.toml"
+        self._file.write_text(providers.settings(**QUICK), "utf-8")
+        self._messages: list[Message] = []
+
+    async def run(self, kills: int) -> None:
+        """Accept all, kill so many times while they fall due, then let everything come to an end and look at it."""
+        await self._accept(kills * FOR_EACH_KILL, kills * KILL_S)
+        for name in self._points(kills):
+            await self._live(name)
+        for name in DELIVERY_POINTS * TRIES:
+            if not self.outcome.kills[name]:
+                await self._live(name)
+        self._providers.calm()
+        node = await self._start(None)
+        try:
+            self._judge(await self._settled())
+        finally:
+            await self._stop(node)
+
+    async def _accept(self, count: int, within_s: float) -> None:
+        """Webhooks and mail, of all priorities, due one after the other; some that the receiver never wants."""
+        node = await self._start(None)
+        await node.said(OWNER)
+        person = {"email": "ada@example.com", "webhook": self._providers.webhook}
+        async with aiohttp.ClientSession(await node.url(), raise_for_status=True) as session:
+            async with session.put("/v1/users/ada", json=person):
+                pass
+            for message in map(Message, range(count)):
+                document = {
+                    "id": message.name,
+                    "user": "ada",
+                    "channel": "email" if message.is_mail else "webhook",
+                    "words": {"title": "News", "text": message.text},
+                    "priority": self._chance.choice(("high", "normal", "low")),
+                    "at": f"+{1 + self._chance.random() * within_s:.3f}s",
+                }
+                async with session.post("/v1/notifications", json=document):
+                    self._messages.append(message)
+        await self._stop(node)
+
+    def _points(self, kills: int) -> list[str]:
+        """Where to kill: every point in turn, and at random moments in between."""
+        names = [DELIVERY_POINTS[index % len(DELIVERY_POINTS)] for index in range(kills * 2 // 3)]
+        names += [RANDOM] * (kills - len(names))
+        self._chance.shuffle(names)
+        return names
+
+    async def _live(self, name: str) -> None:
+        """One life, from birth to death."""
+        self._providers.trouble_mail(self._chance)
+        visits = self._chance.randint(1, VISITS.get(name, 1)) if not self.outcome.passed_by[name] else 1
+        node = await self._start(f"{name}:{visits}" if name in VISITS else None)
+        with contextlib.suppress(AssertionError):  # it may die before it says so
+            await node.said(OWNER)
+        if name in VISITS and not await node.ended(POINT_S):
+            self.outcome.passed_by[name] += 1
+            name = RANDOM
+        if name not in VISITS:
+            await node.ended(self._chance.uniform(*LIFE_S))
+        node.send(signal.SIGKILL)
+        assert await node.ended(STOP_S)
+        assert node.status == -signal.SIGKILL, f"{name}: ended with {node.status}\n{node.log}"
+        assert "Traceback" not in node.log, node.log
+        self.outcome.kills[name] += 1
+
+    async def _start(self, crash: str | None) -> Node:
+        environment = {"TIDINGS_CONFIG": str(self._file), "TIDINGS_STORE_PATH": str(self._store), **SECRETS}
+        return await self._nursery.start(crash=crash, environment=environment)
+
+    async def _stop(self, node: Node) -> None:
+        node.send(signal.SIGTERM)
+        assert await node.ended(STOP_S), "did not stop in time"
+        assert node.status == 0, f"stopped with {node.status}\n{node.log}"
+        assert "Traceback" not in node.log, node.log
+        assert not any(secret in node.log for secret in SECRETS.values())
+
+    async def _settled(self) -> dict[str, Delivery]:
+        """All deliveries, once nothing is left to do for any; what is not after a while is what is wrong."""
+        clock = SystemClock()
+        store = await SqliteStore.open(self._store, created=clock.now())
+        names = [message.name for message in self._messages]
+        keys = [delivery_key(TENANT, f"{name}/1") for name in names]
+        found: dict[str, Delivery] = {}
+        try:
+            until = clock.elapsed() + int(SETTLED_S * 1_000_000)
+            while clock.elapsed() < until:
+                documents = await store.cabinet.get(keys, clock.now())
+                found = {
+                    name: read(document, Delivery)
+                    for name, document in zip(names, documents, strict=True)
+                    if document is not None
+                }
+                if len(found) == len(keys) and all(each.is_settled for each in found.values()):
+                    break
+                await asyncio.sleep(0.5)
+        finally:
+            await store.close()
+        return found
+
+    def _judge(self, found: dict[str, Delivery]) -> None:
+        """Hold what is written down against what the providers saw."""
+        outcome, receiver, mails = self.outcome, self._providers.receiver, self._providers.mails()
+        outcome.calls, outcome.faults = receiver.calls.total(), receiver.faults
+        outcome.mails = mails.total()
+        for message in self._messages:
+            delivery, ids = found.get(message.name), receiver.ids.get(message.text, set())
+            if delivery is not None:
+                outcome.count(delivery)
+            outcome.hooked_twice += max(0, len(ids) - 1)
+            outcome.mailed_twice += max(0, mails[message.text] - 1)
+            fault = fault_of(message, delivery, ids, mails[message.text])
+            if fault is not None:
+                outcome.wrong.append(f"{message.name} {fault}: {delivery}")
+
+
+async def run(kills: int, seed: int, folder: Path | None = None) -> Outcome:
+    """Run a loop to its end, in a folder of its own if none is given."""
+    chance = random.Random(seed)
+    logging.getLogger("mail.log").setLevel(logging.CRITICAL)  # the mail server tells of every connection that breaks
+    with tempfile.TemporaryDirectory() as made:
+        place = folder or Path(made)
+        async with (
+            provided(place, chance, TROUBLE) as providers,
+            nursery(place, Pace(), module="tests.delivery.nursery") as born,
+        ):
+            loop = Loop(place, chance, providers, born)
+            await loop.run(kills)
+            return loop.outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.delivery.loop", description=__doc__)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    outcome = asyncio.run(run(options.kills, options.seed))
+    print(outcome)
+    return 1 if outcome.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,10 +23,10 @@ RETRIED: frozenset[State] = frozenset({"failed", "expired", "bounced", "skipped"
 
 
 class Retried(msgspec.Struct, frozen=True):
-    """`retried`: it goes again, at `due`. `refused`: it has not been given up, or its notification is gone."""
+    """`retried`: it goes again, at `due`. `rejected`: it has not been given up, or its notification is gone."""
 
     name: str
-    outcome: Literal["retried", "refused", "unknown"]
+    outcome: Literal["retried", "rejected", "unknown"]
     state: State | None = None
     due: int | None = None
     reason: str = ""
@@ -52,12 +52,12 @@ class Retrying:
             if turn and (before.turn != turn or before.state != "pending" or before.claim is not None):
                 return Retried(name, "retried", before.state, before.next_try)  # a worker has taken it up
             if not turn and before.state not in RETRIED:
-                return _refused(before, "it was not given up: only what has failed can be sent again")
+                return _rejected(before, "it was not given up: only what has failed can be sent again")
             notification = await self._notification(tenant, before.notification, now)
             if notification is None:
-                return _refused(before, "its notification is not kept any more: make a new one")
+                return _rejected(before, "its notification is not kept any more: make a new one")
             if notification.cancelled is not None:
-                return _refused(before, "its notification was cancelled: make a new one")
+                return _rejected(before, "its notification was cancelled: make a new one")
             turn = await self._add(tenant, notification, before, now + ahead)
             waiting = _waiting(before, turn, now, now + ahead)
             if await self._write(tenant, waiting, there) and self._clock.now() < now + ahead:
@@ -91,5 +91,5 @@ def _waiting(before: Delivery, turn: int, now: int, due: int) -> Delivery:
     )
 
 
-def _refused(delivery: Delivery, why: str) -> Retried:
-    return Retried(delivery.name, "refused", delivery.state, reason=why)
+def _rejected(delivery: Delivery, why: str) -> Retried:
+    return Retried(delivery.name, "rejected", delivery.state, reason=why)

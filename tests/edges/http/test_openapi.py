@@ -10,12 +10,21 @@ import pytest
 
 from tests.edges.http.shapes import Shapes
 from tests.edges.http.site import FAR, NDJSON, VERSION, Reply, Site
+from tidings.delivery.asking import Notify
+from tidings.delivery.profile import Profile
+from tidings.delivery.templates import Parts
+from tidings.delivery.versions import TemplateDraft
+from tidings.domain.notification import Literally
+from tidings.edges.http.notify.inbox import Marked
+from tidings.edges.http.notify.suppressions import Suppress
+from tidings.edges.http.notify.templates import Preview
+from tidings.edges.http.notify.users import SentUser
 from tidings.edges.http.openapi import describe
 from tidings.wires.document import Document
 
 API: Any = json.loads(json.dumps(describe(VERSION)))
 SHAPES = Shapes(API)
-METHODS = {"get", "post", "put", "delete"}
+METHODS = {"get", "post", "put", "patch", "delete"}
 
 
 def operations() -> Iterator[tuple[str, str, Any]]:
@@ -81,9 +90,24 @@ def test_every_reference_leads_somewhere_and_every_shape_is_used() -> None:
     assert there == named
 
 
-def test_the_shape_of_a_schedule_is_what_is_read() -> None:
-    described = API["components"]["schemas"]["NewSchedule"]["properties"].keys()
-    assert described == {field.name for field in msgspec.structs.fields(Document)}
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NewSchedule", Document),
+        ("NewUser", SentUser),
+        ("UserChanges", Profile),
+        ("NewTemplate", TemplateDraft),
+        ("TemplatePreview", Preview),
+        ("Parts", Parts),
+        ("NewNotification", Notify),
+        ("Words", Literally),
+        ("MarkRead", Marked),
+        ("NewSuppression", Suppress),
+    ],
+)
+def test_the_shape_of_what_is_sent_is_what_is_read(name: str, kind: type[msgspec.Struct]) -> None:
+    described = API["components"]["schemas"][name]["properties"].keys()
+    assert described == {field.name for field in msgspec.structs.fields(kind)}
 
 
 def examples_sent() -> Iterator[tuple[str, str, Any]]:
@@ -94,10 +118,19 @@ def examples_sent() -> Iterator[tuple[str, str, Any]]:
                 yield method, path, example
 
 
+def filled(path: str) -> str:
+    """A path with names in it, those that the examples speak of."""
+    place = {"id": "order-42-reminder", "user": "ada", "channel": "email", "address": "ada%40example.com"}
+    if path.startswith("/v1/users"):
+        place["id"] = "ada"
+    if path.startswith("/v1/templates"):
+        place["name"] = "reminder"
+    return re.sub(r"{(\w+)}", lambda found: place.get(found[1], "greetings"), path)
+
+
 async def test_every_example_can_be_sent(site: Site) -> None:
     for method, path, example in examples_sent():
-        filled = re.sub(r"{id}", "order-42-reminder", re.sub(r"{(topic|group|name)}", "greetings", path))
-        reply = await site.call(method, filled, example)
+        reply = await site.call(method, filled(path), example)
         assert reply.status in {200, 201}, (path, reply.body)
         _check(method, path, reply)
         if path == "/v1/keys":

@@ -47,7 +47,7 @@ class Deliveries:
         if retried.outcome == "unknown":
             raise unknown("delivery", name)
         document: Document = {"id": name, "outcome": retried.outcome, "state": retried.state}
-        if retried.outcome == "refused":
+        if retried.outcome == "rejected":
             raise Refusal("conflict", retried.reason, **document)
         return json_answer(document if retried.due is None else document | {"due_at": format_instant(retried.due)})
 

@@ -1,7 +1,8 @@
 """The description of the API: OpenAPI 3.1, complete; tests compare it with the application."""
 
-from tidings.edges.http.openapi import dates, fleet, records, schedules
+from tidings.edges.http.openapi import dates, fleet, people, records, schedules, telling, ways
 from tidings.edges.http.openapi.more_paths import group_paths, key_paths, watch_paths
+from tidings.edges.http.openapi.notify_paths import callback_paths, delivery_paths, notification_paths, template_paths
 from tidings.edges.http.openapi.operations import problem_responses
 from tidings.edges.http.openapi.paths import planning_paths, schedule_paths, topic_paths
 from tidings.edges.http.openapi.shapes import Schema
@@ -17,6 +18,13 @@ _TAGS = {
     "Calendars": "What recurring schedules depend on: days off, and the rules of zones.",
     "Topics": "Where released records appear.",
     "Groups": "Consumers that share a topic's partitions. A dead member's partitions move within 5 s.",
+    "Users": "Who can be told something.",
+    "Templates": "What people are told, in Liquid, by channel and language.",
+    "Notifications": "Telling people something, at a time.",
+    "Deliveries": "What became of it, and the ways out.",
+    "Inbox": "What a person was told inside the product.",
+    "Suppressions": "Addresses that nothing goes to.",
+    "Callbacks": "Without a key, by a signature: what providers tell later, and people who want no more.",
     "Keys": "Who may use this server.",
     "Nodes": "Who shares the store, and how late each runs.",
     "Watching": "For those who watch over the process.",
@@ -31,6 +39,13 @@ def describe(version: str) -> Schema:
         **dates.date_paths(),
         **topic_paths(),
         **group_paths(),
+        **people.user_paths(),
+        **template_paths(),
+        **notification_paths(),
+        **delivery_paths(),
+        **people.inbox_paths(),
+        **people.suppression_paths(),
+        **callback_paths(),
         **key_paths(),
         **fleet.node_paths(),
     }
@@ -42,7 +57,7 @@ def describe(version: str) -> Schema:
         "tags": [{"name": name, "description": meaning} for name, meaning in _TAGS.items()],
         "paths": {**paths, **watch_paths()},
         "components": {
-            "schemas": {**schedules.SCHEMAS, **records.SCHEMAS, **dates.SCHEMAS, **fleet.SCHEMAS},
+            "schemas": {name: shape for part in _PARTS for name, shape in part.SCHEMAS.items()},
             "responses": problem_responses(),
             "securitySchemes": {
                 "key": {
@@ -55,4 +70,5 @@ def describe(version: str) -> Schema:
     }
 
 
+_PARTS = (schedules, records, dates, fleet, people, telling, ways)
 _LICENSE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}

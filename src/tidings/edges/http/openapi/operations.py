@@ -12,7 +12,7 @@ NDJSON = "application/x-ndjson"
 
 _MEANINGS = {
     400: "A field, parameter or header cannot be accepted: `errors` names it and says what to change.",
-    401: "No key, or one that is not known.",
+    401: "No key, or one that is not known; of a callback: not the signature of its provider.",
     403: "The key may not do this, or not for this tenant; without keys: a foreign Host or Origin.",
     404: "There is no such thing.",
     405: "Another method: `Allow` lists those taken.",
@@ -85,7 +85,10 @@ def in_path(name: str, description: str) -> Schema:
     }
 
 
-_OF_A_TENANT = ("Schedules", "Planning", "Calendars", "Topics", "Groups")
+_OF_A_TENANT = (
+    *("Schedules", "Planning", "Calendars", "Topics", "Groups"),
+    *("Users", "Templates", "Notifications", "Deliveries", "Inbox", "Suppressions"),
+)
 _TENANT = header(
     TENANT_HEADER, "For whom, instead of the key's own tenant: with an admin key, or on a server without keys."
 )
@@ -107,7 +110,8 @@ def operation(
     if guarded:
         statuses |= {401, 403, 503}
     responses: dict[str, Schema] = {str(status): response for status, response in answers.items()}
-    responses |= {str(status): {"$ref": f"#/components/responses/Problem{status}"} for status in sorted(statuses)}
+    for status in sorted(statuses - answers.keys()):
+        responses[str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     written: Schema = {"tags": [tag], "operationId": name, "summary": summary, "responses": responses}
     if tag in _OF_A_TENANT:
         parameters = [*(parameters or ()), _TENANT]

@@ -192,6 +192,7 @@ SCHEMAS: dict[str, Schema] = {
             "detail": text("What to change."),
             "errors": array(ref("Error"), "By field."),
             **_OUTCOME,
+            "state": text("Its state, where the outcome alone does not say it."),
         },
     },
     "Schedule": shape("A schedule as it stands; what it does not have is left out.", _SCHEDULE_REQUIRED, **_SCHEDULE),

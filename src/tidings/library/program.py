@@ -117,12 +117,9 @@ class Tidings:
         """Let workers run beside the engine, where what they need is installed."""
         people = await join_people(engine, self._config, self._last)
         if people is not None:
-            from tidings.delivery.office import Office
             from tidings.library.people import People
 
-            office = Office(engine.store.cabinet, engine, engine.clock)
-            office.inbox = people.inbox  # which hears at once of what the workers do
-            self._told = People(office, self.tenant)
+            self._told = People(people.office, self.tenant)
 
     # Changes
 

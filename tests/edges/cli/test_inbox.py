@@ -25,7 +25,7 @@ def test_what_is_there_and_what_is_read(cli: Cli, ada: str) -> None:
     for text in ("one", "two", "three"):
         tell(cli, text)
     lines = cli("inbox", ada).out.splitlines()
-    assert [line.split("  ")[1:] for line in lines] == [["new ", "News", word] for word in ("one", "two", "three")]
+    assert [line.split()[2:] for line in lines] == [["new", "News", word] for word in ("one", "two", "three")]
     last = cli("inbox", ada, "--limit", "1", "--read", "--json")
     assert json.loads(last.out)["body"] == "three"
     assert "--cursor" in last.err
@@ -68,9 +68,9 @@ def test_suppressions(cli: Cli, node: RunningNode) -> None:
     )
     assert cli("suppressions", "add", "email", address).out == f"unchanged email {address}\n"
     assert cli("suppressions", "add", "email", address, "--category", "news").out.endswith(" for news\n")
-    rows = [row.split("  ") for row in cli("suppressions", "list", "--channel", "email").out.splitlines()]
-    assert [row.strip() for row in rows[0] if row] == ["channel", "address", "for", "why", "since"]
-    assert any("asked by telephone" in row for row in rows)
+    heads, *rows = cli("suppressions", "list", "--channel", "email").out.splitlines()
+    assert heads.split() == ["channel", "address", "for", "why", "since"]
+    assert any(f"{address}  all   asked by telephone  20" in row for row in rows)
     assert cli("suppressions", "remove", "email", address, "--category", "news").code == 0
     assert cli("suppressions", "remove", "email", address).out == f"removed email {address}\n"
     gone = cli("suppressions", "remove", "email", address)
@@ -82,5 +82,8 @@ def test_suppressions(cli: Cli, node: RunningNode) -> None:
 
 
 def test_channels(cli: Cli) -> None:
-    assert "providers" in cli.json("channels")
-    assert cli("channels").out.splitlines()[0].split()[:2] == ["name", "provider"]
+    heads, *rows = cli("channels").out.splitlines()
+    assert heads.split()[:3] == ["name", "provider", "sends"]
+    assert [row.split()[:2] for row in rows] == [["in_app", "in_app"], ["outbox", "outbox"]]
+    assert all("closed" in row for row in rows)
+    assert cli.json("channels")["channels"]["email"] == ["outbox"]

@@ -143,7 +143,7 @@ def test_what_has_left_cannot_be_cancelled_nor_tried_again(cli: Cli, ada: str) -
     assert "`tidings notifications show` it" in cancelled.err
     retried = cli("deliveries", "retry", f"{ada}/1", "--json")
     assert retried.code == 4
-    assert json.loads(retried.out)["outcome"] == "refused"
+    assert json.loads(retried.out)["outcome"] == "rejected"
     assert cli("deliveries", "retry", f"{ada}/9").code == 3
     assert cli("deliveries", "show", f"{ada}/9").code == 3
 

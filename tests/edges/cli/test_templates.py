@@ -64,6 +64,8 @@ def test_for_how_long_it_is_worth_sending(cli: Cli) -> None:
     found = cli.json("templates", "get", cli.topic)
     assert found["expires_after"] == "PT2H"
     assert "urgency" not in found
+    assert cli("templates", "put", cli.topic, "--channel", "sms", "--text", "Hello.").code == 0
+    assert cli.json("templates", "get", cli.topic)["expires_after"] == "PT2H"
 
 
 def test_all_parts_from_a_file(cli: Cli, tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_html_as_text_is_noticed(cli: Cli) -> None:
         (("--channel", "fax", "--body", "text"), "choose from"),
         (("--channel", "sms", "--text", "@/no/such/file"), "cannot be read"),
         (("--channel", "sms", "--text", "x", "--urgency", "digest", "--expires-after", "2 moons"), "expires_after"),
-        (("--channel", "sms", "--text", "x", "--locale", "klingonese!"), "parts.sms"),
+        (("--channel", "sms", "--text", "x", "--locale", "klingonese!"), "is not a language"),
     ],
 )
 def test_wrong_usage(cli: Cli, argv: tuple[str, ...], said: str) -> None:

@@ -33,6 +33,11 @@ def test_what_is_there_and_what_is_read(cli: Cli, ada: str) -> None:
     assert cli("inbox", ada, "--read", "--all").code == 0
     assert cli("inbox", ada, "--unread") == (0, "", "nothing is unread\n")
     assert "  read  News  one" in cli("inbox", ada).out
+    assert [line.split()[-1] for line in cli("inbox", ada, "--follow", "--count", "2").out.splitlines()] == [
+        "one",
+        "two",
+    ]
+    assert cli("inbox", ada, "--count", "2").code == 2
     assert cli("inbox", "a/b").code == 2
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.pages import add_paging, pages
@@ -27,6 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--follow", action="store_true", help="then go on with what comes")
     parser.add_argument("--unread", action="store_true", help="only what she has not read")
     parser.add_argument("--read", action="store_true", help="mark what is shown as read")
+    parser.add_argument("--count", type=positive, metavar="N", help="with --follow: end after N lines")
     add_paging(parser)
     add_server(parser)
     parser.set_defaults(run=inbox)
@@ -36,17 +37,23 @@ def inbox(arguments: Arguments, screen: Screen) -> int:
     """Her lines, the latest last; then those to come."""
     box = Box(arguments, screen)
     if not arguments.follow:
+        if arguments.count is not None:
+            raise Failure(Exit.USAGE, "--count goes with --follow; how many there are to see says --limit")
         box.show(box.there())
         return Exit.DONE
     with closing(box.follow()) as coming:
         next(coming)  # it listens from here on, so that nothing comes between what is there and what follows
         found = box.there()
-        box.show(found)
+        left = len(found) if arguments.count is None else arguments.count
+        box.show(found[:left])
+        left -= len(found)
         known = deque((line["id"] for line in found), KNOWN_MAX)
-        for line in coming:
+        while arguments.count is None or left > 0:
+            line = next(coming)
             if line is not None and line["id"] not in known:  # what came just before may come once more
                 known.append(line["id"])
                 box.show([line])
+                left -= 1
     return Exit.DONE
 
 

@@ -21,6 +21,14 @@ TEXTS = {
 }
 FIELDS = (*TEXTS, "devices", "preferences", "quiet", "variables")
 YES_OR_NO = {"yes": True, "true": True, "no": False, "false": False}
+KINDS = {
+    "user": "profile",
+    "notification": "notifications",
+    "delivery": "deliveries",
+    "inbox": "inbox lines",
+    "dedupe": "dedupe keys",
+    "sent": "ids at providers",
+}
 SPARED = {"spare": True, "hold": False}
 
 
@@ -131,11 +139,9 @@ def erase(arguments: Arguments, screen: Screen) -> int:
     if arguments.json:
         screen.json(document)
         return Exit.DONE
-    counts = [f"{count:,} of {kind}" for kind, count in document["removed"].items()]
-    screen.say(f"erased {screen.paint(arguments.which, 'bold')}: removed {', '.join(counts) or 'nothing'}")
-    screen.say(f"cancelled {document['cancelled']:,} that were to come")
-    if kept := document["suppressions"]:
-        screen.say(f"kept {kept:,} suppressions as a digest: nothing is sent to those addresses, and nobody reads them")
+    counts = [(KINDS.get(kind, kind), f"{count:,}") for kind, count in document["removed"].items()]
+    screen.say(f"erased {screen.paint(arguments.which, 'bold')}")
+    screen.facts([*counts, ("cancelled", document["cancelled"]), ("kept as a digest", document["suppressions"] or "")])
     return Exit.DONE
 
 

@@ -25,7 +25,8 @@ def import_users(arguments: Arguments, screen: Screen) -> int:
         blocks = blocks_of(source, progress)
         first = next(blocks, b"")
         kind = TYPES[arguments.format or _guess(arguments.source, first)]
-        for document in exchange(client_of(arguments), "/v1/users/import", chain([first], blocks), kind):
+        given = chain([first], blocks) if first else blocks  # an empty block would end the request
+        for document in exchange(client_of(arguments), "/v1/users/import", given, kind):
             if "created" not in document:
                 raise Failure(Exit.FAILED, shown(document.get("detail") or document), document)
             last = document

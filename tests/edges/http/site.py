@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ import aiohttp
 from yarl import URL
 
 from tidings.clock import Clock, SystemClock
+from tidings.delivery.office import Office
 from tidings.edges.http.app import App, create_app
 from tidings.edges.http.auth import KeyRing
 from tidings.edges.http.server import running
@@ -111,15 +112,21 @@ class Site:
 
 @asynccontextmanager
 async def serving(
-    store: Store, clock: Clock | None = None, *, settings: Settings | None = None, key: str | None = None
+    store: Store,
+    clock: Clock | None = None,
+    *,
+    settings: Settings | None = None,
+    key: str | None = None,
+    furnish: Callable[[Engine], Office] | None = None,
 ) -> AsyncIterator[Site]:
-    """A server over a store; with a key its client sends that."""
+    """A server over a store; with a key its client sends that. `furnish` makes its office."""
     clock = clock or SystemClock()
     engine = Engine(store, clock, settings)
     metrics = Metrics(VERSION, engine.count)
     engine.listen(metrics)
+    office = None if furnish is None else furnish(engine)
     await engine.start()
-    app = create_app(engine, keys=KeyRing(store, clock), metrics=metrics.render, version=VERSION)
+    app = create_app(engine, keys=KeyRing(store, clock), metrics=metrics.render, version=VERSION, office=office)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
         async with running(app) as (host, port), aiohttp.ClientSession(headers=headers) as session:

@@ -27,7 +27,7 @@ from tidings.edges.http.notify.asking import STATES, channel_of, limit_of, unkno
 from tidings.edges.http.notify.documents import accepted_document, status_document, story_document
 from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
 from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
-from tidings.wires.answers import Document, outcome_document
+from tidings.wires.answers import Document
 
 BODY_BYTES_MAX = 4 << 20  # a text and its HTML, with room for escapes
 LIST = "/v1/notifications"
@@ -93,7 +93,7 @@ class Notifications:
             raise unknown("notification", notification_id)
         if outcome.outcome != "cancelled":
             raise _not_cancelled(outcome)
-        return json_answer(outcome_document(outcome))
+        return json_answer({"id": notification_id, "outcome": "cancelled"})
 
     async def _found(self, call: Call) -> Document:
         tenant, notification_id = call.caller.tenant, call.text("id")

@@ -8,6 +8,7 @@ import pytest
 from tidings.config import Config, ConfigError, load, render
 from tidings.config.options import OPTIONS
 from tidings.config.settings import Node
+from tidings.domain.bucket import Rate
 from tidings.domain.request import Limits
 
 
@@ -277,3 +278,83 @@ def test_the_password_of_a_store_is_not_printed() -> None:
     printed = render(load(None, {}, {}))
     assert "secret" not in printed
     assert 'path = "postgres://me:***@db/shop?password=***"' in printed
+
+
+# Channels
+
+CHANNELS = """
+[delivery]
+public_url = "https://notify.example.com/"
+link_key = {env = "TIDINGS_LINK_KEY"}
+
+[channels.backup]
+provider = "smtp"
+host = "mail.example.com"
+sender = "news@example.com"
+port = 25
+
+[channels.smtp]
+host = "other.example.com"
+password = {env = "TIDINGS_MAIL_PASSWORD"}
+rate = "100/s"
+tenant_rate = "30/min burst 5"
+tenant_rates = {acme = "3600/h"}
+receipts = {secret = {file = "/run/secrets/x"}}
+"""
+SECRETS = {"TIDINGS_LINK_KEY": "a key that signs links", "TIDINGS_MAIL_PASSWORD": "hunter2"}
+
+
+def test_channels_come_in_the_order_of_the_file() -> None:
+    write(CHANNELS)
+    config = load(None, SECRETS, {}).config
+    first, second = config.channels
+    assert (first.name, first.provider, second.name, second.provider) == ("backup", "smtp", "smtp", "smtp")
+    assert first.settings == {"host": "mail.example.com", "sender": "news@example.com", "port": 25}
+    assert set(second.settings) == {"host", "password"}
+    assert second.rate == Rate(100, 25)
+    assert second.tenant_rate == Rate(0.5, 5)
+    assert second.tenant_rates == {"acme": Rate(1, 1)}
+    assert second.receipts == {"secret": {"file": "/run/secrets/x"}}
+    assert config.delivery.public_url == "https://notify.example.com"
+
+
+def test_printed_channels_can_be_loaded_again_and_show_no_secret() -> None:
+    write(CHANNELS)
+    loaded = load(None, SECRETS, {})
+    printed = render(loaded)
+    assert not any(secret in printed for secret in SECRETS.values())
+    assert load(write(printed, "again.toml"), SECRETS, {}).config == loaded.config
+
+
+def test_a_variable_is_left_alone_only_if_the_file_names_it() -> None:
+    assert "TIDINGS_LINK_KEY is not a variable" in problems(**SECRETS)
+    assert load(None, {"TIDINGS_DELIVERY_LINK_KEY": "env=X"}, {}).config.delivery.link_key == {"env": "X"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[channels]\nsmtp = 1", "[channels] smtp is a table: write [channels.smtp]"),
+        ("channels = 1", "channels is a section"),
+        ('[channels."a b"]', "[channels.a b] is not the name of a channel: use 1 to 50 letters"),
+        ("[channels.smtp]\nprovider = 1", "[channels.smtp] provider is not understood"),
+        ('[channels.smtp]\nrate = "fast"', "[channels.smtp] rate: 'fast' is not a rate: write how many in which time"),
+        ("[channels.smtp]\nrate = 5", "rate: 5 is not a rate"),
+        ('[channels.smtp]\nrate = "0/s"', "lets through more than 0 a second"),
+        ('[channels.smtp]\ntenant_rate = "1/s burst 0"', "at least 1 at once"),
+        ("[channels.smtp]\ntenant_rates = 1", "tenant_rates is a table of tenants"),
+        ('[channels.smtp]\ntenant_rates = {"a/b" = "1/s"}', "'a/b' is not a tenant"),
+        ("[channels.smtp]\nreceipts = 1", "receipts is a table"),
+        ('[delivery]\npublic_url = "notify.example.com"', "is not a URL that others can call: write one such as https"),
+        ('[delivery]\nlink_key = {text = "a"}', "a secret is not written here: write {env"),
+        ('[delivery]\nlink_key = "abc"', "is not name=text"),
+    ],
+)
+def test_tables_of_channels_that_cannot_be_used(text: str, said: str) -> None:
+    write(text)
+    assert said in problems()
+
+
+def test_channels_are_set_in_the_file_alone() -> None:
+    with pytest.raises(ConfigError, match="channels are set in the file"):
+        load(None, {}, {"channels.smtp.host": ("--set channels.smtp.host", "x")})

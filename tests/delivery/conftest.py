@@ -7,8 +7,11 @@ import pytest
 
 from tests.contract.stores import opened, parameters
 from tests.delivery.office import ACME, ADA, Office, reminder
+from tests.servers.fixtures import postgres
 from tidings.ports import Store
 from tidings.testing import SimulatedClock
+
+__all__ = ["postgres"]
 
 
 @pytest.fixture(params=parameters())

@@ -25,6 +25,7 @@ from tidings.clock import SystemClock
 from tidings.crash import DELIVERY_POINTS
 from tidings.delivery.filing import delivery_key, read
 from tidings.domain.delivery import Delivery
+from tidings.testing import eventually
 from tidings.timeline.sqlite.store import SqliteStore
 
 TENANT = "default"
@@ -118,8 +119,8 @@ class Outcome:
             f"{self.states.total():,} notifications: {ended}; {self.attempts:,} attempts, {self.cut_off} cut off by a "
             f"kill, {self.lost_answers} without an answer\n"
             f"webhooks, which honour ids: {self.calls:,} calls ({faults}); {self.hooked_twice} told twice\n"
-            f"mail, which knows none: {self.mails:,} taken, {self.mailed_twice} of them again, after an attempt that was "
-            f"cut off or unanswered\n"
+            f"mail, which knows none: {self.mails:,} taken, {self.mailed_twice} of them again, after an attempt "
+            f"that was cut off or unanswered\n"
             f"wrong: {len(self.wrong)}" + "".join(f"\n  {each}" for each in self.wrong[:10])
         )
 
@@ -213,24 +214,20 @@ class Loop:
         """All deliveries, once nothing is left to do for any; what is not after a while is what is wrong."""
         clock = SystemClock()
         store = await SqliteStore.open(self._store, created=clock.now())
-        names = [message.name for message in self._messages]
-        keys = [delivery_key(TENANT, f"{name}/1") for name in names]
-        found: dict[str, Delivery] = {}
+        keys = [delivery_key(TENANT, f"{message.name}/1") for message in self._messages]
+        found: list[Delivery] = []
+
+        async def are_settled() -> bool:
+            documents = await store.cabinet.get(keys, clock.now())
+            found[:] = [read(document, Delivery) for document in documents if document is not None]
+            return len(found) == len(keys) and all(each.is_settled for each in found)
+
         try:
-            until = clock.elapsed() + int(SETTLED_S * 1_000_000)
-            while clock.elapsed() < until:
-                documents = await store.cabinet.get(keys, clock.now())
-                found = {
-                    name: read(document, Delivery)
-                    for name, document in zip(names, documents, strict=True)
-                    if document is not None
-                }
-                if len(found) == len(keys) and all(each.is_settled for each in found.values()):
-                    break
-                await asyncio.sleep(0.5)
+            with contextlib.suppress(AssertionError):
+                await eventually(are_settled, SETTLED_S, poll_s=0.5)
         finally:
             await store.close()
-        return found
+        return {each.notification: each for each in found}
 
     def _judge(self, found: dict[str, Delivery]) -> None:
         """Hold what is written down against what the providers saw."""

@@ -124,7 +124,7 @@ async def test_failures_in_a_row_open_it_for_everybody_and_one_trial_closes_it()
     await one.heard(key, Accepted("x"), trial=True)
     clock.advance(SECOND)
     assert (await two.standing(key))[0] == "closed"
-    assert [type(fact) for fact in told] == [Opened, Opened, Closed]
+    assert [type(fact) for fact in told] == [Opened, Opened, Closed, Closed], "who told the one tells the other"
 
 
 async def test_a_mistake_of_ours_opens_it_at_once_and_is_told_once() -> None:

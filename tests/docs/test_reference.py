@@ -12,17 +12,21 @@ import pytest
 import tidings
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
 from tidings import __version__
+from tidings.channels.loading import BUILT_IN, providers
 from tidings.clock import SystemClock
 from tidings.config import load, render
+from tidings.config.channels import OWN
 from tidings.config.options import OPTIONS, Option, written
 from tidings.domain.command import OutcomeWord, State
 from tidings.domain.facts import Fact
 from tidings.domain.lateness import MissedReason
+from tidings.domain.secret import Secret
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.main import COMMANDS, build_parser
 from tidings.edges.http.openapi import describe
 from tidings.edges.http.problems import KINDS
 from tidings.library.values import Options
+from tidings.observe.delivery import DeliveryMetrics
 from tidings.observe.kafka import KafkaMetrics
 from tidings.observe.metrics import Metrics
 from tidings.ports import Count
@@ -154,6 +158,20 @@ def test_no_setting_is_described_that_is_not_there() -> None:
     assert described == list(OPTIONS)
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_setting_of_a_provider_is_named(name: str) -> None:
+    [row] = [line for line in section(page("configuration"), "## Channels").splitlines() if f"| `{name}` |" in line]
+    fields = msgspec.structs.fields(providers()[name].load().settings)
+    assert [field.name for field in fields if f"`{field.name}`" not in row] == []
+    secrets = {field.name for field in fields if Secret in (field.type, *get_args(field.type))}
+    assert set(re.findall(r"`(\w+)` \(secret\)", row)) == secrets
+
+
+def test_every_setting_of_all_channels_has_its_row() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", section(page("configuration"), "## Channels"), re.MULTILINE)
+    assert rows == [*OWN, *(name for name in rows if name in BUILT_IN)]
+
+
 SETTINGS = [block for page in PAGES for block in blocks(page) if block.language == "toml"]
 
 
@@ -178,7 +196,7 @@ async def count() -> Count:
 
 async def test_every_metric_is_described_with_its_type() -> None:
     kafka = KafkaMetrics(Joined(), Joined(), lambda: None, SystemClock(), lambda: 0)
-    rendered = (await Metrics(__version__, count, [kafka.lines]).render()).decode()
+    rendered = (await Metrics(__version__, count, [kafka.lines, DeliveryMetrics().lines]).render()).decode()
     metrics = dict(re.findall(r"^# TYPE (\w+) (\w+)$", rendered, re.MULTILINE))
     metrics = {name: kind for name, kind in metrics.items() if not re.fullmatch(r"kaspr_\w+_total", name)}
     described = re.findall(r"^\| `((?:tidings|kaspr)_\w+)` \| (\w+) \|", page("facts-and-metrics"), re.MULTILINE)

@@ -114,6 +114,10 @@ class _Counted(SMTP):
                 return
         super().connection_made(transport)
 
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.session is not None:  # else it was refused with its first word
+            super().connection_lost(error)
+
 
 @asynccontextmanager
 async def serving(

@@ -42,6 +42,7 @@ class Breakers:
         self._failures: Counter[Key] = Counter()
         self._known: dict[Key, tuple[int, Document | None]] = {}
         self._looks: Gathering[Key, Document | None] = Gathering(self._look)
+        self._opened: set[Key] = set()  # by us, and not seen closed since
         self.problems: dict[str, str] = {}  # what is wrong with our own settings, by provider
 
     async def standing(self, key: Key) -> tuple[Standing, int]:
@@ -50,7 +51,7 @@ class Breakers:
         if self._clock.elapsed() - looked_at >= FRESH_US:
             there = await self._looks.ask(key, urgent=True)
         if there is None:
-            self.problems.pop(key.name, None)
+            self._seen_closed(key)
         return standing(None if there is None else read(there, Breaker), self._clock.now())
 
     async def try_one(self, key: Key) -> bool:
@@ -93,18 +94,26 @@ class Breakers:
             change = Put(key, encode(after), 0 if there is None else there.version, until=after.until + KEPT_US)
             if await self._change(change):
                 self._failures.pop(key, None)
+                if len(self._opened) >= COUNTED_MAX:
+                    self._opened.clear()
+                self._opened.add(key)
                 self._tell(Opened(now, key.name, reason, detail, after.until, is_ours))
                 return
 
     async def _close(self, key: Key) -> None:
-        self.problems.pop(key.name, None)
         for _ in range(TRIES_MAX):
             there = await self._looks.ask(key, urgent=True)
-            if there is None:
-                return  # others have closed it
-            if await self._change(Remove(key, there.version)):
-                self._tell(Closed(self._clock.now(), key.name))
+            if there is None or await self._change(Remove(key, there.version)):
+                self._opened.add(key)  # whoever opened it, and whoever closed it: it is told once here
+                self._seen_closed(key)
                 return
+
+    def _seen_closed(self, key: Key) -> None:
+        """Tell that it works again, if we told that it does not: another worker may have found out."""
+        self.problems.pop(key.name, None)
+        if key in self._opened:
+            self._opened.discard(key)
+            self._tell(Closed(self._clock.now(), key.name))
 
     async def _change(self, change: Put | Remove) -> bool:
         [done] = await self._cabinet.change([[change]], self._clock.now())

@@ -150,5 +150,10 @@ SCHEMAS: dict[str, Schema] = {
         status=text("In a word."),
         version=text("The version."),
         detail=text("In words."),
+        notices={
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What somebody must put right, such as a provider that refuses us.",
+        },
     ),
 }

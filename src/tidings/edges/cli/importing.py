@@ -15,7 +15,7 @@ TYPES = {"csv": "text/csv", "ndjson": NDJSON}
 ENDINGS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "ndjson"}
 
 
-def import_users(arguments: Arguments, screen: Screen) -> int:
+def import_file(arguments: Arguments, screen: Screen) -> int:
     """Keep each user of a file; a bad line is reported, the rest go on. The exit code is 1 if there was one."""
     clock = SystemClock()
     started = clock.elapsed()

@@ -7,7 +7,6 @@ from typing import Any
 from tidings.edges.cli.arguments import Arguments, add_verb, client_of, pair
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
-from tidings.edges.cli.importing import import_users
 from tidings.edges.cli.pages import Rows, add_paging, show_pages
 from tidings.edges.cli.screen import Screen, shown
 
@@ -131,6 +130,13 @@ def index(arguments: Arguments, screen: Screen) -> int:
 def delete(arguments: Arguments, screen: Screen) -> int:
     """Remove a user alone."""
     return _tell(client_of(arguments).call("DELETE", _path(arguments)), arguments, screen)
+
+
+def import_users(arguments: Arguments, screen: Screen) -> int:
+    """Keep the users of a file."""
+    from tidings.edges.cli.importing import import_file
+
+    return import_file(arguments, screen)
 
 
 def erase(arguments: Arguments, screen: Screen) -> int:

@@ -107,16 +107,20 @@ class _Csv:
         self._columns: list[str] | None = None
         self._begun: list[str] = []
         self._begun_at = 0
+        self._chars = 0
+        self._quotes = 0
 
     def take(self, number: int, line: str) -> Iterable[_Line]:
+        text = line.rstrip("\r\n")
         self._begun_at = self._begun_at or number
-        self._begun.append(line.rstrip("\r\n"))
-        text = "\n".join(self._begun)
-        if text.count('"') % 2 and len(text) <= LINE_CHARS_MAX:
+        self._begun.append(text)
+        self._chars += len(text) + 1
+        self._quotes += text.count('"')
+        if self._quotes % 2 and self._chars <= LINE_CHARS_MAX:
             return
-        begun_at = self._begun_at
-        self._begun, self._begun_at = [], 0
-        yield from self._row(begun_at, text)
+        begun_at, whole = self._begun_at, "\n".join(self._begun)
+        self._begun, self._begun_at, self._chars, self._quotes = [], 0, 0, 0
+        yield from self._row(begun_at, whole)
 
     def end(self) -> Iterable[_Line]:
         if self._begun:

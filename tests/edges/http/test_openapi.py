@@ -132,12 +132,12 @@ async def test_every_example_can_be_sent(site: Site) -> None:
     for method, path, example in examples_sent():
         reply = await site.call(method, filled(path), example)
         assert reply.status in {200, 201}, (path, reply.body)
-        _check(method, path, reply)
+        check_answer(method, path, reply)
         if path == "/v1/keys":
             return
 
 
-def _check(method: str, path: str, reply: Reply) -> None:
+def check_answer(method: str, path: str, reply: Reply) -> None:
     """An answer has the shape that is described for its status."""
     responses = API["paths"][path][method.lower()]["responses"]
     assert str(reply.status) in responses, (method, path, reply.status, reply.body)
@@ -195,7 +195,7 @@ async def test_real_answers_have_their_shapes(each_site: Site) -> None:
         sent = member | offsets if document is member else document
         reply = await each_site.call(method, filled, sent)
         assert reply.status == status, (method, path, reply.body)
-        _check(method if status != 405 else "GET", path, reply)
+        check_answer(method if status != 405 else "GET", path, reply)
         if path.endswith("/join"):
             member |= {name: reply.document[name] for name in ("member", "generation")}
 

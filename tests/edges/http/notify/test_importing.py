@@ -1,5 +1,6 @@
 """Users from a file over HTTP: progress, bad lines, and what is refused as a whole."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -53,6 +54,14 @@ async def test_long_lines_are_left_out(desk: Desk) -> None:
     *progress, total = await lines(desk, longer + longest + b'{"id":"ada"}', NDJSON)
     assert (total["created"], total["bad"], total["lines"]) == (1, 2, 3)
     assert {bad["field"] for line in progress for bad in line["bad_lines"]} == {"line"}
+
+
+async def test_a_quote_that_is_never_closed_takes_no_longer_than_what_follows_it(desk: Desk) -> None:
+    body = b'id,name\nada,"' + b"\n" * (2 * LINE_CHARS_MAX) + b"eve,Eve\n"
+    async with asyncio.timeout(10):
+        *progress, total = await lines(desk, body, CSV)
+    assert total["bad"] >= 1
+    assert progress[0]["bad_lines"][0]["line"] == 2
 
 
 async def test_nothing_is_something_too(desk: Desk) -> None:

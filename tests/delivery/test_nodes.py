@@ -105,7 +105,7 @@ async def test_with_nothing_configured_a_notification_is_a_file_beside_the_datab
         await put_ada(client)
         await client.notify(1, "email", words={"title": "Tea", "text": "Tea at nine."})
         await client.notify(2, "in_app", words={"title": "Tea", "text": "Tea at nine."})
-        await eventually(partial(_all, client, 2, "sent"))
+        await eventually(partial(all_are, client, 2, "sent"))
         [file] = (tmp_path / "outbox").iterdir()
         mail = message_from_bytes(file.read_bytes(), policy=policy.default)
         assert (file.suffix, mail["To"], mail["Subject"]) == (".eml", "Ada <ada@example.com>", "Tea")
@@ -133,7 +133,7 @@ async def test_a_wrong_password_is_told_everywhere_and_loses_nothing(tmp_path: P
             await client.stop()
             assert not any(secret in client.node.log + repr(shown) for secret in (WRONG, *SECRETS.values()))
         async with started(tmp_path, **SECRETS) as client:
-            await eventually(partial(_all, client, 1, "sent"), 20)
+            await eventually(partial(all_are, client, 1, "sent"), 20)
             await client.stop()
         assert providers.mails() == {"news 1": 1}
 
@@ -169,7 +169,7 @@ async def test_two_processes_keep_one_limit(postgres: Postgres, tmp_path: Path) 
             await put_ada(front, providers.webhook)
             for number in range(count):
                 await front.notify(number, "webhook")
-            await eventually(partial(_all, front, count, "sent"), 40)
+            await eventually(partial(all_are, front, count, "sent"), 40)
             calls = [await worker.calls("webhook") for worker in workers]
     assert sum(calls) == count == len(arrived)
     assert min(calls) > 0, f"both were at it: {calls}"
@@ -193,14 +193,14 @@ async def test_who_opens_a_breaker_opens_it_for_all_processes(postgres: Postgres
                 return any(way["name"] == "smtp" and way["breaker"] == "open" for way in ways)
 
             await eventually(is_open, 20)
-            await eventually(partial(_all, front, 20, "pending"), 20)
+            await eventually(partial(all_are, front, 20, "pending"), 20)
             assert await first.calls("smtp") >= 5
             await first.stop()
             connections = providers.post.connections
             async with started(tmp_path, *behind, **SECRETS) as second:
                 for number in range(20, 40):
                     await front.notify(number, "email")
-                await eventually(partial(_all, front, 40, "pending"), 20)
+                await eventually(partial(all_are, front, 40, "pending"), 20)
                 assert await second.calls("smtp") == 0
                 await second.stop()
             assert providers.post.connections == connections, "nobody called it"
@@ -210,6 +210,6 @@ async def test_who_opens_a_breaker_opens_it_for_all_processes(postgres: Postgres
             assert len(waiting["schedules"]) == 40, "they lie on the timeline"
 
 
-async def _all(client: Client, count: int, state: str) -> bool:
+async def all_are(client: Client, count: int, state: str) -> bool:
     found = [each for each, _ in await client.states()]
     return len(found) == count and set(found) == {state}

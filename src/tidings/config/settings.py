@@ -16,7 +16,7 @@ from tidings.domain.units import DAY_US
 SECOND_US = 1_000_000
 
 Guarantee = Literal["exactly_once", "at_least_once"]
-WireName = Literal["intervals", "kaspr", "etf1", "native"]
+WireName = Literal["intervals", "kaspr", "etf1", "native", "notify"]
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Kafka(msgspec.Struct, frozen=True):
 
     servers: str | None = None
     name: str = "tidings"
-    wires: tuple[WireName, ...] = ("intervals", "kaspr", "etf1", "native")
+    wires: tuple[WireName, ...] = ("intervals", "kaspr", "etf1", "native", "notify")
     tenants: tuple[str, ...] = ("*",)
     schedules: dict[str, str] = msgspec.field(default_factory=lambda: {"schedules": "default"})
     destinations: dict[str, tuple[str, ...]] = {}

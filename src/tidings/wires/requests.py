@@ -9,6 +9,7 @@ from tidings.wires.etf1 import Etf1
 from tidings.wires.intervals import Intervals
 from tidings.wires.kaspr import Kaspr
 from tidings.wires.native import Native
+from tidings.wires.notify import Notify
 from tidings.wires.wire import Wire
 
 
@@ -33,6 +34,7 @@ class Requests:
             Intervals(self.destinations),
             Kaspr(self.destinations),
             Native(self.destinations),
+            Notify(self.destinations),
         ]
         self.wires = [wire for wire in known if wire.name in wires]
 

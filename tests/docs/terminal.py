@@ -31,6 +31,7 @@ _KILLED = re.compile(r"^.*: line \d+: +\d+ Killed .*\n", re.MULTILINE)
 # What differs from one run to the next. Each is shown in the pages as some run printed it.
 _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z"), "TIME"),
+    (re.compile(r"due \d{4}-\d\d-\d\d (\d\d:\d\d:\d\d)[+-]\d\d:\d\d = "), r"due \1 = "),
     (re.compile(r"\((in [^)]+|[^)]+ ago|now)\)"), "(THEN)"),
     (re.compile(r"-?[\d,]+(\.\d+)? (ms|s)\b"), "N ms"),
     (re.compile(r'"late_ms":[\d.]+'), '"late_ms":N'),

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from datetime import date, datetime
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 import msgspec
 
@@ -40,6 +40,13 @@ from tidings.library.values import (
     schedule_of,
 )
 from tidings.node import build_engine, open_store
+from tidings.node.people import NEEDED, check_people, join_people
+
+if TYPE_CHECKING:
+    from tidings.domain.address import Device
+    from tidings.library.people import Deliveries, Inbox, Notifications, People, Suppressions, Templates, Users
+    from tidings.library.telling import NotifyOptions
+    from tidings.library.told import Notified
 
 BATCH_REQUESTS = 1_000
 PAGE_ROWS = 500
@@ -54,19 +61,24 @@ class Tidings:
     def __init__(self, path: str, config: Config, tenant: str, clock: Clock) -> None:
         check_name(tenant, "tenant")
         self._path = path
-        self._config = config
+        self._config = msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, path=path))
         self._clock = clock
         self._engine: Engine | None = None
+        self._told: People | None = None
+        self._last = AsyncExitStack()  # what is closed once the engine has stopped
         self._working: asyncio.Task[None] | None = None  # until the engine is stopped, or one of its tasks fails
         self.tenant = tenant
 
     async def __aenter__(self) -> "Tidings":
+        await check_people(self._config)
         store = await open_store(self._path, self._config, self._clock)
         engine = build_engine(store, self._config, self._clock)
         try:
+            await self._join_people(engine)
             await _start(engine, self._path)
         except BaseException:
             await engine.stop()
+            await self._last.aclose()
             raise
         self._engine = engine
         self._working = asyncio.create_task(engine.wait(), name="tidings-library")
@@ -79,6 +91,7 @@ class Tidings:
         engine, self._engine = self._engine, None
         assert engine is not None, "it was opened"
         await engine.stop()
+        await self._last.aclose()
         if self._working is not None:
             await asyncio.wait({self._working}, timeout=END_PATIENCE_S)
         if error is None:
@@ -99,6 +112,14 @@ class Tidings:
             return
         if failure := working.exception():
             raise TidingsError(f"Tidings has failed and releases no more: {failure!r}; open it again") from failure
+
+    async def _join_people(self, engine: Engine) -> None:
+        """Let workers run beside the engine, where what they need is installed."""
+        people = await join_people(engine, self._config, self._last)
+        if people is not None:
+            from tidings.library.people import People
+
+            self._told = People(people.office, self.tenant)
 
     # Changes
 
@@ -157,6 +178,56 @@ class Tidings:
     async def fire(self, id: str) -> Outcome:
         """Release now: a one-shot instead of at its time, a recurring one in addition."""
         return await self._change(Fire, id)
+
+    # People
+
+    async def notify(
+        self, user: str | None = None, *, to: "str | Device | None" = None, **options: Unpack["NotifyOptions"]
+    ) -> "Notified":
+        """Tell a user something, or whoever is behind an address; now, or at her hour."""
+        [notified] = await self._people.tell({"user": user, "to": to}, options)
+        return notified
+
+    async def notify_many(self, users: Sequence[str], **options: Unpack["NotifyOptions"]) -> "Sequence[Notified]":
+        """The same for up to 1,000 users, each at her own hour and answered in order; who cannot be is `rejected`."""
+        return await self._people.tell({"users": [*users]}, options)
+
+    @property
+    def users(self) -> "Users":
+        """Who can be told something."""
+        return self._people.users
+
+    @property
+    def templates(self) -> "Templates":
+        """What is said."""
+        return self._people.templates
+
+    @property
+    def notifications(self) -> "Notifications":
+        """What people were to be told, and what became of it."""
+        return self._people.notifications
+
+    @property
+    def deliveries(self) -> "Deliveries":
+        """What was sent, through what, and how late."""
+        return self._people.deliveries
+
+    @property
+    def inbox(self) -> "Inbox":
+        """What people were told inside the product."""
+        return self._people.inbox
+
+    @property
+    def suppressions(self) -> "Suppressions":
+        """Addresses that nothing is sent to."""
+        return self._people.suppressions
+
+    @property
+    def _people(self) -> "People":
+        _ = self.engine  # raises if it is not open, or has failed
+        if self._told is None:
+            raise TidingsError(f"notifications need {', '.join(NEEDED)}: pip install 'tidings[notify]'")
+        return self._told
 
     # Calendars
 

@@ -126,14 +126,14 @@ def make_request(topic: str, value: Any = None, id: str | None = None, **options
         key=_bytes(options.get("key"), "key"),
         headers=_headers(options.get("headers")),
         id=id,
-        at=_at(options.get("at"), zoned=options.get("zone") is not None),
-        every=_duration(options.get("every")),
+        at=at_of(options.get("at"), zoned=options.get("zone") is not None),
+        every=duration_of(options.get("every")),
         priority=_priority(options.get("priority", "normal")),
-        expires_after=_duration(options.get("expires_after")),
+        expires_after=duration_of(options.get("expires_after")),
         late=options.get("late"),
-        late_grace=_duration(options.get("late_grace")),
-        late_max=_duration(options.get("late_max")),
-        jitter=_duration(options.get("jitter")),
+        late_grace=duration_of(options.get("late_grace")),
+        late_max=duration_of(options.get("late_max")),
+        jitter=duration_of(options.get("jitter")),
         labels=options.get("labels"),
         timing=timing_of(options),
     )
@@ -149,8 +149,8 @@ def record_of(record: StoredRecord) -> Record:
         offset=record.offset,
         id=record.id,
         occurrence=record.occurrence,
-        due=_moment(record.due),
-        released=_moment(record.released),
+        due=moment_of(record.due),
+        released=moment_of(record.released),
         final=record.final and record.number > 1,
         key=message.key,
         value=message.value,
@@ -165,11 +165,11 @@ def schedule_of(schedule: StoredSchedule) -> Schedule:
         id=schedule.id,
         topic=schedule.topic,
         state=schedule.state,
-        due=_moment(schedule.due),
+        due=moment_of(schedule.due),
         occurrence=schedule.occurrence,
         generation=schedule.generation,
-        accepted=_moment(schedule.accepted),
-        finished=None if schedule.finished is None else _moment(schedule.finished),
+        accepted=moment_of(schedule.accepted),
+        finished=None if schedule.finished is None else moment_of(schedule.finished),
         reason=schedule.reason,
         priority=_PRIORITY_NAMES[schedule.priority],
         labels=msgspec.json.decode(schedule.labels or "{}"),
@@ -185,14 +185,15 @@ def schedule_of(schedule: StoredSchedule) -> Schedule:
 
 def event_of(event: StoredEvent) -> Event:
     """A line of a history as the program sees it."""
-    due = None if event.due is None else _moment(event.due)
-    return Event(_moment(event.at), event.event, event.occurrence, due, event.reason, event.count)
+    due = None if event.due is None else moment_of(event.due)
+    return Event(moment_of(event.at), event.event, event.occurrence, due, event.reason, event.count)
 
 
 _NO_MESSAGE = Message(None, None)
 
 
-def _moment(at: int) -> datetime:
+def moment_of(at: int) -> datetime:
+    """A moment in microseconds as an aware datetime."""
     return _EPOCH + timedelta(microseconds=at)
 
 
@@ -256,9 +257,10 @@ def _priority(name: object) -> Priority:
     return found
 
 
-def _at(at: str | datetime | timedelta | None, *, zoned: bool = False) -> int | str | None:
+def at_of(at: str | datetime | timedelta | None, *, zoned: bool = False) -> int | str | None:
+    """When, as a request takes it; `zoned`: a naive datetime is what clocks show."""
     if isinstance(at, timedelta):
-        return _duration(at) if at > timedelta(0) else None
+        return duration_of(at) if at > timedelta(0) else None
     if isinstance(at, datetime):
         if at.tzinfo is None and zoned:
             return local_text(at)
@@ -270,7 +272,8 @@ def _at(at: str | datetime | timedelta | None, *, zoned: bool = False) -> int | 
     return at
 
 
-def _duration(length: str | timedelta | None) -> str | None:
+def duration_of(length: str | timedelta | None) -> str | None:
+    """How long, as a request takes it."""
     if not isinstance(length, timedelta):
         return length
     return f"PT{length // timedelta(seconds=1)}.{length.microseconds:06}S"

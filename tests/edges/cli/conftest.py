@@ -7,17 +7,21 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tidings.__main__ import NodeHooks
 from tidings.config import Config
+from tidings.config.channels import Channel
 from tidings.config.settings import Logs, Server, Store
 from tidings.edges.cli.main import main, parse
 from tidings.node import serve_node
 
 PATIENCE_S = 10.0
+POLL_S = 0.02
+POLLS_MAX = 500
 
 
 class Done(NamedTuple):
@@ -29,10 +33,11 @@ class Done(NamedTuple):
 
 
 class RunningNode:
-    """A node on a free port and in memory, in a thread of its own."""
+    """A node on a free port and in memory, in a thread of its own. What it tells people lies in a folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, outbox: Path) -> None:
         self.url = ""
+        self.outbox = outbox
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -48,7 +53,8 @@ class RunningNode:
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
-        config = Config(server=Server(port=0), store=Store(":memory:"), logs=Logs(level="error"))
+        outbox = Channel("outbox", "outbox", settings={"folder": str(self.outbox), "terminal": False})
+        config = Config(server=Server(port=0), store=Store(":memory:"), logs=Logs(level="error"), channels=(outbox,))
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(serve_node(config, self._stop, self._listening))
 
@@ -58,8 +64,8 @@ class RunningNode:
 
 
 @pytest.fixture(scope="package")
-def node() -> Iterator[RunningNode]:
-    running = RunningNode()
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    running = RunningNode(tmp_path_factory.mktemp("outbox"))
     running.start()
     yield running
     running.stop()
@@ -99,6 +105,17 @@ class Cli:
         """Until a schedule that was fired has left: its record is on its topic by then."""
         topic = self.json("show", schedule_id)["topic"]
         assert any(record["id"] == schedule_id for record in self.tail(topic, 1))
+
+    def settled(self, notification: str, state: str = "sent") -> dict[str, Any]:
+        """A notification, once it has come to this state."""
+        found: dict[str, Any] = {}
+        pause = threading.Event()
+        for _ in range(POLLS_MAX):
+            found = self.json("notifications", "show", notification)
+            if found["state"] == state:
+                return found
+            pause.wait(POLL_S)
+        raise AssertionError(f"still {found}")
 
     def stdin(self, content: bytes) -> None:
         """What the next command reads from standard input."""

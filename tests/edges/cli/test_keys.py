@@ -87,9 +87,9 @@ def test_over_the_server(cli: Cli) -> None:
     assert (missing.code, missing.err) == (3, "tidings: there is no key 'nobody': `tidings keys list` shows them\n")
 
 
-def test_the_first_over_the_server() -> None:
+def test_the_first_over_the_server(tmp_path: Path) -> None:
     """On a server of its own, which it locks."""
-    running = RunningNode()
+    running = RunningNode(tmp_path)
     running.start()
     try:
         argv = [sys.executable, "-m", "tidings", "keys", "create", "mine", "--url", running.url]

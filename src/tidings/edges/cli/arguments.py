@@ -51,6 +51,23 @@ def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True, of_te
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
 
 
+def add_verb(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    purpose: str,
+    run: Run,
+    subject: str | None = None,
+) -> argparse.ArgumentParser:
+    """One of several things that a command can do; `subject` is what it does it to."""
+    said = purpose[0].upper() + purpose[1:]
+    parser = verbs.add_parser(name, help=purpose, description=f"{said}.", allow_abbrev=False)
+    if subject is not None:
+        parser.add_argument("which", metavar=subject.upper(), help=f"the {subject}")
+    add_server(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """Which schema of a database, for commands that work on a store without a server."""
     parser.add_argument(

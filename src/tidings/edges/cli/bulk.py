@@ -65,8 +65,8 @@ def send_file(arguments: Arguments, screen: Screen) -> int:
     clock = SystemClock()
     started = clock.elapsed()
     tally = Tally()
-    with _open(arguments.source) as (source, size), Progress(size, clock) as progress:
-        blocks = _blocks(source, arguments.to, progress)
+    with open_source(arguments.source) as (source, size), Progress(size, clock) as progress:
+        blocks = blocks_of(source, progress, arguments.to)
         for document in exchange(client_of(arguments), "/v1/schedules", blocks):
             if "outcome" not in document:
                 raise Failure(Exit.FAILED, shown(document.get("detail") or document), document)
@@ -78,18 +78,18 @@ def send_file(arguments: Arguments, screen: Screen) -> int:
     return tally.worst
 
 
-def exchange(client: Client, path: str, blocks: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+def exchange(client: Client, path: str, blocks: Iterator[bytes], kind: str = NDJSON) -> Iterator[dict[str, Any]]:
     """Send blocks and read the answers at the same time: neither side ever waits for a full buffer."""
     with client.connect(TIMEOUT_S) as connection:
         connection.putrequest("POST", client.target(path), skip_accept_encoding=True)
-        headers = {**client.headers, "Accept": NDJSON, "Content-Type": NDJSON, "Transfer-Encoding": "chunked"}
+        headers = {**client.headers, "Accept": NDJSON, "Content-Type": kind, "Transfer-Encoding": "chunked"}
         for name, value in headers.items():
             connection.putheader(name, value)
         connection.endheaders()
         sender = _Sender(connection.sock, blocks)
         sender.start()
         response = connection.getresponse()
-        client.check(response)
+        client.check(response, path)
         yield from (msgspec.json.decode(line) for line in response if line.strip())
         sender.join()
         if sender.error is not None:
@@ -120,7 +120,7 @@ class _Sender(threading.Thread):
 
 
 @contextmanager
-def _open(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
+def open_source(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
     """The source of lines and its size, if it has one."""
     if name == "-":
         yield cast(BufferedReader, sys.stdin.buffer), None
@@ -133,7 +133,7 @@ def _open(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
         raise Failure(Exit.USAGE, f"{name}: cannot be read: {error.strerror}") from None
 
 
-def _blocks(source: BufferedReader, topic: str | None, progress: Progress) -> Iterator[bytes]:
+def blocks_of(source: BufferedReader, progress: Progress, topic: str | None = None) -> Iterator[bytes]:
     """Whole lines, as many as there are by now: a slow pipe's go out as they come. A byte order mark is left out."""
     rest, mark = b"", BOM_UTF8
     while block := source.read1(BLOCK_BYTES):

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from tidings.edges.cli.program import program
 
 TIMEOUT_S = 30.0
 JSON = "application/json"
+PEOPLE = tuple(f"/v1/{noun}" for noun in ("users", "templates", "notifications", "deliveries", "inbox", "suppressions"))
+
+_LISTS = re.compile(r"GET /v1/(\w+) lists them")
 
 
 class Client:
@@ -69,7 +73,7 @@ class Client:
         with self.connect(timeout_s) as connection:
             connection.request(method, self.target(path, query), payload, {**self._headers, **(headers or {})})
             response = connection.getresponse()
-            self.check(response)
+            self.check(response, path)
             yield response
 
     @contextmanager
@@ -97,12 +101,12 @@ class Client:
         """What goes with every request."""
         return dict(self._headers)
 
-    def check(self, response: http.client.HTTPResponse) -> None:
-        """Raise the problem that a response tells of."""
+    def check(self, response: http.client.HTTPResponse, path: str) -> None:
+        """Raise the problem that the response to a path tells of."""
         if response.status < 400:
             return
         document = decode(response.read())
-        raise Failure(code_of_status(response.status), _problem(response, document), document)
+        raise Failure(code_of_status(response.status), _problem(response, document, path), document)
 
     def _unreachable(self, reason: str) -> Failure:
         return Failure(
@@ -149,11 +153,20 @@ def _said(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
-def _problem(response: http.client.HTTPResponse, document: Any) -> str:
+def _in_commands(detail: str, path: str) -> str:
+    """What the server says of notifications, with the command in the place of the call that it names."""
+    noun = path.split("/")[2]
+    listed = _LISTS.sub(lambda found: f"`{program()} {found[1]} list` shows them", detail)
+    shown = "get" if noun in {"users", "templates"} else "show"
+    return listed.replace("GET it", f"`{program()} {noun} {shown}` it")
+
+
+def _problem(response: http.client.HTTPResponse, document: Any, path: str) -> str:
     """A problem document in words, with what to do next."""
     if not isinstance(document, dict):
         return f"the server answered {response.status} {response.reason}"
-    text = reason_of(document) or str(document.get("detail") or document.get("title") or response.reason)
+    detail = str(document.get("detail") or document.get("title") or response.reason)
+    text = (_in_commands(detail, path) if path.startswith(PEOPLE) else reason_of(document)) or detail
     if response.status == 401:
         text = text.removesuffix(f": {SEND_KEY}")
         text += f": give one by TIDINGS_KEY or --api-key; `{program()} keys create` makes one"

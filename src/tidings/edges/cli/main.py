@@ -28,6 +28,14 @@ COMMANDS = {
     "pause": ("changes", "hold schedules until they are resumed"),
     "resume": ("changes", "let paused schedules go on"),
     "fire": ("changes", "release schedules now"),
+    "notify": ("notify", "tell somebody something, now or at her hour"),
+    "notifications": ("notifications", "what became of notifications: list, show, explain, cancel"),
+    "deliveries": ("deliveries", "what was sent, through what and how late: list, show, retry"),
+    "inbox": ("inbox", "what a person was told inside the product"),
+    "users": ("users", "who can be told something: put, change, get, list, delete, import, erase"),
+    "templates": ("templates", "what is said: put, get, list, versions, delete, preview"),
+    "suppressions": ("suppressions", "addresses that nothing is sent to: list, add, remove"),
+    "channels": ("channels", "which providers send, in which order, and how they are"),
     "tail": ("tail", "follow a topic"),
     "rejections": ("rejections", "what was refused of the requests on Kafka"),
     "topics": ("topics", "list the topics and their sizes"),
@@ -84,7 +92,7 @@ def _joined(argv: Sequence[str]) -> Iterator[str]:
     """The words, with `--from -1h` as `--from=-1h`: the parser would take the time for a flag."""
     words = iter(argv)
     for word in words:
-        following = next(words, None) if word in {"--from", "--to", "--after"} else None
+        following = next(words, None) if word in {"--from", "--to", "--after", "--since", "--until"} else None
         if following is None:
             yield word
         elif _BEFORE_NOW.match(following):

@@ -55,7 +55,7 @@ def message_of(arguments: Arguments) -> dict[str, Any]:
     """Key, value, headers and bus as the HTTP API takes them."""
     if arguments.value is None:
         raise Failure(Exit.USAGE, "what should be sent? Give a VALUE, @FILE, or - for standard input")
-    document = _bytes("value", _content(arguments.value))
+    document = _bytes("value", content_of(arguments.value))
     if arguments.key is not None:
         document |= _bytes("key", os.fsencode(arguments.key))
     if arguments.header:
@@ -77,7 +77,8 @@ def schedule_of(arguments: Arguments) -> dict[str, Any]:
     return document
 
 
-def _content(text: str) -> bytes:
+def content_of(text: str) -> bytes:
+    """What `TEXT`, `@FILE`, `@@TEXT` or `-` stands for."""
     if text == "-":
         return sys.stdin.buffer.read()
     if text.startswith("@@"):
@@ -88,6 +89,14 @@ def _content(text: str) -> bytes:
         return Path(text[1:]).read_bytes()
     except OSError as error:
         raise Failure(Exit.USAGE, f"{text[1:]}: cannot be read: {error.strerror}") from None
+
+
+def text_of(text: str, flag: str) -> str:
+    """The same as text; raises `Failure` for bytes that are none."""
+    try:
+        return content_of(text).decode()
+    except UnicodeDecodeError as error:
+        raise Failure(Exit.USAGE, f"{flag} is not text in UTF-8: {error}") from None
 
 
 def _bytes(name: str, content: bytes) -> dict[str, Any]:

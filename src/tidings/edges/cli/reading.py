@@ -1,18 +1,17 @@
 """`show`, `explain` and `list`: what the timeline holds and what became of it."""
 
 import argparse
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of, pair, positive
-from tidings.edges.cli.client import Client, segment
+from tidings.edges.cli.arguments import Arguments, add_server, client_of, pair
+from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit
+from tidings.edges.cli.pages import add_paging, show_pages
 from tidings.edges.cli.screen import Screen, shown
 from tidings.edges.cli.times import clock_text
 
 STATES = ("pending", "paused", "in_flight", "released", "missed", "cancelled", "ended")
-PAGE_ROWS = 500
-LIMIT_DEFAULT = 50
 TIMES = ("due_at", "accepted_at", "released_at", "finished_at", "at")
 
 
@@ -35,9 +34,7 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="due_to", metavar="TIME", help="due before, likewise")
     parser.add_argument("--prefix", help="only ids that begin so")
     parser.add_argument("--label", type=pair, metavar="NAME=VALUE", help="only with this label")
-    parser.add_argument("--limit", type=positive, default=LIMIT_DEFAULT, help=f"how many at most ({LIMIT_DEFAULT})")
-    parser.add_argument("--all", action="store_true", help="all of them, however many")
-    parser.add_argument("--cursor", help="go on where a list before ended")
+    add_paging(parser)
 
 
 def show(arguments: Arguments, screen: Screen) -> int:
@@ -67,30 +64,6 @@ def explain(arguments: Arguments, screen: Screen) -> int:
 
 def show_list(arguments: Arguments, screen: Screen) -> int:
     """Schedules in due order."""
-    cursor, found = None, 0
-    for page in _pages(client_of(arguments), arguments):
-        cursor, rows = page.get("cursor"), page["schedules"]
-        if arguments.json:
-            for row in rows:
-                screen.json(row)
-        elif rows:
-            _show_rows(rows, found == 0, screen)
-        found += len(rows)
-    if not found:
-        screen.note("nothing fits")
-    if cursor is not None:
-        screen.note(f"there is more: --all, or go on with --cursor {cursor}")
-    return Exit.DONE
-
-
-def _show_rows(rows: list[dict[str, Any]], first: bool, screen: Screen) -> None:
-    columns = ("id", "topic", "state", "priority")
-    cells = [[*map(row.get, columns), screen.moment(row.get("due_at"))] for row in rows]
-    screen.table((*columns, "due"), cells, heading=first)
-
-
-def _pages(client: Client, arguments: Arguments) -> Iterator[dict[str, Any]]:
-    """Page after page until there are enough."""
     query = {
         "topic": arguments.topic,
         "state": arguments.state,
@@ -99,15 +72,14 @@ def _pages(client: Client, arguments: Arguments) -> Iterator[dict[str, Any]]:
         "prefix": arguments.prefix,
         "label": None if arguments.label is None else "=".join(arguments.label),
     }
-    cursor, left = arguments.cursor, None if arguments.all else arguments.limit
-    while left is None or left > 0:
-        limit = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
-        page = client.call("GET", "/v1/schedules", query={**query, "cursor": cursor, "limit": limit})
-        cursor = page.get("cursor")
-        left = None if left is None else left - len(page["schedules"])
-        yield page
-        if cursor is None:
-            return
+    show_rows = partial(_show_rows, screen=screen)
+    return show_pages(arguments, screen, "/v1/schedules", "schedules", show_rows, query)
+
+
+def _show_rows(rows: list[dict[str, Any]], first: bool, screen: Screen) -> None:
+    columns = ("id", "topic", "state", "priority")
+    cells = [[*map(row.get, columns), screen.moment(row.get("due_at"))] for row in rows]
+    screen.table((*columns, "due"), cells, heading=first)
 
 
 def _value(name: str, value: Any, screen: Screen) -> Any:

@@ -14,8 +14,11 @@ from tidings.edges.cli.times import clock_text, instant, relative
 COLOURS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 TONES = {
     **dict.fromkeys(("scheduled", "published", "released", "replaced", "resumed", "fired", "pending"), "green"),
+    **dict.fromkeys(("sent", "delivered", "created", "closed"), "green"),
     **dict.fromkeys(("unchanged", "cancelled", "paused", "in_flight", "ended"), "yellow"),
+    **dict.fromkeys(("processing", "expired", "skipped", "half_open"), "yellow"),
     **dict.fromkeys(("already_released", "unknown", "rejected", "missed", "conflict"), "red"),
+    **dict.fromkeys(("failed", "bounced", "complained", "open"), "red"),
 }
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

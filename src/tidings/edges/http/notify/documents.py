@@ -15,10 +15,10 @@ from tidings.delivery.ways import WayStanding
 from tidings.domain.bucket import Rate
 from tidings.domain.delivery import Attempt, Delivery
 from tidings.domain.inbox import Line
-from tidings.domain.iso8601 import format_duration, format_instant
+from tidings.domain.iso8601 import format_instant
 from tidings.domain.notification import Notification
 from tidings.domain.user import User
-from tidings.wires.answers import Document
+from tidings.wires.answers import Document, format_iso_duration
 
 _BREAKERS = {"closed": "closed", "open": "open", "due": "half_open"}
 
@@ -41,7 +41,7 @@ def template_document(template: Template) -> Document:
     if template.urgency is not None:
         document["urgency"] = template.urgency
     if template.expires_after_us is not None:
-        document["expires_after"] = format_duration(template.expires_after_us)
+        document["expires_after"] = format_iso_duration(template.expires_after_us)
     return document | {"parts": shown}
 
 
@@ -98,7 +98,7 @@ def _notification(notification: Notification, *, whole: bool) -> Document:
         plain.pop("words", None)
     plain |= {"priority": notification.priority, "category": notification.category, "spread": notification.spread}
     if notification.expires_after_us is not None:
-        plain["expires_after"] = format_duration(notification.expires_after_us)
+        plain["expires_after"] = format_iso_duration(notification.expires_after_us)
     plain["accepted_at"] = format_instant(notification.created)
     if notification.cancelled is not None:
         plain["cancelled_at"] = format_instant(notification.cancelled)

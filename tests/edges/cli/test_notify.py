@@ -1,0 +1,203 @@
+"""`notify`, `notifications`, `deliveries`: from a word to a message in the outbox, and what became of it."""
+
+import json
+
+import pytest
+
+from tests.edges.cli.conftest import Cli, RunningNode
+
+
+@pytest.fixture
+def ada(cli: Cli) -> str:
+    """A user of this test alone, with a template of her own."""
+    cli("users", "put", cli.topic, "--email", "ada@example.com", "--phone", "+15550100", "--zone", "America/New_York")
+    text = ("--channel", "email", "--subject", "Hi {{ name }}", "--text", "Hello {{ name }}.")
+    assert cli("templates", "put", cli.topic, *text).code == 0
+    assert cli("templates", "put", cli.topic, "--channel", "in_app", "--title", "Hi", "--body", "{{ name }}").code == 0
+    return cli.topic
+
+
+def test_at_her_hour(cli: Cli, ada: str) -> None:
+    done = cli("notify", ada, "--template", ada, "--var", "name=Ada", "--at", "tomorrow 09:00", "--id", f"{ada}-1")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"scheduled {ada}-1 to {ada} by email, in_app, due 20")
+    assert " 09:00:00-0" in done.out
+    found = cli.json("notifications", "show", f"{ada}-1")
+    assert (found["state"], found["user"], found["variables"]) == ("pending", ada, {"name": "Ada"})
+    assert found["due_at_local"][10:19] == "T09:00:00"
+    again = cli("notify", ada, "--template", ada, "--var", "name=Ada", "--at", "tomorrow 09:00", "--id", f"{ada}-1")
+    assert again.out.startswith(f"unchanged {ada}-1 ")
+    other = cli("notify", ada, "--text", "other", "--id", f"{ada}-1")
+    assert other.code == 4
+    assert "choose another id" in other.err
+
+
+def test_it_lies_in_the_outbox_and_shows_among_the_deliveries(cli: Cli, ada: str, node: RunningNode) -> None:
+    cli.json("notify", ada, "--template", ada, "--var", "name=Ada", "--channel", "email", "--id", ada)
+    found = cli.settled(ada)
+    [delivery] = found["deliveries"]
+    assert (delivery["provider"], delivery["channel"]) == ("outbox", "email")
+    message = (node.outbox / delivery["provider_id"]).read_text()
+    assert "Subject: Hi Ada\n" in message
+    assert "Hello Ada." in message
+    heads, row = cli("deliveries", "--user", ada).out.splitlines()
+    assert heads.split() == [
+        "delivery",
+        "to",
+        "channel",
+        "provider",
+        "state",
+        "late",
+        "sent",
+        "provider's",
+        "id",
+        "why",
+    ]
+    assert row.split()[:5] == [f"{ada}/1", ada, "email", "outbox", "sent"]
+    assert " ms  20" in row
+    assert delivery["provider_id"] in row
+    assert cli("deliveries", "list", "--user", ada).out.splitlines()[1] == row
+    assert cli("deliveries", "--notification", ada, "--json").out == cli("deliveries", "--user", ada, "--json").out
+    shown = cli("deliveries", "show", f"{ada}/1").out
+    assert "attempt  channel  provider" in shown
+    assert "accepted" in shown
+
+
+def test_explain(cli: Cli, ada: str) -> None:
+    cli.json("notify", ada, "--text", "Hello.", "--title", "Hi", "--channel", "in_app", "--id", ada)
+    cli.settled(ada)
+    done = cli("notifications", "explain", ada)
+    assert done.out.splitlines()[0] == f"{ada} sent"
+    events = [event["event"] for event in cli.json("notifications", "explain", ada)["history"]]
+    assert events == ["accepted", "released", "attempt", "accepted", "sent"]
+
+
+def test_several_people_each_with_an_answer(cli: Cli, ada: str) -> None:
+    cli("users", "put", f"{ada}-2", "--email", "two@example.com", "--zone", "Asia/Tokyo")
+    said = ("--template", ada, "--var", "name=You", "--at", "tomorrow 09:00")
+    done = cli("notify", ada, f"{ada}-2", *said, "--id", f"{ada}-all", "--json")
+    assert done.code == 0
+    first, second = (json.loads(line) for line in done.out.splitlines())
+    assert (first["outcome"], second["outcome"]) == ("scheduled", "scheduled")
+    assert first["due_at"] != second["due_at"]
+    assert len(cli("notifications", "list", "--batch", f"{ada}-all", "--json").out.splitlines()) == 2
+    some = cli("notify", ada, f"{ada}-nobody", *said)
+    assert some.code == 1
+    assert "there is no user" in some.out.splitlines()[1]
+
+
+def test_a_bare_address(cli: Cli) -> None:
+    done = cli("notify", "--to", "bob@example.com", "--channel", "email", "--text", "Hello.", "--id", cli.topic)
+    assert done.out.startswith(f"scheduled {cli.topic} to bob@example.com by email")
+    assert cli.settled(cli.topic)["deliveries"][0]["address"] == "bob@example.com"
+    device = ("--to", f"apns:{'ab' * 32}", "--channel", "push", "--text", "Hello.", "--title", "Hi")
+    made = cli.json("notify", *device)
+    assert cli.settled(made["id"])["to"]["platform"] == "apns"
+
+
+def test_everything_that_can_be_said(cli: Cli, ada: str) -> None:
+    policy = ["--priority", "high", "--category", "news", "--expires-after", "2h", "--locale", "de", "--late", "skip"]
+    more = ["--batch", "autumn", "--collapse", "c", "--dedupe-key", ada, "--dedupe-window", "1h", "--jitter", "1s"]
+    channels = ["--channel", "email", "--channel", "in_app", "--spread", "all"]
+    when = ["--cron", "0 9 * * MON", "--count", "3"]
+    words = ["--template", ada, "--vars", '{"name": "Ada"}', "--version", "current"]
+    made = cli.json("notify", ada, *policy, *more, *channels, *when, *words)
+    found = cli.json("notifications", "show", made["id"])
+    assert (found["priority"], found["category"], found["locale"]) == ("high", "news", "de")
+    assert (found["batch"], found["collapse"], found["spread"]) == ("autumn", "c", "all")
+    assert (found["version"], found["channels"], found["expires_after"]) == (2, ["email", "in_app"], "PT2H")
+    again = cli("notify", ada, *policy, *more, *channels, *when, *words)
+    assert again.code == 0
+    assert again.out.startswith("skipped ")
+    assert again.out.endswith(f": duplicate of {made['id']}\n")
+    assert cli.json("notify", ada, "--text", "x", "--channel", "all", "--at", "+1h")["channels"] == [
+        "email",
+        "sms",
+        "in_app",
+    ]
+
+
+def test_list_and_cancel(cli: Cli, ada: str) -> None:
+    for number in range(3):
+        cli.json("notify", ada, "--text", f"{number}", "--at", "+1h", "--id", f"{ada}-{number}", "--channel", "in_app")
+    listed = cli("notifications", "list", "--user", ada, "--state", "pending", "--since", "-1h", "--limit", "2")
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["id", f"{ada}-2", f"{ada}-1"]
+    assert "--cursor" in listed.err
+    done = cli("notifications", "cancel", f"{ada}-0", "none-such", f"{ada}-1")
+    assert done.code == 3
+    assert [line.split()[:2] for line in done.out.splitlines()] == [
+        ["cancelled", f"{ada}-0"],
+        ["cancelled", f"{ada}-1"],
+    ]
+    assert "none-such: there is no notification" in done.err
+    assert cli.json("notifications", "show", f"{ada}-0")["state"] == "cancelled"
+    left = cli("notifications", "list", "--user", ada, "--state", "pending", "--json").out.splitlines()
+    assert [json.loads(line)["id"] for line in left] == [f"{ada}-2"]
+
+
+def test_what_has_left_cannot_be_cancelled_nor_tried_again(cli: Cli, ada: str) -> None:
+    cli.json("notify", ada, "--text", "x", "--channel", "in_app", "--id", ada)
+    cli.settled(ada)
+    cancelled = cli("notifications", "cancel", ada)
+    assert cancelled.code == 4
+    assert "`tidings notifications show` it" in cancelled.err
+    retried = cli("deliveries", "retry", f"{ada}/1", "--json")
+    assert retried.code == 4
+    assert json.loads(retried.out)["outcome"] == "rejected"
+    assert cli("deliveries", "retry", f"{ada}/9").code == 3
+    assert cli("deliveries", "show", f"{ada}/9").code == 3
+
+
+def test_what_was_given_up_is_sent_again(cli: Cli, ada: str) -> None:
+    cli("suppressions", "add", "email", f"{ada}@example.com")
+    cli("users", "put", ada, "--email", f"{ada}@example.com")
+    cli.json("notify", ada, "--text", "x", "--channel", "email", "--id", ada)
+    assert cli.settled(ada, "skipped")["reason"] == "suppressed"
+    assert "suppressed" in cli("deliveries", "--user", ada, "--state", "skipped").out
+    cli("suppressions", "remove", "email", f"{ada}@example.com")
+    done = cli("deliveries", "retry", f"{ada}/1")
+    assert done.out == f"{ada}/1 is pending again\n"
+    cli.settled(ada)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "whom?"),
+        (("ada", "--to", "x@example.com", "--text", "x"), "whom?"),
+        (("ada",), "--template, or your own words as --text"),
+        (("ada", "--template", "t", "--text", "x"), "--template, or your own words as --text"),
+        (("ada", "--title", "x"), "--text beside it"),
+        (("ada", "--text", "x", "--var", "a=b"), "go with --template"),
+        (("ada", "--template", "t", "--version", "zero"), "--version zero"),
+        (("ada", "--text", "x", "--channel", "all", "--channel", "sms"), "leave the others out"),
+        (("ada", "--text", "x", "--channel", "fax"), "choose from"),
+        (("--to", "abcdef", "--channel", "push", "--text", "x"), "apns:abcdef"),
+        (("--to", "x@example.com", "--text", "x"), "an address is of one channel"),
+        (("nobody-at-all", "--text", "x"), "there is no user 'nobody-at-all'"),
+        (("ada", "--template", "no-such-template"), "there is no template"),
+        (("ada", "--template", "t", "--vars", "name=Ada"), "--vars: is not JSON"),
+        (("ada", "--text", "x", "--at", "now", "--cron", "* * * * *"), "not allowed with"),
+    ],
+)
+def test_wrong_usage(cli: Cli, argv: tuple[str, ...], said: str) -> None:
+    done = cli("notify", *argv)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_a_missing_variable_is_told_now(cli: Cli, ada: str) -> None:
+    done = cli("notify", ada, "--template", ada, "--at", "tomorrow 09:00")
+    assert done.code == 2
+    assert "variables: miss name" in done.err
+    wrong = cli("notify", ada, "--text", "x", "--at", "tomorow 9")
+    assert wrong.code == 2
+    assert "at: " in wrong.err
+
+
+def test_wrong_words_about_deliveries(cli: Cli) -> None:
+    assert "did you mean retry" in cli("deliveries", "retri", "x").err
+    assert cli("deliveries", "--state", "sended").code == 2
+    assert cli("deliveries", "--user", "nobody-at-all").err.startswith("nothing was sent yet that fits")
+    assert cli("deliveries", "retry").code == 2
+    assert cli("notifications", "show", "none-such").code == 3

@@ -26,7 +26,7 @@ def plan(store: SqliteStore, sql: str) -> list[str]:
     return [row[3] for row in store._connection.execute("EXPLAIN QUERY PLAN " + sql, values)]
 
 
-@pytest.mark.parametrize("name", ["select", "log", "finish", "leave", "miss", "missed_by_reason", "standing"])
+@pytest.mark.parametrize("name", ["select", "log", "finish", "leave", "miss", "missed_by_reason"])
 async def test_the_release_searches_near_by_its_key(store: SqliteStore, name: str) -> None:
     steps = plan(store, queries("release")[name])
     assert any("SEARCH near USING PRIMARY KEY" in step for step in steps), steps

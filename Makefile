@@ -37,7 +37,7 @@ check: lint  ## style, types, layers and the quick tests: under two minutes
 # between two events runs by itself.
 test: lint  ## everything, slow tests and kill loops too
 	$(BIN)/pytest -m "not kill and not alone and not bench" -n 3 --dist loadfile $(ARGS)
-	$(BIN)/pytest -m kill -n 2 $(ARGS)
+	$(BIN)/pytest -m kill -n 2 --dist worksteal $(ARGS)
 	$(BIN)/pytest -m alone $(ARGS)
 
 bench-check: lint  ## see that the benchmarks of servers run, on tiny sizes

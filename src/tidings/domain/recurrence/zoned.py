@@ -42,6 +42,7 @@ class Zoned:
         self._overlap = overlap
         self._first = zone.segment(lower)
         self._id = next(_IDS)
+        self._latest: tuple[int, Stretch] | None = None  # most questions are about the same stretch as the last one
         self._heads: dict[tuple[int, int, tuple[bool, ...]], Head] = {}
         self._counts = array("q", [0])
         self._counts[0] = -self._stretch(0).through(lower - 1)
@@ -108,11 +109,15 @@ class Zoned:
         return self._counts[place]
 
     def _stretch(self, place: int) -> "Stretch":
+        latest = self._latest
+        if latest is not None and latest[0] == place:
+            return latest[1]
         stretch = STRETCHES.get((self._id, place))
         if stretch is None:
             METER.taken += 1
             stretch = self._made(self._first + place)
             STRETCHES.put((self._id, place), stretch, 1)
+        self._latest = (place, stretch)
         return stretch
 
     def _made(self, segment: int) -> "Stretch":

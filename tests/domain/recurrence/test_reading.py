@@ -106,6 +106,14 @@ def test_without_a_start_seconds_are_zero_and_nothing_has_passed() -> None:
     assert [shown(at) for at in first(read_rule("FREQ=MINUTELY", NOW), 2)] == ["20261116T120100", "20261116T120200"]
 
 
+def test_what_is_taken_within_one_second_is_equal_and_leaves_out_the_same() -> None:
+    second = NOW // 1_000_000 * 1_000_000
+    for read, text in ((read_rule, "FREQ=SECONDLY"), (read_cron, "* * * * * *")):
+        assert read(text, second + 1) == read(text, second + 999_999)
+        assert first(read(text, second), 1) == [second // 1_000_000]
+        assert first(read(text, second + 1), 1) == [second // 1_000_000 + 1]
+
+
 def test_a_start_may_be_an_instant_a_wall_time_or_a_date() -> None:
     for start in (
         "2026-01-05T08:00:00Z",

@@ -53,7 +53,7 @@ def read_rule(text: str, now: int, terms: Terms = NO_TERMS) -> Rule:
             raise Invalid(name, "is said in the rule's text already: leave one out")
     zone = zone_named(terms.zone or block.zone or "UTC")
     start = parse_moment(terms.start, "start") if terms.start is not None else block.start
-    since = 0 if start is not None else now
+    since = 0 if start is not None else _whole(now)
     wall, fold = _wall(zone, _within(start or Moment(now // SECOND_US // 60 * 60, "utc")), terms.overlap)
     rule = Rule(
         _with_ends(block.rrule, terms),
@@ -77,7 +77,7 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
     """The expression, from its start or from now on."""
     parse_cron(text)
     zone = zone_named(terms.zone or "UTC")
-    since = now
+    since = _whole(now)
     if terms.start is not None:
         overlap: Overlap = "first" if terms.overlap == "both" else terms.overlap
         since = max(instants_of(zone, _within(parse_moment(terms.start, "start")), "forward", overlap)) * SECOND_US
@@ -100,6 +100,11 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
     )
     _check_occurs(cron, "cron", None if terms.until is None else msgspec.structs.replace(cron, end=None))
     return cron
+
+
+def _whole(now: int) -> int:
+    """The next whole second: moments lie on seconds, so it leaves out the same; what came in one second is equal."""
+    return -(-now // SECOND_US) * SECOND_US
 
 
 def read_local(text: str, zone: str, gap: Gap = "forward", overlap: Overlap = "first", field: str = "at") -> Local:

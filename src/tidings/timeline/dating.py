@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidings.domain.command import Add, Outcome, OutcomeWord, State, refused
+from tidings.domain.command import Add, Outcome, OutcomeWord, Replace, State, refused
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.recurrence import zones
@@ -125,6 +125,19 @@ def accepted_event(schedule: Schedule, events: Sequence[Event]) -> Event:
 def answer(schedule_id: str, word: OutcomeWord, coming: Ahead, state: State | None = None) -> Outcome:
     """The answer to a change of what goes on."""
     return Outcome(schedule_id, word, coming.due, state, note=coming.note)
+
+
+def uncounted(replace: Replace, *, finished: bool) -> Outcome | None:
+    """Why the count of what is replaced cannot be kept, if that is asked for and cannot be."""
+    if not replace.keep_count:
+        return None
+    if is_once(replace.add.when):
+        detail = "goes with a recurring one, and this is a single moment: leave it out"
+    elif finished and replace.reuse:
+        detail = "what this id held has finished, and its count with it: leave it out, the count then begins anew"
+    else:
+        return None
+    return refused(replace.add.id, Invalid("keep_count", detail))
 
 
 def continued(add: Add, pending: Pending, now: int) -> Add | Outcome:

@@ -12,7 +12,7 @@ from tidings.domain.lateness import Lateness, Policy, deadline
 from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
-from tidings.timeline.dating import ahead, answer, continued, dated, terms_of
+from tidings.timeline.dating import ahead, answer, continued, dated, terms_of, uncounted
 from tidings.timeline.postgres.dates import Days
 from tidings.timeline.postgres.names import TO_KAFKA, TOPICS_PER_TENANT_MAX, Names
 from tidings.timeline.postgres.rows import Found, lateness_of
@@ -129,13 +129,16 @@ class Changes:
     def _replace(self, replace: Replace, entry: Entry) -> Outcome:
         found, add = entry.now, replace.add
         assert add.id is not None, "a replacement has an id"
+        refusal = uncounted(replace, finished=found is not None and found.state in FINISHED)
+        if refusal is not None:
+            return refusal
         if found is None:
             return self._unknown(add.id) if MADE_ID.match(add.id) else self._insert(add, entry, 1)
         if found.state in FINISHED:
             return self._reuse(add, entry, found) if replace.reuse else self._too_late(found)
         if found.content == add.content:
             return self._unchanged(found)
-        pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
+        pending = _pending(found) if replace.keep_count else None
         new = self._dated(add)
         if isinstance(new, Add) and pending is not None:
             new = continued(new, pending, self._now)

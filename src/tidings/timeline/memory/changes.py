@@ -21,7 +21,7 @@ from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, Event
 from tidings.domain.when import Once, is_once
-from tidings.timeline.dating import ahead, answer, continued, dated, uncounted
+from tidings.timeline.dating import ahead, answer, continued, dated, noted, uncounted
 from tidings.timeline.memory.rows import Row, Rows
 from tidings.timeline.terms import Terms
 
@@ -129,14 +129,14 @@ class Changes:
         self._rows.withdraw(row, fires=True)
         self._rows.finish(row, "cancelled", now)
         row.note(Event(now, "cancelled"))
-        return Outcome(row.id, "cancelled")
+        return Outcome(row.id, "cancelled", due=row.due, note=noted(row.terms, row.number))
 
     def _pause(self, row: Row, now: int) -> Outcome:
         if row.state != "paused":
             self._rows.withdraw(row, fires=False)
             row.state = "paused"
             row.note(Event(now, "paused"))
-        return Outcome(row.id, "paused", due=row.due)
+        return Outcome(row.id, "paused", due=row.due, note=noted(row.terms, row.number))
 
     def _resume(self, row: Row, now: int, missed: Policy | None) -> Outcome:
         if row.state != "paused":

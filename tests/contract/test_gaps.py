@@ -5,7 +5,7 @@ import pytest
 from tests.contract.making import ACME, DAY, HOUR, answer, drain, found, listed, records, state
 from tests.contract.test_rules import BERLIN, changed, scheduled
 from tests.intake.test_revision import renew, revision, say, zones_of_old  # noqa: F401
-from tidings.domain.command import Fire, Pause, Replace, Resume
+from tidings.domain.command import Cancel, Fire, Pause, Replace, Resume
 from tidings.domain.recurrence.parts import Overlap
 from tidings.domain.recurrence.reading import read_local
 from tidings.domain.schedule import Query
@@ -63,6 +63,14 @@ async def test_a_pause_does_not_change_why(store: Store) -> None:
     assert (resumed.outcome, resumed.due) == ("resumed", GONE)
     assert NOTE in (resumed.note or "")
     assert dict((await drain(store, GONE + HOUR)).missed) == {"gap": 1}
+
+
+async def test_pause_and_cancel_say_it_too(store: Store) -> None:
+    await answer(store, scheduled(gone()), now=BEFORE)
+    for command in (Pause(ACME, "one"), Cancel(ACME, "one")):
+        outcome = await answer(store, command, now=BEFORE)
+        assert outcome.due == GONE
+        assert NOTE in (outcome.note or "")
 
 
 async def test_it_can_be_fired_and_replaced(store: Store) -> None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidings.domain.command import Add, Outcome, OutcomeWord, State, refused
+from tidings.domain.command import Add, Outcome, OutcomeWord, Replace, State, refused
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.recurrence import zones
@@ -34,6 +34,11 @@ def stamped(terms: Terms, when: When) -> Terms:
     if zone is None:
         return msgspec.structs.replace(terms, when=when)
     return msgspec.structs.replace(terms, when=when, tzdata=zones.VERSION, rules=zones.rules_of(zone))
+
+
+def revised(terms: Terms, when: When) -> Terms:
+    """The terms after a change of what its rule depends on."""
+    return msgspec.structs.replace(stamped(terms, when), revised=True)
 
 
 def too_many() -> Invalid:
@@ -81,9 +86,9 @@ def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
     """
     if terms is None or now is None:
         return Ahead(n, due)
-    note = swallowed_note(terms.when)
-    if due > now or note is not None:
-        return Ahead(n, due, note or (late_start_note(terms.when) if n == 1 else None))
+    if due > now or swallowed_note(terms.when) is not None:
+        return Ahead(n, due, noted(terms, n))
+    note: str | None = None
     decision = terms.decide(n, now)
     number = decision.next if decision.release is None else decision.release
     if number is None and decision.missed:
@@ -116,15 +121,44 @@ def accepted_event(schedule: Schedule, events: Sequence[Event]) -> Event:
     due: int | None = schedule.due
     if any(event.event == "moved" for event in events) or (schedule.when is None and schedule.occurrence > 1):
         due = None
+    elif isinstance(schedule.when, Rule | Cron) and schedule.when.shift:
+        due = None  # what was numbered before has no moment by the rules that hold now
     elif schedule.when is not None and schedule.occurrence > 1:
         first, pending = (occurrence(schedule.when, n) for n in (1, schedule.occurrence))
         due = None if first is None or pending is None else first + schedule.due - pending
     return Event(schedule.accepted, "accepted", due=due)
 
 
+def first_due(terms: Terms | None, n: int, due: int) -> int | None:
+    """For when a schedule was taken whose occurrence n is pending, or was the last, for `due`; None if not known."""
+    if terms is None or is_once(terms.when):
+        return due if n == 1 and (terms is None or not terms.revised) else None
+    return None if terms.revised else terms.due(1)
+
+
+def noted(terms: Terms | None, n: int) -> str | None:
+    """What people should know of a schedule whatever becomes of it."""
+    if terms is None:
+        return None
+    return swallowed_note(terms.when) or (late_start_note(terms.when) if n == 1 else None)
+
+
 def answer(schedule_id: str, word: OutcomeWord, coming: Ahead, state: State | None = None) -> Outcome:
     """The answer to a change of what goes on."""
     return Outcome(schedule_id, word, coming.due, state, note=coming.note)
+
+
+def uncounted(replace: Replace, *, finished: bool) -> Outcome | None:
+    """Why the count of what is replaced cannot be kept, if that is asked for and cannot be."""
+    if not replace.keep_count:
+        return None
+    if is_once(replace.add.when):
+        detail = "goes with a recurring one, and this is a single moment: leave it out"
+    elif finished and replace.reuse:
+        detail = "what this id held has finished, and its count with it: leave it out, the count then begins anew"
+    else:
+        return None
+    return refused(replace.add.id, Invalid("keep_count", detail))
 
 
 def continued(add: Add, pending: Pending, now: int) -> Add | Outcome:

@@ -306,9 +306,12 @@ async def test_replace_can_keep_the_count(site: Site) -> None:
     await site.call("POST", "/v1/schedules", {"id": "one", **body})
     await site.state_of("one", "ended")
     again = {"topic": "t", "rrule": "FREQ=DAILY;COUNT=3"}
-    assert (await site.call("PUT", "/v1/schedules/one?keep_count=true&reuse=true", again)).status == 201
-    shown = (await site.call("GET", "/v1/schedules/one")).document
-    assert shown["occurrence"] == 1  # what is finished has no count to keep
+    refused = await site.call("PUT", "/v1/schedules/one?keep_count=true&reuse=true", again)
+    assert refused.status == 400
+    assert "what this id held has finished" in str(refused.problem)
+    assert (await site.call("PUT", "/v1/schedules/one?reuse=true", again)).status == 201
+    single = {"topic": "t", "at": "2030-01-01T00:00:00Z"}
+    assert (await site.call("PUT", "/v1/schedules/one?keep_count=true", single)).status == 400
     other = {"topic": "t", "rrule": "FREQ=DAILY;COUNT=4"}
     assert (await site.call("PUT", "/v1/schedules/one?keep_count=true", other)).document["outcome"] == "replaced"
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Resume, State
+from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Resume, State, refused
 from tidings.domain.errors import Invalid, NotOwner, TidingsError
 from tidings.domain.facts import Fact, Standing
 from tidings.domain.lateness import Policy
@@ -251,7 +251,7 @@ class Tidings:
         try:
             return self.engine.admit(self.tenant, checked(request))
         except Invalid as invalid:
-            return Outcome(str(request.id or ""), "rejected", reason=str(invalid))
+            return refused(str(request.id or ""), invalid)
 
 
 def open(

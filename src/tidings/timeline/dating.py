@@ -10,7 +10,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.lateness import CATCH_UP_MAX
 from tidings.domain.recurrence import zones
-from tidings.domain.recurrence.preview import late_start_note, swallowed_note
+from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
 from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
 from tidings.domain.schedule import Event, KeptZone, Schedule
 from tidings.domain.when import Cron, Rule, When, is_once, occurrence
@@ -84,7 +84,7 @@ def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
         return Ahead(n, due)
     note = swallowed_note(terms.when)
     if due > now or note is not None:
-        return Ahead(n, due, note or (late_start_note(terms.when) if n == 1 else None))
+        return Ahead(n, due, note or moved_note(terms.when) or (late_start_note(terms.when) if n == 1 else None))
     decision = terms.decide(n, now)
     number = decision.next if decision.release is None else decision.release
     if number is None and decision.missed:

@@ -22,6 +22,7 @@ NOW = wall("20261116T120034") * 1_000_000 + 7
     ("text", "advice"),
     [
         ("", "NAME=VALUE"),
+        ("every other Day", "'every other Day' is not NAME=VALUE"),
         ("BYDAY=MO", "no FREQ"),
         ("FREQ=FORTNIGHTLY", "one of YEARLY"),
         ("FREQ=DAILY;FREQ=DAILY", "FREQ is there twice: leave one out"),

@@ -73,6 +73,14 @@ async def test_pause_and_cancel_say_it_too(store: Store) -> None:
         assert NOTE in (outcome.note or "")
 
 
+async def test_one_that_moves_forward_says_where_to(store: Store) -> None:
+    forward = read_local("2027-03-28 02:30", BERLIN)
+    outcome = await answer(store, scheduled(forward), now=BEFORE)
+    told = f"{NOTE}: it is moved by as much, to 03:30"
+    assert (outcome.outcome, outcome.due, outcome.note) == ("scheduled", GONE, told)
+    assert (await drain(store, GONE)).lateness_us == [0]
+
+
 async def test_it_can_be_fired_and_replaced(store: Store) -> None:
     for name in "ab":
         await answer(store, scheduled(gone(), name), now=BEFORE)

@@ -8,8 +8,9 @@ import msgspec
 from tidings.domain.command import Add, Outcome, OutcomeWord, Replace, State, refused
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
+from tidings.domain.lateness import CATCH_UP_MAX
 from tidings.domain.recurrence import zones
-from tidings.domain.recurrence.preview import late_start_note, swallowed_note
+from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
 from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
 from tidings.domain.schedule import Event, KeptZone, Schedule
 from tidings.domain.when import Cron, Rule, When, is_once, occurrence
@@ -71,7 +72,7 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
 
 
 class Ahead(NamedTuple):
-    """The next occurrence that can leave, as far as is known: number and due time. `note` says why none can."""
+    """The next occurrence that can leave, as far as is known: number and due time. `note` says why not all can."""
 
     number: int
     due: int
@@ -94,6 +95,10 @@ def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
     if number is None and decision.missed:
         number, reason = decision.missed[-1].last, decision.missed[-1].reason
         note = f"nothing of it will leave: it is counted as missed ({reason})"
+    elif cut := [missed for missed in decision.missed if missed.reason == "catch_up_max"]:
+        many = sum(missed.last - missed.first + 1 for missed in cut)
+        note = f"{many:,} of what is overdue will be counted as missed (catch_up_max)"
+        note = f"{note}: at most the latest {CATCH_UP_MAX:,} leave at once"
     at = None if number is None else terms.due(number)
     return Ahead(n, due) if number is None or at is None else Ahead(number, at, note)
 
@@ -140,7 +145,8 @@ def noted(terms: Terms | None, n: int) -> str | None:
     """What people should know of a schedule whatever becomes of it."""
     if terms is None:
         return None
-    return swallowed_note(terms.when) or (late_start_note(terms.when) if n == 1 else None)
+    late_start = late_start_note(terms.when) if n == 1 else None
+    return swallowed_note(terms.when) or moved_note(terms.when) or late_start
 
 
 def answer(schedule_id: str, word: OutcomeWord, coming: Ahead, state: State | None = None) -> Outcome:

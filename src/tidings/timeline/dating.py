@@ -11,6 +11,7 @@ from tidings.domain.iso8601 import format_instant
 from tidings.domain.lateness import CATCH_UP_MAX
 from tidings.domain.recurrence import zones
 from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
+from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
 from tidings.domain.schedule import Event, KeptZone, Schedule
 from tidings.domain.when import Cron, Rule, When, is_once, occurrence
@@ -87,7 +88,7 @@ def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
     """
     if terms is None or now is None:
         return Ahead(n, due)
-    if due > now or swallowed_note(terms.when) is not None:
+    if due > now or is_swallowed(terms.when):
         return Ahead(n, due, noted(terms, n))
     note: str | None = None
     decision = terms.decide(n, now)

@@ -1,5 +1,8 @@
 """A single wall time that clocks jump over, with `gap: skip`, on every store: it waits, and is counted as missed."""
 
+import contextlib
+from collections.abc import AsyncIterator
+
 import pytest
 
 from tests.contract.making import ACME, DAY, HOUR, answer, drain, found, listed, records, state
@@ -93,15 +96,22 @@ async def test_it_can_be_fired_and_replaced(store: Store) -> None:
     assert sorted(record.id for record in await records(store)) == ["a", "b"]
 
 
+@contextlib.asynccontextmanager
+async def by_new_rules(store: Store, zones_of_old: pytest.MonkeyPatch, zone: str) -> AsyncIterator[None]:  # noqa: F811
+    """It was taken by the rules that Berlin has; from now on they are those of another zone."""
+    say(zones_of_old, BERLIN)
+    await answer(store, scheduled(gone()), now=BEFORE)
+    with pytest.MonkeyPatch.context() as new:
+        say(new, zone)
+        yield
+
+
 async def test_it_leaves_where_new_rules_let_it_exist(
     store: Store,
     zones_of_old: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     """By the old rules Berlin has the gap that it has; the new ones never change the clocks, as in Lagos."""
-    say(zones_of_old, BERLIN)
-    await answer(store, scheduled(gone()), now=BEFORE)
-    with pytest.MonkeyPatch.context() as new:
-        say(new, "Africa/Lagos")
+    async with by_new_rules(store, zones_of_old, "Africa/Lagos"):
         assert (await revision(store, now=BEFORE).zones()).moved == 0  # the same instant, and now it exists
         outcome = await answer(store, scheduled(gone()), now=BEFORE)
         assert (outcome.due, outcome.note) == (GONE, None)
@@ -116,10 +126,7 @@ async def test_it_moves_to_where_new_rules_show_it(
     zones_of_old: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     """In Athens clocks jump an hour of the clock later, and half past two is there at the instant of half past one."""
-    say(zones_of_old, BERLIN)
-    await answer(store, scheduled(gone()), now=BEFORE)
-    with pytest.MonkeyPatch.context() as new:
-        say(new, "Europe/Athens")
+    async with by_new_rules(store, zones_of_old, "Europe/Athens"):
         assert (await revision(store, now=BEFORE).zones()).moved == 1
         assert (await found(store, "one", BEFORE)).due == GONE - HOUR
         assert (await drain(store, GONE - HOUR)).lateness_us == [0]

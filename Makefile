@@ -33,12 +33,12 @@ postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed);
 check: lint  ## style, types, layers and the quick tests: under two minutes
 	$(BIN)/pytest -m "not slow and not kill and not bench" -n 2 --dist loadfile $(ARGS)
 
-# Most tests wait more than they work: three processes share them. Kill loops run two at a time, and what takes the time
-# between two events runs by itself.
+# Two processes share the tests, in their order: files of few tests are the long ones. What takes the time between two
+# events comes when all others are done.
 test: lint  ## everything, slow tests and kill loops too
-	$(BIN)/pytest -m "not kill and not alone and not bench" -n 3 --dist loadfile $(ARGS)
-	$(BIN)/pytest -m kill -n 2 $(ARGS)
-	$(BIN)/pytest -m alone $(ARGS)
+	$(BIN)/pytest -m "not kill and not timed and not bench" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -m kill -n 2 --dist worksteal $(ARGS)
+	$(BIN)/pytest -m timed -n 2 --dist worksteal $(ARGS)
 
 bench-check: lint  ## see that the benchmarks of servers run, on tiny sizes
 	$(BIN)/pytest -m bench $(ARGS)

@@ -111,6 +111,7 @@ async def test_many_with_a_bad_one_among_them(t: Tidings) -> None:
     assert outcomes[7].outcome == "rejected"
     assert outcomes[7].reason is not None
     assert outcomes[7].reason.startswith("topic: ")
+    assert outcomes[7].field == "topic"
     assert len([schedule async for schedule in t.list(prefix="id-1")]) == 611
 
 

@@ -1,6 +1,20 @@
 """Answers name a due time that is kept: that of the next occurrence which can leave, as far as is known."""
 
-from tests.contract.making import ACME, DAY, HOUR, MINUTE, NOW, add, answer, applied, drain, found, listed, records
+from tests.contract.making import (
+    ACME,
+    DAY,
+    HOUR,
+    MINUTE,
+    NOW,
+    add,
+    answer,
+    applied,
+    drain,
+    found,
+    listed,
+    records,
+    release,
+)
 from tests.contract.test_rules import changed, hourly, scheduled
 from tidings.domain.command import Pause, Replace, Resume
 from tidings.domain.lateness import Lateness
@@ -61,6 +75,15 @@ async def test_after_a_pause_whose_missed_ones_are_skipped(store: Store) -> None
     assert (await answer(store, Resume(ACME, "one"), now=LATER)).due == NEXT + 7
     assert dict((await drain(store, LATER)).missed) == {"paused": 6}
     assert (await drain(store, NEXT + 7)).lateness_us == [0]
+
+
+async def test_after_a_pause_of_which_more_fell_due_than_ever_leaves_at_once(store: Store) -> None:
+    await answer(store, scheduled(read_rule("FREQ=SECONDLY", NOW)))
+    await answer(store, Pause(ACME, "one"))
+    resumed = await answer(store, Resume(ACME, "one", "fire_all"), now=NOW + 6 * HOUR)
+    told = "11,601 of what is overdue will be counted as missed (catch_up_max): at most the latest 10,000 leave at once"
+    assert (resumed.outcome, resumed.note) == ("resumed", told)
+    assert dict((await release(store, NOW + 6 * HOUR, 1)).missed) == {"catch_up_max": 11_601}
 
 
 async def test_a_one_shot_that_a_pause_made_too_late(store: Store) -> None:

@@ -1,11 +1,14 @@
 """A single wall time that clocks jump over, with `gap: skip`, on every store: it waits, and is counted as missed."""
 
+import contextlib
+from collections.abc import AsyncIterator
+
 import pytest
 
 from tests.contract.making import ACME, DAY, HOUR, answer, drain, found, listed, records, state
 from tests.contract.test_rules import BERLIN, changed, scheduled
 from tests.intake.test_revision import renew, revision, say, zones_of_old  # noqa: F401
-from tidings.domain.command import Fire, Pause, Replace, Resume
+from tidings.domain.command import Cancel, Fire, Pause, Replace, Resume
 from tidings.domain.recurrence.parts import Overlap
 from tidings.domain.recurrence.reading import read_local
 from tidings.domain.schedule import Query
@@ -65,6 +68,22 @@ async def test_a_pause_does_not_change_why(store: Store) -> None:
     assert dict((await drain(store, GONE + HOUR)).missed) == {"gap": 1}
 
 
+async def test_pause_and_cancel_say_it_too(store: Store) -> None:
+    await answer(store, scheduled(gone()), now=BEFORE)
+    for command in (Pause(ACME, "one"), Cancel(ACME, "one")):
+        outcome = await answer(store, command, now=BEFORE)
+        assert outcome.due == GONE
+        assert NOTE in (outcome.note or "")
+
+
+async def test_one_that_moves_forward_says_where_to(store: Store) -> None:
+    forward = read_local("2027-03-28 02:30", BERLIN)
+    outcome = await answer(store, scheduled(forward), now=BEFORE)
+    told = f"{NOTE}: it is moved by as much, to 03:30"
+    assert (outcome.outcome, outcome.due, outcome.note) == ("scheduled", GONE, told)
+    assert (await drain(store, GONE)).lateness_us == [0]
+
+
 async def test_it_can_be_fired_and_replaced(store: Store) -> None:
     for name in "ab":
         await answer(store, scheduled(gone(), name), now=BEFORE)
@@ -77,15 +96,22 @@ async def test_it_can_be_fired_and_replaced(store: Store) -> None:
     assert sorted(record.id for record in await records(store)) == ["a", "b"]
 
 
+@contextlib.asynccontextmanager
+async def by_new_rules(store: Store, zones_of_old: pytest.MonkeyPatch, zone: str) -> AsyncIterator[None]:  # noqa: F811
+    """It was taken by the rules that Berlin has; from now on they are those of another zone."""
+    say(zones_of_old, BERLIN)
+    await answer(store, scheduled(gone()), now=BEFORE)
+    with pytest.MonkeyPatch.context() as new:
+        say(new, zone)
+        yield
+
+
 async def test_it_leaves_where_new_rules_let_it_exist(
     store: Store,
     zones_of_old: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     """By the old rules Berlin has the gap that it has; the new ones never change the clocks, as in Lagos."""
-    say(zones_of_old, BERLIN)
-    await answer(store, scheduled(gone()), now=BEFORE)
-    with pytest.MonkeyPatch.context() as new:
-        say(new, "Africa/Lagos")
+    async with by_new_rules(store, zones_of_old, "Africa/Lagos"):
         assert (await revision(store, now=BEFORE).zones()).moved == 0  # the same instant, and now it exists
         outcome = await answer(store, scheduled(gone()), now=BEFORE)
         assert (outcome.due, outcome.note) == (GONE, None)
@@ -100,10 +126,7 @@ async def test_it_moves_to_where_new_rules_show_it(
     zones_of_old: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     """In Athens clocks jump an hour of the clock later, and half past two is there at the instant of half past one."""
-    say(zones_of_old, BERLIN)
-    await answer(store, scheduled(gone()), now=BEFORE)
-    with pytest.MonkeyPatch.context() as new:
-        say(new, "Europe/Athens")
+    async with by_new_rules(store, zones_of_old, "Europe/Athens"):
         assert (await revision(store, now=BEFORE).zones()).moved == 1
         assert (await found(store, "one", BEFORE)).due == GONE - HOUR
         assert (await drain(store, GONE - HOUR)).lateness_us == [0]

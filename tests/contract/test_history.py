@@ -3,6 +3,7 @@
 from tests.contract.making import ACME, DAY, HOUR, NOW, answer, drain, every, found
 from tests.contract.test_rules import BERLIN, hourly, scheduled
 from tests.intake.test_revision import TODAY, daily, revision
+from tidings.domain.command import Replace
 from tidings.domain.recurrence.reading import Terms, read_cron, read_rule
 from tidings.domain.schedule import Event
 from tidings.ports import Store
@@ -53,3 +54,31 @@ async def test_what_has_ended_tells_what_it_was(store: Store) -> None:
         ("ended", "cron 0 9 * * *"),
     ]
     assert (await history(store, NOW + 2 * DAY, "rule"))[0].due in {NOW, None}  # never that of the last one
+
+
+async def test_what_was_replaced_was_taken_for_its_first_moment(store: Store) -> None:
+    for name, add in (("rule", scheduled(hourly(), "rule", jitter_us=7)), ("every", every("every", period=HOUR))):
+        await answer(store, add, now=NOW - HOUR)
+        for hour in range(3):
+            await drain(store, NOW + hour * HOUR + 7)
+        await answer(store, Replace(scheduled(daily(), name)), now=NOW + 3 * HOUR - 1)
+        assert (await history(store, NOW + 3 * HOUR, name))[0] == Event(NOW - HOUR, "accepted", due=add.due)
+
+
+async def test_what_was_moved_and_replaced_tells_no_false_moment(store: Store) -> None:
+    await revision(store).put_calendar(ACME, "off", ())
+    await answer(store, scheduled(daily(calendar="off")), now=NOW - DAY)
+    await revision(store, now=NOW - HOUR).put_calendar(ACME, "off", (TODAY,))
+    await answer(store, Replace(scheduled(hourly())), now=NOW - HOUR)
+    accepted = (await history(store, NOW))[0]
+    assert (accepted.event, accepted.at) == ("accepted", NOW - DAY)
+    assert accepted.due in {NOW, None}  # never the moment to which it was moved
+
+
+async def test_what_ended_and_began_anew_tells_no_false_moment(store: Store) -> None:
+    await answer(store, scheduled(hourly(";COUNT=3"), policy="fire_all"), now=NOW - HOUR)
+    await drain(store, NOW + 2 * HOUR)
+    await answer(store, Replace(scheduled(daily()), reuse=True), now=NOW + 3 * HOUR)
+    accepted = (await history(store, NOW + 3 * HOUR))[0]
+    assert (accepted.event, accepted.at) == ("accepted", NOW - HOUR)
+    assert accepted.due in {NOW, None}  # never that of the last one

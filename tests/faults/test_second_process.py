@@ -16,7 +16,7 @@ from tests.faults.stopping import stop_between_transactions
 from tests.faults.trial import Trial, trial
 from tidings.testing import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 TAKE_OVER_S = 5.0
 HAND_OVER_S = 1.5

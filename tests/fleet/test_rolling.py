@@ -10,7 +10,7 @@ from tests.fleet.loop import Plan, trial
 from tests.servers.postgres import Postgres
 from tidings.testing import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 MESSAGES = 3_000
 LATE_MS_MAX = 5_000.0  # as long as it takes after a crash, and nothing crashes here

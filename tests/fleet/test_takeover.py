@@ -8,7 +8,7 @@ from tests.fleet.faults import CRASHES, KILL, SILENCE, STOP, ZOMBIE, Faults
 from tests.fleet.loop import Plan, trial
 from tests.servers.postgres import Postgres
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 # Until others own its lanes, by the server's clock. By its lease of 3 s, and with a look every 0.75 s, that is after
 # 3.75 s at the latest; a machine that is busy with other things adds to it. A node that stops first

@@ -117,6 +117,7 @@ def test_the_same_said_twice_is_the_same_content() -> None:
         ({"rrule": "FREQ=DAILY", "rdates": ("x",)}, "rdates: 'x' is not a time"),
         ({"cron": "61 * * * *"}, "cron: minute: '61' is not understood"),
         ({"cron": "0 0 30 2 *"}, "cron: has no occurrence"),
+        ({"at": "2027-01-01", "zone": BERLIN}, "at: '2027-01-01' has no time of day: write 2027-01-01T09:00"),
         ({"zone": BERLIN}, "zone: goes with a local 'at', with 'rrule' or with 'cron'"),
         ({"at": "+5s", "zone": BERLIN}, "zone: a moment that is said without clocks needs no zone"),
         (

@@ -50,6 +50,10 @@ class Site:
         self._producer.produce(topic, value, key, headers=list(headers), timestamp=timestamp_ms)
         assert self._producer.flush(READ_S_MAX) == 0
 
+    async def joined(self) -> None:
+        """Wait until it releases to Kafka: what is due before is overdue by then, and shares its turns with the new."""
+        await eventually(lambda: not self.engine.problems(), timeout_s=READ_S_MAX)
+
     async def read(self, topic: str, count: int) -> list[Message]:
         """The first committed records of a topic; fails if they do not come."""
         return await eventually(lambda: self._found(topic, count), timeout_s=READ_S_MAX)

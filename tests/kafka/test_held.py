@@ -18,6 +18,7 @@ HELD_UP_S_MAX = 5.0
 
 async def test_a_missing_topic_waits_and_the_others_go_on(broker: Broker, tmp_path: Path) -> None:
     async with opened(broker, tmp_path, topics="expect") as site:
+        await site.joined()
         missing, there = f"{site.name}-missing", f"{site.name}-there"
         broker.create_topic(there)
         for number in range(20):
@@ -59,6 +60,7 @@ async def test_a_record_that_is_too_large_is_rejected_and_its_topic_goes_on(site
 
 async def test_a_record_that_its_topic_refuses_is_rejected_and_the_others_go_on(site: Site) -> None:
     """A compacted topic takes nothing without a key."""
+    await site.joined()
     topic = f"{site.name}-compacted"
     site.broker.create_topic(topic, cleanup_policy="compact")
     for number in range(200):
@@ -76,6 +78,7 @@ async def test_a_record_that_its_topic_refuses_is_rejected_and_the_others_go_on(
 async def test_what_was_kept_back_of_a_topic_leaves_before_what_is_new(broker: Broker, tmp_path: Path) -> None:
     """While a topic is being trusted again, records of it arrive without end: their order stays."""
     async with opened(broker, tmp_path, topics="expect") as site:
+        await site.joined()
         topic = f"{site.name}-missing"
         sent = 0
         while sent < 3_000:

@@ -24,7 +24,7 @@ from tidings.domain.message import Message, pack
 from tidings.domain.schedule import Outgoing
 from tidings.testing import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 HELD_UP_S_MAX = 5.0
 READ_S_MAX = 60.0

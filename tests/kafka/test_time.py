@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 SECOND_US = 1_000_000
 MINUTE_S = 60
-AHEAD_S = 6
+AHEAD_S = 12
 FIRE = "x-scheduler-cron-fire-timestamp"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC).date()
 
@@ -120,8 +120,9 @@ async def test_kaspr_cron_jobs(shifted: Site, clock: Shifted) -> None:
 
 
 async def test_a_rule_and_a_cron_expression_in_the_header_of_intervals(site: Site) -> None:
+    await site.joined()
     requests, out = f"assignments.{site.name}", f"executions.{site.name}"
-    rule: list[Header] = [("intervals-schedule", b"FREQ=SECONDLY;INTERVAL=2;COUNT=3"), ("intervals-id", b"rule")]
+    rule: list[Header] = [("intervals-schedule", b"FREQ=SECONDLY;INTERVAL=4;COUNT=3"), ("intervals-id", b"rule")]
     cron: list[Header] = [("intervals-schedule", b"* * * * * *"), ("intervals-id", b"cron")]
     site.send(requests, b"by rule", None, rule)
     site.send(requests, b"by cron", None, [*cron, ("intervals-zone", b"Asia/Kolkata")])
@@ -131,7 +132,7 @@ async def test_a_rule_and_a_cron_expression_in_the_header_of_intervals(site: Sit
     assert on_time(records)
     by_rule = [message for message in records if message.value() == b"by rule"]
     assert marks(by_rule) == ["rule/1/1", "rule/1/2", "rule/1/3 final"]
-    assert [later - earlier for earlier, later in pairwise(map(due_us, by_rule))] == [2 * SECOND_US] * 2
+    assert [later - earlier for earlier, later in pairwise(map(due_us, by_rule))] == [4 * SECOND_US] * 2
     assert headers_of(by_rule[0])[:2] == rule
     by_cron = [message for message in records if message.value() == b"by cron"]
     assert marks(by_cron) == [f"cron/1/{number}" for number in range(1, len(by_cron) + 1)]
@@ -140,6 +141,7 @@ async def test_a_rule_and_a_cron_expression_in_the_header_of_intervals(site: Sit
 
 async def test_rules_expressions_and_calendars_in_our_own_headers(site: Site) -> None:
     """A rule in a zone; an expression with its end beside it; a rule of days one of which a calendar leaves out."""
+    await site.joined()
     requests, zone = f"tidings.requests.{site.name}", ZoneInfo("Asia/Kolkata")
     first = datetime.now(zone).replace(microsecond=0) + timedelta(seconds=4) - timedelta(days=3)
     off = (first.date() + timedelta(days=1) - EPOCH).days
@@ -151,8 +153,8 @@ async def test_rules_expressions_and_calendars_in_our_own_headers(site: Site) ->
         site.send(requests, name.encode(), b"k", [("tidings-id", name), ("mine", b"x"), *told.items()])
 
     out = f"{site.name}-native"
-    ask("rule", to=out, rrule="FREQ=SECONDLY;COUNT=2", zone="Europe/Berlin")
-    ask("cron", to=out, cron="*/2 * * * * *", zone="America/New_York", count="2")
+    ask("rule", to=out, rrule="FREQ=SECONDLY;COUNT=2", zone="Europe/Berlin", late="fire_all")
+    ask("cron", to=out, cron="*/2 * * * * *", zone="America/New_York", count="2", late="fire_all")
     daily = {"start": f"{first:%Y-%m-%dT%H:%M:%S}", "zone": zone.key, "calendar": "off", "late": "fire_all"}
     ask("days", to=out, rrule="FREQ=DAILY;COUNT=4", **daily)
     records = await site.read(out, 7)

@@ -59,6 +59,33 @@ async def test_previews_store_nothing() -> None:
         assert [one async for one in t.list()] == []
 
 
+async def test_a_preview_says_what_has_passed_and_what_clocks_do() -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        past = await t.preview(every="R/2026-11-20T07:00:00Z/PT1H")
+        assert (past.passed, past.more) == (2, True)
+        assert past.note is not None
+        assert past.note.startswith("2 occurrences have passed already; scheduled now, fire_latest (the default)")
+        coming = await t.preview(rrule="FREQ=DAILY;COUNT=2", start="2026-11-21")
+        assert (coming.passed, coming.note, coming.more) == (0, None, False)
+        gone = await t.preview(at="2027-03-28 02:30", zone="Europe/Berlin", gap="skip")
+        assert "does not exist on 2027-03-28" in (gone.note or "")
+
+
+@pytest.mark.parametrize("option", [{"late": "skip"}, {"jitter": "5s"}, {"key": "k"}, {"labels": {"a": "b"}}])
+async def test_a_preview_refuses_what_does_not_say_when(option: dict[str, Any]) -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        with pytest.raises(Invalid, match=f"{next(iter(option))}: does not say when"):
+            await t.preview(every="PT1H", **option)
+
+
+async def test_a_preview_follows_what_it_is_told() -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        with pytest.raises(Invalid, match="after: give an aware datetime"):
+            await t.preview(every="PT1H", after="soon")  # type: ignore[arg-type]
+        with pytest.raises(Invalid, match="after: "):
+            await t.preview(every="PT1H", after=NINE)
+
+
 async def test_calendars_pauses_and_replacements() -> None:
     async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
         with pytest.raises(Invalid, match="calendar: there is no calendar 'off'"):

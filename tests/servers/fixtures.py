@@ -2,14 +2,17 @@
 
 import os
 import uuid
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import NoReturn, TypeVar
 
 import pytest
 
 from tests.servers.downloads import Missing
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
+
+Server = TypeVar("Server")
 
 
 def leave_out(missing: Missing) -> NoReturn:
@@ -19,24 +22,24 @@ def leave_out(missing: Missing) -> NoReturn:
     pytest.skip(str(missing))
 
 
-def started_broker() -> Iterator[Broker]:
-    """A broker for as long as a fixture lives."""
+def _started(start: Callable[[], AbstractContextManager[Server]]) -> Iterator[Server]:
+    """A server for as long as a fixture lives."""
     try:
-        started = Broker.start()
+        starting = start()
     except Missing as missing:
         leave_out(missing)
-    with started:
+    with starting as started:
         yield started
+
+
+def started_broker() -> Iterator[Broker]:
+    """A broker for as long as a fixture lives."""
+    yield from _started(Broker.start)
 
 
 def started_postgres() -> Iterator[Postgres]:
     """A PostgreSQL for as long as a fixture lives."""
-    try:
-        started = Postgres.start()
-    except Missing as missing:
-        leave_out(missing)
-    with started:
-        yield started
+    yield from _started(Postgres.start)
 
 
 @pytest.fixture(scope="session")

@@ -26,11 +26,18 @@ def plan(store: SqliteStore, sql: str) -> list[str]:
     return [row[3] for row in store._connection.execute("EXPLAIN QUERY PLAN " + sql, values)]
 
 
-@pytest.mark.parametrize("name", ["select", "log", "finish", "leave", "miss", "missed_by_reason", "standing"])
+@pytest.mark.parametrize("name", ["select", "log", "finish", "leave", "miss", "missed_by_reason", "fired"])
 async def test_the_release_searches_near_by_its_key(store: SqliteStore, name: str) -> None:
     steps = plan(store, queries("release")[name])
     assert any("SEARCH near USING PRIMARY KEY" in step for step in steps), steps
     assert not any("SCAN near" in step for step in steps), steps
+
+
+@pytest.mark.parametrize("name", ["pending", "log", "note", "go_on", "wait_near", "wait_far"])
+async def test_what_goes_on_is_found_by_its_arrival_without_sorting(store: SqliteStore, name: str) -> None:
+    steps = plan(store, queries("standing")[name])
+    assert any("SEARCH standing USING INTEGER PRIMARY KEY" in step for step in steps), steps
+    assert not any("SCAN standing" in step or "TEMP B-TREE" in step for step in steps), steps
 
 
 async def test_a_stream_is_chosen_from_without_sorting(store: SqliteStore) -> None:

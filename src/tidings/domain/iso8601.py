@@ -150,7 +150,7 @@ def _sum(text: str, numbers: Sequence[str | None], units: Sequence[Period], fiel
         months += amount * unit.months // scale
         us -= -amount * unit.us // scale  # rounded up: never early
     if months == us == 0:
-        raise _refused(field, text, f"has no length: {hint}")
+        raise _refused(field, text, f"has no length, the least is a microsecond (0.001ms): {hint}")
     return Period(months, us)
 
 

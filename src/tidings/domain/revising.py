@@ -1,8 +1,9 @@
 """What becomes of a pending occurrence when a calendar or the rules of a zone change.
 
 What was handled stays handled: the schedule goes on behind its last occurrence, its wall time by the new rules and its
-instant, whichever is later. Numbers go on too, so that no occurrence's id comes again and none is left out; `shift`
-takes up the difference.
+instant, whichever is later. Both are kept with the rule, since by the new rules the last occurrence may not be one at
+all, and further changes ask for it again: a detour over other rules leads to where the straight way does. Numbers go on
+too, so that no occurrence's id comes again and none is left out; `shift` takes up the difference.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +12,10 @@ import msgspec
 
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.cron import is_exact, parse_cron
-from tidings.domain.recurrence.parts import DAILY, Cron, Local, Rule
+from tidings.domain.recurrence.parts import DAILY, Cron, Handled, Local, Rule
 from tidings.domain.recurrence.resolve import resolved
 from tidings.domain.recurrence.rrule import parse_rrule
-from tidings.domain.recurrence.zones import Zone, zone_named
+from tidings.domain.recurrence.zones import zone_named
 from tidings.domain.schedule import Moved
 from tidings.domain.when import SECOND_US, When, occurrence
 
@@ -85,7 +86,7 @@ def by_calendar(pending: Pending, days: tuple[int, ...], now: int) -> Pending:
     old = pending.when
     assert isinstance(old, Rule | Cron), "only rules and expressions keep to a calendar"
     new = msgspec.structs.replace(old, excluded=days)
-    return _renumbered(new, pending.n, passed(pending, now) // SECOND_US, given=False)
+    return _behind(new, pending.n, _through(_last(old, pending, now), passed(pending, now)), new.given)
 
 
 def by_zone(pending: Pending, before: str | None, now: int) -> Pending:
@@ -98,19 +99,14 @@ def by_zone(pending: Pending, before: str | None, now: int) -> Pending:
         return _local(when, pending.n, before)
     assert isinstance(when, Rule | Cron), "only wall times have a zone"
     if before is None:
-        return _renumbered(when, pending.n, passed(pending, now) // SECOND_US, given=True)
-    handled = _handled(msgspec.structs.replace(when, zone=before), pending.n)
-    if handled is not None and not _exact(when):
-        handled = max(handled, _moved(zone_named(before), zone_named(when.zone), handled))
-    return _renumbered(when, pending.n, handled, given=True)
-
-
-def _moved(before: Zone, zone: Zone, handled: int) -> int:
-    """The same wall time by a zone's new rules; of two that are equal the one that it was before."""
-    wall = handled + before.offset_at(handled)
-    was_first = handled < before.instants(wall)[-1]
-    found = resolved(zone, wall, "forward", "both")
-    return found[0] if was_first else found[-1]
+        handled = _through(when.handled, passed(pending, now))
+        return _behind(when, pending.n, handled, None)
+    old = msgspec.structs.replace(when, zone=before)
+    last = _last(old, pending, now)
+    if last is None:
+        return Pending(when, pending.n, occurrence(when, pending.n))
+    given = when.given + _ruled(old, _bound(last, old)) - _ruled(when, _bound(last, when))
+    return _behind(when, pending.n, last, given)
 
 
 def _local(when: Local, n: int, before: str | None) -> Pending:
@@ -122,23 +118,65 @@ def _local(when: Local, n: int, before: str | None) -> Pending:
     return Pending(when, n, due)
 
 
-def _handled(when: Rule | Cron, n: int) -> int | None:
-    """The second of the occurrence before the pending one; None if there was none."""
-    return compiled(when).at(n - 1) if n - 1 > max(0, when.shift) else None
+def _last(when: Rule | Cron, pending: Pending, now: int) -> Handled | None:
+    """What was handled before the pending occurrence, by the rules that held; None if nothing was.
+
+    That is the occurrence before it, if it came after the last change, and else what was kept at that change. Where
+    none was kept though numbers had gone on, all that is known is what has passed.
+    """
+    n, kept = pending.n, when.handled
+    if n - 1 > max(0, when.shift):
+        second = compiled(when).at(n - 1)
+        assert second is not None, "what was handled was there"
+        if kept is None or second > _bound(kept, when):
+            return _shown(when, second)
+    if kept is None and 1 < n <= when.shift + 1:
+        return Handled(passed(pending, now) // SECOND_US)
+    return kept
 
 
-def _renumbered(when: Rule | Cron, n: int, handled: int | None, *, given: bool) -> Pending:
+def _shown(when: Rule | Cron, second: int) -> Handled:
+    """An occurrence with what clocks showed, unless the rule goes by exact time."""
+    if _exact(when):
+        return Handled(second)
+    zone = zone_named(when.zone)
+    wall = second + zone.offset_at(second)
+    return Handled(second, wall, second > zone.instants(wall)[0])
+
+
+def _through(handled: Handled | None, instant: int) -> Handled:
+    """The same with everything up to an instant."""
+    second = instant // SECOND_US
+    return Handled(second) if handled is None else msgspec.structs.replace(handled, at=max(handled.at, second))
+
+
+def _bound(handled: Handled, when: Rule | Cron) -> int:
+    """The last second behind which a rule goes on: of what was handled, the instant or the wall time by its zone."""
+    if handled.wall is None:
+        return handled.at
+    found = resolved(zone_named(when.zone), handled.wall, "forward", "both")
+    return max(handled.at, found[-1] if handled.second else found[0])
+
+
+def _ruled(when: Rule | Cron, second: int) -> int:
+    """How many the rule as such gives up to a second: COUNT knows no single moments and no calendar."""
+    return compiled(_endless(msgspec.structs.replace(when, added=(), excepted=(), excluded=()))).through(second)
+
+
+def _behind(when: Rule | Cron, n: int, handled: Handled, given: int | None) -> Pending:
     """The rule such that occurrence n is the first one behind what was handled.
 
-    How many lie before is counted as if there were no COUNT, which would hide those above it.
+    How many lie before is counted as if there were no COUNT, which would hide those above it. Where it is not known how
+    many of COUNT were given (None), it is as many more as numbers were.
     """
-    if handled is not None:
-        endless = msgspec.structs.replace(when, shift=0, given=-UNCOUNTED)
-        shift = n - 1 - compiled(endless).through(handled)
-        more = shift - when.shift if given else 0
-        when = msgspec.structs.replace(when, shift=shift, given=when.given + more)
-    second = compiled(when).at(n)
-    return Pending(when, n, None if second is None else second * SECOND_US)
+    shift = n - 1 - compiled(_endless(when)).through(_bound(handled, when))
+    given = when.given + shift - when.shift if given is None else given
+    new = msgspec.structs.replace(when, shift=shift, given=given, handled=handled if zone_of(when) else None)
+    return Pending(new, n, occurrence(new, n))
+
+
+def _endless(when: Rule | Cron) -> Rule | Cron:
+    return msgspec.structs.replace(when, shift=0, given=-UNCOUNTED, handled=None)
 
 
 def _exact(when: Rule | Cron) -> bool:

@@ -9,12 +9,23 @@ from tidings.domain.errors import Invalid
 from tidings.domain.names import check_name
 from tidings.domain.recurrence.compiling import least_distance_us
 from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
+from tidings.domain.recurrence.preview import late_start_note, swallowed_note
 from tidings.domain.recurrence.reading import COUNT_MAX, Terms, read_cron, read_local, read_rule
 from tidings.domain.recurrence.resolve import end_of, instants_of, is_swallowed
 from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.recurrence.zones import check_zone, zone_named
 from tidings.domain.request import Limits, Request, Timing
-from tidings.domain.when import SECOND_US, Cron, Every, Once, Rule, When, advance, occurrence
+from tidings.domain.when import (
+    SECOND_US,
+    Cron,
+    Every,
+    Once,
+    Rule,
+    When,
+    advance,
+    last_index_at_or_before,
+    occurrence,
+)
 from tidings.intake.fields import word, wrong_fields
 
 _DATE = re.compile(r"\d{4}-?\d\d-?\d\d", re.ASCII)
@@ -68,6 +79,22 @@ def _read_when(request: Request, now: int, limits: Limits) -> When:
 def since(request: Request, now: int) -> int:
     """What durations and rules without a start count from."""
     return now if request.since is None else request.since
+
+
+def passed_note(when: When, now: int, limits: Limits) -> tuple[int, str | None]:
+    """How many moments lie before now, and what to know before it is scheduled: what each policy does with them."""
+    if (swallowed := swallowed_note(when)) is not None:
+        return 0, swallowed
+    start = late_start_note(when)
+    passed = last_index_at_or_before(when, now - 1)
+    if not passed:
+        return 0, start
+    catches_up = passed <= limits.catch_up_max
+    each = "fire_all each one" if catches_up else "fire_all is refused for so many (limits.catch_up_max)"
+    what = f"{passed:,} occurrence{' has' if passed == 1 else 's have'} passed already"
+    note = f"{what}; scheduled now, fire_latest (the default) would release the latest at once, {each}"
+    note = f"{note}, skip those up to late_grace late"
+    return passed, note if start is None else f"{note}; {start}"
 
 
 def field_of(when: When) -> str:

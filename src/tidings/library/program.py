@@ -13,7 +13,7 @@ import msgspec
 
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Resume, State
+from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Resume, State, refused
 from tidings.domain.errors import Invalid, NotOwner, TidingsError
 from tidings.domain.facts import Fact, Standing
 from tidings.domain.lateness import Policy
@@ -24,8 +24,9 @@ from tidings.domain.schedule import Query
 from tidings.domain.schedule import Record as StoredRecord
 from tidings.domain.when import DAY_US
 from tidings.engine import Engine
+from tidings.intake.timing import passed_note
 from tidings.library.checks import check_text, checked, wrong
-from tidings.library.timing import Previewed, moments
+from tidings.library.timing import Preview, check_when, moments
 from tidings.library.values import (
     Event,
     HeadersGiven,
@@ -246,14 +247,16 @@ class Tidings:
 
     # Reads
 
-    async def preview(
-        self, *, after: datetime | None = None, limit: int = 10, **options: Unpack[Options]
-    ) -> Sequence[Previewed]:
+    async def preview(self, *, after: datetime | None = None, limit: int = 10, **options: Unpack[Options]) -> Preview:
         """The next moments of a `when`, up to `limit` (1 to 1,000); nothing is stored. `count` is the rule's own."""
+        check_when(options)
         request = make_request("preview", **options)
         now = self._clock.now()
         when = self.engine.admission.admit(self.tenant, request, now).when
-        return moments(await self.engine.dated(self.tenant, when), now if after is None else instant_of(after), limit)
+        when = await self.engine.dated(self.tenant, when)
+        shown, more = moments(when, now if after is None else instant_of(after), limit)
+        passed, note = passed_note(when, now, self.engine.settings.limits)
+        return Preview(shown, more=more, passed=passed, note=note)
 
     async def find(self, id: str) -> Schedule | None:
         """A schedule as it stands, None if it is not (or no longer) known."""
@@ -319,7 +322,7 @@ class Tidings:
         try:
             return self.engine.admit(self.tenant, checked(request))
         except Invalid as invalid:
-            return Outcome(str(request.id or ""), "rejected", reason=str(invalid))
+            return refused(str(request.id or ""), invalid)
 
 
 def open(

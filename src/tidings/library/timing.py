@@ -1,6 +1,6 @@
 """Rules and local times in a Python program's own types: texts, datetimes, dates, and zones by name or as such."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, TypedDict
 from zoneinfo import ZoneInfo
@@ -63,6 +63,26 @@ class Previewed(msgspec.Struct, frozen=True):
     mark: Mark | Literal[""] = ""
 
 
+class Preview(list[Previewed]):
+    """The moments of a preview; `more` is whether others follow.
+
+    `passed` is how many lie before now, and `note` what to know before it is scheduled.
+    """
+
+    def __init__(self, shown: Iterable[Previewed], *, more: bool, passed: int, note: str | None) -> None:
+        super().__init__(shown)
+        self.more = more
+        self.passed = passed
+        self.note = note
+
+
+def check_when(options: Mapping[str, object]) -> None:
+    """Refuse what does not say when, as a preview over HTTP does."""
+    for name, value in options.items():
+        if value is not None and name not in {"at", "every", *TAKES}:
+            raise Invalid(name, "does not say when: a preview takes only what does, 'after' and 'limit'; leave it out")
+
+
 def timing_of(options: Times) -> Timing | None:
     """What was said about time; None if that is nothing."""
     given: dict[str, Any] = {name: options[name] for name in TAKES if options.get(name) is not None}  # type: ignore[literal-required]
@@ -86,16 +106,19 @@ def local_text(at: datetime) -> str:
     return at.isoformat(timespec="seconds" if not at.microsecond else "microseconds")
 
 
-def moments(when: When, after: int, count: object) -> list[Previewed]:
-    """The next moments, each with its number."""
+def moments(when: When, after: int, count: object) -> tuple[list[Previewed], bool]:
+    """The next moments, each with its number, and whether more follow."""
     if not isinstance(count, int) or not 1 <= count <= PREVIEW_MAX:
         raise Invalid("limit", f"give a whole number from 1 to {PREVIEW_MAX:,}: how many moments to show")
     if isinstance(when, Local | Rule | Cron):
-        shown = preview(when, after - 1, count)
-        return [Previewed(line.number, _moment(line.at), line.wall, line.mark or "") for line in shown]
-    first = first_index_at_or_after(when, after) or 1
-    found = ((n, occurrence(when, n)) for n in range(first, first + count))
-    return [Previewed(n, _moment(at)) for n, at in found if at is not None and at >= after]
+        lines = preview(when, after - 1, count)
+        shown = [Previewed(line.number, _moment(line.at), line.wall, line.mark or "") for line in lines]
+    else:
+        first = first_index_at_or_after(when, after) or 1
+        found = ((n, occurrence(when, n)) for n in range(first, first + count))
+        shown = [Previewed(n, _moment(at)) for n, at in found if at is not None and at >= after]
+    numbers = [one.occurrence for one in shown if one.occurrence is not None]
+    return shown, len(numbers) == count and occurrence(when, numbers[-1] + 1) is not None
 
 
 def _moment(at: int | None) -> datetime | None:

@@ -199,6 +199,8 @@ def moment_of(at: int) -> datetime:
 
 def instant_of(at: datetime) -> int:
     """An aware datetime in microseconds."""
+    if not isinstance(at, datetime):
+        raise Invalid("after", "give an aware datetime, such as datetime.now(UTC)")
     if at.tzinfo is None:
         raise Invalid("after", "has no time zone: give an aware datetime, such as datetime.now(UTC)")
     return (at - _EPOCH) // _MICROSECOND

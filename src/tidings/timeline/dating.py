@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidings.domain.command import Add, Outcome, OutcomeWord, State, refused
+from tidings.domain.command import Add, Outcome, OutcomeWord, Replace, State, refused
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
+from tidings.domain.lateness import CATCH_UP_MAX
 from tidings.domain.recurrence import zones
-from tidings.domain.recurrence.preview import late_start_note, swallowed_note
+from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
+from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.revising import Pending, calendar_of, passed, with_days, zone_of
 from tidings.domain.schedule import Event, KeptZone, Schedule
 from tidings.domain.when import Cron, Rule, When, is_once, occurrence
@@ -34,6 +36,11 @@ def stamped(terms: Terms, when: When) -> Terms:
     if zone is None:
         return msgspec.structs.replace(terms, when=when)
     return msgspec.structs.replace(terms, when=when, tzdata=zones.VERSION, rules=zones.rules_of(zone))
+
+
+def revised(terms: Terms, when: When) -> Terms:
+    """The terms after a change of what its rule depends on."""
+    return msgspec.structs.replace(stamped(terms, when), revised=True)
 
 
 def too_many() -> Invalid:
@@ -66,7 +73,7 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
 
 
 class Ahead(NamedTuple):
-    """The next occurrence that can leave, as far as is known: number and due time. `note` says why none can."""
+    """The next occurrence that can leave, as far as is known: number and due time. `note` says why not all can."""
 
     number: int
     due: int
@@ -81,14 +88,18 @@ def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
     """
     if terms is None or now is None:
         return Ahead(n, due)
-    note = swallowed_note(terms.when)
-    if due > now or note is not None:
-        return Ahead(n, due, note or (late_start_note(terms.when) if n == 1 else None))
+    if due > now or is_swallowed(terms.when):
+        return Ahead(n, due, noted(terms, n))
+    note: str | None = None
     decision = terms.decide(n, now)
     number = decision.next if decision.release is None else decision.release
     if number is None and decision.missed:
         number, reason = decision.missed[-1].last, decision.missed[-1].reason
         note = f"nothing of it will leave: it is counted as missed ({reason})"
+    elif cut := [missed for missed in decision.missed if missed.reason == "catch_up_max"]:
+        many = sum(missed.last - missed.first + 1 for missed in cut)
+        note = f"{many:,} of what is overdue will be counted as missed (catch_up_max)"
+        note = f"{note}: at most the latest {CATCH_UP_MAX:,} leave at once"
     at = None if number is None else terms.due(number)
     return Ahead(n, due) if number is None or at is None else Ahead(number, at, note)
 
@@ -116,15 +127,45 @@ def accepted_event(schedule: Schedule, events: Sequence[Event]) -> Event:
     due: int | None = schedule.due
     if any(event.event == "moved" for event in events) or (schedule.when is None and schedule.occurrence > 1):
         due = None
+    elif isinstance(schedule.when, Rule | Cron) and schedule.when.shift:
+        due = None  # what was numbered before has no moment by the rules that hold now
     elif schedule.when is not None and schedule.occurrence > 1:
         first, pending = (occurrence(schedule.when, n) for n in (1, schedule.occurrence))
         due = None if first is None or pending is None else first + schedule.due - pending
     return Event(schedule.accepted, "accepted", due=due)
 
 
+def first_due(terms: Terms | None, n: int, due: int) -> int | None:
+    """For when a schedule was taken whose occurrence n is pending, or was the last, for `due`; None if not known."""
+    if terms is None or is_once(terms.when):
+        return due if n == 1 and (terms is None or not terms.revised) else None
+    return None if terms.revised else terms.due(1)
+
+
+def noted(terms: Terms | None, n: int) -> str | None:
+    """What people should know of a schedule whatever becomes of it."""
+    if terms is None:
+        return None
+    late_start = late_start_note(terms.when) if n == 1 else None
+    return swallowed_note(terms.when) or moved_note(terms.when) or late_start
+
+
 def answer(schedule_id: str, word: OutcomeWord, coming: Ahead, state: State | None = None) -> Outcome:
     """The answer to a change of what goes on."""
     return Outcome(schedule_id, word, coming.due, state, note=coming.note)
+
+
+def uncounted(replace: Replace, *, finished: bool) -> Outcome | None:
+    """Why the count of what is replaced cannot be kept, if that is asked for and cannot be."""
+    if not replace.keep_count:
+        return None
+    if is_once(replace.add.when):
+        detail = "goes with a recurring one, and this is a single moment: leave it out"
+    elif finished and replace.reuse:
+        detail = "what this id held has finished, and its count with it: leave it out, the count then begins anew"
+    else:
+        return None
+    return refused(replace.add.id, Invalid("keep_count", detail))
 
 
 def continued(add: Add, pending: Pending, now: int) -> Add | Outcome:

@@ -10,7 +10,8 @@ class Terms(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """When a standing schedule falls due, and how late it may be.
 
     `tzdata` is the version of the zones' rules by which its pending occurrence was computed, `rules` the digest of its
-    zone's own; None where it has no zone.
+    zone's own; None where it has no zone. `revised` says that a change of a calendar or a zone went over it: what it
+    was first taken for does not follow from it any more.
     """
 
     when: When
@@ -19,6 +20,7 @@ class Terms(msgspec.Struct, frozen=True, gc=False, array_like=True):
     tzdata: str | None = None
     rules: str | None = None
     pardon: Pardon | None = None
+    revised: bool = False
 
     def decide(self, n: int, now: int) -> Decision:
         """What to do at `now` while occurrence n is pending."""

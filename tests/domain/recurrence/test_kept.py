@@ -32,3 +32,18 @@ def test_answers_are_the_same_after_it_went() -> None:
         kept.clear()
     assert [moments.at(number) for number in range(1, 4_000, 97)] == before
     assert [moments.through(at) for at in before if at is not None] == list(range(1, 4_000, 97))
+
+
+def test_the_few_answers_that_are_remembered_change_nothing() -> None:
+    forget()
+    asked = rule("FREQ=DAILY;COUNT=60", "20260301T023000", "Europe/Berlin")
+    moments = compiled(asked)
+    there_and_back = [*range(1, 62), *range(61, 0, -1)]
+    answers = [moments.at(number) for number in there_and_back]
+    assert answers == answers[::-1]
+    assert answers[60] is None  # behind the count
+    fresh = []
+    for number in range(1, 62):
+        forget()
+        fresh.append(compiled(asked).at(number))
+    assert fresh == answers[:61]

@@ -22,6 +22,7 @@ NOW = wall("20261116T120034") * 1_000_000 + 7
     ("text", "advice"),
     [
         ("", "NAME=VALUE"),
+        ("every other Day", "'every other Day' is not NAME=VALUE"),
         ("BYDAY=MO", "no FREQ"),
         ("FREQ=FORTNIGHTLY", "one of YEARLY"),
         ("FREQ=DAILY;FREQ=DAILY", "FREQ is there twice: leave one out"),
@@ -86,6 +87,31 @@ def test_fields_that_are_refused(terms: Terms, field: str) -> None:
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("text", "terms", "told"),
+    [
+        ("FREQ=DAILY;COUNT=2", Terms(exdates=["2026-11-17", "2026-11-18"]), "exdates: these leave nothing of the rule"),
+        ("RRULE:FREQ=DAILY;COUNT=1\nEXDATE:20261117", Terms(), "rrule: its EXDATE leaves nothing of the rule"),
+        ("FREQ=DAILY;UNTIL=20200101", Terms(), "rrule: UNTIL=20200101 lies in the past: choose a later one, or give"),
+        (
+            "FREQ=DAILY;UNTIL=20200101",
+            Terms(start="2026-12-01"),
+            "rrule: UNTIL=20200101 lies before the first",
+        ),
+        ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30;UNTIL=20200101", Terms(), "rrule: has no occurrence: no moment"),
+    ],
+)
+def test_what_leaves_nothing_is_named(text: str, terms: Terms, told: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        read_rule(text, NOW, terms)
+    assert str(caught.value).startswith(told)
+
+
+def test_an_expression_of_which_exdates_leave_nothing() -> None:
+    with pytest.raises(Invalid, match="exdates: these leave nothing of the expression"):
+        read_cron("0 9 * * *", NOW, Terms(count=1, exdates=["2026-11-17"]))
+
+
 def test_ends_beside_a_rule_that_has_one() -> None:
     for terms, field in ((Terms(count=2), "count"), (Terms(until="2027-01-01"), "until")):
         with pytest.raises(Invalid, match="end of its own") as caught:
@@ -104,6 +130,14 @@ def test_without_a_start_seconds_are_zero_and_nothing_has_passed() -> None:
     asked = read_rule("FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0", NOW, Terms(zone="America/New_York"))
     assert shown(first(asked, 1)[0]) == "20261116T140000"
     assert [shown(at) for at in first(read_rule("FREQ=MINUTELY", NOW), 2)] == ["20261116T120100", "20261116T120200"]
+
+
+def test_what_is_taken_within_one_second_is_equal_and_leaves_out_the_same() -> None:
+    second = NOW // 1_000_000 * 1_000_000
+    for read, text in ((read_rule, "FREQ=SECONDLY"), (read_cron, "* * * * * *")):
+        assert read(text, second + 1) == read(text, second + 999_999)
+        assert first(read(text, second), 1) == [second // 1_000_000]
+        assert first(read(text, second + 1), 1) == [second // 1_000_000 + 1]
 
 
 def test_a_start_may_be_an_instant_a_wall_time_or_a_date() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.edges.cli.conftest import Cli
 from tests.intake.test_revision import renew, zones_of_old  # noqa: F401
+from tidings.edges.cli.program import program
 
 WEEKLY = ("--rrule", "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "--zone", "America/New_York")
 
@@ -70,13 +71,17 @@ def test_calendars(cli: Cli, tmp_path: Path) -> None:
     assert cli("calendars", "show", "feasts").out == "2030-12-25\n2030-12-26\n"
     ics = tmp_path / "days.ics"
     ics.write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;VALUE=DATE:20301225\nEND:VEVENT\nEND:VCALENDAR\n")
-    assert cli.json("calendars", "put", "feasts", str(ics))["days"] == 1
+    assert cli("calendars", "put", "feasts", str(ics)).out.startswith("kept feasts: 1 day; moved 0")
     assert cli.json("calendars", "put", "feasts", "--date", "2030-12-25", "--date", "2031-01-01")["days"] == 2
     assert "feasts" in cli("calendars", "list").out
     made = cli.json("schedule", "--to", cli.topic, "--cron", "0 9 25 12 *", "--calendar", "feasts", "x")
     assert cli.json("show", made["id"])["calendar"] == "feasts"
     assert cli("calendars", "drop", "feasts").out == "dropped feasts; moved 0 of what is pending\n"
-    assert cli("calendars", "drop", "feasts").code == 3
+    assert "any more: nothing is excluded by it" in cli("show", made["id"]).out
+    for verb in ("drop", "show"):
+        unknown = cli("calendars", verb, "feasts")
+        assert unknown.code == 3
+        assert f"there is no calendar named 'feasts': `{program()} calendars list` lists them" in unknown.err
     assert cli("calendars", "list").err.startswith("no calendars")
     assert cli("calendars", "put", "feasts").code == 2
     assert cli("calendars", "put", "feasts", "/no/such/file").code == 2

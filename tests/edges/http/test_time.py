@@ -194,6 +194,19 @@ async def test_calendars(site: Site) -> None:
         assert (await site.call(method, "/v1/calendars/off")).status == 404
 
 
+async def test_a_schedule_whose_calendar_was_dropped_says_so(site: Site) -> None:
+    await site.call("PUT", "/v1/calendars/off", {"dates": ["2030-05-01"]})
+    await site.call("POST", "/v1/schedules", {"topic": "t", "id": "one", **WEEKLY, "calendar": "off"})
+    assert "note" not in (await site.call("GET", "/v1/schedules/one")).document
+    await site.call("DELETE", "/v1/calendars/off")
+    told = "there is no calendar 'off' any more: nothing is excluded by it until one is put there again"
+    shown = await site.call("GET", "/v1/schedules/one")
+    assert (shown.document["calendar"], shown.document["note"]) == ("off", told)
+    assert (await site.call("GET", "/v1/schedules/one/explain")).document["note"] == told
+    mine = {"If-Match": shown.headers["ETag"]}
+    assert (await site.call("DELETE", "/v1/schedules/one", headers=mine)).status == 200
+
+
 async def test_a_calendar_without_days_is_kept_with_a_word(site: Site) -> None:
     kept = await site.call("PUT", "/v1/calendars/off", {"dates": []})
     assert kept.document["days"] == 0
@@ -287,8 +300,10 @@ async def test_what_has_ended_tells_what_it_was(site: Site) -> None:
     rule = {"topic": "t", "id": "one", "rrule": "FREQ=DAILY;COUNT=2", "start": "2020-01-01T09:00", "late": "fire_all"}
     await site.call("POST", "/v1/schedules", rule | {"zone": "Europe/Berlin"})
     await site.state_of("one", "ended")
-    shown = (await site.call("GET", "/v1/schedules/one")).document
-    assert shown["reason"] == "rrule FREQ=DAILY;COUNT=2 in Europe/Berlin"
+    shown = await site.call("GET", "/v1/schedules/one")
+    assert shown.document["reason"] == "rrule FREQ=DAILY;COUNT=2 in Europe/Berlin"
+    anew = {"If-Match": shown.headers["ETag"]}
+    assert (await site.call("PUT", "/v1/schedules/one?reuse=true", {"topic": "t"}, headers=anew)).status == 201
 
 
 async def test_resume_with_a_choice(site: Site) -> None:
@@ -306,9 +321,12 @@ async def test_replace_can_keep_the_count(site: Site) -> None:
     await site.call("POST", "/v1/schedules", {"id": "one", **body})
     await site.state_of("one", "ended")
     again = {"topic": "t", "rrule": "FREQ=DAILY;COUNT=3"}
-    assert (await site.call("PUT", "/v1/schedules/one?keep_count=true&reuse=true", again)).status == 201
-    shown = (await site.call("GET", "/v1/schedules/one")).document
-    assert shown["occurrence"] == 1  # what is finished has no count to keep
+    refused = await site.call("PUT", "/v1/schedules/one?keep_count=true&reuse=true", again)
+    assert refused.status == 400
+    assert "what this id held has finished" in str(refused.problem)
+    assert (await site.call("PUT", "/v1/schedules/one?reuse=true", again)).status == 201
+    single = {"topic": "t", "at": "2030-01-01T00:00:00Z"}
+    assert (await site.call("PUT", "/v1/schedules/one?keep_count=true", single)).status == 400
     other = {"topic": "t", "rrule": "FREQ=DAILY;COUNT=4"}
     assert (await site.call("PUT", "/v1/schedules/one?keep_count=true", other)).document["outcome"] == "replaced"
 

@@ -7,6 +7,7 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.parts import Moment
+from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.written import parse_moment, quoted
 
 BLOCK_CHARS_MAX = 32_000
@@ -33,6 +34,7 @@ def parse_block(text: str, field: str = "rrule") -> Block:
         raise Invalid(field, f"has {len(text)} characters, at most {BLOCK_CHARS_MAX} are taken")
     lines = [line for line in _FOLDED.sub("", text.strip()).splitlines() if line.strip()]
     if len(lines) <= 1 and not _LINE.match(text.strip()):
+        parse_rrule(text, field)  # as it was written, so that a refusal quotes it so
         return Block(text.strip().upper().removesuffix(";"))
     found: dict[str, list[str]] = {"DTSTART": [], "RRULE": [], "RDATE": [], "EXDATE": []}
     zones: set[str] = set()

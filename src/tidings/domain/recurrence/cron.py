@@ -33,6 +33,7 @@ _TERM = re.compile(r"(\*|\?|[0-9A-Z]{1,3}(?:-[0-9A-Z]{1,3})?)(?:/([0-9]{1,4}))?"
 _NTH = re.compile(r"([0-9A-Z]{1,3})#([1-5])")
 _ZONED = re.compile(r"(?:CRON_)?TZ=\S*", re.IGNORECASE)
 _BEFORE_LAST = re.compile(r"L-(\d{1,2})")
+_NEAREST = re.compile(r"([1-9]|[12][0-9]|3[01])W")
 _LAST = re.compile(r"([0-7]|[A-Z]{3})L")
 
 
@@ -75,15 +76,28 @@ def parse_cron(text: str, field: str = "cron") -> Fields:
 def _words(text: str, field: str) -> list[str]:
     stripped = text.strip()
     if stripped.startswith("@"):
-        if stripped.lower() not in NICKNAMES:
-            raise Invalid(field, f"{quoted(stripped)} is not known: use one of {', '.join(NICKNAMES)}")
-        stripped = NICKNAMES[stripped.lower()]
+        stripped = _nickname(stripped, field)
     words = stripped.upper().split()
     if words and (found := _ZONED.match(stripped)):
         raise Invalid(field, f"begins with {quoted(found[0])}: name the zone beside it ('zone'), and leave that out")
+    if len(words) == 7:
+        advice = "leave the last one out, and end it with 'until'"
+        raise Invalid(field, f"{quoted(text)} has 7 fields, and years are not taken: {advice}")
     if len(words) not in {5, 6}:
         raise Invalid(field, f"{quoted(text)} has {len(words)} fields: {_HINT}")
     return words if len(words) == 6 else ["0", *words]
+
+
+def _nickname(text: str, field: str) -> str:
+    """The expression of a nickname; of those of other programs it says what to write here."""
+    name, _, more = text.lower().partition(" ")
+    if name == "@every":
+        raise Invalid(field, f"{quoted(text)} is a period: write every={more.strip() or '5m'}, and leave 'cron' out")
+    if name == "@reboot":
+        raise Invalid(field, f"{quoted(text)} is no time: leave 'cron' out, and send it when your program starts")
+    if text.lower() not in NICKNAMES:
+        raise Invalid(field, f"{quoted(text)} is not known: use one of {', '.join(NICKNAMES)}")
+    return NICKNAMES[text.lower()]
 
 
 def _plain(word: str, place: int, field: str) -> set[int]:
@@ -116,6 +130,8 @@ def _term(term: str, place: int, field: str) -> set[int]:
         low, dash, high = span.partition("-")
         first = _number(low, place, field)
         last = _number(high, place, field) if dash else (most if step is not None else first)
+        if last < first and place == 5:  # the week goes round: FRI-MON are four days
+            last += 7
         if last < first:
             raise Invalid(
                 field, f"{name}: {quoted(term)} runs backward: write two ranges, such as {first}-{most},{least}-{last}"
@@ -146,9 +162,18 @@ def _month_days(word: str, field: str) -> tuple[set[int], bool]:
         elif found := _BEFORE_LAST.fullmatch(term):
             rule = f"FREQ=MONTHLY;BYMONTHDAY=-{int(found[1]) + 1}"
             raise Invalid(field, f"day: {quoted(term)} is not taken: write it as 'rrule', {rule} with its BYHOUR")
+        elif found := _NEAREST.fullmatch(term):
+            raise Invalid(field, f"day: {quoted(term)} is not taken: write {_working_day_from(int(found[1]))}")
         else:
             days |= _term(term, 3, field)
     return days, last_weekday
+
+
+def _working_day_from(day: int) -> str:
+    """The rule that comes next to the working day nearest to one."""
+    days = ",".join(str(each) for each in range(day, min(day + 2, 31) + 1))
+    rule = f"FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYMONTHDAY={days};BYSETPOS=1"
+    return f"as 'rrule' {rule} with its BYHOUR, the first working day from the {day}. on"
 
 
 def _by_day(word: str, field: str) -> set[tuple[int, int]]:

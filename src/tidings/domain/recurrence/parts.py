@@ -44,6 +44,18 @@ class Parts(msgspec.Struct, frozen=True, gc=False):
     week_start: int = 0
 
 
+class Handled(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What was done with when the rules of a zone or a calendar changed, so that it stays so at the next change.
+
+    Nothing is due again up to the second `at`. `wall` is what clocks showed at the last occurrence that was handled,
+    and `second` says that they showed it for the second time; None where wall times do not count, or none was handled.
+    """
+
+    at: int
+    wall: int | None = None
+    second: bool = False
+
+
 class Local(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="local"):
     """One wall time in a zone. Kept as such, so that it follows when the zone's rules change."""
 
@@ -59,7 +71,8 @@ class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="rule"):
     Nothing occurs before the start, nor before the instant `since` (microseconds). `added` and `excepted` are RDATE
     and EXDATE; `excluded` are days (since 1970) on which nothing may happen, and `on_excluded` what then becomes of it:
     the days of the named `calendar`, as it stood. `shift` is added to what is counted to get an occurrence's number,
-    and `given` is how many of COUNT were given before this rule took over.
+    and `given` is how many of COUNT were given before this rule took over. `handled` is what lies behind it since the
+    last change of its zone's rules or its calendar.
     """
 
     rrule: str
@@ -76,6 +89,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="rule"):
     calendar: str | None = None
     shift: int = 0
     given: int = 0
+    handled: Handled | None = None
 
 
 class Cron(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="cron"):
@@ -95,6 +109,7 @@ class Cron(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="cron"):
     calendar: str | None = None
     shift: int = 0
     given: int = 0
+    handled: Handled | None = None
 
 
 Recurrence = Local | Rule | Cron

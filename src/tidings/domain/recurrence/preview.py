@@ -83,13 +83,28 @@ def swallowed_note(when: object) -> str | None:
     """Why a single wall time that is to be skipped will not leave, for people; None where it will."""
     if not isinstance(when, Local) or not is_swallowed(when):
         return None
+    return f"{_not_there(when)}: it will be skipped and counted as missed (gap)"
+
+
+def moved_note(when: object) -> str | None:
+    """Where a single wall time goes that clocks jump over, for people; None where they show it."""
+    if not isinstance(when, Local) or when.gap == "skip" or zone_named(when.zone).instants(when.wall):
+        return None
+    at = compiled(when).at(1)
+    assert at is not None, "what is moved leaves"
+    wall = at + zone_named(when.zone).offset_at(at)
+    shown = _clock if wall // DAY_S == when.wall // DAY_S else _date_and_clock
+    return f"{_not_there(when)}: it is moved by as much, to {shown(wall)}"
+
+
+def _not_there(when: Local) -> str:
+    """That clocks jump over a wall time, and from where to where."""
     zone = zone_named(when.zone)
     jump = zone.segment(zone.before_gap(when.wall))
     before, behind = (zone.starts[jump] + zone.offsets[place] for place in (jump - 1, jump))
     shown = _clock if before // DAY_S == behind // DAY_S else _date_and_clock
     change = f"clocks go from {shown(before)} to {shown(behind)}"
-    what = f"{_clock(when.wall)} does not exist on {wall_text(when.wall)[:10]} in {when.zone} ({change})"
-    return f"{what}: it will be skipped and counted as missed (gap)"
+    return f"{_clock(when.wall)} does not exist on {wall_text(when.wall)[:10]} in {when.zone} ({change})"
 
 
 def late_start_note(asked: object) -> str | None:

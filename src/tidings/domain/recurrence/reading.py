@@ -41,6 +41,8 @@ class Terms(msgspec.Struct, frozen=True):
 
 NO_TERMS = Terms()
 
+_TOO_EARLY = "lies before the first occurrence: choose a later one, or an earlier 'start'"
+
 
 def read_rule(text: str, now: int, terms: Terms = NO_TERMS) -> Rule:
     """The rule of an RRULE, or of a block with DTSTART, RDATE and EXDATE; `now` (microseconds) is its acceptance.
@@ -53,7 +55,7 @@ def read_rule(text: str, now: int, terms: Terms = NO_TERMS) -> Rule:
             raise Invalid(name, "is said in the rule's text already: leave one out")
     zone = zone_named(terms.zone or block.zone or "UTC")
     start = parse_moment(terms.start, "start") if terms.start is not None else block.start
-    since = 0 if start is not None else now
+    since = 0 if start is not None else _whole(now)
     wall, fold = _wall(zone, _within(start or Moment(now // SECOND_US // 60 * 60, "utc")), terms.overlap)
     rule = Rule(
         _with_ends(block.rrule, terms),
@@ -69,7 +71,8 @@ def read_rule(text: str, now: int, terms: Terms = NO_TERMS) -> Rule:
         terms.on_excluded,
         terms.calendar,
     )
-    _check_occurs(rule, "rrule", None if terms.until is None else msgspec.structs.replace(rule, rrule=block.rrule))
+    if not _occurs(rule):
+        raise _never(rule, "rrule", terms) or _ended(rule, block.rrule, now, terms) or _nothing("rrule")
     return rule
 
 
@@ -77,7 +80,7 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
     """The expression, from its start or from now on."""
     parse_cron(text)
     zone = zone_named(terms.zone or "UTC")
-    since = now
+    since = _whole(now)
     if terms.start is not None:
         overlap: Overlap = "first" if terms.overlap == "both" else terms.overlap
         since = max(instants_of(zone, _within(parse_moment(terms.start, "start")), "forward", overlap)) * SECOND_US
@@ -98,17 +101,24 @@ def read_cron(text: str, now: int, terms: Terms = NO_TERMS) -> Cron:
         terms.on_excluded,
         terms.calendar,
     )
-    _check_occurs(cron, "cron", None if terms.until is None else msgspec.structs.replace(cron, end=None))
+    if not _occurs(cron):
+        ends = _occurs(msgspec.structs.replace(cron, end=None))
+        raise _never(cron, "cron", terms) or (Invalid("until", _TOO_EARLY) if ends else _nothing("cron"))
     return cron
+
+
+def _whole(now: int) -> int:
+    """The next whole second: moments lie on seconds, so it leaves out the same; what came in one second is equal."""
+    return -(-now // SECOND_US) * SECOND_US
 
 
 def read_local(text: str, zone: str, gap: Gap = "forward", overlap: Overlap = "first", field: str = "at") -> Local:
     """A one-shot at a wall time."""
     moment = parse_moment(text, field)
     if moment.form != "local":
-        wanted = (
-            "has an offset, and a zone is given too: leave one out" if moment.form == "utc" else "has no time of day"
-        )
+        wanted = f"has no time of day: write {wall_text(moment.seconds)[:10]}T09:00, or when it is to be"
+        if moment.form == "utc":
+            wanted = "has an offset, and a zone is given too: leave one out"
         raise Invalid(field, f"{quoted(text)} {wanted}")
     check_zone(zone)
     return Local(moment.seconds, zone, gap, overlap)
@@ -172,13 +182,39 @@ def _days(excluded: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(excluded))) if excluded else ()
 
 
-def _check_occurs(asked: Rule | Cron, field: str, endless: Rule | Cron | None) -> None:
-    """Refuse what never comes; `endless` is the same without the end that was given beside it."""
+def _occurs(asked: Rule | Cron) -> bool:
+    """Whether it ever comes; what is added does not excuse a rule that never does."""
     occurs = compiled(asked).at(1) is not None
-    if occurs and asked.added:  # what is added does not excuse a rule that never comes
+    if occurs and asked.added:
         occurs = compiled(msgspec.structs.replace(asked, added=(), excepted=(), excluded=())).at(1) is not None
-    if not occurs and endless is not None and compiled(endless).at(1) is not None:
-        raise Invalid("until", "lies before the first occurrence: choose a later one, or an earlier 'start'")
-    if not occurs:
-        why = f"no moment up to the year {END_YEAR} meets all of it and lies before its end"
-        raise Invalid(field, f"has no occurrence: {why}: change the days and months that it names, or its end")
+    return occurs
+
+
+def _never(asked: Rule | Cron, field: str, terms: Terms) -> Invalid | None:
+    """That all of it is left out by name, if that is why it never comes."""
+    if not asked.excepted or not _occurs(msgspec.structs.replace(asked, excepted=())):
+        return None
+    what = "rule" if field == "rrule" else "expression"
+    if terms.exdates:
+        return Invalid("exdates", f"these leave nothing of the {what}: leave some out, or let it occur more often")
+    return Invalid(field, f"its EXDATE leaves nothing of the {what}: leave some out, or let it occur more often")
+
+
+def _ended(rule: Rule, text: str, now: int, terms: Terms) -> Invalid | None:
+    """That it ends too early, if without its end it would come: one that was given beside it, or its own UNTIL."""
+    until = parse_rrule(rule.rrule).until
+    bare = ";".join(part for part in text.split(";") if not part.startswith("UNTIL="))
+    if until is None or not _occurs(msgspec.structs.replace(rule, rrule=bare)):
+        return None
+    if terms.until is not None:
+        return Invalid("until", _TOO_EARLY)
+    if rule.since and end_of(zone_named(rule.zone), until) * SECOND_US < now:
+        advice = "lies in the past: choose a later one, or give a 'start' before it"
+    else:
+        advice = _TOO_EARLY
+    return Invalid("rrule", f"UNTIL={_basic(until)} {advice}")
+
+
+def _nothing(field: str) -> Invalid:
+    why = f"no moment up to the year {END_YEAR} meets all of it and lies before its end"
+    return Invalid(field, f"has no occurrence: {why}: change the days and months that it names, or its end")

@@ -47,9 +47,8 @@ def parse_rrule(text: str, field: str = "rrule") -> Parts:
 def _split(text: str, field: str) -> dict[str, str]:
     """Names and values. One semicolon at the end is forgiven: calendars in use write it."""
     found: dict[str, str] = {}
-    body = text.strip().upper()
-    for part in body.removesuffix(";").split(";"):
-        name, equals, value = part.partition("=")
+    for part in text.strip().removesuffix(";").split(";"):
+        name, equals, value = part.upper().partition("=")
         if not equals or not value:
             raise Invalid(field, f"{quoted(part)} is not NAME=VALUE: {_HINT}")
         if name not in _READERS:

@@ -23,6 +23,7 @@ SAFE_S = 3 * DAY_S  # further than any offset or jump moves anything
 SHORT_S = 1_200 * DAY_S  # so much may be counted for nothing
 SKIPPED_MAX = 4_000
 STRETCHES_KEPT = 65_536  # of all rules together, some 400 bytes each
+ANSWERS_KEPT = 16
 
 Head = Sequence[int]
 _NOTHING: Head = ()
@@ -42,6 +43,8 @@ class Zoned:
         self._overlap = overlap
         self._first = zone.segment(lower)
         self._id = next(_IDS)
+        self._latest: tuple[int, Stretch] | None = None  # most questions are about the same stretch as the last one
+        self._answers: dict[int, int] = {}  # at one time all schedules that share this ask for the same few
         self._heads: dict[tuple[int, int, tuple[bool, ...]], Head] = {}
         self._counts = array("q", [0])
         self._counts[0] = -self._stretch(0).through(lower - 1)
@@ -55,6 +58,20 @@ class Zoned:
 
     def at(self, number: int) -> int | None:
         """The element with this number, from 0."""
+        answer = self._answers.get(number)
+        if answer is None:
+            answer = self._found(number)
+            if answer is not None:
+                self._keep(number, answer)
+        return answer
+
+    def _keep(self, number: int, answer: int) -> None:
+        """Remember an answer; a few at a time, because what is asked for moves on."""
+        if len(self._answers) >= ANSWERS_KEPT:
+            self._answers = {}
+        self._answers[number] = answer
+
+    def _found(self, number: int) -> int | None:
         counts = self._counts
         if counts[-1] <= number:
             with GROWING:
@@ -108,11 +125,15 @@ class Zoned:
         return self._counts[place]
 
     def _stretch(self, place: int) -> "Stretch":
+        latest = self._latest
+        if latest is not None and latest[0] == place:
+            return latest[1]
         stretch = STRETCHES.get((self._id, place))
         if stretch is None:
             METER.taken += 1
             stretch = self._made(self._first + place)
             STRETCHES.put((self._id, place), stretch, 1)
+        self._latest = (place, stretch)
         return stretch
 
     def _made(self, segment: int) -> "Stretch":

@@ -8,6 +8,7 @@ from typing import Any
 from tidings.edges.cli.arguments import Arguments, add_server, client_of
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
+from tidings.edges.cli.program import program
 from tidings.edges.cli.screen import Screen
 
 VERBS = {
@@ -50,7 +51,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
 
 def show(arguments: Arguments, screen: Screen) -> int:
     """The dates, one a line, as `put` takes them."""
-    document = client_of(arguments).call("GET", f"/v1/calendars/{segment(arguments.name)}")
+    document = _one(arguments, "GET")
     if arguments.json:
         screen.json(document)
     else:
@@ -63,13 +64,25 @@ def put(arguments: Arguments, screen: Screen) -> int:
     """Keep a calendar from a file, or from dates."""
     path = f"/v1/calendars/{segment(arguments.name)}"
     document = client_of(arguments).call("PUT", path, body=_days(arguments))
-    return _tell(document, f"kept {arguments.name}: {document['days']} days", arguments, screen)
+    days = "1 day" if document["days"] == 1 else f"{document['days']} days"
+    return _tell(document, f"kept {arguments.name}: {days}", arguments, screen)
 
 
 def drop(arguments: Arguments, screen: Screen) -> int:
     """Forget a calendar."""
-    document = client_of(arguments).call("DELETE", f"/v1/calendars/{segment(arguments.name)}")
+    document = _one(arguments, "DELETE")
     return _tell(document, f"dropped {arguments.name}", arguments, screen)
+
+
+def _one(arguments: Arguments, method: str) -> Any:
+    """Ask about one that must be there; if it is not, say so in the words of the command line."""
+    try:
+        return client_of(arguments).call(method, f"/v1/calendars/{segment(arguments.name)}")
+    except Failure as failure:
+        if failure.code == Exit.NOT_FOUND:
+            told = f"there is no calendar named {arguments.name!r}: `{program()} calendars list` lists them"
+            raise Failure(failure.code, told, failure.document) from None
+        raise
 
 
 def _tell(document: dict[str, Any], what: str, arguments: Arguments, screen: Screen) -> int:

@@ -7,7 +7,7 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.recurrence.preview import late_start_note, local_text, preview, swallowed_note
+from tidings.domain.recurrence.preview import local_text, preview
 from tidings.domain.recurrence.resolve import instants_of
 from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.recurrence.zones import zone_named
@@ -20,7 +20,6 @@ from tidings.domain.when import (
     Rule,
     When,
     first_index_at_or_after,
-    last_index_at_or_before,
     occurrence,
 )
 from tidings.edges.http.edge import Edge
@@ -35,6 +34,7 @@ from tidings.edges.http.inputs import (
     window,
 )
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
+from tidings.intake.timing import passed_note
 from tidings.wires.answers import Document, moment_document
 from tidings.wires.document import FIELDS, TIMING
 
@@ -116,18 +116,8 @@ class Planning:
 
     def _passed(self, when: When, now: int) -> Document:
         """How many moments of an interval lie before now, and what each policy would do with them."""
-        if (swallowed := swallowed_note(when)) is not None:
-            return {"note": swallowed}
-        start = late_start_note(when)
-        passed = last_index_at_or_before(when, now - 1)
-        if not passed:
-            return {} if start is None else {"note": start}
-        catches_up = passed <= self._engine.settings.limits.catch_up_max
-        each = "fire_all each one" if catches_up else "fire_all is refused for so many (limits.catch_up_max)"
-        what = f"{passed:,} occurrence{' has' if passed == 1 else 's have'} passed already"
-        note = f"{what}; scheduled now, fire_latest (the default) would release the latest at once, {each}"
-        note = f"{note}, skip those up to late_grace late"
-        return {"passed": passed, "note": note if start is None else f"{note}; {start}"}
+        passed, note = passed_note(when, now, self._engine.settings.limits)
+        return ({"passed": passed} if passed else {}) | ({} if note is None else {"note": note})
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""

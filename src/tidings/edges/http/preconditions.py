@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
-from tidings.domain.schedule import Schedule
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routing import Call
-from tidings.wires.answers import encode, schedule_document
+from tidings.edges.http.showing import document_of
+from tidings.wires.answers import encode
 
 ETAG_BYTES = 12
 
@@ -45,14 +45,18 @@ class Preconditions:
         async with turn:
             wanted, unwanted = call.headers.get(b"if-match"), call.headers.get(b"if-none-match")
             if wanted is not None or unwanted is not None:
-                self._check(wanted, unwanted, await self._edge.engine.find(*place))
+                _check(wanted, unwanted, await self._etag(*place))
             yield
 
-    def _check(self, wanted: bytes | None, unwanted: bytes | None, found: Schedule | None) -> None:
-        etag = None if found is None else etag_of(encode(schedule_document(found)))
-        if wanted is not None and (etag is None or not is_named(wanted, etag)):
-            detail = "it is not (any more) what If-Match names: GET it, look, and send the new ETag"
-            raise Refusal("precondition_failed", detail)
-        if unwanted is not None and etag is not None and is_named(unwanted, etag, weakly=True):
-            detail = "it is there already: leave If-None-Match out to replace it"
-            raise Refusal("precondition_failed", detail)
+    async def _etag(self, tenant: str, schedule_id: str) -> bytes | None:
+        found = await self._edge.engine.find(tenant, schedule_id)
+        return None if found is None else etag_of(encode(await document_of(self._edge.engine, tenant, found)))
+
+
+def _check(wanted: bytes | None, unwanted: bytes | None, etag: bytes | None) -> None:
+    if wanted is not None and (etag is None or not is_named(wanted, etag)):
+        detail = "it is not (any more) what If-Match names: GET it, look, and send the new ETag"
+        raise Refusal("precondition_failed", detail)
+    if unwanted is not None and etag is not None and is_named(unwanted, etag, weakly=True):
+        detail = "it is there already: leave If-None-Match out to replace it"
+        raise Refusal("precondition_failed", detail)

@@ -24,6 +24,7 @@ from tidings.edges.http.inputs import (
 from tidings.edges.http.preconditions import Preconditions, etag_of, is_named
 from tidings.edges.http.problems import Refusal, conflict
 from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
+from tidings.edges.http.showing import document_of
 from tidings.edges.http.submissions import accept, added, explained, object_bytes_max
 from tidings.intake.admission import check_new_id
 from tidings.wires.answers import (
@@ -159,12 +160,7 @@ class Schedules:
         found = await self._engine.find(call.caller.tenant, schedule_id)
         if found is None:
             raise conflict(outcome_document(self._engine.unknown(schedule_id)))
-        document = schedule_document(found)
-        if found.state == "ended":
-            events = await self._engine.history(call.caller.tenant, schedule_id)
-            reasons = [event.reason for event in events if event.event == "ended" and event.reason is not None]
-            document |= {"reason": reasons[-1]} if reasons else {}
-        return document
+        return await document_of(self._engine, call.caller.tenant, found)
 
 
 def _tells_of_refusal(schedule: Schedule) -> bool:

@@ -21,7 +21,7 @@ from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, Event
 from tidings.domain.when import Once, is_once
-from tidings.timeline.dating import ahead, answer, continued, dated
+from tidings.timeline.dating import ahead, answer, continued, dated, noted, uncounted
 from tidings.timeline.memory.rows import Row, Rows
 from tidings.timeline.terms import Terms
 
@@ -59,6 +59,9 @@ class Changes:
 
     def _replace(self, replace: Replace, now: int) -> Outcome:
         row = self._find(replace.add, now)
+        refusal = uncounted(replace, finished=row is not None and row.is_finished)
+        if refusal is not None:
+            return refusal
         if row is None:
             return self._new(replace.add, now)
         if row.is_finished:
@@ -91,7 +94,7 @@ class Changes:
     def _replace_pending(self, old: Row, replace: Replace, now: int) -> Outcome:
         add, number = self._dated(replace.add), 1
         if isinstance(add, Add) and replace.keep_count and not is_once(old.terms.when):
-            number = 1 if is_once(add.when) else old.number
+            number = old.number
             add = continued(add, Pending(old.terms.when, number, old.due - old.terms.jitter_us), now)
         if isinstance(add, Outcome):
             return add
@@ -126,14 +129,14 @@ class Changes:
         self._rows.withdraw(row, fires=True)
         self._rows.finish(row, "cancelled", now)
         row.note(Event(now, "cancelled"))
-        return Outcome(row.id, "cancelled")
+        return Outcome(row.id, "cancelled", due=row.due, note=noted(row.terms, row.number))
 
     def _pause(self, row: Row, now: int) -> Outcome:
         if row.state != "paused":
             self._rows.withdraw(row, fires=False)
             row.state = "paused"
             row.note(Event(now, "paused"))
-        return Outcome(row.id, "paused", due=row.due)
+        return Outcome(row.id, "paused", due=row.due, note=noted(row.terms, row.number))
 
     def _resume(self, row: Row, now: int, missed: Policy | None) -> Outcome:
         if row.state != "paused":

@@ -101,7 +101,7 @@ class Dates:
 
     def _change(self, row: Row, pending: Pending, cause: str, now: int) -> Moved | None:
         before, jitter_us = row.due, row.terms.jitter_us
-        row.terms = dating.stamped(row.terms, pending.when)
+        row.terms = dating.revised(row.terms, pending.when)
         row.add = msgspec.structs.replace(row.add, when=pending.when)
         after = None if pending.due is None else pending.due + jitter_us
         if after == before:

@@ -12,7 +12,7 @@ from tidings.domain.lateness import Lateness, Policy, deadline
 from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
-from tidings.timeline.dating import ahead, answer, continued, dated, terms_of
+from tidings.timeline.dating import ahead, answer, continued, dated, first_due, noted, terms_of, uncounted
 from tidings.timeline.postgres.dates import Days
 from tidings.timeline.postgres.names import TO_KAFKA, TOPICS_PER_TENANT_MAX, Names
 from tidings.timeline.postgres.rows import Found, lateness_of
@@ -129,13 +129,16 @@ class Changes:
     def _replace(self, replace: Replace, entry: Entry) -> Outcome:
         found, add = entry.now, replace.add
         assert add.id is not None, "a replacement has an id"
+        refusal = uncounted(replace, finished=found is not None and found.state in FINISHED)
+        if refusal is not None:
+            return refusal
         if found is None:
             return self._unknown(add.id) if MADE_ID.match(add.id) else self._insert(add, entry, 1)
         if found.state in FINISHED:
             return self._reuse(add, entry, found) if replace.reuse else self._too_late(found)
         if found.content == add.content:
             return self._unchanged(found)
-        pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
+        pending = _pending(found) if replace.keep_count else None
         new = self._dated(add)
         if isinstance(new, Add) and pending is not None:
             new = continued(new, pending, self._now)
@@ -164,7 +167,7 @@ class Changes:
     def _tell_first(self, entry: Entry, found: Found) -> None:
         """Write down when a schedule was first accepted, before its row goes."""
         if found.generation == 1:
-            entry.note(found.accepted, "accepted", due=found.due)
+            entry.note(found.accepted, "accepted", due=first_due(found.terms, found.n, found.due))
 
     def _change(self, command: Cancel | Pause | Resume | Fire, entry: Entry) -> Outcome:
         found = entry.now
@@ -190,14 +193,14 @@ class Changes:
             found, table="finished", state="cancelled", at=self._now, reason=None, message=None, terms=None
         )
         entry.note(self._now, "cancelled")
-        return Outcome(found.id, "cancelled", found.due)
+        return Outcome(found.id, "cancelled", found.due, note=noted(found.terms, found.n))
 
     def _pause(self, entry: Entry, found: Found) -> Outcome:
         if found.state == "pending":
             terms = found.terms or Terms(Once(found.due), lateness_of(found) or Lateness(), 0)
             entry.now = msgspec.structs.replace(found, table="standing", state="paused", terms=terms)
             entry.note(self._now, "paused")
-        return Outcome(found.id, "paused", found.due)
+        return Outcome(found.id, "paused", found.due, note=noted(found.terms, found.n))
 
     def _resume(self, entry: Entry, found: Found, missed: Policy | None) -> Outcome:
         if found.state == "pending":

@@ -219,7 +219,7 @@ class Revising:
         answer = self._answer(tenant, found)
         if answer is None:
             return None
-        terms = dating.stamped(found.terms, answer.when)
+        terms = dating.revised(found.terms, answer.when)
         after = None if answer.due is None else answer.due + terms.jitter_us
         if after is None:
             entry.withdraw()

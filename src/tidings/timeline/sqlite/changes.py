@@ -20,7 +20,7 @@ from tidings.domain.lateness import Lateness, Policy, deadline
 from tidings.domain.revising import Pending, calendar_of, zone_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
-from tidings.timeline.dating import ahead, answer, continued, dated, terms_of
+from tidings.timeline.dating import ahead, answer, continued, dated, first_due, noted, terms_of, uncounted
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.dates import days_of, keep_zone
 from tidings.timeline.sqlite.lookup import Found, find, in_flight, lateness_of
@@ -140,13 +140,16 @@ class Changes:
         add = replace.add
         assert add.id is not None, "a replacement has an id"
         found = self._find(add.tenant, add.id, now)
+        refusal = uncounted(replace, finished=found is not None and found.state in FINISHED)
+        if refusal is not None:
+            return refusal
         if found is None:
             return self._unknown(add.id, now) if MADE_ID.match(add.id) else self._insert(add, now, 1)
         if found.state in FINISHED:
             return self._reuse(found, add, now) if replace.reuse else self._too_late(found)
         if found.content == add.content:
             return _unchanged(found, now)
-        pending = _pending(found) if replace.keep_count and not is_once(add.when) else None
+        pending = _pending(found) if replace.keep_count else None
         new = self._dated(add)
         if isinstance(new, Add) and pending is not None:
             new = continued(new, pending, now)
@@ -181,19 +184,19 @@ class Changes:
     def _tell_first(self, found: Found) -> None:
         """Write down when a schedule was first accepted, before its row goes."""
         if found.generation == 1:
-            single.note(self._writer, found, found.accepted, "accepted", due=found.due)
+            single.note(self._writer, found, found.accepted, "accepted", due=first_due(found.terms, found.n, found.due))
 
     def _cancel(self, found: Found, now: int) -> Outcome:
         single.remove(self._writer, found)
         single.finish(self._writer, found, "cancelled", now)
         single.note(self._writer, found, now, "cancelled")
-        return Outcome(found.id, "cancelled", found.due)
+        return Outcome(found.id, "cancelled", found.due, note=noted(found.terms, found.n))
 
     def _pause(self, found: Found, now: int) -> Outcome:
         if found.state == "pending":
             self._hold(found)
             single.note(self._writer, found, now, "paused")
-        return Outcome(found.id, "paused", found.due)
+        return Outcome(found.id, "paused", found.due, note=noted(found.terms, found.n))
 
     def _hold(self, found: Found) -> None:
         """Take a pending schedule off the timeline and keep it standing."""

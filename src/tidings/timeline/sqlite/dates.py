@@ -103,7 +103,7 @@ class Dates:
         return None if answer is None else self._change(found, found.terms, answer, cause, now)
 
     def _change(self, found: Found, terms: Terms, pending: Pending, cause: str, now: int) -> Moved | None:
-        terms = dating.stamped(terms, pending.when)
+        terms = dating.revised(terms, pending.when)
         after = None if pending.due is None else pending.due + terms.jitter_us
         tenant, before = self._writer.stream_names[found.stream][0], found.due
         if after == before:

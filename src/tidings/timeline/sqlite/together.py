@@ -2,6 +2,7 @@
 the rest does not. What ends, is late or has been missed, or was due by other rules of its zone, is left to `Recurring`,
 one by one."""
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import apsw
@@ -15,9 +16,10 @@ from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE
 from tidings.timeline.sqlite.single import HISTORY_LINES_MAX
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
-from tidings.timeline.terms import Terms, decode_terms
+from tidings.timeline.terms import decode_terms
 
 TRIM_EVERY = 50
+STAYS = -1  # where a next due time would be: this one is not for us
 
 _SQL = queries("standing")
 _terms = lru_cache(maxsize=4_096)(decode_terms)  # producers use the same few
@@ -39,78 +41,61 @@ class Together:
 
     def release(self) -> list[int]:
         """Release those that go on; answers the arrivals of the others."""
-        others: list[int] = []
-        going: list[tuple[int, int, int, int, int]] = []  # place, next due time, arrival, stream, number
-        names: list[str] = []
-        partitions: dict[int, list[tuple[int, int]]] = {}
-        decided: dict[tuple[bytes, int, int], int | None] = {}  # what is equal is decided once
-        late: dict[int, list[int]] = {}
-        for ordinal, arrival, due, partition, size, stream, n, name, policy in self._pending():
-            asked = policy, n, due
-            if asked not in decided:
-                decided[asked] = self._following(_terms(policy), n, due)
-            following = decided[asked]
-            if following is None:
-                others.append(arrival)
-                continue
-            going.append((ordinal - 1, following, arrival, stream, n))
-            names.append(name)
-            if partition not in partitions:
-                partitions[partition], late[partition] = [], []
-            partitions[partition].append((ordinal - 1, size))
-            late[partition].append(self._now - due)
-        if going:
-            self._count(late)
-            self._place(partitions)
-            self._write(going, names)
+        columns = tuple(zip(*self._writer.connection.execute(_SQL["pending"]), strict=True))
+        if not columns:
+            return []
+        *numeric, names, policies = columns
+        ordinals, arrivals, dues, partitions, sizes, streams, numbers = np.array(numeric, dtype=np.int64)
+        decided = _Decided(self._following)
+        asked = zip(policies, numbers.tolist(), dues.tolist(), strict=True)
+        next_dues = np.array([decided[terms] for terms in asked], dtype=np.int64)
+        in_turn = np.lexsort((arrivals, dues))
+        going = in_turn[next_dues[in_turn] != STAYS]
+        if len(going):
+            places = ordinals[going] - 1
+            self._count(partitions[going], self._now - dues[going])
+            self._place(places, partitions[going], sizes[going])
+            hashes = self._hashes(streams, names)[going]
+            self._write(places, next_dues[going], arrivals[going], numbers[going], hashes)
+        others: list[int] = arrivals[in_turn[next_dues[in_turn] == STAYS]].tolist()
         return others
 
-    def _pending(self) -> list[tuple[int, int, int, int, int, int, int, str, bytes]]:
-        found: list[tuple[int, int, int, int, int, int, int, str, bytes]]
-        found = self._writer.connection.execute(_SQL["pending"]).fetchall()
-        return found
-
-    def _following(self, terms: Terms, n: int, due: int) -> int | None:
+    def _following(self, policy: bytes, n: int, due: int) -> int:
         """When the next occurrence is due, if this one is due as it says, and the next is still to come."""
+        terms = _terms(policy)
         if terms.pardon is not None or is_once(terms.when) or terms.due(n) != due:
-            return None
+            return STAYS
         bound = deadline(due, terms.lateness)
         if bound is not None and self._now > bound[0]:
-            return None
+            return STAYS
         following = terms.due(n + 1)
-        return None if following is None or following <= self._now else following
+        return STAYS if following is None or following <= self._now else following
 
-    def _count(self, late: dict[int, list[int]]) -> None:
-        for partition, lateness_us in late.items():
-            if self._on_kafka(partition):
-                self.handed += len(lateness_us)
+    def _count(self, partitions: Numbers, late_us: Numbers) -> None:
+        topics = partitions // PARTITIONS_MAX
+        for topic in set(topics.tolist()):
+            if topic in self._writer.on_kafka:
+                self.handed += int((topics == topic).sum())
             else:
-                self.lateness_us += lateness_us
-                self.topics.add(self._writer.topic_names[partition // PARTITIONS_MAX])
+                self.lateness_us += late_us[topics == topic].tolist()
+                self.topics.add(self._writer.topic_names[topic])
 
-    def _place(self, partitions: dict[int, list[tuple[int, int]]]) -> None:
+    def _place(self, places: Numbers, partitions: Numbers, sizes: Numbers) -> None:
         """Give each the next position of its partition, and move the partitions' ends."""
-        outgoing = [row for one, rows in partitions.items() if self._on_kafka(one) for row in rows]
-        ways = {one: rows for one, rows in partitions.items() if not self._on_kafka(one)}
-        if outgoing:
-            ways[OUTBOX] = sorted(outgoing)
-        for partition, rows in ways.items():
-            sizes = [size for _, size in rows]
-            moved = (partition, len(rows), sum(sizes))
+        if self._writer.on_kafka:
+            on_kafka = np.isin(partitions // PARTITIONS_MAX, list(self._writer.on_kafka))
+            partitions = np.where(on_kafka, OUTBOX, partitions)
+        for partition in set(partitions.tolist()):
+            rows = np.flatnonzero(partitions == partition)
+            moved = (partition, len(rows), int(sizes[rows].sum()))
             first = int(self._writer.connection.execute(_ADVANCE, moved).get)
-            places = np.array([place for place, _ in rows], dtype=np.int64)
-            self._positions[places] = np.arange(len(rows)) + ((partition << OFFSET_BITS) + first)
-            self.bytes += sum(sizes)
+            self._positions[places[rows]] = np.arange(len(rows)) + ((partition << OFFSET_BITS) + first)
+            self.bytes += moved[2]
             if partition == OUTBOX:
-                self._writer.room.put(first, sizes)
+                self._writer.room.put(first, sizes[rows].tolist())
 
-    def _on_kafka(self, partition: int) -> bool:
-        return partition // PARTITIONS_MAX in self._writer.on_kafka
-
-    def _write(self, going: list[tuple[int, int, int, int, int]], names: list[str]) -> None:
+    def _write(self, places: Numbers, next_dues: Numbers, arrivals: Numbers, numbers: Numbers, hashes: Numbers) -> None:
         connection, writer = self._writer.connection, self._writer
-        places, next_dues, next_arrivals, streams, numbers = np.array(going, dtype=np.int64).T
-        hashes = self._hashes(streams, names)
         connection.execute(_SQL["log"], (apsw.carray(self._positions), self._now))
         connection.execute(_SQL["note"], (apsw.carray(self._spread(places, hashes, 0)), self._now))
         for id_hash in hashes[numbers % TRIM_EVERY == 0].tolist():
@@ -121,12 +106,12 @@ class Together:
             near = self._spread(places[soon], next_dues[soon])
             connection.execute(_SQL["wait_near"], (apsw.carray(near), NO_DEADLINE, NO_CONTENT))
         if not soon.all():
-            far = writer.buckets(next_dues) << ARRIVAL_BITS | next_arrivals
+            far = writer.buckets(next_dues) << ARRIVAL_BITS | arrivals
             later = self._spread(places[~soon], far[~soon])
             connection.execute(_SQL["wait_far"], (apsw.carray(later), NO_DEADLINE, NO_CONTENT))
-        writer.pending += len(going)
+        writer.pending += len(places)
 
-    def _hashes(self, streams: Numbers, names: list[str]) -> Numbers:
+    def _hashes(self, streams: Numbers, names: Sequence[str]) -> Numbers:
         """The hash of each id; 0 is for rows that are none of ours."""
         hashes = np.zeros(len(names), dtype=np.int64)
         for stream in set(streams.tolist()):
@@ -140,6 +125,18 @@ class Together:
         spread = np.full(self._rows, other, dtype=np.int64)
         spread[places] = values
         return spread
+
+
+class _Decided(dict[tuple[bytes, int, int], int]):
+    """When the next one is due, by terms, number and due time: what is equal is decided once."""
+
+    def __init__(self, following: Callable[[bytes, int, int], int]) -> None:
+        super().__init__()
+        self._following = following
+
+    def __missing__(self, asked: tuple[bytes, int, int]) -> int:
+        self[asked] = following = self._following(*asked)
+        return following
 
 
 _ADVANCE = queries("release")["advance"]

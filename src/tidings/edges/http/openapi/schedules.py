@@ -146,7 +146,7 @@ _SCHEDULE: dict[str, Schema] = {
     **MESSAGE_SHOWN,
     "finished_at": instant("When it was over."),
     "reason": text("Why it was missed; of one in flight why it is kept back; of one that has ended what it was."),
-    "note": text("That clocks jump over its time, and it will be missed."),
+    "note": text("That clocks jump over its time, and it will be missed; that its calendar was dropped."),
     "partition": number("Where a released one lies."),
     "offset": number("Where a released one lies."),
 }

@@ -1,9 +1,9 @@
 -- Standing schedules that go on, a batch at once. Arrays hold a value for each ordinal of the batch, -1 for other rows.
 
 -- name: pending
--- The standing schedules of the batch: what decides what becomes of them.
+-- The standing schedules of the batch, in any order: what decides what becomes of them.
 SELECT batch.ordinal, batch.arrival, batch.due, batch.partition, batch.size, batch.stream, standing.n, standing.id, standing.policy
-FROM batch CROSS JOIN standing ON standing.arrival = batch.arrival WHERE batch.n = 0 ORDER BY batch.due, batch.arrival;
+FROM batch CROSS JOIN standing ON standing.arrival = batch.arrival WHERE batch.n = 0;
 
 -- name: log
 -- Their pending occurrences onto the log.

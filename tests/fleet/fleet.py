@@ -14,6 +14,7 @@ from tests.servers.pipe import Pipe
 from tests.servers.postgres import Postgres
 
 STOP_S = 15.0
+LINES_TOLD = 40
 
 
 class Seat:
@@ -84,11 +85,19 @@ class Fleet:
         assert seat.node is not None
         return seat.node.status == 1 and "does not release to Kafka now" in seat.node.log
 
-    def complaints(self) -> str:
-        """What nodes said that they should not have to say."""
-        logs = [(seat.life, seat.node.log) for seat in self.seats if seat.node is not None]
-        found = [f"{life}: {log[log.index('Traceback') - 300 :][:5000]}" for life, log in logs if "Traceback" in log]
-        return "\n".join(found)
+    def story(self) -> str:
+        """What every node said last, and what one said that it should not have to say."""
+        nodes = [(seat, seat.node) for seat in self.seats if seat.node is not None]
+        told = [
+            f"{seat.life}, {seat.id}, status {node.status}:\n{''.join(node.lines[-LINES_TOLD:])}"
+            for seat, node in nodes
+        ]
+        told += [
+            f"{seat.life}: {node.log[node.log.index('Traceback') - 300 :][:5000]}"
+            for seat, node in nodes
+            if "Traceback" in node.log
+        ]
+        return "\n".join(told)
 
     def _check_log(self, seat: Seat) -> None:
         assert seat.node is not None
@@ -115,7 +124,7 @@ async def fleet(
             for seat in made.living:
                 await made.stop(seat)
         except BaseException as error:
-            error.add_note(made.complaints())
+            error.add_note(made.story())
             raise
         finally:
             for seat in made.living:

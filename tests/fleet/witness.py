@@ -80,10 +80,11 @@ SELECT w.life, w.lane, w.what, w.at FROM audit.written w LEFT JOIN audit.life l 
 WHERE l.node IS DISTINCT FROM w.node ORDER BY w.at
 """
 
-# Of lanes that a node had: when they were handed over or taken from it, and when another got them.
+# Of lanes that a node had: when they were handed over or taken from it, and when another got them. A lane that it gave
+# away in the moment before it lost its strength was never taken from it since.
 _CHANGES = """
 SELECT min(at) FILTER (WHERE former = %(node)s), min(at) FILTER (WHERE node <> %(node)s) FROM audit.changed
-WHERE lane = ANY (%(lanes)s) AND at >= %(since)s GROUP BY lane
+WHERE lane = ANY (%(lanes)s) AND at >= %(since)s GROUP BY lane HAVING count(*) FILTER (WHERE node <> %(node)s) > 0
 """
 
 _NODE = "SELECT node::text FROM tidings.node WHERE report::json ->> 'name' = %s"
@@ -206,7 +207,7 @@ class Witness:
             await asyncio.sleep(LOOK_S)
         changes = await self._run(_CHANGES, {"node": node, "lanes": had, "since": since})
         owned_s = max((taken - since for _, taken in changes), default=0) / 1_000_000
-        free_s = max((taken - freed for freed, taken in changes), default=0) / 1_000_000
+        free_s = max((taken - freed for freed, taken in changes if freed), default=0) / 1_000_000
         return Taken(kind, len(had), owned_s, working_s, free_s)
 
     async def _server_time(self, moment: float) -> int:

@@ -231,6 +231,25 @@ async def test_an_event_ends_it() -> None:
     await engine.stop()
 
 
+class SilentStore(MemoryStore):
+    """Does not answer those who look something up."""
+
+    async def topics(self, tenant: str) -> list[Topic]:
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_who_waits_for_a_silent_store_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with serving(SilentStore()) as site:
+            asking = asyncio.create_task(session.get(site.at("/v1/topics")))
+            await asyncio.sleep(0.2)
+        reply = await asking
+        assert reply.status == 503
+        assert "ask again, or another" in (await reply.json(content_type=None))["detail"]
+    assert "Traceback" not in caplog.text
+
+
 class BrokenStore(MemoryStore):
     """Has a fault of its own."""
 

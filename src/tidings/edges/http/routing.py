@@ -1,5 +1,6 @@
 """From a request to its handler, and from whatever happens there to an answer."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -103,6 +104,10 @@ class Resource(BaseRoute):
             reply = await self._reply(scope, receive)
         except Disconnected:
             return
+        except asyncio.CancelledError:
+            if not self._edge.stopping.is_set():
+                raise
+            reply = problem_answer(StoreError("this node stops and waits no longer: ask again, or another"))
         except Exception as error:  # noqa: BLE001 - whatever happens has an answer, and a log line if it is our fault
             reply = problem_answer(error)
         await reply(send)

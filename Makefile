@@ -87,7 +87,7 @@ $(VENV)/.peers: requirements/peers.txt $(VENV)/.dev
 # --- locks: `make lock` keeps what is pinned, `make lock ARGS=--upgrade` takes the newest; needs uv ------------------
 
 COMPILE = uv pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 \
-	--generate-hashes --custom-compile-command "make lock" --extra kafka --extra postgres --extra notify $(ARGS)
+	--generate-hashes --custom-compile-command "make lock" --extra kafka --extra postgres $(ARGS)
 
 lock:  ## write requirements/*.txt again from pyproject.toml (needs uv)
 	$(COMPILE) --extra build -o requirements/run.txt

@@ -26,7 +26,7 @@ class NodeHooks:
         return run_node(config)
 
     def check_channels(self, config: "Config") -> None:
-        from tidings.node import check_channels
+        from tidings.node.channels import check_channels
 
         check_channels(config)
 

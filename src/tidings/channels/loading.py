@@ -100,7 +100,7 @@ def _plugin(provider: str) -> Plugin:
     try:
         plugin = point.load()
     except ModuleNotFoundError as error:
-        raise Invalid("provider", f"{provider} needs {error.name}: pip install 'tidings[notify]'") from error
+        raise Invalid("provider", f"{provider} needs {error.name}, which is not installed") from error
     if not isinstance(plugin, Plugin):
         raise Invalid("provider", f"{point.value} is not a tidings.ports.Plugin")
     return plugin

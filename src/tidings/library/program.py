@@ -41,7 +41,6 @@ from tidings.library.values import (
     schedule_of,
 )
 from tidings.node import build_engine, open_store
-from tidings.node.people import NEEDED, check_people, join_people
 
 if TYPE_CHECKING:
     from tidings.domain.address import Device
@@ -71,7 +70,11 @@ class Tidings:
         self.tenant = tenant
 
     async def __aenter__(self) -> "Tidings":
-        await check_people(self._config)
+        from tidings.node.channels import try_channels
+        from tidings.node.delivering import check_delivery
+
+        check_delivery(self._config)
+        await try_channels(self._config)
         store = await open_store(self._path, self._config, self._clock)
         engine = build_engine(store, self._config, self._clock)
         try:
@@ -115,12 +118,12 @@ class Tidings:
             raise TidingsError(f"Tidings has failed and releases no more: {failure!r}; open it again") from failure
 
     async def _join_people(self, engine: Engine) -> None:
-        """Let workers run beside the engine, where what they need is installed."""
-        people = await join_people(engine, self._config, self._last)
-        if people is not None:
-            from tidings.library.people import People
+        """Let workers run beside the engine."""
+        from tidings.library.people import People
+        from tidings.node.delivering import join_people
 
-            self._told = People(people.office, self.tenant)
+        people = await join_people(engine, self._config, self._last)
+        self._told = People(people.office, self.tenant)
 
     # Changes
 
@@ -226,8 +229,7 @@ class Tidings:
     @property
     def _people(self) -> "People":
         _ = self.engine  # raises if it is not open, or has failed
-        if self._told is None:
-            raise TidingsError(f"notifications need {', '.join(NEEDED)}: pip install 'tidings[notify]'")
+        assert self._told is not None
         return self._told
 
     # Calendars

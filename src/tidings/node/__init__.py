@@ -3,7 +3,6 @@
 from tidings.node.kafka import join_kafka
 from tidings.node.keys import create_key, list_keys, revoke_key
 from tidings.node.moving import copy_store, migrate_store, take_back
-from tidings.node.people import check_channels
 from tidings.node.serving import SWITCH_INTERVAL_S, build_engine, run_node, serve_node, url_from_here, url_of
 from tidings.node.stores import CannotStart, open_store
 
@@ -11,7 +10,6 @@ __all__ = [
     "SWITCH_INTERVAL_S",
     "CannotStart",
     "build_engine",
-    "check_channels",
     "copy_store",
     "create_key",
     "join_kafka",

@@ -113,7 +113,7 @@ def settings_of(delivery: Delivery, rates: Rates) -> Settings:
     )
 
 
-async def join(engine: Engine, config: Config, last: AsyncExitStack) -> People:
+async def join_people(engine: Engine, config: Config, last: AsyncExitStack) -> People:
     """Let workers run beside the engine, if that is among the roles. `last` is closed once the engine has stopped."""
     people = People(engine, config)
     if "deliver" not in config.node.roles:

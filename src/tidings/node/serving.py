@@ -21,7 +21,6 @@ from tidings.domain.fleet import Report
 from tidings.edges.cli.program import program
 from tidings.engine import Engine, Settings
 from tidings.node.kafka import cluster_of, join_kafka
-from tidings.node.people import check_people, join_people
 from tidings.node.stores import CannotStart, check_address, is_there, open_store, shown
 from tidings.observe.logs import FactLog
 from tidings.observe.logs import configure as configure_logs
@@ -60,6 +59,8 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
     """
     from tidings.edges.http.auth import KeyRing
     from tidings.edges.http.server import listen
+    from tidings.node.channels import try_channels
+    from tidings.node.delivering import check_delivery, join_people
 
     clock = SystemClock()
     with listen(config.server.host, config.server.port) as listener:
@@ -68,7 +69,8 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
             _check_reach(config, has_keys=False)
         if config.kafka.servers is not None:
             cluster_of(config)
-        await check_people(config)
+        check_delivery(config)
+        await try_channels(config)
         store = await open_store(config.store.path, config, clock)
         facts = FactLog(of_a_fleet=is_postgres(config.store.path))
         host, port = listener.getsockname()[:2]
@@ -87,7 +89,7 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
 async def _serve(
     engine: Engine,
     keys: "KeyRing",
-    people: "People | None",
+    people: "People",
     listener: socket.socket,
     config: Config,
     stop: asyncio.Event,
@@ -98,8 +100,8 @@ async def _serve(
     from tidings.observe.metrics import Metrics
 
     joined = join_kafka(engine, config) if config.kafka.servers is not None else None
-    more = [part.metrics.lines for part in (joined, people) if part is not None]
-    metrics = Metrics(__version__, engine.count, more)
+    more = [joined.metrics.lines] if joined else []
+    metrics = Metrics(__version__, engine.count, [*more, people.metrics.lines])
     engine.listen(metrics)
     following = joined.following if joined else None
     has_api = "api" in config.node.roles
@@ -108,7 +110,7 @@ async def _serve(
         keys=keys,
         metrics=metrics.render,
         version=__version__,
-        office=None if people is None else people.office,
+        office=people.office,
         kafka=following,
         has_api=has_api,
     )

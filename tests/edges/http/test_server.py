@@ -234,16 +234,22 @@ async def test_an_event_ends_it() -> None:
 class SilentStore(MemoryStore):
     """Does not answer those who look something up."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
     async def topics(self, tenant: str) -> list[Topic]:
+        self.asked.set()
         await asyncio.Event().wait()
         return []
 
 
 async def test_who_waits_for_a_silent_store_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    store = SilentStore()
     async with aiohttp.ClientSession() as session:
-        async with serving(SilentStore()) as site:
+        async with serving(store) as site:
             asking = asyncio.create_task(session.get(site.at("/v1/topics")))
-            await asyncio.sleep(0.2)
+            await store.asked.wait()
         reply = await asking
         assert reply.status == 503
         assert "ask again, or another" in (await reply.json(content_type=None))["detail"]

@@ -5,6 +5,7 @@ import shutil
 import time
 import uuid
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,9 +13,14 @@ from tests.kafka.site import Site, opened
 from tests.servers.frames import Api
 from tests.servers.kafka import Broker
 from tests.servers.proxy import Proxy
+from tidings import ports
 from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.forwarder import Forwarder
 from tidings.bus.kafka.lane import Estranged, Lane
 from tidings.bus.kafka.markers import Marker
+from tidings.bus.kafka.turns import Turns
+from tidings.clock import SystemClock
+from tidings.domain.errors import NotOwner
 from tidings.domain.facts import Fact, Released
 from tidings.domain.message import Message, pack
 from tidings.domain.request import Request
@@ -84,6 +90,49 @@ def test_what_another_store_kept_back_is_not_taken_for_ours(broker: Broker) -> N
         other.marker(f"{other.key}/topic")
     for one in (lane, other):
         one.close()
+
+
+class TakenMeanwhile:
+    """An outbox whose lane is lost between two looks: the next owner has settled what was there at the first."""
+
+    number = 0
+
+    def __init__(self, published: Outgoing) -> None:
+        self.looks = 0
+        self._following = published.offset + 1
+
+    async def confirm(self) -> None:
+        self.looks += 1
+        if self.looks % 2 == 0:
+            raise NotOwner("another node owns this lane")
+
+    async def outbox(self) -> tuple[int, int]:
+        return 0, self._following
+
+    async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
+        return []
+
+    async def held_topics(self) -> set[str]:
+        return set()
+
+    def shut(self, is_shut: bool) -> None:
+        """Nothing is handed over here."""
+
+
+async def test_who_loses_a_lane_while_he_looks_is_no_stranger(broker: Broker) -> None:
+    cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
+    former = Lane(cluster, "store")
+    record = Outgoing(4, "acme", cluster.name, "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
+    await asyncio.to_thread(former.take_over)
+    await asyncio.to_thread(former.publish, [record])
+    former.close()
+    taken = TakenMeanwhile(record)
+    lane = Lane(cluster, "store")
+    forwarder = Forwarder(cast(ports.Lane, taken), lane, SystemClock(), lambda _: None, lambda: True, Turns())
+    running = asyncio.create_task(forwarder.run())
+    await eventually(lambda: taken.looks >= 4 or running.done(), timeout_s=30)
+    forwarder.stop()
+    await asyncio.wait_for(running, 30)
 
 
 async def test_the_way_of_release_may_be_changed_and_changed_back(broker: Broker, tmp_path: Path) -> None:

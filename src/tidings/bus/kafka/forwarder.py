@@ -141,6 +141,7 @@ class Forwarder:
             return
         found = [] if marker.next > following else await self._outbox.outgoing(marker.next - 1, 1)
         if not found or (marker.last and (found[0].offset, found[0].occurrence) != (marker.next - 1, marker.last)):
+            await self._outbox.confirm()  # whoever has taken the lane meanwhile settles what we look for
             raise Estranged(
                 f"Kafka has records up to {marker.next} of this store, which has others in their place: it was put back"
                 " to an older state. Start anew with an empty store and another kafka.name"

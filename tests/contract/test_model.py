@@ -177,4 +177,4 @@ def test_a_life_is_the_same_on_every_store() -> None:
 
 @pytest.mark.slow
 def test_many_lives() -> None:
-    run_state_machine_as_test(Life, settings=settings(QUICK, max_examples=40))
+    run_state_machine_as_test(Life, settings=settings(QUICK, max_examples=20))

@@ -95,13 +95,15 @@ async def test_a_temporary_failure_is_tried_again_under_the_same_id(world: World
 
 async def test_what_never_works_goes_to_the_dead_letters_and_can_be_sent_again(world: World) -> None:
     provider = Recorder()
-    provider.answer = lambda _: Temporary("unreachable")
+    provider.answer = lambda _: Temporary("unreachable", "no route to ada@example.com")
     settings = changed(QUICK, breaker=msgspec.structs.replace(QUICK.breaker, failures_max=100))
     world.start(world.worker({"mail": provider}, settings))
     await world.notify(words("n-1"))
     [delivery] = await world.settled("n-1/1")
     assert (delivery.state, delivery.reason, len(delivery.attempts)) == ("failed", "unreachable", 4)
+    assert delivery.attempts[0].detail == "no route to ada@example.com"
     [letter] = await eventually(world.dead)
+    assert b"ada@example.com" not in letter.message, "a log cannot be erased"
     dead = read_dead(unpack(letter.message).value or b"")
     assert dead.delivery.name == "n-1/1"
     assert (dead.errand.notification, dead.errand.delivery, dead.errand.attempt) == ("n-1", "n-1/1", delivery.turn + 1)

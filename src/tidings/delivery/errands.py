@@ -81,10 +81,20 @@ def turn(tenant: str, notification: Notification, errand: Errand, due: int) -> A
 
 
 def dead_letter(tenant: str, errand: Errand, delivery: Delivery, now: int) -> Add:
-    """What was given up, with what it needs to be tried again."""
+    """What was given up, with what it needs to be tried again. A log only grows: it must not say who a person is."""
     again = msgspec.structs.replace(errand, delivery=delivery.name, attempt=delivery.turn + 1)
-    value = msgspec.json.encode(Dead(delivery, again))
+    told = delivery if errand.inline is not None else _without_address(delivery)
+    value = msgspec.json.encode(Dead(told, again))
     return _add(tenant, f"{delivery.name}~{delivery.turn}~dead", DEAD_TOPIC, pack(Message(None, value)), now)
+
+
+def _without_address(delivery: Delivery) -> Delivery:
+    """Providers repeat an address in what they say of it."""
+    address = delivery.address
+    if address is None:
+        return delivery
+    attempts = (msgspec.structs.replace(one, detail=one.detail.replace(address, "...")) for one in delivery.attempts)
+    return msgspec.structs.replace(delivery, address=None, attempts=tuple(attempts))
 
 
 def poison_letter(tenant: str, record: Record, reason: str, now: int) -> Add:

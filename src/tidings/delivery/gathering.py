@@ -22,6 +22,7 @@ class Gathering(Generic[Item, Answer]):
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._urgent: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # to ask for it each time is a system call
 
     async def ask(self, item: Item, *, urgent: bool = False) -> Answer:
         """The answer to one; raises what the call for it, and for those beside it, raised."""
@@ -29,10 +30,13 @@ class Gathering(Generic[Item, Answer]):
 
     def begin(self, item: Item, *, urgent: bool = False) -> "asyncio.Future[Answer]":
         """The same for who has something else to do meanwhile."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
         (self._urgent if urgent else self._waiting).append((item, answer))
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = loop.create_task(self._run())
         return answer
 
     async def _run(self) -> None:

@@ -2,7 +2,7 @@
 
 import time
 
-from bench.delivery.site import SECOND_US, Site, Teller, now_us, opened
+from bench.delivery.site import SECOND_US, Crowd, Site, Teller, now_us, opened
 from bench.engines import settle
 from bench.flows import Lateness, lateness
 from bench.options import Options
@@ -14,7 +14,9 @@ TITLE = "ms from the due time of a high-priority webhook to the receiver's socke
 LOW = 50_000
 IDLE_S = 20.0
 EVERY_US = 100_000
-AHEAD_US = 500_000
+TOGETHER = 16  # requests at once, which share commits
+REQUESTS_PER_S = 50  # of these, on a slow machine
+LOW_PER_S = 1_000  # the high ones go on for as long as the low ones would at this rate
 HIGH_PEOPLE = 200
 WARM_UP = 500
 TIMES, MORE_MS = 1.5, 50  # what it may take beside the low ones: so many times as long, and so much more
@@ -41,48 +43,41 @@ def run(options: Options) -> Report:
     return rounds.report()
 
 
-class _High:
-    """One high-priority message every 100 ms, told a little before it is due."""
-
-    def __init__(self, teller: Teller, low: int, start: int) -> None:
-        self._teller = teller
-        self._low = low
-        self._next = start
-        self.sent = 0
-
-    def step(self) -> None:
-        """Tell those whose time has come."""
-        while self._next - AHEAD_US <= now_us():
-            self._teller.tell_one("webhook", self._low + self.sent % HIGH_PEOPLE, self._next, "high")
-            self._next += EVERY_US
-            self.sent += 1
+def _tell_high(teller: Teller, low: int, start: int, count: int) -> list[int]:
+    """One every 100 ms from a moment on, all told before; answers when each is due."""
+    dues = [start + number * EVERY_US for number in range(count)]
+    with Crowd(teller.port, TOGETHER) as crowd:
+        told = [crowd.tell_one("webhook", low + n % HIGH_PEOPLE, due, "high") for n, due in enumerate(dues)]
+        if any(each.result() >= due for each, due in zip(told, dues, strict=True)):
+            raise RuntimeError("the machine was too slow to tell the high ones before they were due")
+    return dues
 
 
 def _idle(site: Site, teller: Teller, low: int, seconds: float) -> Lateness:
-    start = now_us() + 2 * AHEAD_US
-    high = _High(teller, low, start)
-    while high.sent < max(1, round(seconds * SECOND_US / EVERY_US)):
-        high.step()
-        time.sleep(0.01)
-    site.receiver.wait(high.sent)
+    count = max(10, round(seconds * SECOND_US / EVERY_US))
+    _tell_high(teller, low, now_us() + _ahead_us(count), count)
+    site.receiver.wait(count)
     return lateness([mark.at - mark.due for mark in site.receiver.arrivals()])
+
+
+def _ahead_us(count: int) -> int:
+    """Until so many single requests are surely answered."""
+    return 2 * SECOND_US + count * SECOND_US // REQUESTS_PER_S
 
 
 def _beside(site: Site, teller: Teller, low: int) -> tuple[Lateness, float]:
     """How late those were that were due while low ones still waited; and how many low ones went out in a second."""
-    before = teller.settled()
-    due = site.queue(teller, "webhook", range(low), "low") or now_us()
-    time.sleep(max(0, due - AHEAD_US - now_us()) / SECOND_US)
-    high = _High(teller, low, due + EVERY_US)
-    while (count := site.receiver.count()) < low:
-        high.step()
-        time.sleep(0.01)
-    site.receiver.wait(max(count, low + high.sent))
-    while teller.settled() - before < low + high.sent:
+    before, count = teller.settled(), max(10, low * SECOND_US // LOW_PER_S // EVERY_US)
+    due = site.queue(teller, "webhook", range(low), "low", ahead_us=_ahead_us(count))
+    if due is None:
+        raise RuntimeError("the machine was too slow to tell the low ones before they were due")
+    dues = _tell_high(teller, low, due + EVERY_US, count)
+    site.receiver.wait(low + len(dues))
+    while teller.settled() - before < low + len(dues):
         time.sleep(0.01)
     arrivals = site.receiver.arrivals()
     lows = [mark for mark in arrivals if mark.urgency == "low"]
-    if len(lows) != low or len(arrivals) != low + high.sent:
+    if len(lows) != low or len(arrivals) != low + len(dues):
         raise RuntimeError(f"{len(lows):,} of {low:,} low ones and {len(arrivals) - len(lows)} others arrived")
     last = max(mark.at for mark in lows)
     late = [mark.at - mark.due for mark in arrivals if mark.urgency == "high" and mark.due < last]

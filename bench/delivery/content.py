@@ -22,10 +22,7 @@ _MARK = "mark:{{ number }}:{{ due }}:{{ urgency }}"
 _BODY = {
     "mark": _MARK,
     "subject": render.SUBJECT,
-    "to": {"name": "{{ name }}", "street": "{{ street }}", "city": "{{ city }}"},
-    "order": {"number": "{{ order }}", "day": "{{ day }}", "left": "{{ time }}", "arrives": "{{ arrival }}"},
-    "words": render.WORDS + "It was packed with care, and every part of it can be sent back for thirty days. " * 4,
-    "link": "{{ link }}",
+    "text": render.WORDS + "It was packed with care, and every part of it can be sent back for thirty days. " * 6,
 }
 PARTS = Parts(
     email={"en": EmailPart(render.SUBJECT, render.PAGE.replace("{filler}", ""), f"{render.WORDS}\n{_MARK}\n")},

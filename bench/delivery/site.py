@@ -4,8 +4,10 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -28,6 +30,7 @@ SHOWN = 100_000
 LEASE_US = 3_600_000_000
 SECOND_US = 1_000_000
 POLL_S = 0.01
+KEPT_S = 2.0
 STILL_S = 60.0  # without a single arrival in this time, something is wrong
 ATTEMPTS = 4
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -36,17 +39,21 @@ _SENT = re.compile(r'^tidings_deliveries_total\{.*state="sent".*\} (\d+)', re.MU
 
 
 class Wire:
-    """One connection that is kept, JSON in and out."""
+    """One connection that is kept, but not for longer than a server keeps it; JSON in and out."""
 
     def __init__(self, port: int) -> None:
         self._connection = HTTPConnection(HOST, port, timeout=120)
+        self._used_at = time.monotonic()
 
     def ask(self, method: str, path: str, document: object = None) -> bytes:
         """The body of a good answer."""
         body = None if document is None else msgspec.json.encode(document)
+        if time.monotonic() - self._used_at > KEPT_S:
+            self._connection.close()  # the request opens it anew
         self._connection.request(method, path, body, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
         told = answer.read()
+        self._used_at = time.monotonic()
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path} was answered {answer.status}: {told[:1_000]!r}")
         return told
@@ -92,6 +99,7 @@ class Teller:
     """A node, from outside."""
 
     def __init__(self, port: int, process: int) -> None:
+        self.port = port
         self.process = process
         self._wire = Wire(port)
 
@@ -118,6 +126,36 @@ class Teller:
 
     def close(self) -> None:
         self._wire.close()
+
+
+class Crowd:
+    """Several who tell a node things at the same time."""
+
+    def __init__(self, port: int, size: int) -> None:
+        self._pool = ThreadPoolExecutor(size)
+        self._idle: SimpleQueue[Teller] = SimpleQueue()
+        for _ in range(size):
+            self._idle.put(Teller(port, 0))
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    def tell_one(self, channel: ChannelName, number: int, due: int, urgency: Priority = "normal") -> "Future[int]":
+        """Have one person told; answers when that was accepted."""
+        return self._pool.submit(self._tell, channel, number, due, urgency)
+
+    def _tell(self, channel: ChannelName, number: int, due: int, urgency: Priority) -> int:
+        teller = self._idle.get()
+        try:
+            teller.tell_one(channel, number, due, urgency)
+            return now_us()
+        finally:
+            self._idle.put(teller)
 
 
 class Site:
@@ -176,10 +214,12 @@ sender = "{SENDER}"
             note("deliver: the machine was too slow to schedule all in time, once more")
         raise RuntimeError(f"{len(people):,} could not be scheduled before they were due, {ATTEMPTS} times")
 
-    def queue(self, teller: Teller, channel: ChannelName, people: Sequence[int], urgency: Priority) -> int | None:
-        """Schedule all for one moment; answers it, None if it passed meanwhile."""
+    def queue(
+        self, teller: Teller, channel: ChannelName, people: Sequence[int], urgency: Priority, ahead_us: int = SECOND_US
+    ) -> int | None:
+        """Schedule all for one moment, so long ahead at least when done; answers it, None if it passed meanwhile."""
         begun = now_us()
-        due = begun + round((1.0 + 1.5 * len(people) / self._rows_per_s) * SECOND_US)
+        due = begun + ahead_us + round(1.5 * len(people) / self._rows_per_s * SECOND_US)
         teller.tell(channel, people, due, urgency)
         self._rows_per_s = len(people) / ((now_us() - begun) / SECOND_US)
         settle()

@@ -228,7 +228,7 @@ class Handling:
         self, read: Read, case: Case, delivery: Delivery, ready: Sequence[Ready], later: Wait | None
     ) -> "_Heard":
         """Call the providers under our claim; while they work, see under which version it was written."""
-        written = self._tools.looking.begin(case.tenant, delivery.name)
+        written = self._tools.looking.begin(case.tenant, delivery.name, urgent=read.urgency == "high")
         calls = [self._tools.sending.call(each, case.channel, read.record.due) for each in ready]
         verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         answers = [

@@ -35,6 +35,11 @@ NAMES = (
     "takeover",
     "fleet_kafka",
     "render",
+    "deliver_webhook",
+    "deliver_smtp",
+    "deliver_latency",
+    "deliver_priority",
+    "users",
     "cabinet",
     "peers",
 )

@@ -12,16 +12,17 @@ TOGETHER_MAX = 500
 
 
 class Gathering(Generic[Item, Answer]):
-    """One call at a time, each with all that gathered meanwhile; what is urgent goes first."""
+    """One call at a time, each with all that gathered meanwhile. What is urgent has calls of its own, and neither waits
+    for those of the rest nor shares them: they are long where much is under way."""
 
     def __init__(
         self, call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], together_max: int = TOGETHER_MAX
     ) -> None:
         self._call = call
         self._together_max = together_max
-        self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
-        self._urgent: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._urgent: _Queue[Item, Answer] = _Queue()
+        self._rest: _Queue[Item, Answer] = _Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None  # to ask for it each time is a system call
 
     async def ask(self, item: Item, *, urgent: bool = False) -> Answer:
         """The answer to one; raises what the call for it, and for those beside it, raised."""
@@ -29,28 +30,22 @@ class Gathering(Generic[Item, Answer]):
 
     def begin(self, item: Item, *, urgent: bool = False) -> "asyncio.Future[Answer]":
         """The same for who has something else to do meanwhile."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        (self._urgent if urgent else self._waiting).append((item, answer))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        queue = self._urgent if urgent else self._rest
+        queue.waiting.append((item, answer))
+        if queue.task is None:
+            queue.task = loop.create_task(self._run(queue))
         return answer
 
-    async def _run(self) -> None:
+    async def _run(self, queue: "_Queue[Item, Answer]") -> None:
         try:
-            while self._urgent or self._waiting:
-                await self._step(self._take())
+            while queue.waiting:
+                await self._step(queue.take(self._together_max))
         finally:
-            self._task = None
-
-    def _take(self) -> list[tuple[Item, "asyncio.Future[Answer]"]]:
-        """The next ones, without those who no longer wait."""
-        taken: list[tuple[Item, asyncio.Future[Answer]]] = []
-        for queue in (self._urgent, self._waiting):
-            while queue and len(taken) < self._together_max:
-                item, answer = queue.popleft()
-                if not answer.done():
-                    taken.append((item, answer))
-        return taken
+            queue.task = None
 
     async def _step(self, taken: list[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
         try:
@@ -63,3 +58,20 @@ class Gathering(Generic[Item, Answer]):
         for (_, waiter), answer in zip(taken, answers, strict=True):
             if not waiter.done():
                 waiter.set_result(answer)
+
+
+class _Queue(Generic[Item, Answer]):
+    """Those who wait for the next call."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self.task: asyncio.Task[None] | None = None
+
+    def take(self, together_max: int) -> list[tuple[Item, "asyncio.Future[Answer]"]]:
+        """The next ones, without those who no longer wait."""
+        taken: list[tuple[Item, asyncio.Future[Answer]]] = []
+        while self.waiting and len(taken) < together_max:
+            item, answer = self.waiting.popleft()
+            if not answer.done():
+                taken.append((item, answer))
+        return taken

@@ -61,6 +61,15 @@ class Holding(Protocol):
     def resume(self, read: Read) -> None: ...
 
 
+class _Heard(msgspec.Struct, frozen=True):
+    """A delivery that we claimed, what the providers said to it, and the look at how it was written."""
+
+    delivery: Delivery
+    answers: list[Answer]
+    later: Wait | None
+    written: "asyncio.Future[Found]"
+
+
 class Handling:
     """Runs errands. What it cannot write down it tries again until it is written, or this process ends."""
 
@@ -107,16 +116,21 @@ class Handling:
         decision = self._decide(case)
         if not isinstance(decision, Send):
             return await self._without(read, case, decision)
-        async with self._tools.sending.slot(case):
-            if self._clock.elapsed() - looked_at > STALE_US:
-                fresh = await self._tools.looking.look(read.tenant, read.record, errand)
-                if fresh is None:
-                    return True
-                case, decision = fresh, self._decide(fresh)
-            concluded = await self._send(read, case, decision) if isinstance(decision, Send) else decision
-        if isinstance(concluded, bool):
-            return concluded
-        return await self._without(read, case, concluded)
+        task = asyncio.current_task()
+        try:
+            async with self._tools.sending.slot(case):
+                if self._clock.elapsed() - looked_at > STALE_US:
+                    fresh = await self._tools.looking.look(read.tenant, read.record, errand)
+                    if fresh is None:
+                        return True
+                    case, decision = fresh, self._decide(fresh)
+                sent = await self._send(read, case, decision, task) if isinstance(decision, Send) else decision
+            # The provider has answered: while that is written down, another one may be sent.
+            if isinstance(sent, _Heard):
+                return await self._write_down(case, sent)
+        finally:
+            self.claiming.discard(task)
+        return sent if isinstance(sent, bool) else await self._without(read, case, sent)
 
     def _decide(self, case: Case) -> Decision:
         return decide(case, self._terms.backoff.age_us_max, self._clock.now())
@@ -181,8 +195,10 @@ class Handling:
         finally:
             self._holding.resume(read)
 
-    async def _send(self, read: Read, case: Case, send: Send) -> bool | Decision:
-        """Claim, call, and write down what came of it; a decision if nothing can be called now."""
+    async def _send(
+        self, read: Read, case: Case, send: Send, task: "asyncio.Task[None] | None"
+    ) -> "_Heard | bool | Decision":
+        """Claim and call; a decision if nothing can be called now, False if it has to be looked at again."""
         try:
             targets = await self._targets(case, send)
         except Invalid as invalid:
@@ -199,37 +215,35 @@ class Handling:
         claim = Claim(self._worker, now + self._terms.claim_us)
         delivery = claimed(case, [each.provider for each in ready], send.addresses, claim, now)
         crash.point("deliver.claiming")
-        task = asyncio.current_task()
         self.claiming.add(task)
-        try:
-            urgent = read.urgency == "high"
-            if not await self._tools.settling.claim(case.tenant, delivery, case.version, urgent=urgent):
-                return False
-            crash.point("deliver.claimed")
-            return await self._call(read, case, delivery, ready, later)
-        finally:
-            self.claiming.discard(task)
+        urgent = read.urgency == "high"
+        if not await self._tools.settling.claim(case.tenant, delivery, case.version, urgent=urgent):
+            return False
+        crash.point("deliver.claimed")
+        if self._clock.now() >= claim.until:
+            return False  # this process stood still: another one may be at it
+        return await self._call(read, case, delivery, ready, later)
 
     async def _call(
         self, read: Read, case: Case, delivery: Delivery, ready: Sequence[Ready], later: Wait | None
-    ) -> bool:
+    ) -> "_Heard":
         """Call the providers under our claim; while they work, see under which version it was written."""
-        claim = delivery.claim
-        assert claim is not None, "it was claimed"
-        if self._clock.now() >= claim.until:
-            return False  # this process stood still: another one may be at it
-        written = self._tools.looking.begin(case.tenant, delivery.name)
-        calls = [self._tools.sending.call(each, case.channel, read.record.due) for each in ready]
+        written = self._tools.looking.begin(case.tenant, delivery.name, urgent=read.urgency == "high")
+        calls = [self._tools.sending.call(case, each, read.record.due) for each in ready]
         verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        kept = await self._version(delivery, written)
-        crash.point("deliver.sent")
         answers = [
             Answer(each.target.number, each.target.address, each.provider, verdict)
             for each, verdict in zip(ready, verdicts, strict=True)
         ]
+        return _Heard(delivery, answers, later, written)
+
+    async def _write_down(self, case: Case, heard: "_Heard") -> bool:
+        """Keep what the providers said; while the store is away, wait for it."""
+        kept = await self._version(heard.delivery, heard.written)
+        crash.point("deliver.sent")
         while True:
             try:
-                return await self._conclude(case, delivery, answers, later, kept)
+                return await self._conclude(case, heard.delivery, heard.answers, heard.later, kept)
             except (StoreError, NotOwner):
                 await asyncio.sleep(LOOK_AGAIN_S)
 

@@ -37,7 +37,7 @@ class Looking:
             assert errand.notification is not None, "errands that were read name one or carry one"
             likely = errand.delivery or errands.occurrence_name(errand.notification, record)
             keys = [notification_key(tenant, errand.notification), delivery_key(tenant, likely)]
-            kept, found = await self._ask(keys, urgent=urgent)
+            kept, found = await self._gathering.begin(keys, urgent=urgent)
             if kept is None:
                 return None
             notification = read(kept, Notification)
@@ -45,7 +45,7 @@ class Looking:
             raise Invalid("channel", f"{errand.channel} is none of the {len(notification.channels)} channels")
         name = errands.delivery_name(errand, record, notification)
         if likely != name:
-            [found] = await self._ask([delivery_key(tenant, name)], urgent=urgent)
+            [found] = await self._gathering.begin([delivery_key(tenant, name)], urgent=urgent)
         return await self._case(tenant, record, errand, notification, name, found)
 
     async def _case(
@@ -69,7 +69,7 @@ class Looking:
         urgent = notification.priority == "high"
         user = None
         if notification.user is not None:
-            [person] = await self._ask([user_key(tenant, notification.user)], urgent=urgent)
+            [person] = await self._gathering.begin([user_key(tenant, notification.user)], urgent=urgent)
             user = None if person is None else read(person, User)
         places = addresses(notification, user, channel)
         suppressed = await self._suppressed(case, places, urgent=urgent)
@@ -83,19 +83,16 @@ class Looking:
         keys = [suppressed_key(case.tenant, case.channel, place) for place in places]
         if category != TRANSACTIONAL:
             keys += [suppressed_key(case.tenant, case.channel, place, category) for place in places]
-        found = await self._ask(keys, urgent=urgent)
+        found = await self._gathering.begin(keys, urgent=urgent)
         return frozenset(places[number % len(places)] for number, there in enumerate(found) if there is not None)
 
     async def again(self, tenant: str, name: str) -> tuple[Delivery, int] | None:
         """A delivery as it stands, and its version."""
-        return standing(await self.begin(tenant, name))
+        return standing(await self.begin(tenant, name, urgent=True))
 
-    def begin(self, tenant: str, name: str) -> "asyncio.Future[Found]":
+    def begin(self, tenant: str, name: str, *, urgent: bool) -> "asyncio.Future[Found]":
         """The same for who has something else to do meanwhile; `standing` reads what is found."""
-        return self._gathering.begin([delivery_key(tenant, name)], urgent=True)
-
-    async def _ask(self, keys: Sequence[Key], *, urgent: bool) -> Found:
-        return await self._gathering.ask(keys, urgent=urgent)
+        return self._gathering.begin([delivery_key(tenant, name)], urgent=urgent)
 
     async def _get(self, asked: Sequence[Sequence[Key]]) -> list[Found]:
         """One look for all of them; what several ask for is read once."""

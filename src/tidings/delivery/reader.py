@@ -227,7 +227,7 @@ class Reader:
         return has_read
 
     async def _read(self, source: _Source) -> bool:
-        """As much as there is room for; one at least if nothing of it is under way."""
+        """As much as there is room for; one at least if nothing of it is under way, a whole read if much of it is."""
         partition = source.unread(self._windows.ahead_max)
         windows = self._windows
         room = min(
@@ -236,8 +236,8 @@ class Reader:
             windows.read_max,
         )
         limit = max(room, 0 if source.under_way else 1)
-        if partition is None or limit <= 0:
-            return False
+        if partition is None or limit <= 0 or (limit < windows.read_max and source.under_way > windows.topic_max // 2):
+            return False  # with that much under way nobody waits for a few more: they are read, and looked up, together
         place = source.places[partition]
         records = await self._store.read(source.tenant, source.name, partition, place.next, limit)
         # Nothing, though the topic showed some: retention was faster.

@@ -31,7 +31,7 @@ class Settling:
 
     async def claim(self, tenant: str, delivery: Delivery, version: int, *, urgent: bool) -> bool:
         """Make it ours; False if somebody else changed it since it was looked at."""
-        return await self._changes.ask([delivery_put(tenant, delivery, version)], urgent=urgent)
+        return await self._changes.begin([delivery_put(tenant, delivery, version)], urgent=urgent)
 
     async def settle(self, tenant: str, conclusion: Conclusion, version: int, *, urgent: bool) -> bool:
         """Write down how it stands, behind what must be on the timeline; False if somebody else changed it."""
@@ -40,7 +40,7 @@ class Settling:
         now, delivery = self._clock.now(), conclusion.delivery
         puts = {put.key: put for put in (sent_put(tenant, delivery, *each, now) for each in conclusion.sent)}
         change = [delivery_put(tenant, delivery, version), *puts.values()]
-        done = await self._changes.ask(change, urgent=urgent)
+        done = await self._changes.begin(change, urgent=urgent)
         crash.point("deliver.settled")
         return done
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 URL_DEFAULT = "http://127.0.0.1:8460"
 SWITCH_INTERVAL_S = 0.0005  # the writer's thread and the loop hand over to each other often
 STOP_S_MAX = 4.7
+YOUNG_OBJECTS_MAX = 10_000  # more than are alive at once in a burst; with Python's 700 each is looked at several times
 
 logger = logging.getLogger("tidings")
 
@@ -169,7 +171,15 @@ async def _run(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_leave, stop, number)
-    await serve_node(config, stop, lambda url: _announce(url, config))
+    await serve_node(config, stop, lambda url: _ready(url, config))
+
+
+def _ready(url: str, config: Config) -> None:
+    """What is there once a node listens stays to its end: the collector of garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS_MAX)
+    _announce(url, config)
 
 
 def _stop_or_leave(stop: asyncio.Event, number: signal.Signals) -> None:

@@ -1,0 +1,71 @@
+"""200 webhooks a second for a minute, due at random microseconds: from the due time to the receiver's socket."""
+
+import time
+from concurrent.futures import Future
+
+import msgspec
+
+from bench.delivery.site import SECOND_US, Crowd, Site, Teller, now_us, opened
+from bench.engines import settle
+from bench.flows import Flow, Lateness, lateness
+from bench.options import Options
+from bench.processes import answer_of, child
+from bench.report import Bar, Report
+from bench.rounds import Rounds
+from bench.screen import note
+
+TITLE = "ms from the due time to the receiver's socket at 200/s; the limit is a bare timer loop beside it"
+RATE = 200
+SECONDS = 60.0
+PEOPLE = 20_000
+WARM_UP = 500
+BEGIN_US = 5_000_000  # until the first is due: the timer loop has started by then
+EARLIER_US = 2_000_000  # than a flow is sent otherwise: each is a request of its own here, with two commits
+TOGETHER = 16  # requests at once, which share commits
+
+BARS = (
+    Bar("p50_ms", "median", "<=", 10),
+    Bar("p99_ms", "median", "<=", 50),
+    Bar("early", "median", "<=", 0),
+    Bar("told_late", "median", "<=", 0),
+)
+
+
+def run(options: Options) -> Report:
+    """The flow, and the timer loop beside it."""
+    rounds, people = Rounds("deliver_latency"), options.rows(PEOPLE)
+    with opened() as site:
+        site.fill(site.folder / "people.db", people)
+        with site.node(site.folder / "people.db") as teller:
+            site.deliver(teller, "webhook", range(people)[:WARM_UP])
+            for number in range(1, options.rounds + 1):
+                note(f"deliver_latency: round {number} of {options.rounds}")
+                settle()
+                ours, late, timer = flow(site, teller, people, options.seconds(SECONDS))
+                figures = msgspec.structs.asdict(ours) | {"told_late": late}
+                limit = {name: getattr(timer, name) for name in ("p50_ms", "p99_ms", "p999_ms")}
+                rounds.add(figures, limit)
+    return rounds.report()
+
+
+def flow(site: Site, teller: Teller, people: int, seconds: float) -> tuple[Lateness, int, Lateness]:
+    """Ours, how many were told only when they were due already, and the timer loop's."""
+    steady = Flow(RATE, now_us() + BEGIN_US, seconds, "")
+    told_at: list[Future[int]] = []
+    dues: list[int] = []
+    with (
+        child("-m", "bench.timer", str(RATE), str(steady.start), str(seconds)) as timer,
+        Crowd(teller.port, TOGETHER) as crowd,
+    ):
+        for at, moments in steady.steps():
+            time.sleep(max(0, at - EARLIER_US - now_us()) / SECOND_US)
+            for due in moments:
+                told_at.append(crowd.tell_one("webhook", len(dues) % people, due))
+                dues.append(due)
+        late = sum(told.result() >= due for told, due in zip(told_at, dues, strict=True))
+        bare = msgspec.convert(answer_of(timer), Lateness)
+    site.receiver.wait(len(dues))
+    arrivals = site.receiver.arrivals()
+    if len({(mark.number, mark.due) for mark in arrivals}) != len(dues) or len(arrivals) != len(dues):
+        raise RuntimeError(f"{len(arrivals):,} arrived, {len(dues):,} were told")
+    return lateness([mark.at - mark.due for mark in arrivals]), late, bare

@@ -119,6 +119,20 @@ class Notifying:
         await self._take([case for case in cases if isinstance(case, _Case)], plan)
         return [case if isinstance(case, Accepted) else _answer(case, plan) for case in cases]
 
+    async def has(self, tenant: str, ask: Notify) -> bool:
+        """Whether just this was accepted before for its only person, whatever would be said of it today."""
+        try:
+            check(ask)  # what could never be right is not looked up either: not every store takes any name
+        except Invalid:
+            return False
+        if ask.id is None or ask.users:
+            return False
+        [there] = await self._cabinet.get([notification_key(tenant, ask.id)], self._clock.now())
+        kept = None if there is None else read(there, Notification)
+        if kept is None or kept.content != ask.content():
+            return False
+        return kept.cancelled is not None or await self._knowing.due(kept) is not None
+
     async def _plan(self, tenant: str, ask: Notify, since: int | None) -> Plan:
         now = self._clock.now()
         name = ask.id or self._make_id(now)

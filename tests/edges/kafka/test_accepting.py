@@ -111,6 +111,16 @@ async def test_what_is_read_twice_is_accepted_once(office: Office) -> None:
     assert len(await office.release("notify.email")) == 3
 
 
+async def test_what_was_accepted_is_not_refused_for_what_is_gone_since(office: Office) -> None:
+    await accepted(office, REMIND)
+    await office.templates.delete(ACME, "reminder", force=True)
+    office.clock.advance(2 * SECOND)
+    made = await accepted(office, REMIND, {**REMIND, "variables": {"what": "ten"}}, {**REMIND, "id": "other"})
+    assert [refused.source for refused in made.refused] == [(TOPIC, 0, 1), (TOPIC, 0, 2)]
+    assert all(told == ["template: there is no template 'reminder': put it there first"] for told in reasons(made))
+    assert len(await office.release("notify.email")) == 1
+
+
 async def test_a_duration_counts_from_the_record_however_late_it_is_read(office: Office) -> None:
     sent = office.clock.now()
     office.clock.advance(60 * SECOND)
@@ -143,6 +153,7 @@ WRONG = [
     ({**TEA, "user": None, "to": "not an address"}, "to: "),
     ({**TEA, "words": {"text": "x", "title": "a\r\nBcc: b"}}, "words.title: "),
     ({**TEA, "id": "n/1~2"}, "id: has a '~'"),
+    ({**TEA, "id": "n\0"}, "id: use 1 to 90 printable ASCII characters"),
     ({**TEA, "user": "nobody"}, "user: there is no user 'nobody'"),
     ({**REMIND, "template": "none"}, "template: there is no template 'none'"),
     ({**REMIND, "version": 9}, "version: the template 'reminder' has no version 9"),
@@ -220,6 +231,7 @@ async def test_what_the_store_did_not_take_is_accepted_by_the_next_call(
     get = office.cabinet.get
 
     async def getting(keys: Sequence[Key], now: int) -> list[Document | None]:
+        assert all("~" not in key.name for key in keys), "what is no name is not looked up"
         if any(key.name == "cake" for key in keys):
             raise StoreError("the disk is full")
         return await get(keys, now)

@@ -70,8 +70,7 @@ class Accepting:
         """Accept all. Where the store fails it is raised: called again, this goes on with those that are left."""
         while self._waiting:
             some = _together(self._waiting)
-            asked = (notifying.accept(one.tenant, one.ask, one.since) for one in some)
-            answers = await asyncio.gather(*asked, return_exceptions=True)
+            answers = await asyncio.gather(*(_accepted(notifying, one) for one in some), return_exceptions=True)
             left, trouble = [], None
             for one, answer in zip(some, answers, strict=True):
                 if isinstance(answer, NotOwner | StoreError):
@@ -96,6 +95,16 @@ class Accepting:
                 if not_taken:
                     told = Refusal(one.tenant, _reasons(one, not_taken))
                     self._refuse(one.wire, one.record, told, not_taken[0].field or "id")
+
+
+async def _accepted(notifying: Notifying, one: Wanted) -> list[Accepted]:
+    """What was accepted and is read again is not refused for what changed since, such as a template that is gone."""
+    try:
+        return await notifying.accept(one.tenant, one.ask, one.since)
+    except Invalid:
+        if await notifying.has(one.tenant, one.ask):
+            return []
+        raise
 
 
 def _together(waiting: Sequence[Wanted]) -> list[Wanted]:

@@ -34,6 +34,7 @@ KAFKA_POINTS = (
     "kafka.committed",
     "kafka.settled",
 )
+ACCEPT_POINTS = ("accept.done",)
 CARRY_POINTS = ("carry.marked", "carry.written", "carry.committed")
 MIGRATION_POINTS = ("migrate.written", "migrate.committed")
 DELIVERY_POINTS = (
@@ -45,7 +46,7 @@ DELIVERY_POINTS = (
     "deliver.settled",
     "deliver.committed",
 )
-_ALL = POINTS + KAFKA_POINTS + CARRY_POINTS + MIGRATION_POINTS + DELIVERY_POINTS
+_ALL = POINTS + KAFKA_POINTS + ACCEPT_POINTS + CARRY_POINTS + MIGRATION_POINTS + DELIVERY_POINTS
 
 
 class _Trap:

@@ -1,5 +1,6 @@
-"""A notification that comes by Kafka is told by the workers, once however often it is sent; and one over HTTP too."""
+"""A notification that comes by Kafka is one as over HTTP: checked, told once, found, cancelled, erased."""
 
+import asyncio
 from email import message_from_bytes, policy
 from functools import partial
 from pathlib import Path
@@ -10,41 +11,80 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.delivery.test_nodes import Client, all_are, put_ada, started
+from tests.kafka.site import headers_of, read_all
 from tests.servers.kafka import Broker
 from tidings.testing import eventually
 
 pytestmark = [pytest.mark.slow]
 
 TENANT = "default"
+TOPIC = f"tidings.notify.{TENANT}"
+WRONG: dict[str, dict[str, Any]] = {
+    "channels[0]: ": {"channels": ["pigeon"]},
+    "channels: names one twice": {"channels": ["email", "email"]},
+    "to: ": {"user": None, "to": "not an address"},
+    "words.title: ": {"words": {"title": "a\r\nBcc: eve@example.com", "text": "x"}},
+    "id: has a '~'": {"id": "n/1~2"},
+    "user: there is no user 'nobody'": {"user": "nobody"},
+    "template: there is no template 'none'": {"words": None, "template": "none"},
+    "expires_after: ": {"expires_after": "-PT5S"},
+}
 
 
 def send(producer: Producer, **notification: Any) -> None:
     given = {"user": "ada", "channels": ["email"], "words": {"title": "Tea", "text": "Tea at nine."}, **notification}
-    producer.produce(f"tidings.notify.{TENANT}", msgspec.json.encode(given))
+    producer.produce(TOPIC, msgspec.json.encode(given))
     assert producer.flush(10) == 0
 
 
 async def test_a_notification_that_comes_by_kafka(broker: Broker, tmp_path: Path) -> None:
-    broker.create_topic(f"tidings.notify.{TENANT}")
+    broker.create_topic(TOPIC)
     producer = Producer(broker.client(linger_ms=0))
     async with started(tmp_path, "--kafka", broker.bootstrap) as client:
         await put_ada(client)
         send(producer, id="tea")
         send(producer, id="tea")
         send(producer, words={"title": "Cake", "text": "Cake at ten."})
-        send(producer, channels=["pigeon"])
+        for wrong in WRONG.values():
+            send(producer, **wrong)
+        send(producer, id="late", at="+1h")
+        send(producer, id="later", at="+1h")
         await client.notify(1, "email", words={"title": "Milk", "text": "By HTTP."})
-        await eventually(lambda: len(list((tmp_path / "outbox").glob("*.eml"))) == 3, 30)
+        await eventually(lambda: len(mails_in(tmp_path)) == 3, 30)
         mails = [message_from_bytes(file.read_bytes(), policy=policy.default) for file in mails_in(tmp_path)]
         assert sorted(mail["Subject"] for mail in mails) == ["Cake", "Milk", "Tea"]
         await eventually(partial(all_are, client, 3, "sent"))
-        await eventually(partial(rejected, client), 20)
+        reasons = await eventually(partial(rejected, broker), 20)
+        assert [reason.startswith(said) for reason, said in zip(sorted(reasons), sorted(WRONG), strict=True)] == [
+            True for _ in WRONG
+        ]
+        assert await client.figure("tidings_kafka_rejected_total") == [f"tidings_kafka_rejected_total {len(WRONG)}"]
+        await look_at(client)
         await client.stop()
 
 
+async def look_at(client: Client) -> None:
+    """What came by Kafka can be looked at, taken back and forgotten."""
+    tea = await client.get("/v1/notifications/tea/explain")
+    assert (tea["state"], tea["user"]) == ("sent", "ada")
+    assert tea["history"]
+    assert (await client.get(f"/v1/notifications/{TOPIC}.0.2"))["state"] == "sent"
+    assert (await client.send("DELETE", "/v1/notifications/late", None))["outcome"] == "cancelled"
+    assert (await client.get("/v1/notifications/later"))["state"] == "pending"
+    records = (await client.get("/v1/topics/notify.email/records?bus=log"))["records"]
+    assert len(records) == 3
+    assert {tuple(msgspec.json.decode(record["value"])) for record in records} == {("notification",)}
+    await client.send("POST", "/v1/users/ada/erase", None)
+    assert [(await client.get(f"/v1/notifications/{name}"))["status"] for name in ("tea", "later")] == [404, 404]
+
+
 def mails_in(folder: Path) -> list[Path]:
-    return sorted((folder / "outbox").iterdir())
+    return sorted((folder / "outbox").glob("*.eml"))
 
 
-async def rejected(client: Client) -> bool:
-    return await client.figure("tidings_kafka_rejected_total") == ["tidings_kafka_rejected_total 1"]
+async def rejected(broker: Broker) -> list[str]:
+    """The reasons, once all are there."""
+    found = await asyncio.to_thread(read_all, broker, f"tidings.rejections.{TENANT}")
+    told = [dict(headers_of(message))["tidings-reject-reason"] for message in found]
+    reasons = [reason.decode() if isinstance(reason, bytes) else str(reason) for reason in told]
+    return reasons if len(reasons) >= len(WRONG) else []

@@ -115,6 +115,7 @@ def check(wire: Wire, record: Record) -> None:
     if isinstance(answer, Refusal):
         check_refusal(wire, record, answer)
     else:
+        assert isinstance(answer, Ask)
         check_ask(wire, record, answer)
 
 

@@ -1,62 +1,51 @@
-"""Notifications from Kafka: what they become on the log, and why some are refused."""
+"""Notifications from Kafka: whose they are, and which id each has."""
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from tidings.domain.command import Priority
-from tidings.domain.notification import Errand
 from tidings.wires.notify import Notify
-from tidings.wires.record import Ask, Record, Refusal
+from tidings.wires.record import Ask, Record, Refusal, Tell
 
-WORDS = {"text": "Tea at nine.", "title": "Tea"}
-TEA: dict[str, Any] = {"id": "tea", "user": "ada", "channels": ["email", "sms"], "words": WORDS}
-
-
-def read(value: object, **more: Any) -> Ask | Refusal:
-    raw = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    return Notify().read(Record("tidings.notify.acme", 3, 7, 0, value=raw, **more))
+TOPIC = "tidings.notify.acme"
 
 
-def test_a_notification_is_an_errand_on_the_log_due_now() -> None:
-    ask = read({**TEA, "priority": "high"})
-    assert isinstance(ask, Ask)
-    assert (ask.tenant, ask.verb, ask.id) == ("acme", "add", "tea")
-    assert ask.request is not None
-    assert (ask.request.topic, ask.request.bus, ask.request.at) == ("notify.email.high", "log", None)
-    assert ask.request.priority is Priority.HIGH
-    errand = msgspec.json.decode(ask.request.value or b"", type=Errand)
-    assert errand.inline is not None
-    assert (errand.inline.tenant, errand.inline.user, errand.inline.channels) == ("acme", "ada", ("email", "sms"))
-    assert errand.notification is None
+def read(topic: str = TOPIC, **more: Any) -> Ask | Tell | Refusal:
+    return Notify().read(Record(topic, 3, 7, **{"timestamp_us": 5, "value": b"{}", **more}))
 
 
-def test_without_an_id_the_place_is_the_id() -> None:
-    first, second = (read({name: TEA[name] for name in TEA if name != "id"}, life=life) for life in ("", "b"))
-    assert isinstance(first, Ask)
-    assert isinstance(second, Ask)
-    assert first.id == "tidings.notify.acme.3.7"
-    assert second.id != first.id
+def test_what_is_asked_is_handed_on_as_it_came() -> None:
+    assert read(value=b'{"user": "ada"}') == Tell("acme", f"{TOPIC}.3.7", b'{"user": "ada"}', 5)
+    assert read(value=None) == Tell("acme", f"{TOPIC}.3.7", b"", 5)
+
+
+def test_what_has_no_timestamp_counts_from_now() -> None:
+    assert read(timestamp_us=-1) == Tell("acme", f"{TOPIC}.3.7", b"{}")
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("more", "name"),
     [
-        (b"", "the record's value: is not JSON"),
-        (b"tea", "the record's value: is not JSON"),
-        ([], "is not a notification: write an object"),
-        ({**TEA, "tenant": "globex"}, "tenant: is not a field of a notification: it knows id, channels"),
-        ({**TEA, "created": 1}, "created: is not a field"),
-        ({**TEA, "channels": ["pigeon"]}, "Invalid enum value 'pigeon'"),
-        ({**TEA, "channels": []}, "channels: is empty"),
-        ({**TEA, "to": "ada@example.com"}, "user: or to: give one of them"),
-        ({**TEA, "template": "tea"}, "template: or words: give one of them"),
-        ({**TEA, "user": None, "to": "ada@example.com"}, "channels: has several"),
+        ({}, f"{TOPIC}.3.7"),
+        ({"life": "b"}, f"{TOPIC}.3.7@b"),
+        ({"headers": (("Tidings-Id", b"tea"),)}, "tea"),
+        ({"headers": (("tidings-id", b"tea"), ("tidings-id", b"cake"))}, "cake"),
+        ({"headers": (("tidings-id", None),)}, f"{TOPIC}.3.7"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_its_reason(value: object, said: str) -> None:
-    refusal = read(value)
-    assert isinstance(refusal, Refusal), refusal
-    assert refusal.tenant == "acme"
-    assert said in refusal.reasons[0]
+def test_the_id_is_that_of_the_header_or_the_place(more: dict[str, Any], name: str) -> None:
+    told = read(**more)
+    assert isinstance(told, Tell)
+    assert told.id == name
+
+
+def test_the_id_of_a_long_tenant_is_short_enough_and_its_own() -> None:
+    found = [read(f"tidings.notify.{'t' * 200}{end}", life="x" * 8) for end in "ab"]
+    first, second = (each.id for each in found if isinstance(each, Tell))
+    assert first != second
+    assert len(first) <= 90
+
+
+def test_a_header_that_is_no_text_is_refused() -> None:
+    refused = read(headers=(("tidings-id", b"\xff"),))
+    assert refused == Refusal("acme", ("tidings-id: is not UTF-8: send it as text",))

@@ -27,7 +27,10 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is the same for everybody: the request, its template, the version that is pinned, and its expiry."""
+    """What is the same for everybody: the request, its template, the version that is pinned, and its expiry.
+
+    `since` is when it was asked, where that is not now.
+    """
 
     ask: Notify
     tenant: str
@@ -36,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
     batch: str | None
     template: Compiled | None = None
     pinned: int | None = None
+    since: int | None = None
 
 
 def draft(plan: Plan, notification_id: str, user: User | None) -> Draft:
@@ -66,7 +70,8 @@ def draft(plan: Plan, notification_id: str, user: User | None) -> Draft:
         plan.content,
     )
     whom = recipient(notification)
-    return Draft(notification, request_for(ask, notification, UTC if user is None else user.zone, whom, plan.now), whom)
+    zone = UTC if user is None else user.zone
+    return Draft(notification, request_for(ask, notification, zone, whom, plan.now, plan.since), whom)
 
 
 def _channels(plan: Plan, user: User | None) -> tuple[ChannelName, ...]:

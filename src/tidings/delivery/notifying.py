@@ -97,14 +97,14 @@ class Notifying:
         self._knowing = Knowing(cabinet, schedules, clock)
         self._changes: Gathering[Groups, list[bool]] = Gathering(self._change)
 
-    async def accept(self, tenant: str, ask: Notify) -> list[Accepted]:
+    async def accept(self, tenant: str, ask: Notify, since: int | None = None) -> list[Accepted]:
         """Accept a notification for each person that it is for, in order, each with an answer of its own.
 
         What is wrong for everybody, or for the only one, is raised as `Invalid`. With several users the id is that of
-        the batch, and each notification's is `<id>:<user>`.
+        the batch, and each notification's is `<id>:<user>`. `since` is when it was asked, if that was not just now.
         """
         check(ask)
-        plan = await self._plan(tenant, ask)
+        plan = await self._plan(tenant, ask, since)
         cases: list[_Case | Accepted] = []
         for notification_id, user, missing in await self._people(tenant, plan):
             try:
@@ -119,10 +119,25 @@ class Notifying:
         await self._take([case for case in cases if isinstance(case, _Case)], plan)
         return [case if isinstance(case, Accepted) else _answer(case, plan) for case in cases]
 
-    async def _plan(self, tenant: str, ask: Notify) -> Plan:
+    async def has(self, tenant: str, ask: Notify) -> bool:
+        """Whether just this was accepted before for its only person, whatever would be said of it today."""
+        try:
+            check(ask)  # what could never be right is not looked up either: not every store takes any name
+        except Invalid:
+            return False
+        if ask.id is None or ask.users:
+            return False
+        [there] = await self._cabinet.get([notification_key(tenant, ask.id)], self._clock.now())
+        kept = None if there is None else read(there, Notification)
+        if kept is None or kept.content != ask.content():
+            return False
+        return kept.cancelled is not None or await self._knowing.due(kept) is not None
+
+    async def _plan(self, tenant: str, ask: Notify, since: int | None) -> Plan:
         now = self._clock.now()
         name = ask.id or self._make_id(now)
-        plan = Plan(ask, tenant, now, ask.content(), name if ask.users and ask.batch is None else ask.batch)
+        batch = name if ask.users and ask.batch is None else ask.batch
+        plan = Plan(ask, tenant, now, ask.content(), batch, since=since)
         if ask.template is None:
             return plan
         version = ask.version if isinstance(ask.version, int) else None

@@ -18,9 +18,14 @@ _SAME = ("rrule", "cron", "start", "until", "count", "rdates", "exdates", "gap",
 _NONE = Timing()
 
 
-def request_for(ask: Notify, notification: Notification, zone: str, whom: str, now: int) -> Request:
-    """The schedule of a notification. `zone` is that of whom it is for, and counts where none is asked for."""
-    at, place = _at(ask, zone, now), ask.zone
+def request_for(
+    ask: Notify, notification: Notification, zone: str, whom: str, now: int, since: int | None = None
+) -> Request:
+    """The schedule of a notification. `zone` is that of whom it is for, and counts where none is asked for.
+
+    What is said from today on, or after a while, counts from `since` if that is given.
+    """
+    at, place = _at(ask, zone, now if since is None else since), ask.zone
     if place is None and _is_local(ask, at):
         place = zone
     timing = Timing(zone=place, **{name: getattr(ask, name) for name in _SAME})
@@ -40,6 +45,7 @@ def request_for(ask: Notify, notification: Notification, zone: str, whom: str, n
         late_grace=ask.late_grace,
         late_max=ask.late_max,
         jitter=ask.jitter,
+        since=since,
         labels={name: text for name, text in labels.items() if text is not None} or None,
         timing=None if timing == _NONE else timing,
     )

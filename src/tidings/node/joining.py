@@ -12,6 +12,7 @@ from tidings.bus.kafka.lane import Lane
 from tidings.bus.kafka.plain import PlainLane
 from tidings.bus.kafka.turns import Turns
 from tidings.config import Config
+from tidings.delivery.notifying import Notifying
 from tidings.dispatch.lanes import Companion
 from tidings.edges.kafka.beginning import Beginning
 from tidings.edges.kafka.facts import KafkaFacts
@@ -28,13 +29,13 @@ class Joined(NamedTuple):
     metrics: KafkaMetrics
 
 
-def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests) -> Joined:
+def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, notifying: Notifying) -> Joined:
     """Let the engine read requests from this cluster and release to it."""
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     kind = Lane if config.kafka.release == "exactly_once" else PlainLane
     outgoing = Outgoing(engine, cluster, kind, facts)
     engine.admission.forbidden = requests.destinations.forbidden
-    intake = KafkaIntake(engine, cluster, requests.wires, outgoing.may_begin)
+    intake = KafkaIntake(engine, cluster, requests.wires, notifying, outgoing.may_begin)
     engine.lanes.accompany(outgoing.accompany)
     if "intake" in config.node.roles:
         engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))

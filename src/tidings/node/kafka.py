@@ -4,6 +4,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from tidings.config import Config
+from tidings.delivery.office import Office
 from tidings.domain.errors import Invalid
 from tidings.engine import Engine
 from tidings.node.stores import MEMORY, CannotStart, file_of
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
     from tidings.wires.requests import Requests
 
 
-def join_kafka(engine: Engine, config: Config) -> "Joined":
-    """Let the engine read requests from Kafka and release to it."""
+def join_kafka(engine: Engine, config: Config, office: Office | None = None) -> "Joined":
+    """Let the engine read requests from Kafka and release to it; `office` accepts the notifications among them."""
     cluster, requests = cluster_of(config)
     from tidings.node.joining import join
 
-    return join(engine, config, cluster, requests)
+    office = office or Office(engine.store.cabinet, engine, engine.clock)
+    return join(engine, config, cluster, requests, office.notifying)
 
 
 def cluster_of(config: Config) -> "tuple[Cluster, Requests]":

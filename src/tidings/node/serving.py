@@ -101,7 +101,7 @@ async def _serve(
     from tidings.edges.http.server import running_on
     from tidings.observe.metrics import Metrics
 
-    joined = join_kafka(engine, config) if config.kafka.servers is not None else None
+    joined = join_kafka(engine, config, people.office) if config.kafka.servers is not None else None
     more = [joined.metrics.lines] if joined else []
     metrics = Metrics(__version__, engine.count, [*more, people.metrics.lines])
     engine.listen(metrics)

@@ -84,7 +84,7 @@ def id_of(found: Found, name: str, verb: Verb) -> str | None:
     return schedule_id
 
 
-def derived_id(record: Record) -> str:
+def derived_id(record: Record, bytes_max: int = _DERIVED_BYTES_MAX) -> str:
     """The id of a schedule without one: the record's place, so that the same record is the same schedule.
 
     A place comes again when a topic was deleted and made anew; what is asked for there is another schedule, whose id
@@ -93,6 +93,6 @@ def derived_id(record: Record) -> str:
     place = f"/{record.partition}/{record.offset}"
     if record.life:
         place += f"@{record.life}"
-    if len(record.topic) + len(place) <= _DERIVED_BYTES_MAX:
+    if len(record.topic) + len(place) <= bytes_max:
         return record.topic + place
     return blake2b(record.topic.encode(), digest_size=_DIGEST_BYTES).hexdigest() + place

@@ -1,36 +1,27 @@
-"""The wire of notifications that are sent at once: `tidings.notify.<tenant>` in, and a worker tells the person.
+"""The wire of notifications: `tidings.notify.<tenant>` in, and a worker tells the person.
 
-The record's value is the notification as JSON: `user`, or `to` with an address; `channels` in order; `words`, or
-`template` with `variables`; and what else one may have (`priority`, `category`, ...). Its `id` names it: sent again it
-is the same one. Without an id the record's place is its id. It leaves on the built-in log, where the workers read, and
-is the same to them as one that was scheduled. Who wants it later schedules it over HTTP.
+The record's value is the notification as JSON, as it is sent over HTTP, and it is accepted in the same way. Its `id`
+names it: sent again it is the same one. Without one the header `tidings-id` does, or else the record's place.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import msgspec
-
-from tidings.domain.command import Priority
-from tidings.domain.errors import Invalid
-from tidings.domain.notification import Errand, Notification, topic
-from tidings.domain.request import Request
 from tidings.wires.destinations import NATIVE, NATIVE_REJECTIONS
-from tidings.wires.headers import derived_id
-from tidings.wires.record import Ask, Record
+from tidings.wires.headers import derived_id, last_of, text_of
+from tidings.wires.moments import since_of
+from tidings.wires.native import ID
+from tidings.wires.record import Record, Tell
 from tidings.wires.wire import Wire, affixed
 
 NOTIFICATIONS = f"{NATIVE}notify."
-VALUE = "the record's value"
-OURS = ("batch", "created", "content", "cancelled")  # what only Tidings says of a notification
-
-_PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+ID_BYTES_MAX = 90  # of a notification's id: more is put behind it than behind that of a schedule
 
 
 class Notify(Wire):
     """Reads notifications; whose they are says the topic."""
 
     name = "notify"
-    sources: ClassVar = {"id": "id", "value": VALUE, "topic": "channels"}
+    sources: ClassVar = {}
 
     def tenant_of(self, topic: str) -> str | None:
         return affixed(topic, NOTIFICATIONS)
@@ -38,45 +29,7 @@ class Notify(Wire):
     def rejections(self, tenant: str) -> str:
         return NATIVE_REJECTIONS + tenant
 
-    def ask(self, tenant: str, record: Record) -> Ask:
-        notification = _read(tenant, record)
-        request = Request(
-            topic(notification.channels[0], notification.priority),
-            msgspec.json.encode(Errand(inline=notification)),
-            (notification.user or notification.id).encode(),
-            id=notification.id,
-            priority=_PRIORITIES[notification.priority],
-            bus="log",
-        )
-        return Ask(tenant, "add", notification.id, request)
-
-
-def _read(tenant: str, record: Record) -> Notification:
-    try:
-        written: Any = msgspec.json.decode(record.value or b"")
-    except msgspec.DecodeError as error:
-        raise Invalid(VALUE, f"is not JSON: {error}") from None
-    if not isinstance(written, dict):
-        raise Invalid(VALUE, 'is not a notification: write an object such as {"user": "ada", "channels": ["email"]}')
-    known = [name for name in Notification.__struct_fields__ if name not in (*OURS, "tenant")]
-    if unknown := sorted(written.keys() - set(known)):
-        raise Invalid(unknown[0], f"is not a field of a notification: it knows {', '.join(known)}")
-    given = {"id": derived_id(record).replace("/", "."), **written, "tenant": tenant}
-    try:
-        notification = msgspec.convert(given, Notification)
-    except msgspec.ValidationError as error:
-        raise Invalid(VALUE, str(error)) from None
-    _check(notification)
-    return notification
-
-
-def _check(notification: Notification) -> None:
-    """What the worker could only fail for."""
-    if not notification.channels:
-        raise Invalid("channels", "is empty: name one at least")
-    if (notification.user is None) == (notification.to is None):
-        raise Invalid("user", "or to: give one of them")
-    if (notification.template is None) == (notification.words is None):
-        raise Invalid("template", "or words: give one of them")
-    if notification.to is not None and len(notification.channels) > 1:
-        raise Invalid("channels", "has several: an address is one of a single channel")
+    def ask(self, tenant: str, record: Record) -> Tell:
+        given = text_of(last_of(record.headers, frozenset({ID})), ID)
+        name = given or derived_id(record, ID_BYTES_MAX).replace("/", ".")
+        return Tell(tenant, name, record.value or b"", since_of(record))

@@ -45,6 +45,18 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     missed: Policy | None = None
 
 
+class Tell(msgspec.Struct, frozen=True, gc=False):
+    """Somebody is to be told something: the notification as JSON, which those who accept notifications read.
+
+    `id` is its id unless it says another; `since` is what durations in it count from, None if that is now.
+    """
+
+    tenant: str
+    id: str
+    value: bytes
+    since: int | None = None
+
+
 class Refusal(msgspec.Struct, frozen=True, gc=False):
     """Why a record cannot be taken, in sentences that say what to change."""
 

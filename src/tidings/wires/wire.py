@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from tidings.domain.errors import Invalid
 from tidings.wires.destinations import Destinations, is_topic
-from tidings.wires.record import Ask, Record, Refusal, Rejection
+from tidings.wires.record import Ask, Record, Refusal, Rejection, Tell
 
 DEFAULT_TENANT = "default"
 TENANT_CHARS_MAX = 229  # with the longest that a wire puts around it, it still is a topic's name
@@ -40,14 +40,14 @@ class Wire(ABC):
         """The topic that tells a tenant of refusals."""
 
     @abstractmethod
-    def ask(self, tenant: str, record: Record) -> Ask | Refusal:
+    def ask(self, tenant: str, record: Record) -> Ask | Tell | Refusal:
         """What a record of this tenant asks for; may raise `Invalid`."""
 
     def topics(self, tenant: str) -> tuple[str, ...]:
         """What has to exist for a tenant, beside its request topic and the destinations that it names."""
         return (self.rejections(tenant),)
 
-    def read(self, record: Record) -> Ask | Refusal:
+    def read(self, record: Record) -> Ask | Tell | Refusal:
         """What a record asks for, or why it is refused."""
         try:
             tenant = self._tenant_of[record.topic]

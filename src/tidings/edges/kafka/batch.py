@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Callable, Sequence
 
+from tidings.delivery.notifying import Notifying
 from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
 from tidings.domain.destination import join
 from tidings.domain.errors import Invalid
 from tidings.domain.facts import Refused
 from tidings.domain.message import Message, pack
+from tidings.edges.kafka.accepting import Accepting, wanted
 from tidings.edges.kafka.reader import Reading
 from tidings.engine import Engine
-from tidings.wires.record import Ask, Record, Refusal, Rejection
+from tidings.wires.record import Ask, Record, Refusal, Rejection, Tell
 from tidings.wires.wire import DEFAULT_TENANT, Wire, told
 
 # Of a record that was to schedule something: what came of it instead.
@@ -30,6 +32,8 @@ logger = logging.getLogger("tidings.kafka")
 class Batch:
     """Records as commands. What is refused is told on its rejection topic, in the same transaction.
 
+    Notifications are not among the commands: they are to be accepted before.
+
     Whatever goes wrong with a record is its own affair: it is refused, and the partition goes on.
 
     Made on the reader's thread, while the batch before is stored: what it has to tell waits in `refused`.
@@ -43,6 +47,7 @@ class Batch:
         self.refused: list[Refused] = []
         self.rejections: list[Command] = []  # all of them, once it is stored
         self._unread: list[Command] = []
+        self._accepting = Accepting(self._refuse)
         self._asked: list[tuple[Wire, Record]] = []
         self.commands: list[Command] = []
         for record in records:
@@ -52,8 +57,12 @@ class Batch:
                 self._asked.append((wire, record))
                 self.commands.append(command)
 
+    async def accept(self, notifying: Notifying) -> None:
+        """Accept its notifications; called again after the store failed, those that are left."""
+        await self._accepting.accept(notifying)
+
     def follow(self, outcomes: Sequence[Outcome]) -> list[Command]:
-        """The rejections: of what could not be read, and of what could not be taken."""
+        """The rejections: of what could not be read or accepted, and of what could not be taken."""
         self.rejections = list(self._unread)
         for (wire, record), command, outcome in zip(self._asked, self.commands, outcomes, strict=True):
             if outcome.outcome in NOT_TAKEN and isinstance(command, Add | Replace):
@@ -76,6 +85,9 @@ class Batch:
             self._refuse(wire, record, answer, "record")
             return None
         try:
+            if isinstance(answer, Tell):
+                self._accepting.add(wanted(wire, record, answer))
+                return None
             return self._of(answer)
         except Invalid as invalid:
             self._refuse(wire, record, wire.refuse(answer.tenant, invalid), invalid.field)

@@ -1,4 +1,7 @@
-"""Intake from Kafka, exactly once: the schedules and how far was read are one transaction of the store."""
+"""Intake from Kafka, exactly once: the schedules and how far was read are one transaction of the store.
+
+Notifications are accepted before, for what is accepted a second time is the same.
+"""
 
 import asyncio
 import contextlib
@@ -7,10 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from confluent_kafka import KafkaException
 
+from tidings import crash
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.lane import LaneLost
 from tidings.bus.kafka.thread import OwnThread
 from tidings.bus.kafka.topics import NoTopic
+from tidings.delivery.notifying import Notifying
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.edges.kafka.batch import Batch
 from tidings.edges.kafka.preparation import Preparation
@@ -36,12 +41,14 @@ class KafkaIntake:
         engine: Engine,
         cluster: Cluster,
         wires: Sequence[Wire],
+        notifying: Notifying,
         may_begin: Callable[[], Awaitable[bool]],
     ) -> None:
         self._engine = engine
         self._may_begin = may_begin
         self._cluster = cluster
         self._wires = wires
+        self._notifying = notifying
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
         self._preparation = Preparation(cluster, engine.clock)
@@ -135,7 +142,7 @@ class KafkaIntake:
         return Batch(self._engine, self._wire_of, reader.read(BATCH_RECORDS_MAX))
 
     async def _commit(self, batch: Batch, reader: Reader) -> None:
-        """One transaction; while the store is full it is tried again, and nothing more is read."""
+        """Notifications, then one transaction; while the store is full it is tried again, and nothing more is read."""
         if not batch.ends:
             return
         taken = [
@@ -144,6 +151,8 @@ class KafkaIntake:
         ]
         while True:
             try:
+                await batch.accept(self._notifying)
+                crash.point("accept.done")
                 await self._engine.take(batch.commands, taken, batch.follow)
                 break
             except StoreError as error:

@@ -1,6 +1,7 @@
 """`notify`, `notifications`, `deliveries`: from a word to a message in the outbox, and what became of it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -201,3 +202,12 @@ def test_wrong_words_about_deliveries(cli: Cli) -> None:
     assert cli("deliveries", "--user", "nobody-at-all").err.startswith("nothing was sent yet that fits")
     assert cli("deliveries", "retry").code == 2
     assert cli("notifications", "show", "none-such").code == 3
+
+
+def test_ten_megabytes_of_variables_are_refused_in_words(cli: Cli, ada: str, tmp_path: Path) -> None:
+    file = tmp_path / "big.json"
+    file.write_text(json.dumps({"name": "x" * 10_500_000}))
+    done = cli("notify", ada, "--template", ada, "--vars", f"@{file}")
+    assert done.code == 2
+    assert "at most 4194304 bytes are taken here: send shorter variables" in done.err
+    assert "ndjson" not in done.err

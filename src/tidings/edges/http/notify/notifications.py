@@ -30,6 +30,7 @@ from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
 from tidings.wires.answers import Document
 
 BODY_BYTES_MAX = 4 << 20  # a text and its HTML, with room for escapes
+INSTEAD = "send shorter variables or words, or fewer users at once"
 LIST = "/v1/notifications"
 
 _decoder = msgspec.json.Decoder(Notify)
@@ -48,7 +49,7 @@ class Notifications:
         query_of(call.scope)
         if body_kind(call.headers) != "json":
             raise Refusal("media_type", "one object is taken here; several people go into its 'users'")
-        body = await read_body(call.headers, call.receive, BODY_BYTES_MAX)
+        body = await read_body(call.headers, call.receive, BODY_BYTES_MAX, INSTEAD)
         ask = decode(_decoder, body, Notify.__struct_fields__)
         key, tenant = idempotency_key(call.headers), call.caller.tenant
         if key is None:

@@ -211,3 +211,48 @@ def test_ten_megabytes_of_variables_are_refused_in_words(cli: Cli, ada: str, tmp
     assert done.code == 2
     assert "at most 4194304 bytes are taken here: send shorter variables" in done.err
     assert "ndjson" not in done.err
+
+
+def test_all_that_was_given_up_is_sent_again_by_one_command(cli: Cli, ada: str) -> None:
+    cli("users", "change", ada, "--prefer", "news=no")
+    for number in range(3):
+        cli("notify", ada, "--text", "x", "--channel", "in_app", "--category", "news", "--id", f"{ada}-{number}")
+    for number in range(3):
+        cli.settled(f"{ada}-{number}", "skipped")
+    cli("users", "change", ada, "--prefer", "news=yes")
+    whom = ("deliveries", "retry", "--state", "skipped", "--user", ada)
+    assert "nothing fits: `" in cli(*whom, "--until", "-1h").err
+    assert cli(*whom, "--channel", "email").out == ""
+    done = cli(*whom, "--since", "-1h")
+    assert (done.code, len(done.out.splitlines())) == (0, 3)
+    for number in range(3):
+        cli.settled(f"{ada}-{number}")
+    for wrong in ((), ("x/1", "--state", "failed"), ("--user", ada)):
+        refused = cli("deliveries", "retry", *wrong)
+        assert (refused.code, "--state failed|expired" in refused.err) == (2, True), wrong
+
+
+def test_search_by_address_category_priority_and_time(cli: Cli, ada: str) -> None:
+    address = f"{ada}@Example.com"
+    cli.json("notify", "--to", address, "--channel", "email", "--text", "x", "--title", "x", "--id", f"{ada}-bare")
+    cli.json("notify", ada, "--text", "x", "--channel", "in_app", "--id", f"{ada}-2", "--priority", "high")
+    cli.json("notify", ada, "--text", "x", "--channel", "in_app", "--id", f"{ada}-3", "--category", "news")
+    cli.settled(f"{ada}-bare")
+    cli.settled(f"{ada}-2")
+    cli.settled(f"{ada}-3")
+
+    def found(*argv: str) -> list[str]:
+        return [json.loads(line)["id"] for line in cli("notifications", *argv, "--json").out.splitlines()]
+
+    assert found("--to", address.lower()) == [f"{ada}-bare"]
+    assert found("--to", address, "--category", "news") == []
+    assert found("--user", ada, "--priority", "high") == found("list", "--user", ada, "--priority", "high")
+    assert found("--user", ada, "--priority", "high") == [f"{ada}-2"]
+    assert found("--user", ada, "--category", "news") == [f"{ada}-3"]
+    assert len(cli("deliveries", "--user", ada, "--since", "-1h").out.splitlines()) == 3
+    assert cli("deliveries", "--user", ada, "--until", "-1h").out == ""
+
+
+def test_a_hint_names_the_very_command(cli: Cli) -> None:
+    assert "deliveries retry --help`" in cli("deliveries", "retry", "x/1", "--nonsense").err
+    assert "users put --help`" in cli("users", "put", "x", "--nonsense").err

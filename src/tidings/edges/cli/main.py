@@ -82,8 +82,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of a command; raises `Failure` with what is wrong."""
     arguments, unknown = build_parser(argv).parse_known_args(list(_joined(argv)))
     if unknown:
-        command = arguments.command
-        text = f"unrecognized arguments: {' '.join(unknown)}\nsee `{program()} {command} --help`"
+        command = getattr(arguments, "verb", f"{program()} {arguments.command}")
+        text = f"unrecognized arguments: {' '.join(unknown)}\nsee `{command} --help`"
         raise Failure(Exit.USAGE, text)
     return arguments
 

@@ -1,5 +1,6 @@
 """Notifications: ask for one, list, look at, explain, cancel."""
 
+from typing import get_args
 from urllib.parse import quote
 
 import msgspec
@@ -9,6 +10,7 @@ from tidings.delivery.lookup import Search
 from tidings.delivery.notifying import Accepted
 from tidings.domain.command import Outcome
 from tidings.domain.errors import Invalid, KeyReused
+from tidings.domain.notification import Priority
 from tidings.domain.recurrence.preview import local_text
 from tidings.domain.revising import zone_of
 from tidings.edges.http.edge import Edge
@@ -32,6 +34,8 @@ from tidings.wires.answers import Document
 BODY_BYTES_MAX = 4 << 20  # a text and its HTML, with room for escapes
 INSTEAD = "send shorter variables or words, or fewer users at once"
 LIST = "/v1/notifications"
+
+PRIORITIES: dict[str, Priority] = {word: word for word in get_args(Priority)}
 
 _decoder = msgspec.json.Decoder(Notify)
 
@@ -67,8 +71,8 @@ class Notifications:
 
     async def index(self, call: Call) -> Reply:
         """A page of those that fit, the latest first."""
-        names = ("user", "state", "channel", "template", "batch", "since", "until", "cursor", "limit")
-        query = query_of(call.scope, *names)
+        names = ("user", "to", "state", "channel", "template", "batch", "category", "priority")
+        query = query_of(call.scope, *names, "since", "until", "cursor", "limit")
         page = await self._office.lookup.page(call.caller.tenant, search_of(query, self._engine.clock.now()))
         found = [status_document(status, whole=False) for status in page.notifications]
         return json_answer({"notifications": found, "cursor": page.cursor})
@@ -149,6 +153,9 @@ def search_of(query: dict[str, str], now: int) -> Search:
         until,
         query.get("cursor"),
         limit_of(query),
+        query.get("to"),
+        query.get("category"),
+        one_of(query, "priority", PRIORITIES),
     )
 
 

@@ -167,7 +167,7 @@ def test_what_was_given_up_is_sent_again(cli: Cli, ada: str) -> None:
         ((), "whom?"),
         (("ada", "--to", "x@example.com", "--text", "x"), "whom?"),
         (("ada",), "--template, or your own words as --text"),
-        (("ada", "--template", "t", "--text", "x"), "--template, or your own words as --text"),
+        (("ada", "--template", "t", "--text", "x"), "not both"),
         (("ada", "--title", "x"), "--text beside it"),
         (("ada", "--text", "x", "--var", "a=b"), "go with --template"),
         (("ada", "--template", "t", "--version", "zero"), "--version zero"),
@@ -256,3 +256,35 @@ def test_search_by_address_category_priority_and_time(cli: Cli, ada: str) -> Non
 def test_a_hint_names_the_very_command(cli: Cli) -> None:
     assert "deliveries retry --help`" in cli("deliveries", "retry", "x/1", "--nonsense").err
     assert "users put --help`" in cli("users", "put", "x", "--nonsense").err
+
+
+def test_what_was_taken_without_a_word_is_refused(cli: Cli, ada: str) -> None:
+    both = cli("notify", ada, "--text", "x", "--template", ada)
+    assert (both.code, "not both" in both.err) == (2, True)
+    nothing = cli("templates", "put", ada)
+    assert (nothing.code, "what should change?" in nothing.err) == (2, True)
+    twice = cli("templates", "put", ada, "--urgency", "digest", "--expires-after", "2h")
+    assert (twice.code, "give one" in twice.err) == (2, True)
+    before = cli("notify", ada, "--text", "x", "--channel", "in_app", "--expires-after", "-5m")
+    assert (before.code, "expires_after" in before.err) == (2, True)
+    one = cli("notify", f"{ada}", "--template", ada, "--channel", "email")
+    assert one.code == 2
+    assert "needs it" in one.err
+    device = cli("users", "change", ada, "--device", "apns:nonsense")
+    assert "64 to 200 hexadecimal digits" in device.err
+
+
+def test_a_moved_hour_is_noted(cli: Cli, ada: str) -> None:
+    done = cli("notify", ada, "--text", "x", "--channel", "in_app", "--at", "2029-03-11 02:30")
+    assert (done.code, "02:30 does not exist on 2029-03-11" in done.err) == (0, True)
+
+
+def test_quiet_hours_are_shown_whole(cli: Cli, ada: str) -> None:
+    cli("users", "change", ada, "--quiet", "22:00-07:00", "--high", "hold")
+    assert "22:00-07:00 (high too)" in cli("users", "get", ada).out
+
+
+def test_an_inbox_of_nobody(cli: Cli, ada: str) -> None:
+    assert cli("inbox", ada).err == "nothing is there\n"
+    nobody = cli("inbox", "nobody-at-all")
+    assert (nobody.code, "there is no user 'nobody-at-all'" in nobody.err) == (3, True)

@@ -55,6 +55,9 @@ class Notifications:
             raise Refusal("media_type", "one object is taken here; several people go into its 'users'")
         body = await read_body(call.headers, call.receive, BODY_BYTES_MAX, INSTEAD)
         ask = decode(_decoder, body, Notify.__struct_fields__)
+        for field in ("at", "scheduled_at"):
+            if isinstance(getattr(ask, field), int):
+                raise Invalid(field, 'is a number: send "tomorrow 09:00", "2026-11-20T09:00:00Z" or "+5s", a text')
         key, tenant = idempotency_key(call.headers), call.caller.tenant
         if key is None:
             return await self._answer(tenant, ask, await self._office.notifying.accept(tenant, ask))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidings.channels.loading import open_channel, providers, read_settings
+from tidings.channels.loading import check_settings, open_channel, providers, read_settings
 from tidings.channels.outbox import Outbox
 from tidings.channels.twilio import Settings as TwilioSettings
 from tidings.channels.twilio import Twilio
@@ -97,9 +97,11 @@ def test_a_secret_from_a_file_loses_only_its_line_end(tmp_path: Path) -> None:
         ({"token": {"env": "NOT_SET_ANYWHERE"}}, "token", "NOT_SET_ANYWHERE is not set"),
         ({"token": {"file": "/nowhere/token"}}, "token", "/nowhere/token cannot be read: No such file"),
         ({"token": {"env": "HOME", "file": "x"}}, "token", "kept in the environment or in a file"),
-        ({"account": 5}, "account", "Expected `str`, got `int`"),
+        ({"account": 5}, "account", "is not a text"),
         ({"tokn": 5}, "tokn", "it knows account, token, key"),
-        ({"account": ...}, "settings", "misses the setting `account`"),
+        ({"account": ...}, "account", "is missing: give a text"),
+        ({"timeout_s": "5"}, "timeout_s", "is not a number"),
+        ({"key": 5}, "key", "is not a text"),
     ],
 )
 def test_bad_settings_are_refused_by_name(changes: dict[str, Any], field: str, says: str) -> None:
@@ -109,6 +111,23 @@ def test_bad_settings_are_refused_by_name(changes: dict[str, Any], field: str, s
     assert refused.value.field == field
     assert says in refused.value.detail
     assert "very secret" not in str(refused.value)
+
+
+def test_all_that_is_wrong_with_a_table_is_told_at_once() -> None:
+    given = {"port": "25", "security": "ssl", "hots": "x", "password": "oops", "sender": "a@example.com"}
+    with pytest.raises(Invalid) as refused:
+        check_settings("smtp", given)
+    told = {each.field: each.detail for each in refused.value.all}
+    assert list(told) == ["hots", "host", "port", "security", "password"]
+    assert told["host"] == "is missing: give a text"
+    assert told["port"] == "is not a whole number"
+    assert told["security"] == 'is not "starttls" or "tls" or "none"'
+    assert "oops" not in str(refused.value)
+
+
+def test_lists_are_told_as_lists() -> None:
+    with pytest.raises(Invalid, match="ports: is not a list of whole numbers"):
+        check_settings("webhook", {"secret": {"env": "X"}, "ports": 443})
 
 
 def test_a_provider_that_is_not_installed_is_named(surroundings: Surroundings) -> None:
@@ -125,7 +144,7 @@ async def test_another_package_brings_its_own(installed: Path, surroundings: Sur
     assert (await channel.send(None)).id == "coo"  # type: ignore[arg-type,union-attr]
     with pytest.raises(Invalid, match=r"is not a tidings\.ports\.Plugin"):
         open_channel("broken", {}, surroundings)
-    with pytest.raises(Invalid, match=r"far needs no_such_module: pip install 'tidings\[notify\]'"):
+    with pytest.raises(Invalid, match="far needs no_such_module, which is not installed"):
         open_channel("far", {}, surroundings)
     sys.modules.pop("pigeons")
 

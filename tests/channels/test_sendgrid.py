@@ -38,7 +38,10 @@ async def test_an_email_is_accepted_under_the_providers_id(site: Site) -> None:
     assert accepted(await site.channel.send(message)) == "sg-1"
     (sent,) = site.provider.accepted
     assert sent["personalizations"] == [
-        {"to": [{"email": "ada@example.org", "name": "Ada"}], "custom_args": {"tidings_id": "n-1/1/1"}}
+        {
+            "to": [{"email": "ada@example.org", "name": "Ada"}],
+            "custom_args": {"tidings_id": "n-1/1/1", "tidings_tenant": "default"},
+        }
     ]
     assert sent["from"] == {"email": SENDER, "name": "News"}
     assert sent["headers"]["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"

@@ -284,3 +284,14 @@ async def test_a_receiver_with_a_bad_certificate_may_get_a_better_one(site: Site
 
 def test_what_is_not_a_message_for_it_is_not_taken(site: Site) -> None:
     assert site.make().takes(Webhook("i", "https://x.example/", "t", b"{}"))
+
+
+def test_a_port_that_may_not_be_called_is_told_with_the_setting_that_allows_it() -> None:
+    guard = Guard((443, 8443), plain_http=False)
+    for url, setting in (
+        ("https://hooks.example.com:9192/x", "channels.webhook.ports"),
+        ("http://hooks.example.com/x", "plain_http = true in channels.webhook"),
+        ("https://10.1.2.3/x", "channels.webhook.allowed_networks"),
+    ):
+        with pytest.raises(Invalid, match=setting):
+            guard.check_target(url)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.delivery.office import ACME, Office
-from tidings.delivery.importing import BATCH_LINES, Form, Imported
+from tidings.delivery.importing import BATCH_LINES, Form, Imported, _header
 from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
 
@@ -64,6 +64,29 @@ async def test_a_wrong_header_is_refused_as_a_whole(office: Office) -> None:
     for header in ("name,email\n", "id,fax\n", "id,id\n", "id,preferences\n"):
         with pytest.raises(Invalid):
             await run(office, "csv", header + "a,b\n")
+
+
+async def test_a_header_with_semicolons_is_told_what_separates() -> None:
+    with pytest.raises(Invalid, match="separate the columns by commas"):
+        _header(["id;name;email"])
+
+
+async def test_wishes_are_written_alike_in_both_forms_and_told_by_name(office: Office) -> None:
+    lines = (
+        '{"id": "kim", "preferences": {"news": "no", "sms": true}}',
+        '{"id": "max", "preferences": {"news": "perhaps"}}',
+        '{"id": "tim", "preferences": {"news": 1}}',
+        '{"id": "tom", "variables": {"plan": 1}}',
+    )
+    [report] = await run(office, "ndjson", "\n".join(lines))
+    assert [(bad.line, bad.field) for bad in report.bad_lines] == [
+        (2, "preferences.news"),
+        (3, "preferences.news"),
+        (4, "variables.plan"),
+    ]
+    kim = await office.users.get(ACME, "kim")
+    assert kim is not None
+    assert kim.user.preferences == {"news": False, "sms": True}
 
 
 async def test_a_quote_that_is_never_closed_is_told(office: Office) -> None:

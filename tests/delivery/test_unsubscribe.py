@@ -1,5 +1,7 @@
 """Links that unsubscribe with one click, and cannot be forged."""
 
+from base64 import urlsafe_b64decode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,14 @@ def token(key: bytes = KEY, wish: Unsubscription = WISH) -> str:
 def test_a_link_says_what_it_ends_and_fits_a_header() -> None:
     assert read([KEY], token()) == WISH
     Email("i", "ada@example.org", "s", "t", unsubscribe_url=link("https://t.example/u", KEY, WISH))
+
+
+def test_a_link_shows_nobody_in_the_log_of_a_proxy_and_is_the_same_in_every_attempt() -> None:
+    shown = urlsafe_b64decode(token() + "==")
+    for word in (b"ada", b"example", b"acme", b"news", b"email"):
+        assert word not in shown
+    assert token() == token()
+    assert token() != token(wish=Unsubscription("acme", "email", "bob@example.org", "news"))
 
 
 def test_a_link_of_years_ago_still_works_while_its_key_is_kept() -> None:

@@ -36,6 +36,7 @@ _VARIES = (
     (re.compile(r"-?[\d,]+(\.\d+)? (ms|s)\b"), "N ms"),
     (re.compile(r'"late_ms":[\d.]+'), '"late_ms":N'),
     (re.compile(r"\btid_\d{33}\b"), "TID"),
+    (re.compile(r"\bn_\d{16}_[0-9a-f]{12}\b"), "NID"),
     (re.compile(r"\btdk_[\w-]{43}"), "TDK"),
     (re.compile(r'"(member|generation)":("[0-9a-f]{16}"|\d{13})'), r'"\1":X'),
     (re.compile(r"\([\d,]+/s\)"), "(N/s)"),
@@ -133,7 +134,7 @@ def _script(page: list[Block]) -> str:
             parts.append(f"trap 'echo {number} $? >> .codes' ERR")
             parts.append(_python(number, block) if block.language == "python" else _shell(block))
             parts.append("trap - ERR")
-            parts += [_ready(port, probe) for port, probe in _started(block)]
+            parts += [_ready(port, probe) for port, probe in _started(block) if not waits(block)]
     return "\n".join([*parts, f"printf '\\n{MARK} end\\n'", "exit 0", ""])
 
 
@@ -152,6 +153,16 @@ def _started(block: Block) -> list[tuple[int, str]]:
     """Which servers a block starts, and what to ask them before going on."""
     found = (match[0] for match in _SERVES.finditer(block.text))
     return [next(((port, "healthz") for port in MORE_PORTS if str(port) in line), (PORT, "readyz")) for line in found]
+
+
+def waits(block: Block) -> bool:
+    """Whether a block waits by itself for the server that it starts, as somebody who pastes it must."""
+    return "&\ncurl -s --retry" in block.text
+
+
+def starts(block: Block) -> bool:
+    """Whether a block starts a server beside what follows."""
+    return bool(_started(block))
 
 
 def _ready(port: int, probe: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 import tidings
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
 from tidings import __version__
-from tidings.channels.loading import BUILT_IN, providers
+from tidings.channels.loading import BUILT_IN, SECRET, check_settings, providers, wanted
 from tidings.clock import SystemClock
 from tidings.config import load, render
 from tidings.config.channels import OWN
@@ -20,7 +20,6 @@ from tidings.config.options import OPTIONS, Option, written
 from tidings.domain.command import OutcomeWord, State
 from tidings.domain.facts import Fact
 from tidings.domain.lateness import MissedReason
-from tidings.domain.secret import Secret
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.main import COMMANDS, build_parser
 from tidings.edges.http.openapi import describe
@@ -159,17 +158,49 @@ def test_no_setting_is_described_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_setting_of_a_provider_is_named(name: str) -> None:
-    [row] = [line for line in section(page("configuration"), "## Channels").splitlines() if f"| `{name}` |" in line]
+def test_every_setting_of_a_provider_has_its_row_and_an_example(name: str, tmp_path: Path) -> None:
+    text = section(page("configuration"), f"### `{name}`")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) ?\| .+ \|$", text, re.MULTILINE)
     fields = msgspec.structs.fields(providers()[name].load().settings)
-    assert [field.name for field in fields if f"`{field.name}`" not in row] == []
-    secrets = {field.name for field in fields if Secret in (field.type, *get_args(field.type))}
-    assert set(re.findall(r"`(\w+)` \(secret\)", row)) == secrets
+    assert [tuple(row) for row in rows] == [(field.name, taken(field.type), default(field)) for field in fields]
+    [example] = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "t.toml").write_text(example)
+    [table] = load(str(tmp_path / "t.toml"), {}, {}).config.channels
+    check_settings(table.provider, table.settings)
+
+
+def taken(kind: Any) -> str:
+    """The type of a setting as the page writes it."""
+    words = wanted(kind)
+    if words == SECRET:
+        return "secret"
+    words = words.removeprefix("a ")
+    return ", ".join(f"`{word}`" for word in re.findall(r'"(\w+)"', words)) or words
+
+
+def default(field: Any) -> str:
+    """What holds where a setting is left out, as the page writes it."""
+    if field.required:
+        return ""
+    value = field.default
+    match value:
+        case None:
+            return "none"
+        case "":
+            return '`""`'
+        case bool():
+            return f"`{str(value).lower()}`"
+        case float():
+            return f"`{value:g}`"
+        case tuple():
+            return f"`{list(value)}`"
+        case _:
+            return f"`{value}`"
 
 
 def test_every_setting_of_all_channels_has_its_row() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", section(page("configuration"), "## Channels"), re.MULTILINE)
-    assert rows == [*OWN, *(name for name in rows if name in BUILT_IN)]
+    before = section(page("configuration"), "## Channels").split("\n### ", 1)[0]
+    assert re.findall(r"^\| `(\w+)` \|", before, re.MULTILINE) == list(OWN)
 
 
 SETTINGS = [block for page in PAGES for block in blocks(page) if block.language == "toml"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, Block, blocks, running_pages
-from tests.docs.terminal import Played, masked, play
+from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, running_pages
+from tests.docs.terminal import Played, masked, play, starts, waits
 
 AT_ONCE = 3  # most of a page's time is spent waiting for a message
 
@@ -67,6 +67,27 @@ def test_the_first_screen_has_the_commands() -> None:
         ".venv/bin/tidings tail greetings",
     ):
         assert command in first_screen
+
+
+def test_the_readme_tells_somebody_something() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for command in (
+        "tidings users put ada --email ada@example.com --phone +15550100 --zone America/New_York --quiet 22:00-07:00",
+        "tidings templates put reminder --channel email --subject 'Hi {{ name }}' --body @reminder.liquid",
+        "tidings notify ada --template reminder --var name=Ada --at 'tomorrow 09:00'",
+        "tidings deliveries --user ada",
+        "tidings inbox ada --follow",
+        "docs/tutorial-notifications.md",
+        "docs/how-to/users-and-templates.md",
+    ):
+        assert command in " ".join(readme.replace("\\\n", "").split())
+
+
+def test_the_tutorials_can_be_pasted() -> None:
+    started = [block for page in (DOCS / "tutorial.md", DOCS / "tutorial-notifications.md") for block in blocks(page)]
+    started = [block for block in started if block.runs and starts(block)]
+    assert len(started) == 3
+    assert [block.name for block in started if not waits(block)] == []
 
 
 def test_what_varies_is_masked_and_nothing_else() -> None:

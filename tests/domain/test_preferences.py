@@ -25,6 +25,14 @@ def test_other_channels_and_categories_are_not_meant() -> None:
     assert not may_tell(user, "offers", "email")
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"), [("e-mail", "did you mean email"), ("telegram", "are email, sms"), ("in-app", "mean in_app")]
+)
+def test_what_looks_like_a_channel_is_no_category(name: str, advice: str) -> None:
+    with pytest.raises(Invalid, match=advice):
+        check_preferences({name: False})
+
+
 @pytest.mark.parametrize("wrong", ["fax/news", "sms/", "/news", "sms/email", "News", "a b", "sms/news/more"])
 def test_wrong_keys_are_refused_by_name(wrong: str) -> None:
     with pytest.raises(Invalid) as refused:

@@ -77,12 +77,14 @@ class Guard:
         parts = check_url(url)
         port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
         if parts.scheme not in self._schemes:
-            raise Invalid("url", "is not https: use https, or allow plain http in the settings of the channel")
+            raise Invalid("url", "is not https: use https, or set plain_http = true in channels.webhook")
         if port not in self._ports:
-            raise Invalid("url", f"has port {port}: only {_listed(self._ports)} may be called")
+            told = f"only {_listed(self._ports)} may be called: use one, or name it in channels.webhook.ports"
+            raise Invalid("url", f"has port {port}: {told}")
         address = literal_ip(parts.hostname or "")
         if address is not None and not self.permits(address):
-            raise Invalid("url", f"{address} is not a public address")
+            told = "is not a public address: channels.webhook.allowed_networks may name its network"
+            raise Invalid("url", f"{address} {told}")
 
     def permits(self, address: Address) -> bool:
         """Whether this address may be called."""

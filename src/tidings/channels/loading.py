@@ -4,10 +4,11 @@ A secret is written as where it is kept, `{env = "NAME"}` or `{file = "/run/secr
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -21,6 +22,15 @@ BUILT_IN = ("apns", "fcm", "in_app", "outbox", "sendgrid", "smtp", "twilio", "we
 SECRET_BYTES_MAX = 64 * 1024
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 _HOW = 'write {env = "NAME"} or {file = "/path"}: a secret is kept in the environment or in a file, not here'
+SECRET = 'a secret: {env = "NAME"} or {file = "/path"}'
+_WANTED = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Secret: SECRET,
+}
+_LISTS = {int: "a list of whole numbers", str: "a list of texts"}
 
 
 def providers() -> dict[str, EntryPoint]:
@@ -41,12 +51,8 @@ def open_channel(provider: str, settings: Mapping[str, Any], surroundings: Surro
 
 def read_settings(kind: type[Settings], settings: Mapping[str, Any]) -> Settings:
     """Settings of one provider, checked, their secrets read."""
-    _check_known(kind, settings)
-    try:
-        return msgspec.convert(dict(settings), kind, dec_hook=_read)
-    except msgspec.ValidationError as error:
-        field, detail = _where(str(error))
-        raise Invalid(field, detail) from None
+    _refuse(_wrong(kind, settings, _read))
+    return msgspec.convert(dict(settings), kind, dec_hook=_read)
 
 
 def check_settings(provider: str, settings: Mapping[str, Any]) -> None:
@@ -56,25 +62,44 @@ def check_settings(provider: str, settings: Mapping[str, Any]) -> None:
 
 def check_places(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> None:
     """The same of settings of a kind."""
-    _check_known(kind, settings)
-    for field in msgspec.structs.fields(kind):
-        if field.name in settings and Secret in (field.type, *get_args(field.type)):
-            _place(field.name, settings[field.name])
+    _refuse(_wrong(kind, settings, _place))
 
 
-def _place(field: str, kept: object) -> None:
-    match kept:
-        case {"env": str(), **rest} | {"file": str(), **rest} if not rest:
-            return
-        case _:
-            raise Invalid(field, _HOW)
+def _refuse(wrong: list[Invalid]) -> None:
+    """All at once: nobody wants to start a node once for each mistake."""
+    if wrong:
+        raise Invalid(wrong[0].field, wrong[0].detail, tuple(wrong[1:]))
 
 
-def _check_known(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> None:
-    unknown = sorted(settings.keys() - set(kind.__struct_fields__))
-    if unknown:
-        known = ", ".join(kind.__struct_fields__)
-        raise Invalid(unknown[0], f"is not a setting there: it knows {known}")
+def _wrong(
+    kind: type[msgspec.Struct], settings: Mapping[str, Any], secret: Callable[[type, object], object]
+) -> list[Invalid]:
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    known = ", ".join(fields)
+    wrong = [Invalid(name, f"is not a setting there: it knows {known}") for name in sorted(settings.keys() - fields)]
+    for name, field in fields.items():
+        if name not in settings:
+            if field.required:
+                wrong.append(Invalid(name, f"is missing: give {wanted(field.type)}"))
+            continue
+        try:
+            msgspec.convert(settings[name], field.type, dec_hook=secret)
+        except msgspec.ValidationError as error:
+            is_secret = wanted(field.type) == SECRET
+            told = str(error).partition(" - at `")[0] if is_secret else f"is not {wanted(field.type)}"
+            wrong.append(Invalid(name, told))
+    return wrong
+
+
+def wanted(kind: Any) -> str:
+    """What a setting takes, in the words of who writes it."""
+    if get_origin(kind) in {Union, UnionType}:
+        return " or ".join(wanted(each) for each in get_args(kind) if each is not NoneType)
+    if get_origin(kind) is Literal:
+        return " or ".join(f'"{word}"' for word in get_args(kind))
+    if get_origin(kind) is tuple:
+        return _LISTS.get(get_args(kind)[0], "a list")
+    return _WANTED.get(kind, "what its provider takes")
 
 
 def read_secret(kept: object) -> Secret:
@@ -112,6 +137,15 @@ def _read(kind: type, value: object) -> object:
     raise NotImplementedError
 
 
+def _place(kind: type, value: object) -> object:
+    """A place that a secret can be kept at, without looking there."""
+    match value:
+        case {"env": str(), **rest} | {"file": str(), **rest} if kind is Secret and not rest:
+            return Secret("")
+        case _:
+            raise ValueError(_HOW)
+
+
 def _file(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
@@ -124,10 +158,3 @@ def _file(path: str) -> str:
         return raw.decode().strip()
     except UnicodeDecodeError:
         raise ValueError(f"the file {path} is not text in UTF-8") from None
-
-
-def _where(error: str) -> tuple[str, str]:
-    """The field and the detail of `Expected ... - at `$.field``."""
-    detail, _, path = error.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").removeprefix(".") or "settings"
-    return field, detail.replace("Object missing required field", "misses the setting")

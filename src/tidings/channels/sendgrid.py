@@ -16,7 +16,7 @@ from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdi
 from tidings.ports import Plugin, Surroundings
 
 PATH = "/v3/mail/send"
-ID_ARGUMENT = "tidings_id"
+ID_ARGUMENT, TENANT_ARGUMENT = "tidings_id", "tidings_tenant"  # come back with every event
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -66,8 +66,9 @@ class SendGrid:
         sender = {"email": self._sender.address}
         if self._settings.sender_name:
             sender["name"] = self._settings.sender_name
+        ours = {ID_ARGUMENT: message.id, TENANT_ARGUMENT: message.tenant}
         body: dict[str, Any] = {
-            "personalizations": [{"to": [to], "custom_args": {ID_ARGUMENT: message.id}}],
+            "personalizations": [{"to": [to], "custom_args": ours}],
             "from": sender,
             "subject": message.subject or " ",  # an empty one is refused
             "content": [{"type": "text/plain", "value": message.text or " "}],

@@ -28,7 +28,7 @@ def put(
         return Push(message_id, to, content.title, content.text, content.data, collapse, urgency, expires)
     match channel:
         case "email":
-            return Email(message_id, to, content.title, content.text, content.html, to_name, unsubscribe_url)
+            return Email(message_id, to, content.title, content.text, content.html, to_name, unsubscribe_url, tenant)
         case "sms":
             return Sms(message_id, to, content.text)
         case "webhook":

@@ -1,6 +1,7 @@
 """Users from a file: CSV with a header line, or a JSON object a line. A bad line is reported, the rest go on."""
 
 import csv
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ import msgspec
 from tidings.clock import Clock
 from tidings.delivery.filing import user_key, user_put
 from tidings.delivery.profile import Profile, user_of
-from tidings.delivery.reading import convert, decode
+from tidings.delivery.reading import DETAIL_CHARS_MAX, convert, decode
 from tidings.domain.errors import Invalid
 from tidings.domain.user import User
 from tidings.ports import ANY, Cabinet
@@ -161,6 +162,8 @@ def _cells(text: str) -> list[str]:
 def _header(columns: list[str]) -> list[str]:
     """The names of the columns; an import with a wrong header is refused as a whole."""
     names = [name.strip() for name in columns]
+    if len(names) == 1 and re.search("[;\t]", names[0]):
+        raise Invalid("header", "has no commas: separate the columns by commas, not by semicolons or tabs")
     for name in names:
         known = name in {"id", "devices", *_TEXTS} or (name.partition(".")[0] in _PREFIXES and "." in name)
         if not known:
@@ -178,11 +181,7 @@ def _from_cells(columns: list[str], cells: list[str]) -> User:
         if not cell:
             continue
         prefix, _, name = column.partition(".")
-        if prefix == "preferences":
-            if cell.lower() not in _YES_OR_NO:
-                raise Invalid(column, f"{cell[:40]!r} is neither true nor false")
-            document.setdefault(prefix, {})[name] = _YES_OR_NO[cell.lower()]
-        elif prefix == "variables":
+        if prefix == "preferences" or prefix == "variables":
             document.setdefault(prefix, {})[name] = cell
         else:
             document[column] = cell if column != "devices" else _devices(cell)
@@ -195,7 +194,21 @@ def _devices(cell: str) -> list[dict[str, str]]:
     return [{"platform": platform, "token": token} for platform, _, token in pairs]
 
 
+def _wish(field: str, value: object) -> bool:
+    """Yes or no, in either form of file."""
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.lower() not in _YES_OR_NO:
+        raise Invalid(field[:DETAIL_CHARS_MAX], f"{str(value)[:40]!r} is neither true nor false (yes nor no)")
+    return _YES_OR_NO[value.lower()]
+
+
 def _from_object(document: dict[str, Any]) -> User:
+    if isinstance(wishes := document.get("preferences"), dict):
+        document["preferences"] = {name: _wish(f"preferences.{name}", value) for name, value in wishes.items()}
+    if isinstance(known := document.get("variables"), dict):
+        for name in (name for name, value in known.items() if not isinstance(value, str)):
+            raise Invalid(f"variables.{name[:80]}", "is no text: write it in quotes")
     user_id = document.pop("id", None)
     if not isinstance(user_id, str):
         raise Invalid("id", "is missing, or no text: give the user's id")

@@ -8,12 +8,13 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.delivery.cursors import place_of, read_cursor, write_cursor
-from tidings.delivery.filing import ALL, by_user, delivery_key, notification_key, read
+from tidings.delivery.filing import ALL, by_address, by_user, delivery_key, notification_key, read
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.status import Status, all_deliveries, last_names, shown, status_of
 from tidings.domain.delivery import Delivery, State
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Notification
+from tidings.domain.notification import Notification, Priority
+from tidings.domain.place import looks_like, place
 from tidings.domain.rendered import ChannelName
 from tidings.ports import Cabinet, Document, Place
 
@@ -25,7 +26,10 @@ LOOKED_AT_MAX = 2_000  # for one page; it may be short while there is more
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What to list: every condition given must hold. `since` and `until` are about acceptance (for deliveries: due)."""
+    """What to list: every condition given must hold. `since` and `until` are about acceptance (for deliveries: due).
+
+    `to` is a bare address, of a device `apns:<token>` or `fcm:<token>`.
+    """
 
     user: str | None = None
     state: State | None = None
@@ -36,6 +40,9 @@ class Search(msgspec.Struct, frozen=True):
     until: int | None = None
     cursor: str | None = None
     limit: int = 100
+    to: str | None = None
+    category: str | None = None
+    priority: Priority | None = None
 
 
 class StatusPage(msgspec.Struct, frozen=True):
@@ -153,6 +160,8 @@ def _tag(search: Search) -> str:
     """The tag that leaves the least to look at."""
     if search.batch is not None:
         return f"batch:{search.batch}"
+    if search.to is not None:
+        return by_address(looks_like(search.to), search.to)
     if search.user is not None:
         return by_user(search.user)
     if search.template is not None:
@@ -165,8 +174,16 @@ def _fits(notification: Notification, search: Search) -> bool:
         search.user in {None, notification.user}
         and search.template in {None, notification.template}
         and search.batch in {None, notification.batch}
+        and search.category in {None, notification.category}
+        and search.priority in {None, notification.priority}
+        and (search.to is None or _is_to(notification, search.to))
         and (search.channel is None or search.channel in notification.channels)
     )
+
+
+def _is_to(notification: Notification, to: str) -> bool:
+    channel = notification.channels[0]
+    return notification.to is not None and place(channel, notification.to) == place(channel, to)
 
 
 def _delivery_tag(search: Search) -> str:

@@ -46,7 +46,8 @@ Word = Literal["scheduled", "unchanged", "skipped", "rejected", "conflict"]
 class Accepted(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of a request for one person. `first` is the notification that a duplicate would repeat.
 
-    `rejected` names the `field` at fault; `conflict` is an id that belongs to something else.
+    `rejected` names the `field` at fault; `conflict` is an id that belongs to something else. `note` is what to know
+    of its time, such as that clocks jump over it.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True):
     field: str | None = None
     first: str | None = None
     batch: str | None = None
+    note: str | None = None
 
 
 class _Case(msgspec.Struct):
@@ -285,7 +287,7 @@ def _scheduled(own: Notification, outcome: Outcome) -> Accepted:
     match outcome.outcome:
         case "scheduled" | "released" | "unchanged":
             word: Word = "unchanged" if outcome.outcome == "unchanged" else "scheduled"
-            return Accepted(own.id, word, own.user, outcome.due, own.channels, batch=own.batch)
+            return Accepted(own.id, word, own.user, outcome.due, own.channels, batch=own.batch, note=outcome.note)
         case _ if outcome.field is not None:
             return _rejected(own.id, own.user, Invalid(outcome.field, outcome.reason or ""))
         case _:

@@ -26,7 +26,7 @@ from tidings.ports import Cabinet, ReceiptReader
 class Office:
     """What can be done about notifications.
 
-    `schedules` is the engine; `keys` sign the links that unsubscribe, the first one those that are made from now on;
+    `schedules` is the engine; `keys` seal the links that unsubscribe, the first one those that are made from now on;
     `ways` are the providers in their order and `rates` their limits, both only to be shown; `readers` know the
     callbacks of providers by name. Who runs workers has them tell `inbox` too, so that who follows one wakes at once.
     """

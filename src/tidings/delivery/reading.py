@@ -1,7 +1,8 @@
 """From JSON as it was sent to a value, refused by field."""
 
 import re
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -20,7 +21,7 @@ def convert(document: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise _refused(str(error)) from None
+        raise _refused(str(error), kind) from None
 
 
 def decode(line: bytes | str, kind: type[T]) -> T:
@@ -28,12 +29,12 @@ def decode(line: bytes | str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(line, type=kind)
     except msgspec.ValidationError as error:
-        raise _refused(str(error)) from None
+        raise _refused(str(error), kind) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise Invalid("body", f"is no JSON: {str(error)[:DETAIL_CHARS_MAX]}") from None
 
 
-def _refused(told: str) -> Invalid:
+def _refused(told: str, kind: Any) -> Invalid:
     found = _AT.fullmatch(told)
     reason, path = (found[1], found[2]) if found else (told, "")
     named = _NAMED.search(reason)
@@ -41,4 +42,20 @@ def _refused(told: str) -> Invalid:
         field = ".".join(part for part in (path, named[1]) if part)
         wanted = "is missing: give it" if "missing" in reason else "is not known here: leave it out"
         return Invalid(field[:DETAIL_CHARS_MAX], wanted)
+    if "enum value" in reason and (words := _choices(kind, re.split(r"[.\[]", path)[0])):
+        reason = f"{reason.partition(' - at')[0].removeprefix('Invalid enum value ')} is not one of {', '.join(words)}"
+        return Invalid(path[:DETAIL_CHARS_MAX] or "body", reason[:DETAIL_CHARS_MAX])
     return Invalid(path[:DETAIL_CHARS_MAX] or "body", f"is of the wrong form: {reason}"[:DETAIL_CHARS_MAX])
+
+
+def _choices(kind: Any, field: str) -> list[str]:
+    """The words that a field of a struct takes."""
+    hints = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else {}
+    return list(_words(hints.get(field)))
+
+
+def _words(hint: Any) -> Iterator[str]:
+    if isinstance(hint, str):
+        yield hint
+    for part in get_args(hint):
+        yield from _words(part)

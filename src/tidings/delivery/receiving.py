@@ -60,7 +60,8 @@ class Receiving:
     async def apply(self, provider: str, receipt: DeliveryReceipt, tenant: str | None = None) -> Applied:
         """Move the delivery that a receipt speaks of. Late, or for the second time, it changes nothing.
 
-        `tenant` is needed only to find a delivery by our own message id, where the provider's is not known.
+        `tenant` is needed only to find a delivery by our own message id, where the provider's is not known and the
+        receipt does not say it.
         """
         whose = await self._find(provider, receipt, tenant)
         if whose is None:
@@ -118,7 +119,8 @@ class Receiving:
         [there] = await self._cabinet.get([sent_key(provider, receipt.provider_id)], self._clock.now())
         if there is not None:
             return read(there, Sent)
-        return None if tenant is None or receipt.message is None else Sent(tenant, unquote(receipt.message))
+        whose = tenant or receipt.tenant
+        return None if whose is None or receipt.message is None else Sent(whose, unquote(receipt.message))
 
     async def _suppress(self, tenant: str, delivery: Delivery, receipt: DeliveryReceipt) -> bool:
         """An address that bounced, or whose owner complained, gets nothing any more."""

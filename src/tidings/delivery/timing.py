@@ -1,5 +1,6 @@
 """When a notification is due: the fields of a schedule, with local times on the clocks of whom it is for."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -16,6 +17,8 @@ from tidings.domain.when import SECOND_US
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 _SAME = ("rrule", "cron", "start", "until", "count", "rdates", "exdates", "gap", "overlap", "calendar", "on_excluded")
 _NONE = Timing()
+_MEASURED = re.compile(r"[+P]|\d+[a-z]", re.IGNORECASE)  # a duration, or meant as one
+_FORMS = "'tomorrow 09:00', 'monday 8:30' or '2026-11-20 09:00' for local time, 2026-11-20T09:00:00Z, or +5s"
 
 
 def request_for(
@@ -52,9 +55,13 @@ def request_for(
 
 
 def _at(ask: Notify, zone: str, now: int) -> int | str | None:
-    at = ask.at if ask.at is not None else ask.scheduled_at
-    if isinstance(at, str) and daywords.is_said(at):
+    field, at = ("at", ask.at) if ask.at is not None else ("scheduled_at", ask.scheduled_at)
+    if not isinstance(at, str):
+        return at
+    if daywords.is_said(at):
         return daywords.said(at, ask.zone or zone, now)
+    if not _MEASURED.match(at) and not _is_moment(at):
+        raise Invalid(field, f"{at[:60]!r} is no time: write {_FORMS}")
     return at
 
 
@@ -69,7 +76,12 @@ def _is_local(ask: Notify, at: int | str | None) -> bool:
 
 
 def _is_wall_time(text: str) -> bool:
+    return _is_moment(text) and parse_moment(text, "at").form == "local"
+
+
+def _is_moment(text: str) -> bool:
     try:
-        return parse_moment(text, "at").form == "local"
+        parse_moment(text, "at")
     except Invalid:
         return False
+    return True

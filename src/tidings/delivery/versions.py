@@ -7,6 +7,7 @@ import msgspec
 from tidings.clock import Clock
 from tidings.delivery.filing import ALL, encode, read
 from tidings.delivery.templates import Compiled, Content, Parts, Template, compile_template
+from tidings.delivery.templates.locales import check_locale
 from tidings.delivery.templates.parts import Urgency
 from tidings.delivery.waiting import Waiting
 from tidings.domain.errors import Conflict, Invalid
@@ -139,6 +140,8 @@ class Templates:
         locale: str | None = None,
     ) -> Content | None:
         """What it would say; None if there is no such template, `Invalid` if a variable is missing."""
+        if locale is not None:
+            check_locale(locale, "locale")
         stored = await self.get(tenant, name, version)
         compiled = None if stored is None else await self.compiled(tenant, name, stored.template.version)
         if compiled is None:

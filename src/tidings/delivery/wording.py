@@ -15,6 +15,8 @@ from tidings.domain.rendered import ChannelName, Rendered
 
 Link = Callable[[str, ChannelName, str, str], str | None]  # tenant, channel, address, category: its one-click link
 
+SUBJECT_CHARS = 78  # RFC 5322: what a line should not exceed
+
 
 class Templates(Protocol):
     """Where templates come from."""
@@ -81,7 +83,16 @@ def in_words(words: Literally, channel: ChannelName) -> Content:
         given = {"title": words.title, "text": words.text, "data": words.data}
         return Content("", json=msgspec.json.encode({name: value for name, value in given.items() if value}))
     data = {name: value if isinstance(value, str) else _json(value) for name, value in words.data.items()}
-    return Content("", words.text, words.title, words.html, data)
+    title = words.title
+    if channel == "email" and not title.strip():
+        title = _first_line(words.text)
+    return Content("", words.text, title, words.html, data)
+
+
+def _first_line(text: str) -> str:
+    """A subject for who gave none: a blank one looks like a fault, and some servers take it for spam."""
+    line = "".join(each for each in " ".join(text.strip().splitlines()[0].split()) if each.isprintable())
+    return line if len(line) <= SUBJECT_CHARS else line[: SUBJECT_CHARS - 3] + "..."
 
 
 def _json(value: object) -> str:

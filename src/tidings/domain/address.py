@@ -32,6 +32,10 @@ _TOKENS: dict[Platform, re.Pattern[str]] = {
     "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
     "fcm": re.compile(r"[A-Za-z0-9_:.-]{16,4096}"),
 }
+_LOOKS: dict[Platform, str] = {
+    "apns": "64 to 200 hexadecimal digits",
+    "fcm": "16 to 4096 letters, digits and _ : . -",
+}
 _NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]*|[0-9]+)")  # what old resolvers read as a number: 0x7f, 0177, 2130706433
 
 
@@ -43,7 +47,8 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if not _TOKENS[self.platform].fullmatch(self.token):
-            raise Invalid("token", f"is not a device token of {self.platform}: send it exactly as the app received it")
+            told = f"is not a device token of {self.platform}, which has {_LOOKS[self.platform]}"
+            raise Invalid("token", f"{told}: send it exactly as the app received it")
 
 
 def check_line(text: str, field: str) -> str:

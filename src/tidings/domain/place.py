@@ -21,6 +21,15 @@ def digest(channel: ChannelName, to: str | Device) -> str:
     return blake2b(f"{channel}/{place(channel, to)}".encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
+def looks_like(to: str) -> ChannelName:
+    """Which channel an address is of, by its looks; a device is written `apns:<token>` or `fcm:<token>`."""
+    if to.startswith(("apns:", "fcm:")):
+        return "push"
+    if to.startswith(("https://", "http://")):
+        return "webhook"
+    return "email" if "@" in to else "sms"
+
+
 def check_place(channel: ChannelName, to: str | Device, field: str) -> None:
     """Refuse what is no address of this channel."""
     if channel == "push" or isinstance(to, Device):

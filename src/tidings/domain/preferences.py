@@ -9,6 +9,14 @@ from tidings.domain.user import TRANSACTIONAL, User
 
 PREFERENCES_MAX = 200
 
+_LIKE_A_CHANNEL: dict[str, ChannelName | None] = {
+    **dict.fromkeys(("e-mail", "mail", "emails", "e-mails"), "email"),
+    **dict.fromkeys(("text", "texts", "mobile", "phone"), "sms"),
+    **dict.fromkeys(("in-app", "inapp", "inbox"), "in_app"),
+    **dict.fromkeys(("apns", "fcm", "pushes"), "push"),
+    **dict.fromkeys(("webhooks", "hook"), "webhook"),
+    **dict.fromkeys(("telegram", "whatsapp", "signal", "slack", "fax"), None),
+}
 _CATEGORY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -29,6 +37,10 @@ def check_category(text: str, field: str = "category") -> str:
         raise Invalid(field, f"{text[:40]!r} is no category: use 1 to 63 of a-z, 0-9, '.', '_' and '-'")
     if text in CHANNEL_NAMES:
         raise Invalid(field, f"{text!r} is the name of a channel: choose another")
+    if text in _LIKE_A_CHANNEL:
+        meant = _LIKE_A_CHANNEL[text]
+        hint = f"did you mean {meant}?" if meant else f"the channels are {', '.join(CHANNEL_NAMES)}"
+        raise Invalid(field, f"{text!r} looks like a channel and is none: {hint} A category needs another name")
     return text
 
 

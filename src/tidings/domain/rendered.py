@@ -31,6 +31,7 @@ class Email(msgspec.Struct, frozen=True, gc=False):
     html: str | None = None
     to_name: str | None = None
     unsubscribe_url: str | None = None
+    tenant: str = "default"
 
     def __post_init__(self) -> None:
         _check_id(self.id)

@@ -18,6 +18,7 @@ from tidings.domain.address import Device
 from tidings.domain.command import Outcome
 from tidings.domain.delivery import State
 from tidings.domain.inbox import Line
+from tidings.domain.notification import Priority
 from tidings.domain.rendered import ChannelName
 from tidings.domain.user import User
 from tidings.library.checks import check_text
@@ -185,11 +186,15 @@ class Notifications:
         channel: ChannelName | None = None,
         template: str | None = None,
         batch: str | None = None,
+        to: str | None = None,
+        category: str | None = None,
+        priority: Priority | None = None,
     ) -> AsyncIterator[Notification]:
         """Every notification that fits, the latest first."""
 
         async def page(cursor: str | None) -> tuple[tuple[Notification, ...], str | None]:
-            search = Search(user, state, channel, template, batch, cursor=cursor, limit=PAGE_ROWS)
+            whose = (user, state, channel, template, batch, None, None)
+            search = Search(*whose, cursor, PAGE_ROWS, to, category, priority)
             found = await self._office.lookup.page(self._tenant, search)
             return tuple(map(notification_of, found.notifications)), found.cursor
 

@@ -22,7 +22,8 @@ from tidings.library.values import moment_of
 class Notified(msgspec.Struct, frozen=True):
     """What became of a request for one person: `scheduled`, `unchanged`, `skipped`, `rejected` or `conflict`.
 
-    `first` is the notification that a duplicate would repeat; `rejected` names the `field` at fault.
+    `first` is the notification that a duplicate would repeat; `rejected` names the `field` at fault; `note` is what to
+    know of its time.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Notified(msgspec.Struct, frozen=True):
     field: str | None
     first: str | None
     batch: str | None
+    note: str | None = None
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -151,6 +153,7 @@ def notified_of(accepted: Accepted) -> Notified:
         accepted.field,
         accepted.first,
         accepted.batch,
+        accepted.note,
     )
 
 

@@ -64,13 +64,13 @@ def check_delivery(config: Config) -> None:
     if delivery.public_url is not None and not keys:
         raise Invalid(
             "delivery.link_key",
-            "links to unsubscribe are signed with it, and delivery.public_url is set: write "
+            "links to unsubscribe are sealed with it, and delivery.public_url is set: write "
             '{env = "NAME"} or {file = "/path"}, and keep there a long random text (openssl rand -hex 32)',
         )
 
 
 def link_keys(delivery: Delivery) -> list[bytes]:
-    """The keys that sign links: the one of today first, then the one before it."""
+    """The keys that seal links: the one of today first, then the one before it."""
     found = []
     for name, kept in (("link_key", delivery.link_key), ("older_link_key", delivery.older_link_key)):
         if not kept:

@@ -12,4 +12,5 @@ def named(name: str) -> Iterator[None]:
     try:
         yield
     except Invalid as invalid:
-        raise Invalid(f"channels.{name}.{invalid.field}", invalid.detail) from None
+        first, *others = (Invalid(f"channels.{name}.{each.field}", each.detail) for each in invalid.all)
+        raise Invalid(first.field, first.detail, tuple(others)) from None

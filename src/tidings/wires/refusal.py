@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tidings.domain.errors import Invalid
+from tidings.domain.rendered import CHANNEL_NAMES
 
 _EXAMPLES = {
     "at": 'an instant or a duration as text, for example "2026-11-20T09:00:00Z" or "+5s"',
@@ -28,6 +29,10 @@ _EXAMPLES |= dict.fromkeys(_DURATIONS, 'a duration as text, for example "PT1H" o
 _EXAMPLES |= dict.fromkeys(("start", "until"), 'a time as text, for example "2026-11-20T09:00:00"')
 _EXAMPLES |= dict.fromkeys(("rdates", "exdates"), 'an array of times, for example ["2026-12-25T09:00:00"]')
 _EXAMPLES["scheduled_at"] = _EXAMPLES["at"]
+_EXAMPLES["channel"] = f"one of {', '.join(CHANNEL_NAMES)}"
+_EXAMPLES["channels"] = f'"all", or an array of some of {", ".join(CHANNEL_NAMES)}'
+_EXAMPLES["spread"] = 'one of "first", "all"'
+_EXAMPLES["urgency"] = 'one of "asap", "time_sensitive", "digest"'
 _EXAMPLES["wait"] = 'seconds, or a duration as text, for example "30s"'
 _EXAMPLES["offsets"] = 'an object of whole numbers, for example {"2": 41}'
 

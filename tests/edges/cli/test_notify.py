@@ -1,6 +1,7 @@
 """`notify`, `notifications`, `deliveries`: from a word to a message in the outbox, and what became of it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -166,7 +167,7 @@ def test_what_was_given_up_is_sent_again(cli: Cli, ada: str) -> None:
         ((), "whom?"),
         (("ada", "--to", "x@example.com", "--text", "x"), "whom?"),
         (("ada",), "--template, or your own words as --text"),
-        (("ada", "--template", "t", "--text", "x"), "--template, or your own words as --text"),
+        (("ada", "--template", "t", "--text", "x"), "not both"),
         (("ada", "--title", "x"), "--text beside it"),
         (("ada", "--text", "x", "--var", "a=b"), "go with --template"),
         (("ada", "--template", "t", "--version", "zero"), "--version zero"),
@@ -201,3 +202,89 @@ def test_wrong_words_about_deliveries(cli: Cli) -> None:
     assert cli("deliveries", "--user", "nobody-at-all").err.startswith("nothing was sent yet that fits")
     assert cli("deliveries", "retry").code == 2
     assert cli("notifications", "show", "none-such").code == 3
+
+
+def test_ten_megabytes_of_variables_are_refused_in_words(cli: Cli, ada: str, tmp_path: Path) -> None:
+    file = tmp_path / "big.json"
+    file.write_text(json.dumps({"name": "x" * 10_500_000}))
+    done = cli("notify", ada, "--template", ada, "--vars", f"@{file}")
+    assert done.code == 2
+    assert "at most 4194304 bytes are taken here: send shorter variables" in done.err
+    assert "ndjson" not in done.err
+
+
+def test_all_that_was_given_up_is_sent_again_by_one_command(cli: Cli, ada: str) -> None:
+    cli("users", "change", ada, "--prefer", "news=no")
+    for number in range(3):
+        cli("notify", ada, "--text", "x", "--channel", "in_app", "--category", "news", "--id", f"{ada}-{number}")
+    for number in range(3):
+        cli.settled(f"{ada}-{number}", "skipped")
+    cli("users", "change", ada, "--prefer", "news=yes")
+    whom = ("deliveries", "retry", "--state", "skipped", "--user", ada)
+    assert "nothing fits: `" in cli(*whom, "--until", "-1h").err
+    assert cli(*whom, "--channel", "email").out == ""
+    done = cli(*whom, "--since", "-1h")
+    assert (done.code, len(done.out.splitlines())) == (0, 3)
+    for number in range(3):
+        cli.settled(f"{ada}-{number}")
+    for wrong in ((), ("x/1", "--state", "failed"), ("--user", ada)):
+        refused = cli("deliveries", "retry", *wrong)
+        assert (refused.code, "--state failed|expired" in refused.err) == (2, True), wrong
+
+
+def test_search_by_address_category_priority_and_time(cli: Cli, ada: str) -> None:
+    address = f"{ada}@Example.com"
+    cli.json("notify", "--to", address, "--channel", "email", "--text", "x", "--title", "x", "--id", f"{ada}-bare")
+    cli.json("notify", ada, "--text", "x", "--channel", "in_app", "--id", f"{ada}-2", "--priority", "high")
+    cli.json("notify", ada, "--text", "x", "--channel", "in_app", "--id", f"{ada}-3", "--category", "news")
+    cli.settled(f"{ada}-bare")
+    cli.settled(f"{ada}-2")
+    cli.settled(f"{ada}-3")
+
+    def found(*argv: str) -> list[str]:
+        return [json.loads(line)["id"] for line in cli("notifications", *argv, "--json").out.splitlines()]
+
+    assert found("--to", address.lower()) == [f"{ada}-bare"]
+    assert found("--to", address, "--category", "news") == []
+    assert found("--user", ada, "--priority", "high") == found("list", "--user", ada, "--priority", "high")
+    assert found("--user", ada, "--priority", "high") == [f"{ada}-2"]
+    assert found("--user", ada, "--category", "news") == [f"{ada}-3"]
+    assert len(cli("deliveries", "--user", ada, "--since", "-1h").out.splitlines()) == 3
+    assert cli("deliveries", "--user", ada, "--until", "-1h").out == ""
+
+
+def test_a_hint_names_the_very_command(cli: Cli) -> None:
+    assert "deliveries retry --help`" in cli("deliveries", "retry", "x/1", "--nonsense").err
+    assert "users put --help`" in cli("users", "put", "x", "--nonsense").err
+
+
+def test_what_was_taken_without_a_word_is_refused(cli: Cli, ada: str) -> None:
+    both = cli("notify", ada, "--text", "x", "--template", ada)
+    assert (both.code, "not both" in both.err) == (2, True)
+    nothing = cli("templates", "put", ada)
+    assert (nothing.code, "what should change?" in nothing.err) == (2, True)
+    twice = cli("templates", "put", ada, "--urgency", "digest", "--expires-after", "2h")
+    assert (twice.code, "give one" in twice.err) == (2, True)
+    before = cli("notify", ada, "--text", "x", "--channel", "in_app", "--expires-after", "-5m")
+    assert (before.code, "expires_after" in before.err) == (2, True)
+    one = cli("notify", f"{ada}", "--template", ada, "--channel", "email")
+    assert one.code == 2
+    assert "needs it" in one.err
+    device = cli("users", "change", ada, "--device", "apns:nonsense")
+    assert "64 to 200 hexadecimal digits" in device.err
+
+
+def test_a_moved_hour_is_noted(cli: Cli, ada: str) -> None:
+    done = cli("notify", ada, "--text", "x", "--channel", "in_app", "--at", "2029-03-11 02:30")
+    assert (done.code, "02:30 does not exist on 2029-03-11" in done.err) == (0, True)
+
+
+def test_quiet_hours_are_shown_whole(cli: Cli, ada: str) -> None:
+    cli("users", "change", ada, "--quiet", "22:00-07:00", "--high", "hold")
+    assert "22:00-07:00 (high too)" in cli("users", "get", ada).out
+
+
+def test_an_inbox_of_nobody(cli: Cli, ada: str) -> None:
+    assert cli("inbox", ada).err == "nothing is there\n"
+    nobody = cli("inbox", "nobody-at-all")
+    assert (nobody.code, "there is no user 'nobody-at-all'" in nobody.err) == (3, True)

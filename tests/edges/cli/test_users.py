@@ -37,7 +37,7 @@ def test_put_carries_everything(cli: Cli) -> None:
     assert (found["name"], found["locale"], found["webhook"]) == ("Ada", "pt-BR", "https://example.com/hook")
     shown = cli("users", "get", cli.topic).out
     assert "sms=no, sms/news=yes" in shown
-    assert "22:00-07:00 (drop)" in shown
+    assert "22:00-07:00 (drop, high too)" in shown
 
 
 def test_change_leaves_the_rest(cli: Cli) -> None:

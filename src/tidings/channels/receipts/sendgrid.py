@@ -42,6 +42,7 @@ class Event(msgspec.Struct, frozen=True):
     reason: str = ""
     type: str = ""
     tidings_id: str | None = None
+    tidings_tenant: str | None = None
 
 
 def read_key(text: str) -> EllipticCurvePublicKey:
@@ -91,6 +92,7 @@ def _receipts(events: list[Event]) -> Iterator[DeliveryReceipt]:
             provider_id=event.sg_message_id.partition(".")[0],  # the API's answer has only the first part
             event=event.sg_event_id,
             message=event.tidings_id,
+            tenant=event.tidings_tenant,
             address=event.email,
             at=None if event.timestamp is None else event.timestamp * 1_000_000,
             reason=shortened(event.reason or event.type),

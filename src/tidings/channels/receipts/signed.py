@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import get_args
 
 import msgspec
 
@@ -37,6 +38,8 @@ def read(secrets: Iterable[Secret], headers: Mapping[str, str], body: bytes, now
     try:
         news = msgspec.json.decode(body, type=News)
     except msgspec.DecodeError as error:
+        if "`$.state`" in str(error):
+            raise Invalid("state", f"is not known: use one of {', '.join(get_args(ReceiptState))}") from None
         raise Invalid("body", str(error)) from None
     if not news.message and not news.provider_id:
         raise Invalid("message", "or provider_id is missing: say of which message this is")

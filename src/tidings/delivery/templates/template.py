@@ -73,7 +73,8 @@ class Compiled:
         missing = [path for path in self._needs(channels) if path[0] not in added and not _has(variables, path)]
         if missing:
             names = ", ".join(sorted(".".join(map(str, path)) for path in missing))
-            raise Invalid("variables", f"miss {names}: the template {self.template.name} needs them")
+            needed = "it" if len(missing) == 1 else "them"
+            raise Invalid("variables", f"miss {names}: the template {self.template.name} needs {needed}")
 
     def render(self, channel: ChannelName, variables: Variables, locale: str | None = None) -> Content:
         """What it says there, in the best language for this one."""

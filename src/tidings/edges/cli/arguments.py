@@ -64,7 +64,20 @@ def add_verb(
     if subject is not None:
         parser.add_argument("which", metavar=subject.upper(), help=f"the {subject}")
     add_server(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, verb=parser.prog)
+    return parser
+
+
+def add_bare_verb(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, purpose: str, run: Run
+) -> argparse.ArgumentParser:
+    """A verb of a command that does something without one: what is not said behind it may have been said before it."""
+    said = purpose[0].upper() + purpose[1:]
+    parser = verbs.add_parser(
+        name, help=purpose, description=f"{said}.", allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    add_server(parser)
+    parser.set_defaults(run=run, verb=parser.prog)
     return parser
 
 

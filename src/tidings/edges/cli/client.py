@@ -5,7 +5,7 @@ import json
 import re
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -71,7 +71,8 @@ class Client:
     ) -> Iterator[http.client.HTTPResponse]:
         """A request whose answer is read by the caller, as it comes."""
         with self.connect(timeout_s) as connection:
-            connection.request(method, self.target(path, query), payload, {**self._headers, **(headers or {})})
+            with suppress(BrokenPipeError, ConnectionResetError):  # who refuses early has answered all the same
+                connection.request(method, self.target(path, query), payload, {**self._headers, **(headers or {})})
             response = connection.getresponse()
             self.check(response, path)
             yield response

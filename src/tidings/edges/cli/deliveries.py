@@ -1,13 +1,15 @@
 """`deliveries`: what was sent, through what, how late, under which id of the provider's, and what became of it."""
 
 import argparse
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of
-from tidings.edges.cli.client import segment
+from tidings.edges.cli.arguments import Arguments, add_bare_verb, add_server, client_of
+from tidings.edges.cli.client import Client, segment
 from tidings.edges.cli.exits import Exit, Failure
-from tidings.edges.cli.pages import Rows, add_paging, show_pages
+from tidings.edges.cli.pages import Rows, add_paging, pages, show_pages
+from tidings.edges.cli.program import program
 from tidings.edges.cli.screen import Screen, shown
 from tidings.edges.cli.templates import PARTS
 from tidings.edges.cli.times import clock_text, instant, length
@@ -15,6 +17,10 @@ from tidings.edges.cli.times import clock_text, instant, length
 STATES = (
     "pending", "processing", "sent", "delivered", "bounced", "complained", "failed", "cancelled", "expired", "skipped",
 )  # fmt: skip
+
+
+RETRIED = ("failed", "expired", "bounced", "skipped")  # what was given up
+FILTERS = ("user", "state", "channel", "notification", "since", "until")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,35 +34,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("show", "one delivery, with each attempt", show),
         ("retry", "send again what was given up", retry),
     ):
-        # What is not said behind the verb may have been said before it.
-        verb = verbs.add_parser(
-            name,
-            help=purpose,
-            description=f"{purpose.capitalize()}.",
-            allow_abbrev=False,
-            argument_default=argparse.SUPPRESS,
-        )
+        verb = add_bare_verb(verbs, name, purpose, run)
         if name == "list":
             _add_search(verb)
         elif name == "show":
             verb.add_argument("name", metavar="DELIVERY", help="the delivery, such as order-42/1")
         else:
-            verb.add_argument("names", metavar="DELIVERY", nargs="+", help="the deliveries, such as order-42/1")
-        add_server(verb)
-        verb.set_defaults(run=run)
+            verb.add_argument(
+                "names", metavar="DELIVERY", nargs="*", default=[], help="the deliveries, such as order-42/1"
+            )
+            _add_filters(verb, RETRIED, "instead: all that are in this state")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
+    _add_filters(parser, STATES, "only in this state")
+    add_paging(parser)
+
+
+def _add_filters(parser: argparse.ArgumentParser, states: tuple[str, ...], of_state: str) -> None:
     parser.add_argument("--user", help="only to her")
-    parser.add_argument("--state", choices=STATES, help="only in this state")
+    parser.add_argument("--state", choices=states, help=of_state)
     parser.add_argument("--channel", choices=tuple(PARTS), help="only by this channel")
     parser.add_argument("--notification", metavar="ID", help="only of this notification")
-    add_paging(parser)
+    parser.add_argument("--since", metavar="TIME", help="only due at or after: -1h, or a time")
+    parser.add_argument("--until", metavar="TIME", help="only due before, likewise")
+
+
+def _query(arguments: Arguments) -> dict[str, object]:
+    return {name: getattr(arguments, name) for name in FILTERS}
 
 
 def index(arguments: Arguments, screen: Screen) -> int:
     """Those that fit."""
-    query = {name: getattr(arguments, name) for name in ("user", "state", "channel", "notification")}
+    query = _query(arguments)
     rows = partial(_show_rows, screen=screen)
     empty = "nothing was sent yet that fits: `notifications list` shows what is to come"
     return show_pages(arguments, screen, "/v1/deliveries", "deliveries", rows, query, empty)
@@ -83,7 +93,7 @@ def show(arguments: Arguments, screen: Screen) -> int:
 def retry(arguments: Arguments, screen: Screen) -> int:
     """Send each again, and go on when one cannot be; the exit code is the worst."""
     client, worst = client_of(arguments), Exit.DONE
-    for name in arguments.names:
+    for name in _names(client, arguments, screen):
         try:
             answer = client.call("POST", f"{_path(name)}/retry")
         except Failure as failure:
@@ -99,6 +109,23 @@ def retry(arguments: Arguments, screen: Screen) -> int:
         else:
             screen.say(f"{screen.paint(shown(name), 'bold')} is {screen.word(answer.get('state') or 'pending')} again")
     return worst
+
+
+def _names(client: Client, arguments: Arguments, screen: Screen) -> Iterator[str]:
+    """Those that were named, or all that fit. What goes again is due now, so it does not come up a second time."""
+    filters = [f"--{name}" for name, value in _query(arguments).items() if value is not None]
+    if bool(arguments.names) == bool(filters) or (filters and arguments.state is None):
+        states = "|".join(RETRIED)
+        raise Failure(Exit.USAGE, f"which? Name a DELIVERY (or several), or give --state {states}, with other filters")
+    if arguments.names:
+        yield from arguments.names
+        return
+    found, every = 0, argparse.Namespace(cursor=None, all=True)
+    for page in pages(client, "/v1/deliveries", "deliveries", _query(arguments), every):
+        found += len(page["deliveries"])
+        yield from (delivery["name"] for delivery in page["deliveries"])
+    if not found:
+        screen.note(f"nothing fits: `{program()} deliveries --state {arguments.state}` lists all in this state")
 
 
 def heads() -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class Failure(TidingsError):
 def code_of_status(status: int) -> Exit:
     """The exit code that an HTTP status stands for."""
     match status:
-        case 400 | 422:
+        case 400 | 413 | 422:
             return Exit.USAGE
         case 404:
             return Exit.NOT_FOUND

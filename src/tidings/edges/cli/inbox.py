@@ -74,6 +74,8 @@ class Box:
         for page in pages(self._client, self._path, "lines", query, self._arguments):
             found += page["lines"]
             cursor = page.get("cursor")
+        if not found:
+            self._client.call("GET", f"/v1/users/{segment(self._arguments.user)}")  # says so if there is no such user
         if not found and not self._arguments.follow:
             self._screen.note("nothing is there" if not self._arguments.unread else "nothing is unread")
         if cursor is not None:

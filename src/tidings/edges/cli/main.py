@@ -52,6 +52,9 @@ COMMANDS = {
 }
 
 
+_TIMES = ("from", "to", "after", "since", "until", "at", "expires-after", "dedupe-window")
+_DURATIONS = ("jitter", "late-grace", "late-max")
+_SIGNED = frozenset(f"--{name}" for name in (*_TIMES, *_DURATIONS))
 _BEFORE_NOW = re.compile(r"-P?T?[0-9]")
 
 
@@ -82,8 +85,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of a command; raises `Failure` with what is wrong."""
     arguments, unknown = build_parser(argv).parse_known_args(list(_joined(argv)))
     if unknown:
-        command = arguments.command
-        text = f"unrecognized arguments: {' '.join(unknown)}\nsee `{program()} {command} --help`"
+        command = getattr(arguments, "verb", f"{program()} {arguments.command}")
+        text = f"unrecognized arguments: {' '.join(unknown)}\nsee `{command} --help`"
         raise Failure(Exit.USAGE, text)
     return arguments
 
@@ -92,7 +95,7 @@ def _joined(argv: Sequence[str]) -> Iterator[str]:
     """The words, with `--from -1h` as `--from=-1h`: the parser would take the time for a flag."""
     words = iter(argv)
     for word in words:
-        following = next(words, None) if word in {"--from", "--to", "--after", "--since", "--until"} else None
+        following = next(words, None) if word in _SIGNED else None
         if following is None:
             yield word
         elif _BEFORE_NOW.match(following):

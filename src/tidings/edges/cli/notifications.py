@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_verb, client_of
+from tidings.edges.cli.arguments import Arguments, add_bare_verb, add_server, client_of
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.deliveries import STATES, heads, row_of
 from tidings.edges.cli.exits import Exit, Failure
@@ -16,28 +16,43 @@ from tidings.edges.cli.times import clock_text
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers of the four."""
-    verbs = parser.add_subparsers(metavar="list|show|explain|cancel", required=True)
-    listing = add_verb(verbs, "list", "list notifications, the latest first", index)
-    listing.add_argument("--user", help="only to her")
-    listing.add_argument("--state", choices=STATES, help="only in this state")
-    listing.add_argument("--channel", choices=tuple(PARTS), help="only by this channel")
-    listing.add_argument("--template", metavar="NAME", help="only of this template")
-    listing.add_argument("--batch", metavar="NAME", help="only of this batch")
-    listing.add_argument("--since", metavar="TIME", help="accepted at or after: -1h, or a time")
-    listing.add_argument("--until", metavar="TIME", help="accepted before, likewise")
-    add_paging(listing)
-    add_verb(verbs, "show", "a notification as it stands, with its deliveries", show, "notification")
-    add_verb(
-        verbs, "explain", "what happened to it, from acceptance to the provider's receipt", explain, "notification"
-    )
-    cancelling = add_verb(verbs, "cancel", "take back what has not been sent", cancel)
-    cancelling.add_argument("ids", metavar="NOTIFICATION", nargs="+", help="the notifications")
+    """Fill in the parsers of the four. `notifications` alone lists, so what `list` takes may follow it directly."""
+    _add_search(parser)
+    add_server(parser)
+    parser.set_defaults(run=index)
+    verbs = parser.add_subparsers(metavar="list|show|explain|cancel")
+    for name, purpose, run in (
+        ("list", "list notifications, the latest first", index),
+        ("show", "a notification as it stands, with its deliveries", show),
+        ("explain", "what happened to it, from acceptance to the provider's receipt", explain),
+        ("cancel", "take back what has not been sent", cancel),
+    ):
+        verb = add_bare_verb(verbs, name, purpose, run)
+        if name == "list":
+            _add_search(verb)
+        elif name == "cancel":
+            verb.add_argument("ids", metavar="NOTIFICATION", nargs="+", help="the notifications")
+        else:
+            verb.add_argument("which", metavar="NOTIFICATION", help="the notification")
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--user", help="only to her")
+    parser.add_argument("--to", metavar="ADDRESS", help="only to this bare address")
+    parser.add_argument("--state", choices=STATES, help="only in this state")
+    parser.add_argument("--channel", choices=tuple(PARTS), help="only by this channel")
+    parser.add_argument("--template", metavar="NAME", help="only of this template")
+    parser.add_argument("--batch", metavar="NAME", help="only of this batch")
+    parser.add_argument("--category", help="only of this category")
+    parser.add_argument("--priority", choices=("high", "normal", "low"), help="only of this priority")
+    parser.add_argument("--since", metavar="TIME", help="accepted at or after: -1h, or a time")
+    parser.add_argument("--until", metavar="TIME", help="accepted before, likewise")
+    add_paging(parser)
 
 
 def index(arguments: Arguments, screen: Screen) -> int:
     """Those that fit."""
-    names = ("user", "state", "channel", "template", "batch", "since", "until")
+    names = ("user", "to", "state", "channel", "template", "batch", "category", "priority", "since", "until")
     query = {name: getattr(arguments, name) for name in names}
     rows = partial(_show_rows, screen=screen)
     return show_pages(arguments, screen, "/v1/notifications", "notifications", rows, query)

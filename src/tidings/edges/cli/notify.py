@@ -34,7 +34,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--version", metavar="N", help="that of the template; current: as it is now; left out: as it is then"
     )
     add_variables(parser)
-    for name, meaning in (("title", "a title"), ("text", "your own words"), ("html", "the same as HTML")):
+    for name, meaning in (
+        ("title", "a title (an e-mail without one takes the first line)"),
+        ("text", "your own words"),
+        ("html", "the same as HTML"),
+    ):
         parser.add_argument(f"--{name}", metavar="TEXT", help=f"{meaning}, instead of a template; @FILE, - for stdin")
     parser.add_argument("--id", help="your own name for it; left out: one is made")
     _add_policy(parser)
@@ -100,7 +104,9 @@ def _address(text: str, channels: list[str]) -> Any:
 
 def _what(arguments: Arguments) -> dict[str, Any]:
     words = {name: text_of(text, f"--{name}") for name in WORDS if (text := getattr(arguments, name)) is not None}
-    if (arguments.template is None) == (not words):
+    if arguments.template is not None and words:
+        raise Failure(Exit.USAGE, f"give either --template or your own words (--{next(iter(words))}), not both")
+    if arguments.template is None and not words:
         raise Failure(Exit.USAGE, "what is to be said? Give a --template, or your own words as --text")
     if words:
         if "text" not in words:
@@ -143,4 +149,6 @@ def _tell(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> Exit:
         first = f" of {shown(answer['first'])}" if answer.get("first") else ""
         end = f": {shown(reason)}{first}"
     screen.say(" ".join(words) + end)
+    if note := answer.get("note"):
+        screen.note(f"note: {note}")
     return CODES.get(outcome, Exit.DONE)

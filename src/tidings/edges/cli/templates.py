@@ -79,6 +79,8 @@ def variables_of(arguments: Arguments) -> dict[str, Any]:
 
 def put(arguments: Arguments, screen: Screen) -> int:
     """Merge one part into the template as it is, or put all of it from a file."""
+    if arguments.urgency is not None and arguments.expires_after is not None:
+        raise Failure(Exit.USAGE, "--urgency and --expires-after both say for how long it is worth sending: give one")
     client = client_of(arguments)
     document = _whole(arguments) if arguments.file is not None else _merged(client, arguments, screen)
     if arguments.urgency is not None:
@@ -179,6 +181,8 @@ def _merged(client: Client, arguments: Arguments, screen: Screen) -> dict[str, A
     if arguments.channel is None:
         if any(getattr(arguments, name) is not None for name in WORDS) or there is None:
             raise Failure(Exit.USAGE, "for which channel? Give --channel, or all parts with --file FILE")
+        if arguments.urgency is None and arguments.expires_after is None:
+            raise Failure(Exit.USAGE, "what should change? Give --channel and what it says, or all parts with --file")
         return there
     document = there or {"parts": {}, "locale": arguments.locale or "en"}
     locale = arguments.locale or document.get("locale") or "en"

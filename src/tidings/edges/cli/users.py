@@ -178,9 +178,14 @@ def _value(name: str, value: Any) -> Any:
         case "variables":
             return ", ".join(f"{key}={shown(item)}" for key, item in value.items())
         case "quiet" if isinstance(value, dict):
-            return value["hours"] + (" (drop)" if value.get("then") == "drop" else "")
+            told = [*(["drop"] if value.get("then") == "drop" else []), *(["high too"] if _holds_high(value) else [])]
+            return value["hours"] + (f" ({', '.join(told)})" if told else "")
         case _:
             return value
+
+
+def _holds_high(quiet: dict[str, Any]) -> bool:
+    return quiet.get("spares_high") is False
 
 
 def _device(text: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ SMALL_BODY_BYTES_MAX = 64 * 1024
 QUERY_BYTES_MAX = 8 * 1024
 IDEMPOTENCY_KEY_CHARS_MAX = 255
 DIGEST_BYTES = 16
+DRAINED_BYTES_MAX = 32 << 20
 
 JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
@@ -92,18 +93,26 @@ def derived_id(key: str) -> str:
 # Body
 
 
-async def read_body(scope_headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
-    """The whole body; refused as soon as it is known to be larger than the bound."""
+async def read_body(
+    scope_headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int, instead: str = "send less"
+) -> bytes:
+    """The whole body; refused if it is larger than the bound.
+
+    What is too large is read to its end and thrown away, within a bound: closing on a client that still sends resets
+    the connection, and takes the answer with it. One that waits for `100 Continue` sends nothing, and is told at once.
+    """
     declared = scope_headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > bytes_max:
-        raise too_large(bytes_max)
+        if int(declared) <= DRAINED_BYTES_MAX and b"expect" not in scope_headers:
+            await _drain(receive, 0)
+        raise too_large(bytes_max, instead)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message.get("body", b"")
     else:
         body = await _read_on(message, receive, bytes_max)
     if len(body) > bytes_max:
-        raise too_large(bytes_max)
+        raise too_large(bytes_max, instead)
     return body
 
 
@@ -113,15 +122,25 @@ async def _read_on(message: Any, receive: Receive, bytes_max: int) -> bytes:
         part = message.get("body", b"")
         parts.append(part)
         size += len(part)
+        if size > bytes_max and message.get("more_body"):
+            await _drain(receive, size)
         if size > bytes_max or not message.get("more_body"):
             return b"".join(parts)
         message = await receive()
     raise Disconnected
 
 
-def too_large(bytes_max: int) -> Refusal:
+async def _drain(receive: Receive, size: int) -> None:
+    while size <= DRAINED_BYTES_MAX:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if not message.get("more_body"):
+            return
+
+
+def too_large(bytes_max: int, instead: str = "send less") -> Refusal:
     """The refusal of a body above the bound."""
-    detail = f"at most {bytes_max} bytes are taken here: send less, or many as lines of {NDJSON_TYPE}"
+    detail = f"at most {bytes_max} bytes are taken here: {instead}"
     return Refusal("too_large", detail, headers={"connection": "close"})
 
 

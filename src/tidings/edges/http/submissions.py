@@ -8,6 +8,7 @@ import msgspec
 from tidings.domain.command import Outcome
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import (
+    NDJSON_TYPE,
     accepts_ndjson,
     body_kind,
     derived_id,
@@ -27,6 +28,7 @@ from tidings.wires.refusal import refusal
 ARRAY_BYTES_MAX = 16 * 1024 * 1024
 
 _ARRAY = ord("[")
+_AS_LINES = f"send less, or many as lines of {NDJSON_TYPE}"
 _SPACES = b" \t\r\n"
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -37,7 +39,7 @@ async def accept(edge: Edge, call: Call, topic: str | None = None) -> Reply:
     if body_kind(call.headers) == "ndjson":
         lines = BodyLines(edge, call, keyed=idempotency_key(call.headers) is not None)
         return OutcomeStream(edge, call, topic, lines.batches(), as_lines=True)
-    body = await read_body(call.headers, call.receive, ARRAY_BYTES_MAX)
+    body = await read_body(call.headers, call.receive, ARRAY_BYTES_MAX, _AS_LINES)
     if body[:1] == b"{":
         return await _accept_one(edge, call, body, topic)
     start = body.lstrip(_SPACES)

@@ -151,10 +151,16 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"version": 9}, "version", "no version 9"),
     ({"variables": {}}, "variables", "what"),
     ({"variables": {"what": "x" * 70_000}}, "variables", ""),
-    ({"channel": "fax"}, "channel", ""),
+    ({"channel": "fax"}, "channel", "email, sms, push, webhook, in_app"),
+    ({"channel": None, "channels": ["fax"]}, "channels", "email, sms, push, webhook, in_app"),
     ({"channel": "sms"}, "channel", ""),
     ({"channel": "push", "channels": ["email"]}, "channel", "not both"),
-    ({"at": "whenever"}, "at", ""),
+    ({"at": "whenever"}, "at", "tomorrow 09:00"),
+    ({"at": "09:00"}, "at", "2026-11-20 09:00"),
+    ({"at": "tomorrow"}, "at", "tomorrow 09:00"),
+    ({"at": "tomorrow 25:00"}, "at", "tomorrow 09:00"),
+    ({"scheduled_at": "-5m"}, "scheduled_at", "+5s"),
+    ({"at": 5}, "at", "is a number"),
     ({"at": FAR, "scheduled_at": FAR}, "at", "not both"),
     ({"zone": "Mars"}, "zone", ""),
     ({"every": "PT0.1S"}, "every", ""),
@@ -177,6 +183,24 @@ async def test_a_wrong_field_is_named(desk: Desk, wrong: dict[str, Any], field: 
     assert reply.problem["errors"][0]["field"].startswith(field), reply.body
     assert advice in reply.problem["detail"]
     assert (await desk.done("GET", LIST))["notifications"] == []
+
+
+async def test_a_time_that_clocks_jump_over_is_moved_and_said(desk: Desk) -> None:
+    await desk.welcome()
+    moved = await desk.done("POST", LIST, NINE | {"at": "2029-03-11 02:30", "id": "moved"})
+    assert moved["due_at_local"] == "2029-03-11T03:30:00-04:00"
+    assert "does not exist" in moved["note"]
+    assert "note" not in await desk.done("POST", LIST, NINE | {"at": "2029-03-12 02:30", "id": "there"})
+
+
+async def test_an_e_mail_without_a_title_has_the_first_line_as_its_subject(desk: Desk) -> None:
+    bare = {"to": "eve@example.com", "channel": "email"}
+    for text, subject in (("\nTea at nine.\nBring milk.", "Tea at nine."), ("x" * 100, "x" * 75 + "...")):
+        told = await desk.done("POST", LIST, bare | {"words": {"text": text}})
+        await desk.settled(told["id"])
+        message = desk.mail.calls[-1]
+        assert isinstance(message, Email)
+        assert message.subject == subject
 
 
 async def test_wrong_requests(desk: Desk) -> None:

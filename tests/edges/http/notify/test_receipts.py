@@ -27,6 +27,8 @@ from tidings.edges.http.auth import DEFAULT_TENANT
 from tidings.edges.http.notify import receipts
 from tidings.timeline.memory import MemoryStore
 
+TENANT = {"tidings_tenant": DEFAULT_TENANT}
+
 
 async def told(desk: Desk, provider: str) -> tuple[str, str]:
     """A notification that a provider took: its delivery, and what the provider calls it."""
@@ -71,6 +73,12 @@ async def test_our_own_id_is_enough_where_the_tenant_is_named(desk: Desk) -> Non
     body, headers = standard(desk, {"state": "delivered", "message": name})
     assert (await post(desk, f"/receipts/generic/{DEFAULT_TENANT}", body, headers)).document["applied"] == 1
     assert (await desk.done("GET", f"/v1/deliveries/{name}"))["state"] == "delivered"
+
+
+async def test_our_own_id_alone_is_not_guessed_to_be_somebodys(desk: Desk) -> None:
+    name, _ = await told(desk, "generic")
+    reply = await post(desk, "/receipts/generic", *standard(desk, {"state": "delivered", "message": name}))
+    assert (reply.status, "POST /receipts/generic/TENANT" in reply.problem["detail"]) == (400, True)
 
 
 async def test_news_of_something_else_are_taken_and_left_aside(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +147,7 @@ async def test_sendgrid_signs_batches_of_events(tmp_path: Path) -> None:
         events = [
             {"event": "open", "sg_event_id": "0", "sg_message_id": f"{provider_id}.x"},
             {"event": "delivered", "sg_event_id": "1", "sg_message_id": f"{provider_id}.x"},
-            {"event": "spamreport", "sg_event_id": "2", "sg_message_id": f"{provider_id}.x"},
+            {"event": "spamreport", "sg_event_id": "2", "sg_message_id": "lost", "tidings_id": name} | TENANT,
         ]
         body, at = json.dumps(events).encode(), str(desk.site.engine.clock.now() // 1_000_000)
         signature = b64encode(key.sign(at.encode() + body, ec.ECDSA(SHA256()))).decode()

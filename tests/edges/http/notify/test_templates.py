@@ -92,6 +92,7 @@ async def test_what_is_pending_is_not_taken_from(each_desk: Desk) -> None:
         ("POST", f"{ONE}/preview", {"channel": "email"}, 404, "reminder"),
         ("POST", f"{ONE}/preview", {}, 400, "channel"),
         ("POST", f"{ONE}/preview", {"channel": "fax"}, 400, "channel"),
+        ("POST", f"{ONE}/preview", {"channel": "email", "locale": "??"}, 400, "is not a language"),
     ],
 )
 async def test_wrong_requests(desk: Desk, method: str, path: str, document: Any, status: int, words: str) -> None:

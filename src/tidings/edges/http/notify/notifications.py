@@ -1,5 +1,6 @@
 """Notifications: ask for one, list, look at, explain, cancel."""
 
+from typing import get_args
 from urllib.parse import quote
 
 import msgspec
@@ -9,6 +10,7 @@ from tidings.delivery.lookup import Search
 from tidings.delivery.notifying import Accepted
 from tidings.domain.command import Outcome
 from tidings.domain.errors import Invalid, KeyReused
+from tidings.domain.notification import Priority
 from tidings.domain.recurrence.preview import local_text
 from tidings.domain.revising import zone_of
 from tidings.edges.http.edge import Edge
@@ -30,7 +32,10 @@ from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
 from tidings.wires.answers import Document
 
 BODY_BYTES_MAX = 4 << 20  # a text and its HTML, with room for escapes
+INSTEAD = "send shorter variables or words, or fewer users at once"
 LIST = "/v1/notifications"
+
+PRIORITIES: dict[str, Priority] = {word: word for word in get_args(Priority)}
 
 _decoder = msgspec.json.Decoder(Notify)
 
@@ -48,8 +53,11 @@ class Notifications:
         query_of(call.scope)
         if body_kind(call.headers) != "json":
             raise Refusal("media_type", "one object is taken here; several people go into its 'users'")
-        body = await read_body(call.headers, call.receive, BODY_BYTES_MAX)
+        body = await read_body(call.headers, call.receive, BODY_BYTES_MAX, INSTEAD)
         ask = decode(_decoder, body, Notify.__struct_fields__)
+        for field in ("at", "scheduled_at"):
+            if isinstance(getattr(ask, field), int):
+                raise Invalid(field, 'is a number: send "tomorrow 09:00", "2026-11-20T09:00:00Z" or "+5s", a text')
         key, tenant = idempotency_key(call.headers), call.caller.tenant
         if key is None:
             return await self._answer(tenant, ask, await self._office.notifying.accept(tenant, ask))
@@ -66,8 +74,8 @@ class Notifications:
 
     async def index(self, call: Call) -> Reply:
         """A page of those that fit, the latest first."""
-        names = ("user", "state", "channel", "template", "batch", "since", "until", "cursor", "limit")
-        query = query_of(call.scope, *names)
+        names = ("user", "to", "state", "channel", "template", "batch", "category", "priority")
+        query = query_of(call.scope, *names, "since", "until", "cursor", "limit")
         page = await self._office.lookup.page(call.caller.tenant, search_of(query, self._engine.clock.now()))
         found = [status_document(status, whole=False) for status in page.notifications]
         return json_answer({"notifications": found, "cursor": page.cursor})
@@ -148,6 +156,9 @@ def search_of(query: dict[str, str], now: int) -> Search:
         until,
         query.get("cursor"),
         limit_of(query),
+        query.get("to"),
+        query.get("category"),
+        one_of(query, "priority", PRIORITIES),
     )
 
 

@@ -44,7 +44,11 @@ class Receipts:
             reader.verify(callback)
         except Invalid as invalid:
             raise Refusal("unsigned", str(invalid)) from None
-        applied = await self._apply(provider, reader.read(callback), tenant)
+        told = reader.read(callback)
+        if tenant is None and any(each.message and not each.provider_id and each.tenant is None for each in told):
+            where = f"POST /receipts/{provider}/TENANT"
+            raise Invalid("message", f"is an id of ours, which several tenants may have: send it to {where}")
+        applied = await self._apply(provider, told, tenant)
         words = [each.outcome for each in applied]
         counts = {word: words.count(word) for word in ("applied", "unchanged", "unknown")}
         return json_answer({"received": len(applied)} | counts)

@@ -3,6 +3,7 @@
 from typing import get_args
 
 from tidings.domain.delivery import State
+from tidings.domain.notification import Priority
 from tidings.edges.http.openapi.operations import JSON, answer, content, header, in_path, operation, query, sent
 from tidings.edges.http.openapi.people import CHANNEL, CURSOR, LIMIT
 from tidings.edges.http.openapi.shapes import INSTANT, Schema, number, ref
@@ -91,7 +92,13 @@ def notification_paths() -> dict[str, Schema]:
     several = answer("It was there already, or is a duplicate; of `users` one for each.", "Accepted", _ACCEPTED)
     several["content"][JSON]["schema"] = {"oneOf": [ref("Accepted"), ref("AcceptedAll")]}
     taken = {201: answer("Accepted, and on disk.", "Accepted", _ACCEPTED, Location="Where it is found."), 200: several}
-    names = [query("template", "Only of this template."), query("batch", "Only of this batch.")]
+    names = [
+        query("to", "Only to this bare address; a device is `apns:<token>` or `fcm:<token>`."),
+        query("template", "Only of this template."),
+        query("batch", "Only of this batch."),
+        query("category", "Only of this category."),
+        query("priority", "Only of this priority.", {"type": "string", "enum": list(get_args(Priority))}),
+    ]
     tag, one = "Notifications", "/v1/notifications/{id}"
     return {
         "/v1/notifications": {

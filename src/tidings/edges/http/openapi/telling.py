@@ -212,6 +212,7 @@ SCHEMAS: dict[str, Schema] = {
         reason=text("Why."),
         first=text("Of a duplicate: the notification that it would repeat."),
         batch=text("Its batch."),
+        note=text("What to know of its time, such as that clocks jump over it."),
         errors=array(ref("Error"), "Of what was rejected, by field."),
     ),
     "AcceptedAll": shape(

@@ -76,10 +76,6 @@ class Smtp:
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Email)
 
-    def line(self, message: Rendered) -> tuple[str, int]:
-        del message  # there is one server
-        return "", self._settings.connections_max
-
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Email)
         content = compose(message, self._sender, self._clock.now())

@@ -57,7 +57,6 @@ class WebhookChannel:
             allowed=settings.allowed_networks,
             refused=settings.refused_networks,
         )
-        self._per_host_max = min(settings.connections_per_host_max, settings.connections_max)
         self._known = lru_cache(RECEIVERS_KEPT)(self._receiver)
         self._caller = Caller(
             timeout_s=settings.timeout_s,
@@ -72,10 +71,6 @@ class WebhookChannel:
 
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Webhook)
-
-    def line(self, message: Rendered) -> tuple[str, int]:
-        assert isinstance(message, Webhook)
-        return origin(message.to), self._per_host_max
 
     def signing_secret(self, tenant: str, url: str) -> str:
         """What a receiver configures to check our signatures."""

@@ -229,7 +229,7 @@ class Handling:
     ) -> "_Heard":
         """Call the providers under our claim; while they work, see under which version it was written."""
         written = self._tools.looking.begin(case.tenant, delivery.name, urgent=read.urgency == "high")
-        calls = [self._tools.sending.call(case, each, read.record.due) for each in ready]
+        calls = [self._tools.sending.call(each, case.channel, read.record.due) for each in ready]
         verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         answers = [
             Answer(each.target.number, each.target.address, each.provider, verdict)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
@@ -10,8 +11,7 @@ from tidings.clock import Clock
 from tidings.delivery.breakers import Breakers, breaker_key
 from tidings.delivery.choosing import Option, choose
 from tidings.delivery.deciding import Address, Case, Wait
-from tidings.delivery.gates import Gates
-from tidings.delivery.slots import Slot, Slots
+from tidings.delivery.slots import Slots
 from tidings.delivery.throttle import Throttle
 from tidings.domain.jitter import jittered
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName, Rendered
@@ -68,10 +68,9 @@ class Sending:
         self._tell = tell
         self._send_s = send_s
         chosen = {name: (concurrency or {}).get(name, Concurrency()) for name in CHANNEL_NAMES}
-        self._gates = Gates()
         self._slots = {name: Slots(each.together_max, each.reserved) for name, each in chosen.items()}
 
-    def slot(self, case: Case) -> Slot:
+    def slot(self, case: Case) -> AbstractAsyncContextManager[None]:
         """A place among those that are under way."""
         return self._slots[case.channel].taken(case.tenant, high=case.notification.priority == "high")
 
@@ -110,27 +109,22 @@ class Sending:
             return Wait(later, "rate_limited")
         return Ready(target, chosen.provider, trial)
 
-    async def call(self, case: Case, ready: Ready, due: int) -> Verdict:
+    async def call(self, ready: Ready, channel: ChannelName, due: int) -> Verdict:
         """One call. Whatever a channel does, it comes to a verdict."""
         begun, elapsed = self._clock.now(), self._clock.elapsed()
-        verdict = await self._call(case, ready)
+        verdict = await self._call(ready)
         took_us = self._clock.elapsed() - elapsed
         outcome = "accepted" if isinstance(verdict, Accepted) else verdict.reason
-        self._tell(Called(begun, case.channel, ready.provider, outcome, took_us, max(0, begun - due)))
+        self._tell(Called(begun, channel, ready.provider, outcome, took_us, max(0, begun - due)))
         await self._breakers.heard(breaker_key(ready.provider, ready.target.message), verdict, trial=ready.trial)
         return verdict
 
-    async def _call(self, case: Case, ready: Ready) -> Verdict:
-        """Its turn on a connection counts as part of the time, for the claim does not last longer."""
-        channel, message, is_begun = self._providers[ready.provider], ready.target.message, False
-        high = case.notification.priority == "high"
+    async def _call(self, ready: Ready) -> Verdict:
         try:
             async with asyncio.timeout(self._send_s):
-                async with self._gates.way(ready.provider, channel, message, case.tenant, high=high):
-                    is_begun = True
-                    return await channel.send(message)
+                return await self._providers[ready.provider].send(ready.target.message)
         except TimeoutError:
-            return Temporary("timeout", f"no answer within {self._send_s:g} s", may_have_arrived=is_begun)
+            return Temporary("timeout", f"no answer within {self._send_s:g} s", may_have_arrived=True)
         except Exception as error:
             logger.exception("the channel %s failed by a mistake of its own", ready.provider)
             return Temporary("provider_error", f"{type(error).__name__} in the channel", may_have_arrived=True)

@@ -6,18 +6,20 @@ tenant, and no tenant may hold all of them: whose receivers are slow does not st
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 _Waiters = dict[str, "deque[asyncio.Future[None]]"]
 
 
 class Slots:
-    """Of `size` slots, `reserved` are for high priority; of the others a tenant may hold seven eighths, or so many."""
+    """Of `size` slots, `reserved` are for high priority; of the others a tenant may hold seven eighths."""
 
-    def __init__(self, size: int, reserved: int, tenant_max: int | None = None) -> None:
+    def __init__(self, size: int, reserved: int) -> None:
         assert 0 <= reserved < size, "somebody else must be able to go too"
         self._size = size
         self._open = size - reserved
-        self._tenant_max = tenant_max or max(1, self._open - max(1, self._open // 8))
+        self._tenant_max = max(1, self._open - max(1, self._open // 8))
         self._held: Counter[str] = Counter()
         self._high = 0
         self._waiting_high: deque[asyncio.Future[None]] = deque()
@@ -27,17 +29,16 @@ class Slots:
     def in_use(self) -> int:
         return self._high + self._held.total()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody has one or waits for one."""
-        return not (self._high or self._held or self._waiting_high or self._waiting)
+    @asynccontextmanager
+    async def taken(self, tenant: str, *, high: bool) -> AsyncIterator[None]:
+        """One slot while something is under way."""
+        await self._enter(tenant, high=high)
+        try:
+            yield
+        finally:
+            self._leave(tenant, high=high)
 
-    def taken(self, tenant: str, *, high: bool) -> "Slot":
-        """One slot while something is under way: `async with` it."""
-        return Slot(self, tenant, high=high)
-
-    async def enter(self, tenant: str, *, high: bool) -> None:
-        """Wait for one."""
+    async def _enter(self, tenant: str, *, high: bool) -> None:
         if high and self.in_use < self._size and not self._waiting_high:
             self._high += 1
             return
@@ -50,11 +51,10 @@ class Slots:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self.leave(tenant, high=high)  # it was ours already
+                self._leave(tenant, high=high)  # it was ours already
             raise
 
-    def leave(self, tenant: str, *, high: bool) -> None:
-        """Give it to the next."""
+    def _leave(self, tenant: str, *, high: bool) -> None:
         if high:
             self._high -= 1
         else:
@@ -85,20 +85,3 @@ class Slots:
 
     def _next(self) -> str | None:
         return next((tenant for tenant in self._waiting if self._may(tenant)), None)
-
-
-class Slot:
-    """One of them, from the beginning of a block to its end."""
-
-    __slots__ = ("_high", "_slots", "_tenant")
-
-    def __init__(self, slots: Slots, tenant: str, *, high: bool) -> None:
-        self._slots = slots
-        self._tenant = tenant
-        self._high = high
-
-    async def __aenter__(self) -> None:
-        await self._slots.enter(self._tenant, high=self._high)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._slots.leave(self._tenant, high=self._high)

@@ -2,7 +2,7 @@
 
 from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Document, Key, Place, Put, Remove
 from tidings.ports.callback import Callback, ReceiptReader
-from tidings.ports.channel import Channel, Lined, Plugin, Surroundings
+from tidings.ports.channel import Channel, Plugin, Surroundings
 from tidings.ports.store import (
     ApiKey,
     Count,
@@ -39,7 +39,6 @@ __all__ = [
     "Key",
     "Keys",
     "Lane",
-    "Lined",
     "Log",
     "Outbox",
     "Ownership",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -37,15 +37,6 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-@runtime_checkable
-class Lined(Protocol):
-    """A channel that has fewer connections than messages may be under way; others take all of them at once."""
-
-    def line(self, message: Rendered) -> tuple[str, int]:
-        """Which of its sets of connections a message takes, and how many there are in it."""
-        ...
 
 
 class Plugin(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True):
     username: str | None = None
     password: Secret | None = None
     ca_file: str | None = None
-    connections_max: int = 8
+    connections_max: int = 16
     messages_per_connection: int = 100
     idle_s: float = 30.0
     timeout_s: float = 30.0
@@ -75,6 +75,10 @@ class Smtp:
 
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Email)
+
+    def lines(self, message: Rendered) -> dict[str, int]:
+        del message
+        return {"": self._settings.connections_max}
 
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Email)
@@ -211,6 +215,8 @@ def _is_distrust(error: BaseException | None) -> bool:
 
 
 def _check(settings: Settings) -> None:
+    if settings.connections_max < 1:
+        raise Invalid("connections_max", "must be at least 1")
     if (settings.username is None) != (settings.password is None):
         raise Invalid("username", "and password belong together: give both or none")
     address = literal_ip(settings.host)

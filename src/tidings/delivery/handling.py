@@ -107,7 +107,7 @@ class Handling:
         decision = self._decide(case)
         if not isinstance(decision, Send):
             return await self._without(read, case, decision)
-        async with self._tools.sending.slot(case):
+        async with self._tools.sending.slot(case, decision.addresses):
             if self._clock.elapsed() - looked_at > STALE_US:
                 fresh = await self._tools.looking.look(read.tenant, read.record, errand)
                 if fresh is None:

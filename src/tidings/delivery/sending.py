@@ -136,7 +136,8 @@ class Sending:
         if trial and not await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
             return Wait(self._clock.now() + SPREAD_US, "breaker_open")
         returning = case.delivery.reason == "rate_limited"
-        later = await self._throttle.take(chosen.provider, case.tenant, returning=returning)
+        high = case.notification.priority == "high"
+        later = await self._throttle.take(chosen.provider, case.tenant, high=high, returning=returning)
         if later is not None:
             return Wait(later, "rate_limited")
         return Ready(target, chosen.provider, trial)

@@ -145,6 +145,21 @@ async def test_a_mistake_of_ours_opens_it_at_once_and_is_told_once() -> None:
     assert not two.problems
 
 
+async def test_one_recipients_trouble_is_not_the_providers() -> None:
+    clock = SimulatedClock()
+    one, _, told = pair(clock)
+    key = breaker_key("phone", SMS)
+    for _ in range(20):
+        await one.heard(key, Temporary("address_deferred"), trial=False)
+    assert (await one.standing(key))[0] == "closed"
+    await one.heard(key, Broken("misconfigured"), trial=False)
+    clock.advance(11 * SECOND)
+    assert await one.try_one(key)
+    await one.heard(key, Temporary("address_deferred"), trial=True)
+    assert (await one.standing(key))[0] == "closed", "it has answered"
+    assert [type(fact) for fact in told] == [Opened, Closed]
+
+
 async def test_a_trial_that_died_is_taken_over() -> None:
     clock = SimulatedClock()
     one, two, _ = pair(clock)

@@ -30,6 +30,7 @@ _ENHANCED = re.compile(r"\b([245]\.[0-9]{1,3}\.[0-9]{1,3})\b")
 _LOGIN = frozenset({530, 534, 535, 538})  # RFC 4954: a login is needed, too weak, wrong, must be encrypted
 _DEAD = frozenset({"5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1"})  # no such mailbox or domain; moved; disabled
 _TOO_LARGE = frozenset({"5.2.3", "5.3.4"})
+_GREYLISTED = "4.7.1"  # RFC 6647
 _STORAGE = 552  # exceeded storage allocation
 _CLOSING = 421  # "closing transmission channel", which a server says to a connection that lay idle
 _QUIT_S = 2.0
@@ -177,7 +178,7 @@ def judge(step: Step, code: int, detail: str) -> Verdict:
     if code in _LOGIN:
         return Broken("credentials_refused", detail)
     if code < 500:
-        return Temporary("provider_error", detail)
+        return Temporary("address_deferred" if _is_of_recipient(step, code, enhanced) else "provider_error", detail)
     if step == "connect":
         return Broken("misconfigured", detail)
     if enhanced in _TOO_LARGE or (code == _STORAGE and not enhanced):
@@ -188,6 +189,13 @@ def judge(step: Step, code: int, detail: str) -> Verdict:
         is_dead = enhanced in _DEAD
         return Permanent("address_gone" if is_dead else "address_refused", detail, address_is_dead=is_dead)
     return Permanent("content_refused", detail)
+
+
+def _is_of_recipient(step: Step, code: int, enhanced: str) -> bool:
+    """Whether a "not now" is about this recipient (greylisted, a full mailbox), not about the server."""
+    if step == "rcpt":
+        return code != _CLOSING
+    return step == "data" and (enhanced.startswith("4.2.") or enhanced == _GREYLISTED)
 
 
 async def _is_reset(client: aiosmtplib.SMTP) -> bool:

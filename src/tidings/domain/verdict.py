@@ -4,7 +4,9 @@ from typing import Literal
 
 import msgspec
 
-TemporaryReason = Literal["timeout", "unreachable", "connection_lost", "rate_limited", "provider_error"]
+TemporaryReason = Literal[
+    "timeout", "unreachable", "connection_lost", "rate_limited", "provider_error", "address_deferred"
+]
 PermanentReason = Literal[
     "address_refused", "address_gone", "unsubscribed", "content_refused", "too_large", "not_supported"
 ]
@@ -19,6 +21,8 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 class Temporary(msgspec.Struct, frozen=True, gc=False):
     """Not now. `retry_after_us` is what the provider asks for.
+
+    `address_deferred` is about the recipient alone (greylisted, a full mailbox): the provider works.
 
     `may_have_arrived` says that the answer was lost after the message was sent: another attempt may be the second.
     """

@@ -14,7 +14,7 @@ BrokenReason = Literal["credentials_refused", "sender_refused", "misconfigured",
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The provider has taken it, under this id; its receipts name the same."""
+    """The provider has taken it, under this id; its receipts name the same. An empty one: it named none."""
 
     id: str
 

@@ -211,8 +211,10 @@ async def test_an_address_outside_ascii(site: Site) -> None:
     assert site.server.accepted[0].recipients == ["dà@xn--mller-kva.example"]
 
 
-def test_a_password_does_not_travel_in_the_clear(clock: SimulatedClock) -> None:
+def test_settings_are_checked_and_no_password_travels_in_the_clear(clock: SimulatedClock) -> None:
     with pytest.raises(Invalid, match="in the clear"):
         Smtp(Settings("mail.example", SENDER, security="none", username="u", password=Secret("word")), clock)
+    with pytest.raises(Invalid, match="at least 1"):
+        Smtp(Settings("mail.example", SENDER, connections_max=0), clock)
     with pytest.raises(Invalid, match="belong together"):
         Smtp(Settings("mail.example", SENDER, username="u"), clock)

@@ -129,12 +129,17 @@ async def test_a_kept_connection_that_the_server_closed_is_replaced_in_silence(s
         ("rcpt", "550 5.2.1 mailbox disabled", Permanent("address_gone", "", True)),
         ("rcpt", "550 5.7.1 policy", Permanent("address_refused")),
         ("rcpt", "553 who?", Permanent("address_refused")),
-        ("rcpt", "450 4.2.0 greylisted", Temporary("provider_error")),
-        ("rcpt", "452 4.2.2 mailbox full", Temporary("provider_error")),
+        ("rcpt", "450 4.2.0 greylisted", Temporary("address_deferred")),
+        ("rcpt", "452 4.2.2 mailbox full", Temporary("address_deferred")),
+        ("rcpt", "451 later", Temporary("address_deferred")),
+        ("rcpt", "451 4.7.1 greylisted", Temporary("address_deferred")),
+        ("rcpt", "450 4.1.2 no such domain today", Temporary("address_deferred")),
+        ("data", "452 4.2.2 mailbox full", Temporary("address_deferred")),
+        ("data", "451 4.3.0 later", Temporary("provider_error")),
         ("data", "554 5.7.1 spam", Permanent("content_refused")),
         ("data", "552 5.2.3 too long", Permanent("too_large")),
         ("data", "552 too long", Permanent("too_large")),
-        ("data", "451 4.7.1 later", Temporary("provider_error")),
+        ("data", "451 4.7.1 later", Temporary("address_deferred")),
     ],
 )
 async def test_refusals_by_step_and_code(site: Site, step: Step, told: str, verdict: Refused) -> None:
@@ -206,8 +211,10 @@ async def test_an_address_outside_ascii(site: Site) -> None:
     assert site.server.accepted[0].recipients == ["dà@xn--mller-kva.example"]
 
 
-def test_a_password_does_not_travel_in_the_clear(clock: SimulatedClock) -> None:
+def test_settings_are_checked_and_no_password_travels_in_the_clear(clock: SimulatedClock) -> None:
     with pytest.raises(Invalid, match="in the clear"):
         Smtp(Settings("mail.example", SENDER, security="none", username="u", password=Secret("word")), clock)
+    with pytest.raises(Invalid, match="at least 1"):
+        Smtp(Settings("mail.example", SENDER, connections_max=0), clock)
     with pytest.raises(Invalid, match="belong together"):
         Smtp(Settings("mail.example", SENDER, username="u"), clock)

@@ -121,6 +121,13 @@ async def test_each_receiver_has_a_key_of_its_own(site: Site) -> None:
     assert channel.signing_secret("a", site.url) == channel.signing_secret("a", site.url + "?other=path")
 
 
+def test_a_receiver_has_so_many_connections_of_all() -> None:
+    settings = Settings(Secret(SECRET), connections_max=50, connections_per_host_max=5)
+    channel = WebhookChannel(settings, SimulatedClock())
+    assert channel.lines(webhook("https://A.example/x?y")) == {"https://a.example:443": 5, "": 50}
+    assert channel.lines(webhook("https://a.example:8443/x")) == {"https://a.example:8443": 5, "": 50}
+
+
 async def test_while_a_secret_is_replaced_both_sign(site: Site, clock: SimulatedClock) -> None:
     changing = site.make("127.0.0.1/32", older=OLDER)
     accepted(await changing.send(webhook(site.url)))

@@ -46,7 +46,7 @@ async def spend(throttle: Throttle, clock: SimulatedClock, seconds: int, tenant:
 async def test_two_workers_keep_one_limit_together() -> None:
     clock, cabinet = SimulatedClock(), MemoryCabinet()
     rates = Rates({"phone": Rate(100.0, burst=20)})
-    one, two = Throttle(cabinet, clock, rates), Throttle(cabinet, clock, rates)
+    one, two = (Throttle(cabinet, clock, rates, patience_us=0) for _ in range(2))
     went = 0
     for _ in range(5):
         went += await spend(one, clock, 1)
@@ -57,7 +57,7 @@ async def test_two_workers_keep_one_limit_together() -> None:
 async def test_a_limit_of_each_tenant_leaves_the_others_alone() -> None:
     clock, cabinet = SimulatedClock(), MemoryCabinet()
     rates = Rates(tenants={"phone": Rate(10.0)}, particular={("phone", "big"): Rate(100.0, burst=10)})
-    throttle = Throttle(cabinet, clock, rates)
+    throttle = Throttle(cabinet, clock, rates, patience_us=0)
     assert 8 <= await spend(throttle, clock, 1) <= 11
     assert 80 <= await spend(throttle, clock, 1, "big") <= 110
     assert await throttle.take("mail", TENANT) is None, "another provider has no limit"
@@ -65,7 +65,7 @@ async def test_a_limit_of_each_tenant_leaves_the_others_alone() -> None:
 
 async def test_a_limit_asks_the_store_rarely() -> None:
     clock, cabinet = SimulatedClock(), Counting()
-    throttle = Throttle(cabinet, clock, Rates({"phone": Rate(1_000.0, burst=1_000)}))
+    throttle = Throttle(cabinet, clock, Rates({"phone": Rate(1_000.0, burst=1_000)}), patience_us=0)
     went = await spend(throttle, clock, 2)
     assert went > 1_500
     assert cabinet.calls <= went / 20
@@ -73,7 +73,7 @@ async def test_a_limit_asks_the_store_rarely() -> None:
 
 async def test_those_who_wait_get_places_one_after_the_other() -> None:
     clock = SimulatedClock()
-    throttle = Throttle(MemoryCabinet(), clock, Rates({"phone": Rate(10.0)}))
+    throttle = Throttle(MemoryCabinet(), clock, Rates({"phone": Rate(10.0)}), patience_us=0)
     assert await throttle.take("phone", TENANT) is None
     places = [await throttle.take("phone", TENANT) for _ in range(5)]
     moments = [place - clock.now() for place in places if place is not None]
@@ -143,6 +143,21 @@ async def test_a_mistake_of_ours_opens_it_at_once_and_is_told_once() -> None:
     assert (await one.standing(key))[0] == "closed"
     assert not one.problems
     assert not two.problems
+
+
+async def test_one_recipients_trouble_is_not_the_providers() -> None:
+    clock = SimulatedClock()
+    one, _, told = pair(clock)
+    key = breaker_key("phone", SMS)
+    for _ in range(20):
+        await one.heard(key, Temporary("address_deferred"), trial=False)
+    assert (await one.standing(key))[0] == "closed"
+    await one.heard(key, Broken("misconfigured"), trial=False)
+    clock.advance(11 * SECOND)
+    assert await one.try_one(key)
+    await one.heard(key, Temporary("address_deferred"), trial=True)
+    assert (await one.standing(key))[0] == "closed", "it has answered"
+    assert [type(fact) for fact in told] == [Opened, Closed]
 
 
 async def test_a_trial_that_died_is_taken_over() -> None:

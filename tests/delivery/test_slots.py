@@ -27,9 +27,9 @@ class Crowd:
         self._leave: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def come(self, name: str, tenant: str = "a", *, high: bool = False) -> None:
+    async def come(self, name: str, tenant: str = "a", *, high: bool = False, count: int = 1) -> None:
         self._leave[name] = asyncio.Event()
-        self._tasks[name] = asyncio.create_task(self._hold(name, tenant, high))
+        self._tasks[name] = asyncio.create_task(self._hold(name, tenant, high, count))
         await others()
 
     async def go(self, name: str) -> None:
@@ -41,8 +41,8 @@ class Crowd:
         self._tasks[name].cancel()
         await asyncio.wait([self._tasks[name]])
 
-    async def _hold(self, name: str, tenant: str, high: bool) -> None:
-        async with self._slots.taken(tenant, high=high):
+    async def _hold(self, name: str, tenant: str, high: bool, count: int) -> None:
+        async with self._slots.taken(tenant, high=high, count=count):
             self.inside.append(name)
             await self._leave[name].wait()
             self.inside.remove(name)
@@ -119,3 +119,28 @@ async def test_a_failure_is_that_of_those_who_asked_and_the_next_go_on() -> None
     with pytest.raises(ValueError, match="no"):
         await gathering.ask(0)
     assert await gathering.ask(1) == 1
+
+
+async def test_who_takes_several_waits_for_all_of_them_and_is_not_overtaken() -> None:
+    crowd = Crowd(Slots(8, 2))
+    for name in ("1", "2", "3", "4"):
+        await crowd.come(name, tenant=name)
+    await crowd.come("many", tenant="m", count=3)
+    await crowd.come("5", tenant="5")
+    assert crowd.inside == ["1", "2", "3", "4"], "two are left, which are not enough; who came later stays behind"
+    await crowd.come("high", high=True, count=4)
+    await crowd.go("1")
+    await crowd.go("2")
+    await crowd.go("3")
+    assert crowd.inside == ["4", "high", "many"]
+    await crowd.go("high")
+    assert crowd.inside == ["4", "many", "5"]
+
+
+async def test_who_wants_more_than_there_are_gets_what_he_may_hold() -> None:
+    slots = Slots(4, 1)
+    async with slots.taken("a", high=False, count=20):
+        assert slots.in_use == 2, "one is left for another tenant, one for high priority"
+    async with slots.taken("a", high=True, count=20):
+        assert slots.in_use == 4
+    assert slots.in_use == 0

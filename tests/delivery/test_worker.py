@@ -33,7 +33,7 @@ from tidings.domain.notification import GROUP, Errand
 from tidings.domain.rendered import Email, Push, Rendered
 from tidings.domain.telling import Opened, Poisoned
 from tidings.domain.user import Quiet, User
-from tidings.domain.verdict import Broken, Permanent, Temporary, Verdict
+from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
 from tidings.domain.when import Once
 from tidings.ports import Key
 from tidings.testing import eventually
@@ -65,6 +65,16 @@ async def test_a_notification_is_sent_once_and_written_down(world: World) -> Non
     assert receipt is not None, "a receipt finds its delivery"
     committed = await eventually(lambda: world.store.committed(TENANT, "notify.email", GROUP))
     assert sum(committed.values()) == 1
+
+
+async def test_a_provider_that_names_no_id_has_nothing_kept_for_its_receipts(world: World) -> None:
+    provider = Recorder()
+    provider.answer = lambda _: Accepted("")
+    world.start(world.worker({"mail": provider}))
+    await world.notify(words("a"), words("b"))
+    found = await world.settled("a/1", "b/1")
+    assert [(each.state, each.provider_id) for each in found] == [("sent", None)] * 2
+    assert await world.store.cabinet.get([sent_key("mail", "")], world.clock.now()) == [None]
 
 
 async def test_what_is_published_by_others_is_the_same(world: World) -> None:

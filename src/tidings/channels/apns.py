@@ -24,6 +24,7 @@ from tidings.ports import Plugin, Surroundings
 URLS = {"production": "https://api.push.apple.com", "sandbox": "https://api.sandbox.push.apple.com"}
 PAYLOAD_BYTES_MAX = 4_096
 COLLAPSE_BYTES_MAX = 64
+STREAMS = 100  # that a connection carries at least (RFC 9113); APNs allows more
 TOKEN_LIFE_US = 50 * 60_000_000  # Apple refuses a token after an hour
 TOKEN_YOUNGEST_US = 20 * 60_000_000  # ... and more than one new token in 20 minutes
 ID_SPACE = uuid.UUID("9d3c2a52-9a0b-5d41-8c58-0d6a3c7f1b4e")
@@ -91,6 +92,10 @@ class Apns:
 
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Push) and message.to.platform == "apns"
+
+    def lines(self, message: Rendered) -> dict[str, int]:
+        del message
+        return {"": self._settings.connections_max * STREAMS}
 
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Push)

@@ -62,6 +62,7 @@ class Fcm:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         account = _account(settings.account)
         self._clock = clock
+        self._connections_max = settings.connections_max
         self._url = f"{settings.url}/v1/projects/{quote(account.project_id, safe='')}/messages:send"
         self._caller = Caller(
             timeout_s=settings.timeout_s, connections_max=settings.connections_max, tls=trusted(settings.ca_file)
@@ -70,6 +71,10 @@ class Fcm:
 
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Push) and message.to.platform == "fcm"
+
+    def lines(self, message: Rendered) -> dict[str, int]:
+        del message
+        return {"": self._connections_max}
 
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Push)

@@ -48,6 +48,10 @@ class SendGrid:
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Email)
 
+    def lines(self, message: Rendered) -> dict[str, int]:
+        del message
+        return {"": self._settings.connections_max}
+
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Email)
         headers = {

@@ -30,6 +30,7 @@ _ENHANCED = re.compile(r"\b([245]\.[0-9]{1,3}\.[0-9]{1,3})\b")
 _LOGIN = frozenset({530, 534, 535, 538})  # RFC 4954: a login is needed, too weak, wrong, must be encrypted
 _DEAD = frozenset({"5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1"})  # no such mailbox or domain; moved; disabled
 _TOO_LARGE = frozenset({"5.2.3", "5.3.4"})
+_GREYLISTED = "4.7.1"  # RFC 6647
 _STORAGE = 552  # exceeded storage allocation
 _CLOSING = 421  # "closing transmission channel", which a server says to a connection that lay idle
 _QUIT_S = 2.0
@@ -46,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True):
     username: str | None = None
     password: Secret | None = None
     ca_file: str | None = None
-    connections_max: int = 8
+    connections_max: int = 16
     messages_per_connection: int = 100
     idle_s: float = 30.0
     timeout_s: float = 30.0
@@ -75,6 +76,10 @@ class Smtp:
 
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Email)
+
+    def lines(self, message: Rendered) -> dict[str, int]:
+        del message
+        return {"": self._settings.connections_max}
 
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Email)
@@ -173,7 +178,7 @@ def judge(step: Step, code: int, detail: str) -> Verdict:
     if code in _LOGIN:
         return Broken("credentials_refused", detail)
     if code < 500:
-        return Temporary("provider_error", detail)
+        return Temporary("address_deferred" if _is_of_recipient(step, code, enhanced) else "provider_error", detail)
     if step == "connect":
         return Broken("misconfigured", detail)
     if enhanced in _TOO_LARGE or (code == _STORAGE and not enhanced):
@@ -184,6 +189,13 @@ def judge(step: Step, code: int, detail: str) -> Verdict:
         is_dead = enhanced in _DEAD
         return Permanent("address_gone" if is_dead else "address_refused", detail, address_is_dead=is_dead)
     return Permanent("content_refused", detail)
+
+
+def _is_of_recipient(step: Step, code: int, enhanced: str) -> bool:
+    """Whether a "not now" is about this recipient (greylisted, a full mailbox), not about the server."""
+    if step == "rcpt":
+        return code != _CLOSING
+    return step == "data" and (enhanced.startswith("4.2.") or enhanced == _GREYLISTED)
 
 
 async def _is_reset(client: aiosmtplib.SMTP) -> bool:
@@ -211,6 +223,8 @@ def _is_distrust(error: BaseException | None) -> bool:
 
 
 def _check(settings: Settings) -> None:
+    if settings.connections_max < 1:
+        raise Invalid("connections_max", "must be at least 1")
     if (settings.username is None) != (settings.password is None):
         raise Invalid("username", "and password belong together: give both or none")
     address = literal_ip(settings.host)

@@ -51,6 +51,10 @@ class Twilio:
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Sms)
 
+    def lines(self, message: Rendered) -> dict[str, int]:
+        del message
+        return {"": self._settings.connections_max}
+
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Sms)
         settings = self._settings

@@ -57,6 +57,8 @@ class WebhookChannel:
             allowed=settings.allowed_networks,
             refused=settings.refused_networks,
         )
+        self._connections_max = settings.connections_max
+        self._per_host_max = settings.connections_per_host_max
         self._known = lru_cache(RECEIVERS_KEPT)(self._receiver)
         self._caller = Caller(
             timeout_s=settings.timeout_s,
@@ -71,6 +73,11 @@ class WebhookChannel:
 
     def takes(self, message: Rendered) -> bool:
         return isinstance(message, Webhook)
+
+    def lines(self, message: Rendered) -> dict[str, int]:
+        """A receiver's own connections, and those of all."""
+        assert isinstance(message, Webhook)
+        return {origin(message.to): self._per_host_max, "": self._connections_max}
 
     def signing_secret(self, tenant: str, url: str) -> str:
         """What a receiver configures to check our signatures."""

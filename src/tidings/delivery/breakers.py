@@ -21,6 +21,8 @@ KEPT_US = 3_600_000_000  # a breaker that nobody asked for in an hour is forgott
 TRIES_MAX = 8
 COUNTED_MAX = 10_000
 
+_IT_WORKS = frozenset({"rate_limited", "address_deferred"})  # not now, but the provider has answered as it should
+
 
 def breaker_key(provider: str, message: Rendered) -> Key:
     """A provider has one breaker; for webhooks each receiver is a provider, so that one's trouble stops nobody else."""
@@ -70,7 +72,7 @@ class Breakers:
         """What became of a call. Only a trial closes it: other answers may have been under way since before."""
         if isinstance(verdict, Broken):
             await self._open(key, verdict.reason, verdict.detail, is_ours=True, trial=trial)
-        elif isinstance(verdict, Temporary) and verdict.reason != "rate_limited":
+        elif isinstance(verdict, Temporary) and verdict.reason not in _IT_WORKS:
             if len(self._failures) >= COUNTED_MAX:
                 self._failures.clear()
             self._failures[key] += 1

@@ -84,7 +84,11 @@ def conclude(
     """What follows from the answers to one attempt. `later` says that some devices could not be tried at all."""
     verdicts = [answer.verdict for answer in answers]
     ended = _ended(delivery, answers, now)
-    sent = tuple((each.provider, each.verdict.id) for each in answers if isinstance(each.verdict, Accepted))
+    sent = tuple(
+        (each.provider, each.verdict.id)
+        for each in answers
+        if isinstance(each.verdict, Accepted) and each.verdict.id  # without an id no receipt can speak of it
+    )
     dead = tuple(
         (each.address, each.verdict.reason)
         for each in answers
@@ -180,7 +184,7 @@ def _ended(delivery: Delivery, answers: Sequence[Answer], now: int) -> Delivery:
     verdicts = [answer.verdict for answer in answers]
     if all(isinstance(verdict, Broken) for verdict in verdicts):
         return msgspec.structs.replace(delivery, attempts=delivery.attempts[:-1])
-    taken = next((verdict.id for verdict in verdicts if isinstance(verdict, Accepted)), None)
+    taken = next((verdict.id or None for verdict in verdicts if isinstance(verdict, Accepted)), None)
     telling = next((verdict for verdict in verdicts if not isinstance(verdict, Accepted)), None)
     attempt = msgspec.structs.replace(
         delivery.attempts[-1],

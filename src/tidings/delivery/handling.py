@@ -118,7 +118,7 @@ class Handling:
             return await self._without(read, case, decision)
         task = asyncio.current_task()
         try:
-            async with self._tools.sending.slot(case):
+            async with self._tools.sending.slot(case, decision.addresses):
                 if self._clock.elapsed() - looked_at > STALE_US:
                     fresh = await self._tools.looking.look(read.tenant, read.record, errand)
                     if fresh is None:

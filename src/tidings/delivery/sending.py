@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -11,15 +13,19 @@ from tidings.clock import Clock
 from tidings.delivery.breakers import Breakers, breaker_key
 from tidings.delivery.choosing import Option, choose
 from tidings.delivery.deciding import Address, Case, Wait
+from tidings.delivery.envelope import put
 from tidings.delivery.slots import Slots
+from tidings.delivery.templates import Content
 from tidings.delivery.throttle import Throttle
+from tidings.domain.errors import Invalid
 from tidings.domain.jitter import jittered
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName, Rendered
 from tidings.domain.telling import Called, Listener
 from tidings.domain.verdict import Accepted, Temporary, Verdict
-from tidings.ports import Channel
+from tidings.ports import Bounded, Channel
 
 SPREAD_US = 1_000_000  # those whom an open breaker kept do not all come back in the same moment
+RESERVED_SHARE = 4  # one in so many of a provider's connections is for high priority alone
 
 logger = logging.getLogger("tidings.delivery")
 
@@ -67,12 +73,43 @@ class Sending:
         self._clock = clock
         self._tell = tell
         self._send_s = send_s
-        chosen = {name: (concurrency or {}).get(name, Concurrency()) for name in CHANNEL_NAMES}
-        self._slots = {name: Slots(each.together_max, each.reserved) for name, each in chosen.items()}
+        self._concurrency = {name: (concurrency or {}).get(name, Concurrency()) for name in CHANNEL_NAMES}
+        self._slots = {name: Slots(each.together_max, each.reserved) for name, each in self._concurrency.items()}
+        self._lines: WeakValueDictionary[tuple[str, str], Slots] = WeakValueDictionary()  # while somebody is there
 
-    def slot(self, case: Case) -> AbstractAsyncContextManager[None]:
-        """A place among those that are under way."""
-        return self._slots[case.channel].taken(case.tenant, high=case.notification.priority == "high")
+    @asynccontextmanager
+    async def slot(self, case: Case, addresses: Sequence[Address]) -> AsyncIterator[None]:
+        """A place among those that are under way: at the providers that it would go to, then in its channel."""
+        high = case.notification.priority == "high"
+        async with AsyncExitStack() as held:
+            for slots, count in await self._bounds(case, addresses):
+                await held.enter_async_context(slots.taken(case.tenant, high=high, count=count))
+            await held.enter_async_context(self._slots[case.channel].taken(case.tenant, high=high))
+            yield
+
+    async def _bounds(self, case: Case, addresses: Sequence[Address]) -> list[tuple[Slots, int]]:
+        """The connections that it needs, in an order that is the same for all: nobody waits for one in a circle."""
+        sizes: dict[tuple[str, str], int] = {}
+        needed: Counter[tuple[str, str]] = Counter()
+        for address in addresses:
+            blank = _blank(case, address)
+            found = None if blank is None else await self._option(case, blank)
+            if blank is None or not isinstance(found, Option):
+                continue
+            channel = self._providers[found.provider]
+            if isinstance(channel, Bounded):
+                lines = {(found.provider, line): size for line, size in channel.lines(blank).items() if size > 0}
+                sizes |= lines
+                needed.update(lines.keys())
+        reserved = self._concurrency[case.channel].reserved
+        return [(self._line(key, sizes[key], reserved), needed[key]) for key in sorted(sizes, reverse=True)]
+
+    def _line(self, key: tuple[str, str], size: int, reserved: int) -> Slots:
+        found = self._lines.get(key)
+        if found is None:
+            found = Slots(size, min(reserved, max(1, size // RESERVED_SHARE), size - 1))
+            self._lines[key] = found
+        return found
 
     def takes(self, message: Rendered) -> bool:
         """Whether there is any provider for it."""
@@ -91,23 +128,29 @@ class Sending:
         return ready, min(waits, key=lambda wait: wait.until, default=None)
 
     async def _choose(self, case: Case, target: Target) -> Ready | Wait:
-        options = []
-        for name, channel in self._providers.items():
-            if channel.takes(target.message):
-                standing, until = await self._breakers.standing(breaker_key(name, target.message))
-                options.append(Option(name, channel.deduplicates, standing, until))
-        tried = [attempt for attempt in case.delivery.attempts if attempt.channel == case.channel]
-        chosen = choose(options, tried)
+        chosen = await self._option(case, target.message)
+        assert chosen is not None, "somebody takes it"
         if isinstance(chosen, Wait):
             return Wait(jittered(chosen.until, SPREAD_US, case.delivery.name.encode()), chosen.reason)
         trial = chosen.standing == "due"
         if trial and not await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
             return Wait(self._clock.now() + SPREAD_US, "breaker_open")
         returning = case.delivery.reason == "rate_limited"
-        later = await self._throttle.take(chosen.provider, case.tenant, returning=returning)
+        high = case.notification.priority == "high"
+        later = await self._throttle.take(chosen.provider, case.tenant, high=high, returning=returning)
         if later is not None:
             return Wait(later, "rate_limited")
         return Ready(target, chosen.provider, trial)
+
+    async def _option(self, case: Case, message: Rendered) -> Option | Wait | None:
+        """The provider that it would go to now; None if nobody takes it."""
+        options = []
+        for name, channel in self._providers.items():
+            if channel.takes(message):
+                standing, until = await self._breakers.standing(breaker_key(name, message))
+                options.append(Option(name, channel.deduplicates, standing, until))
+        tried = [attempt for attempt in case.delivery.attempts if attempt.channel == case.channel]
+        return choose(options, tried) if options else None
 
     async def call(self, ready: Ready, channel: ChannelName, due: int) -> Verdict:
         """One call. Whatever a channel does, it comes to a verdict."""
@@ -128,3 +171,11 @@ class Sending:
         except Exception as error:
             logger.exception("the channel %s failed by a mistake of its own", ready.provider)
             return Temporary("provider_error", f"{type(error).__name__} in the channel", may_have_arrived=True)
+
+
+def _blank(case: Case, address: Address) -> Rendered | None:
+    """A message without words, which shows where it would go; None where there is no such address."""
+    try:
+        return put(Content("", "-", "-", json=b"{}"), case.channel, address, "-", tenant=case.tenant)
+    except Invalid:
+        return None

@@ -2,7 +2,10 @@
 
 What may still go is a document that all share. A worker takes a portion of it by compare-and-set and spends that by
 itself, so that the store is asked a few times a second, not for each message. What it does not spend at once is lost:
-limits are kept, not used up. Who has to wait is told when his turn may be: one after the other, not all at once.
+limits are kept, not used up. A part of what is there at once is for high priority alone, whichever worker it is at.
+
+Who has to wait for a moment waits here, and the next tokens are dealt by priority and tenant. Who has to wait for
+longer is told when his turn may be, in the line of his tenant and priority: nobody stands behind another's bulk.
 """
 
 import asyncio
@@ -11,6 +14,7 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.delivery.filing import SHARED, encode, read
+from tidings.delivery.purse import SECOND_US, Line, Purse
 from tidings.domain.bucket import Bucket, Rate, filled, next_at, take
 from tidings.ports import Cabinet, Key, Put
 
@@ -18,7 +22,9 @@ PORTION_S = 0.2
 SPEND_US = 1_000_000
 KEPT_US = 3_600_000_000
 TRIES_MAX = 8
-SECOND_US = 1_000_000
+PATIENCE_US = 500_000  # who may hope for a token within this time waits for it
+WAITERS_MAX = 4  # of one line: those who wait hold a place among those who are under way
+PAUSE_US_MIN = 1_000
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -29,84 +35,103 @@ class Rates(msgspec.Struct, frozen=True):
     particular: dict[tuple[str, str], Rate] = {}  # by provider and tenant
 
     def of(self, provider: str, tenant: str) -> list[tuple[Key, Rate]]:
-        """The limits that hold for a message."""
+        """The limits that hold for a message, his own first: whom that stops takes nothing of what is for all."""
         found: list[tuple[Key, Rate]] = []
-        if (rate := self.providers.get(provider)) is not None:
-            found.append((Key(SHARED, "throttle", provider), rate))
         own = self.particular.get((provider, tenant)) or self.tenants.get(provider)
         if own is not None:
             found.append((Key(tenant, "throttle", provider), own))
+        if (rate := self.providers.get(provider)) is not None:
+            found.append((Key(SHARED, "throttle", provider), rate))
         return found
 
 
 class Throttle:
     """What this worker may spend of each limit."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock, rates: Rates) -> None:
+    def __init__(self, cabinet: Cabinet, clock: Clock, rates: Rates, *, patience_us: int = PATIENCE_US) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._rates = rates
-        self._purses: dict[Key, _Purse] = {}
+        self._patience_us = patience_us
+        self._purses: dict[Key, Purse] = {}
 
-    async def take(self, provider: str, tenant: str, *, returning: bool = False) -> int | None:
+    async def take(self, provider: str, tenant: str, *, high: bool = False, returning: bool = False) -> int | None:
         """None if a message may go; else from when on it may. Who waited and returns need not queue again."""
-        spent: list[_Purse] = []
+        spent: list[Purse] = []
         for key, rate in self._rates.of(provider, tenant):
-            purse = self._purses.setdefault(key, _Purse(key, rate))
-            until = await self._spend(purse, returning=returning)
+            purse = self._purses.setdefault(key, Purse(key, rate))
+            try:
+                until = await self._spend(purse, purse.line(tenant, high=high), returning=returning)
+            except BaseException:
+                _give_back(spent)
+                raise
             if until is not None:
-                for other in spent:
-                    other.tokens += 1
+                _give_back(spent)
                 return until
             spent.append(purse)
         return None
 
-    async def _spend(self, purse: "_Purse", *, returning: bool) -> int | None:
+    async def _spend(self, purse: Purse, line: Line, *, returning: bool) -> int | None:
         now = self._clock.now()
-        if not returning and purse.queue_until > now:
-            return purse.promise(now)
+        patience_us = self._patience_us
+        if (not returning and line.until(now) > now + patience_us) or len(line.waiting) >= WAITERS_MAX:
+            return purse.promise(line, now)
+        if await self._wait(purse, line, now):
+            return None
+        place = now if returning else purse.promise(line, now)
+        if place > now + patience_us:
+            # It comes a little early: who is there when the token is gets it before those who are less urgent.
+            return place - patience_us // 2 if line.high else place
+        if patience_us and await self._wait(purse, line, now + patience_us):
+            return None
+        return purse.promise(line, self._clock.now())
+
+    async def _wait(self, purse: Purse, line: Line, until: int) -> bool:
+        """Stand in line up to a moment; True if there was a token. Who waits sees to it that there are more."""
+        waiter = line.enter()
+        try:
+            while True:
+                await self._fill(purse, line)
+                purse.deal()
+                now = self._clock.now()
+                if waiter.done() or now >= until:
+                    return waiter.done()
+                pause_us = max(PAUSE_US_MIN, min(until, purse.empty_until[line.high]) - now)
+                await asyncio.wait([waiter], timeout=pause_us / SECOND_US)
+        except BaseException:
+            if waiter.done():
+                purse.give_back()
+            raise
+        finally:
+            line.leave(waiter)
+
+    async def _fill(self, purse: Purse, line: Line) -> None:
         async with purse.lock:
             now = self._clock.now()
             if now >= purse.until:
                 purse.tokens = 0
-            if not purse.tokens and now >= purse.empty_until:
-                await self._refill(purse, now)
-            if purse.tokens:
-                purse.tokens -= 1
-                return None
-        return purse.promise(now)
+            if not purse.tokens and now >= purse.empty_until[line.high]:
+                await self._refill(purse, now, high=line.high)
 
-    async def _refill(self, purse: "_Purse", now: int) -> None:
-        """Take a portion, as often as another worker is faster."""
-        wanted = max(1, min(purse.rate.burst, int(purse.rate.per_s * PORTION_S)))
+    async def _refill(self, purse: Purse, now: int, *, high: bool) -> None:
+        """Take a portion, as often as another worker is faster. Only for high priority is the last of it taken."""
+        portion = max(1, min(purse.rate.burst, int(purse.rate.per_s * PORTION_S)))
+        wanted, left = (min(portion, purse.urgent), 0) if high else (portion, purse.reserved)
         for _ in range(TRIES_MAX):
             [there] = await self._cabinet.get([purse.key], now)
             before = None if there is None else read(there, Bucket)
-            after, given = take(before, purse.rate, wanted, now)
+            after, given = take(before, purse.rate, wanted, now, left)
             if not given:
-                purse.empty_until = next_at(filled(before, purse.rate, now), purse.rate, now)
+                purse.empty_until[high] = next_at(filled(before, purse.rate, now), purse.rate, now, left)
                 return
             change = Put(purse.key, encode(after), 0 if there is None else there.version, until=now + KEPT_US)
             [done] = await self._cabinet.change([[change]], now)
             if done:
                 purse.tokens, purse.until = given, now + SPEND_US
                 return
-        purse.empty_until = now + int(SECOND_US / purse.rate.per_s)
+        purse.empty_until[high] = now + int(SECOND_US / purse.rate.per_s)
 
 
-class _Purse:
-    """What was taken of one limit, and the queue of those who wait for more."""
-
-    def __init__(self, key: Key, rate: Rate) -> None:
-        self.key = key
-        self.rate = rate
-        self.tokens = 0
-        self.until = 0
-        self.empty_until = 0
-        self.queue_until = 0
-        self.lock = asyncio.Lock()
-
-    def promise(self, now: int) -> int:
-        """The next place in the queue."""
-        self.queue_until = max(self.queue_until, self.empty_until, now) + int(SECOND_US / self.rate.per_s)
-        return self.queue_until
+def _give_back(spent: list[Purse]) -> None:
+    for purse in spent:
+        purse.give_back()

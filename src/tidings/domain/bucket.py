@@ -32,14 +32,14 @@ def filled(bucket: Bucket | None, rate: Rate, now: int) -> Bucket:
     return Bucket(min(most, bucket.parts + added), now)
 
 
-def take(bucket: Bucket | None, rate: Rate, wanted: int, now: int) -> tuple[Bucket, int]:
-    """As many whole tokens as are there, up to what is wanted, and what is left."""
+def take(bucket: Bucket | None, rate: Rate, wanted: int, now: int, left: int = 0) -> tuple[Bucket, int]:
+    """As many whole tokens as are there beyond those that have to be left, up to what is wanted; and what is left."""
     there = filled(bucket, rate, now)
-    given = min(wanted, there.parts // WHOLE)
+    given = max(0, min(wanted, there.parts // WHOLE - left))
     return Bucket(there.parts - given * WHOLE, now), given
 
 
-def next_at(bucket: Bucket, rate: Rate, now: int) -> int:
-    """When the next whole token will be there."""
-    missing = max(0, WHOLE - bucket.parts)
+def next_at(bucket: Bucket, rate: Rate, now: int, left: int = 0) -> int:
+    """When the next whole token will be there, beyond those that have to be left."""
+    missing = max(0, (1 + left) * WHOLE - bucket.parts)
     return now + int(missing / rate.per_s) + 1

@@ -4,7 +4,9 @@ from typing import Literal
 
 import msgspec
 
-TemporaryReason = Literal["timeout", "unreachable", "connection_lost", "rate_limited", "provider_error"]
+TemporaryReason = Literal[
+    "timeout", "unreachable", "connection_lost", "rate_limited", "provider_error", "address_deferred"
+]
 PermanentReason = Literal[
     "address_refused", "address_gone", "unsubscribed", "content_refused", "too_large", "not_supported"
 ]
@@ -12,13 +14,15 @@ BrokenReason = Literal["credentials_refused", "sender_refused", "misconfigured",
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The provider has taken it, under this id; its receipts name the same."""
+    """The provider has taken it, under this id; its receipts name the same. An empty one: it named none."""
 
     id: str
 
 
 class Temporary(msgspec.Struct, frozen=True, gc=False):
     """Not now. `retry_after_us` is what the provider asks for.
+
+    `address_deferred` is about the recipient alone (greylisted, a full mailbox): the provider works.
 
     `may_have_arrived` says that the answer was lost after the message was sent: another attempt may be the second.
     """

@@ -2,7 +2,7 @@
 
 from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Document, Key, Place, Put, Remove
 from tidings.ports.callback import Callback, ReceiptReader
-from tidings.ports.channel import Channel, Plugin, Surroundings
+from tidings.ports.channel import Bounded, Channel, Plugin, Surroundings
 from tidings.ports.store import (
     ApiKey,
     Count,
@@ -29,6 +29,7 @@ __all__ = [
     "ANY",
     "NAME_BYTES_MAX",
     "ApiKey",
+    "Bounded",
     "Cabinet",
     "Callback",
     "Channel",

@@ -1,8 +1,8 @@
 """What the workers ask of a channel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -37,6 +37,18 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A channel that carries only so many messages at once, because each takes up a connection."""
+
+    def lines(self, message: Rendered) -> Mapping[str, int]:
+        """What a message like this one would take up (`""` is the whole of the channel), and how many fit in there.
+
+        Who sends keeps to it, so that nobody waits inside the channel, where no priority is known.
+        """
+        ...
 
 
 class Plugin(msgspec.Struct, frozen=True):

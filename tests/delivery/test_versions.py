@@ -1,9 +1,11 @@
 """Templates: versions that are checked when stored, and do not take from pending notifications what they need."""
 
+import asyncio
+
 import pytest
 
 from tests.delivery.office import ACME, HOUR, SECOND, Office, in_app, reminder
-from tidings.delivery.templates import Parts, SmsPart
+from tidings.delivery.templates import Parts, SmsPart, WebhookPart
 from tidings.delivery.versions import TemplateDraft
 from tidings.domain.errors import Conflict, Invalid
 
@@ -52,6 +54,22 @@ async def test_preview(office: Office) -> None:
     with pytest.raises(Invalid, match="miss what"):
         await office.templates.preview(ACME, "reminder", "sms", {"name": "Ada"})
     assert await office.templates.preview(ACME, "none", "sms", {}) is None
+
+
+async def test_others_do_not_wait_while_a_large_template_is_parsed(office: Office) -> None:
+    large = TemplateDraft(Parts(webhook={"en": WebhookPart({"a": "{{ a }}" * 2_000, "b": "{{ b }}" * 2_000})}))
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not putting.done():
+            asyncio.get_running_loop().call_later(0.001, turn)
+
+    putting = asyncio.create_task(office.templates.put(ACME, "large", large))
+    turn()
+    assert (await putting).needs == ("a", "b")
+    assert turns > 20  # while it is parsed on the loop itself, there is none
 
 
 async def test_a_version_that_needs_more_is_refused_while_others_wait_for_it(office: Office) -> None:

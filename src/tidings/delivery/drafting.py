@@ -6,6 +6,7 @@ import msgspec
 
 from tidings.delivery.asking import Notify
 from tidings.delivery.filing import recipient
+from tidings.delivery.proving import Proving
 from tidings.delivery.templates import Compiled
 from tidings.delivery.timing import request_for
 from tidings.domain.errors import Invalid
@@ -34,6 +35,7 @@ class Plan(msgspec.Struct, frozen=True):
     now: int
     content: str
     batch: str | None
+    proving: Proving
     template: Compiled | None = None
     pinned: int | None = None
 
@@ -42,9 +44,7 @@ def draft(plan: Plan, notification_id: str, user: User | None) -> Draft:
     """For a user, or for the address that is asked for; `Invalid` if it cannot be sent as it stands."""
     ask = plan.ask
     channels = _channels(plan, user)
-    if plan.template is not None:
-        variables = ask.variables if user is None else user.known(ask.variables)
-        plan.template.check(variables, channels)
+    plan.proving.check(channels, user)
     notification = Notification(
         notification_id,
         plan.tenant,

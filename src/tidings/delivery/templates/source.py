@@ -71,9 +71,9 @@ Step = str | tuple[Path, Node]
 
 
 class Source:
-    """A text that was checked. `needs` are the variables that it cannot do without, as paths."""
+    """A text that was checked. `needs` are the variables that it cannot do without, as paths; `uses` all by name."""
 
-    __slots__ = ("_bound", "_cost", "_costs", "_field", "_html", "_steps", "needs")
+    __slots__ = ("_bound", "_cost", "_costs", "_field", "_html", "_steps", "needs", "uses")
 
     def __init__(self, text: str, field: str, *, html: bool = False) -> None:
         self._field = field
@@ -83,6 +83,7 @@ class Source:
         nodes = list(_nodes(self._bound.nodes, around))
         expressions = [expression for node in nodes for expression in _expressions(node.expressions())]
         self.needs = _needs(analysis, expressions)
+        self.uses = frozenset(map(str, analysis.globals))
         names = {str(name) for node in nodes for name in (*node.template_scope(), *node.block_scope())}
         self._steps = [_step(node, names) for node in self._bound.nodes]
         self._cost = STEP_WORK + sum(_cost(step[1], around) for step in self._steps if not isinstance(step, str))
@@ -218,7 +219,7 @@ def _needs(analysis: TemplateAnalysis, expressions: Iterable[Expression]) -> fro
         if isinstance(expression, FilteredExpression) and expression.filters and expression.filters[0].name == "default"
     }
     uses = [use for found in analysis.globals.values() for use in found if use.span.index not in spared]
-    return frozenset(_path(use.segments) for use in uses)
+    return frozenset(path for use in uses if (path := _path(use.segments)))
 
 
 def _path(segments: Sequence[object]) -> Path:

@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -56,6 +56,8 @@ class Compiled:
             parts = _compile(getattr(template.parts, channel), f"parts.{channel}")
             if parts:
                 self._parts[channel] = parts
+        compiled = [part for parts in self._parts.values() for part in parts.values()]
+        self._uses = frozenset(name for part in compiled for name in part.uses)
         if not self._parts:
             raise Invalid("parts", f"are empty: give a part for one of {', '.join(CHANNEL_NAMES)}")
 
@@ -67,6 +69,10 @@ class Compiled:
     def needs(self, channels: Iterable[ChannelName] | None = None) -> tuple[str, ...]:
         """The variables that it cannot do without, in whatever language: `name`, `order.id`."""
         return tuple(sorted(".".join(map(str, path)) for path in self._needs(channels)))
+
+    def uses(self, names: Set[str]) -> Set[str]:
+        """Which of these variables it may look at, needed or not; all of them where their names are variable too."""
+        return names if any(name.startswith("[") for name in self._uses) else names & self._uses
 
     def check(
         self, variables: Variables, channels: Iterable[ChannelName] | None = None, given: Iterable[str] = ()
@@ -115,6 +121,7 @@ class _Compiled:
         self._field = field
         self.render: Render = self._prepare(part)
         self.needs = frozenset(path for source in self._sources for path in source.needs)
+        self.uses = frozenset(name for source in self._sources for name in source.uses)
 
     def _prepare(self, part: Part) -> Render:
         match part:

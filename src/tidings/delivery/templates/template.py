@@ -74,16 +74,16 @@ class Compiled:
         """Which of these variables it may look at, needed or not; all of them where their names are variable too."""
         return names if any(name.startswith("[") for name in self._uses) else names & self._uses
 
-    def check(
-        self, variables: Variables, channels: Iterable[ChannelName] | None = None, given: Iterable[str] = ()
-    ) -> None:
-        """Refuse variables that are too large, or not all there; `given` are those that will be added at sending."""
+    def check(self, variables: Variables, channels: Iterable[ChannelName] | None = None) -> None:
+        """Refuse variables that are too large, or not all there."""
         check_values(variables)
-        added = set(given)
-        missing = [path for path in self._needs(channels) if path[0] not in added and not _has(variables, path)]
-        if missing:
-            names = ", ".join(sorted(".".join(map(str, path)) for path in missing))
+        if missing := self.missing(variables, channels):
+            names = ", ".join(sorted(missing))
             raise Invalid("variables", f"miss {names}: the template {self.template.name} needs them")
+
+    def missing(self, variables: Variables, channels: Iterable[ChannelName] | None = None) -> set[str]:
+        """What it needs and is not there."""
+        return {".".join(map(str, path)) for path in self._needs(channels) if not _has(variables, path)}
 
     def render(self, channel: ChannelName, variables: Variables, locale: str | None = None) -> Content:
         """What it says there, in the best language for this one."""

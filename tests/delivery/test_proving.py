@@ -2,15 +2,19 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.delivery.office import ACME, Office
 from tidings.delivery.asking import Notify
+from tidings.delivery.notifying import Notifying
 from tidings.delivery.profile import Profile
 from tidings.delivery.proving import Proving
 from tidings.delivery.templates import EmailPart, Parts, SmsPart
 from tidings.delivery.versions import TemplateDraft
 from tidings.domain.errors import Invalid
+from tidings.domain.notification import Literally
+from tidings.domain.rendered import ChannelName
 from tidings.domain.user import User
 
 ORDER = TemplateDraft(
@@ -70,3 +74,33 @@ async def test_many_who_read_the_same_are_proven_once(office: Office) -> None:
     proving.check(("email",), User("eve", "Eve", "eve@example.com"))
     proving.check(("email",), User("ida", "Ada", "ida@example.com", locale="de"))
     assert proving.renderings == 3
+
+
+async def test_a_channel_that_nobody_serves_is_refused(office: Office) -> None:
+    served: frozenset[ChannelName] = frozenset({"email", "in_app"})
+    some = Notifying(office.cabinet, office.engine, office.users, office.templates, office.clock, served=served)
+    for named, field in (({"channel": "sms"}, "channel"), ({"channels": ["email", "sms"]}, "channels")):
+        ask = msgspec.convert({"user": "ada", "words": {"text": "Hi"}, **named}, Notify)
+        with pytest.raises(Invalid, match="no provider serves sms here: there are email, in_app") as refused:
+            await some.accept(ACME, ask)
+        assert refused.value.field == field
+    [told] = await some.accept(ACME, Notify(user="ada", words=Literally("Hi"), channels="all"))
+    assert told.channels == ("email", "in_app")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"channels": []}, "channels"),
+        ({"channels": [], "channel": "email"}, "channels"),
+        ({"words": {"text": "x", "html": "a\0b"}}, "words.html"),
+        ({"words": {"text": "x" * (1 << 20)}, "channel": "webhook"}, "words"),
+    ],
+)
+async def test_words_and_channels_that_would_fail_are_refused(
+    office: Office, wrong: dict[str, Any], field: str
+) -> None:
+    await office.users.put(ACME, "bob", Profile(email="b@example.com", webhook="https://hooks.example/in"))
+    with pytest.raises(Invalid) as refused:
+        await office.notify(**{"user": "bob", "words": {"text": "Hi"}, **wrong})
+    assert refused.value.field == field

@@ -28,7 +28,10 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is the same for everybody: the request, its template, the version that is pinned, and its expiry."""
+    """What is the same for everybody: the request, its template, the version that is pinned, and its expiry.
+
+    `served` are the channels that a provider serves here; None if that is not known.
+    """
 
     ask: Notify
     tenant: str
@@ -38,6 +41,7 @@ class Plan(msgspec.Struct, frozen=True):
     proving: Proving
     template: Compiled | None = None
     pinned: int | None = None
+    served: frozenset[ChannelName] | None = None
 
 
 def draft(plan: Plan, notification_id: str, user: User | None) -> Draft:
@@ -78,9 +82,13 @@ def _channels(plan: Plan, user: User | None) -> tuple[ChannelName, ...]:
     for channel in named:
         if channel not in spoken:
             raise Invalid(field, f"the template {plan.ask.template} has nothing for {channel}: leave it out, or add it")
+    served = CHANNEL_NAMES if plan.served is None else tuple(each for each in CHANNEL_NAMES if each in plan.served)
+    for channel in named:
+        if channel not in served:
+            raise Invalid(field, f"no provider serves {channel} here: there are {', '.join(served)}, or configure one")
     if user is None:
         return named
-    wanted = named or tuple(channel for channel in CHANNEL_NAMES if channel in spoken)
+    wanted = named or tuple(channel for channel in served if channel in spoken)
     reached = tuple(channel for channel in wanted if user.addresses(channel))
     if not reached:
         means = ", ".join(wanted) or "any channel"

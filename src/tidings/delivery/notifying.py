@@ -78,7 +78,7 @@ def made_id(now: int) -> str:
 
 
 class Notifying:
-    """Takes requests to tell somebody something."""
+    """Takes requests to tell somebody something. `served` are the channels that a provider serves; None: who knows."""
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class Notifying:
         templates: Templates,
         clock: Clock,
         make_id: Callable[[int], str] = made_id,
+        served: frozenset[ChannelName] | None = None,
     ) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
@@ -95,6 +96,7 @@ class Notifying:
         self._templates = templates
         self._clock = clock
         self._make_id = make_id
+        self._served = served
         self._knowing = Knowing(cabinet, schedules, clock)
         self._changes: Gathering[Groups, list[bool]] = Gathering(self._change)
 
@@ -127,7 +129,7 @@ class Notifying:
         name = ask.id or self._make_id(now)
         batch = name if ask.users and ask.batch is None else ask.batch
         if ask.template is None:
-            return Plan(ask, tenant, now, ask.content(), batch, Proving(tenant, ask, None))
+            return Plan(ask, tenant, now, ask.content(), batch, Proving(tenant, ask, None), served=self._served)
         version = ask.version if isinstance(ask.version, int) else None
         compiled = await self._templates.compiled(tenant, ask.template, version)
         if compiled is None:
@@ -135,7 +137,8 @@ class Notifying:
                 raise Invalid("version", f"the template {ask.template!r} has no version {version}: choose one it has")
             raise Invalid("template", f"there is no template {ask.template!r}: put it there first")
         pinned = None if ask.version is None else compiled.template.version
-        return Plan(ask, tenant, now, ask.content(), batch, Proving(tenant, ask, compiled), compiled, pinned)
+        proving = Proving(tenant, ask, compiled)
+        return Plan(ask, tenant, now, ask.content(), batch, proving, compiled, pinned, self._served)
 
     async def _people(self, tenant: str, plan: Plan) -> list[tuple[str, str | None, User | None, Invalid | None]]:
         """Each with the id of her notification and her own; who is not known with the reason why not."""

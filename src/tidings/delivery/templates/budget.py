@@ -35,7 +35,10 @@ class Budget:
 
     def pay(self, value: object, factor: int = 1) -> None:
         """Spend the size of a value, `factor` times if it is no text."""
-        self.spend(weigh(value) if issubclass(type(value), str) else self.weight(value) * factor)
+        if issubclass(type(value), str):
+            self.spend(bounded(len(value)))  # type: ignore[arg-type]
+        else:
+            self.spend(self.weight(value) * factor)
 
     def weight(self, value: object) -> int:
         """The size of a value; lists are walked through once, as nothing changes them, and kept so that they stay."""

@@ -1,9 +1,12 @@
 """Templates: versions that are checked when stored, and do not take from pending notifications what they need."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from tests.delivery.office import ACME, HOUR, SECOND, Office, in_app, reminder
-from tidings.delivery.templates import Parts, SmsPart
+from tidings.delivery.templates import Parts, SmsPart, WebhookPart
 from tidings.delivery.versions import TemplateDraft
 from tidings.domain.errors import Conflict, Invalid
 
@@ -54,6 +57,22 @@ async def test_preview(office: Office) -> None:
     assert await office.templates.preview(ACME, "none", "sms", {}) is None
 
 
+async def test_others_do_not_wait_while_a_large_template_is_parsed(office: Office) -> None:
+    large = TemplateDraft(Parts(webhook={"en": WebhookPart({"a": "{{ a }}" * 2_000, "b": "{{ b }}" * 2_000})}))
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not putting.done():
+            asyncio.get_running_loop().call_later(0.001, turn)
+
+    putting = asyncio.create_task(office.templates.put(ACME, "large", large))
+    turn()
+    assert (await putting).needs == ("a", "b")
+    assert turns > 20  # while it is parsed on the loop itself, there is none
+
+
 async def test_a_version_that_needs_more_is_refused_while_others_wait_for_it(office: Office) -> None:
     await office.notify(user="ada", template="reminder", variables={"what": "nine"}, at="+1h")
     await office.notify(user="ada", template="reminder", variables={"what": "nine", "where": "here"}, at="+1h")
@@ -69,12 +88,38 @@ async def test_a_version_that_needs_more_is_refused_while_others_wait_for_it(off
         await office.templates.put(ACME, "reminder", TemplateDraft(Parts(push={}, in_app=in_app().parts.in_app)))
 
 
-async def test_once_they_have_left_it_is_taken(office: Office) -> None:
-    await office.notify(user="ada", template="reminder", variables={"what": "nine"}, at="+1h")
+async def test_what_has_left_and_is_not_settled_is_protected_too(office: Office) -> None:
+    told = await office.notify(user="ada", template="reminder", variables={"what": "nine"}, at="+1h")
     office.clock.advance(2 * HOUR)
     assert len(await office.release("notify.email")) == 1
     more = reminder(text="It is {{ what }} {{ where }}.")
+    waiting: list[dict[str, Any]] = [
+        {"state": "processing"},
+        {"state": "pending", "reason": "quiet_hours", "next_try": office.clock.now() + HOUR},
+    ]
+    for about in ({}, *waiting):  # before a worker took it up, while he sends it, while it waits for another turn
+        if about:
+            await office.deliver(told.id, provider_id=None, sent=None, **about)
+        with pytest.raises(Conflict, match=r"needs where, which 1 pending"):
+            await office.templates.put(ACME, "reminder", more)
+        with pytest.raises(Conflict, match="1 pending"):
+            await office.templates.delete(ACME, "reminder")
+    await office.deliver(told.id)
     assert (await office.templates.put(ACME, "reminder", more)).template.version == 2
+    assert await office.templates.delete(ACME, "reminder")
+
+
+async def test_an_occurrence_of_long_ago_that_still_waits_is_protected(office: Office) -> None:
+    told = await office.notify(user="ada", template="reminder", variables={"what": "x"}, every="R/PT1H", count=4)
+    for number in range(1, 5):
+        state = {"state": "pending", "provider_id": None} if number == 1 else {}
+        await office.deliver(told.id, name=f"{told.id}/{number}", due=office.clock.now(), **state)
+        await office.release("notify.email")
+        office.clock.advance(2 * HOUR)
+    with pytest.raises(Conflict, match="1 pending"):
+        await office.templates.delete(ACME, "reminder")
+    await office.deliver(told.id)
+    assert await office.templates.delete(ACME, "reminder")
 
 
 async def test_delete_keeps_the_numbers(office: Office) -> None:

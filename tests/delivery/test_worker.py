@@ -331,3 +331,14 @@ def test_every_delivery_has_a_message_id_that_providers_take(name: str) -> None:
     assert Email(f"{message_id(name)}/12", "ada@example.com", "s", "t").id
     assert message_id(name) != message_id(name + "!")
     assert message_id("n-1/1") == "n-1/1"
+
+
+async def test_only_what_she_can_be_left_out_of_has_a_link_to_unsubscribe() -> None:
+    async with living() as world:
+        await world.put_user(ada())
+        mail = Recorder("email")
+        world.start(world.worker({"mail": mail}, link=lambda *about: f"https://t.example/u/{about[-1]}"))
+        await world.notify(words("receipt"), words("news", category="news"))
+        await world.settled("receipt/1", "news/1")
+        links = {call.id: call.unsubscribe_url for call in mail.calls if isinstance(call, Email)}
+        assert links == {"receipt/1": None, "news/1": "https://t.example/u/news"}

@@ -8,13 +8,14 @@ import pytest
 
 from tidings.config import Config, load
 from tidings.config.channels import Channel
-from tidings.config.settings import Delivery
+from tidings.config.settings import Delivery, Node
 from tidings.delivery import unsubscribe
 from tidings.delivery.sweeping import Sweeper, Sweeping
 from tidings.delivery.throttle import Rates
 from tidings.delivery.unsubscribe import Unsubscription
 from tidings.domain.errors import Invalid
-from tidings.node.channels import check_channels, tables_of, try_channels
+from tidings.domain.rendered import CHANNEL_NAMES
+from tidings.node.channels import check_channels, served_of, tables_of, try_channels
 from tidings.node.delivering import check_delivery, link_keys, link_of, settings_of
 from tidings.node.receipts import readers_of
 from tidings.testing import eventually
@@ -43,6 +44,14 @@ def test_inboxes_are_always_there_and_the_outbox_comes_last() -> None:
     given = (Channel("outbox", "outbox"), Channel("mail", "smtp"))
     assert [table.name for table in tables_of(Config(channels=given))] == ["mail", "in_app", "outbox"]
     assert [table.name for table in tables_of(Config(channels=given[1:]))] == ["mail", "in_app"]
+
+
+def test_which_channels_are_served_is_known_where_they_are_served() -> None:
+    mail = (Channel("mail", "smtp"),)
+    assert served_of(Config()) == frozenset(CHANNEL_NAMES)
+    assert sorted(served_of(Config(channels=mail)) or ()) == ["email", "in_app"]
+    assert served_of(Config(channels=(*mail, Channel("own", "pigeon")))) is None
+    assert served_of(Config(node=Node(roles=("api",)), channels=mail)) is None
 
 
 def test_a_link_can_be_read_with_the_key_that_signed_it_and_the_one_before() -> None:

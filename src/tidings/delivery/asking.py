@@ -48,7 +48,7 @@ class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     users: tuple[str, ...] = ()
     to: str | Device | None = None
     channel: ChannelName | None = None
-    channels: tuple[ChannelName, ...] | Literal["all"] = ()
+    channels: tuple[ChannelName, ...] | Literal["all"] | None = None
     spread: Spread | None = None
     template: str | None = None
     version: int | Literal["current"] | None = None
@@ -86,7 +86,7 @@ class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         """Those that are named; none if that is left to us."""
         if self.channel is not None:
             return (self.channel,)
-        return () if self.channels == "all" else self.channels
+        return () if self.channels == "all" else self.channels or ()
 
     def wanted_spread(self) -> Spread:
         """Whether all of the channels are used, or the first that works."""
@@ -158,7 +158,9 @@ def _check_whom(ask: Notify) -> None:
 
 
 def _check_channels(ask: Notify) -> None:
-    if ask.channel is not None and ask.channels:
+    if ask.channels == ():
+        raise Invalid("channels", 'is empty: name some in order, write "all", or leave it out for what reaches her')
+    if ask.channel is not None and ask.channels is not None:
         raise Invalid("channel", "give either 'channel' or 'channels', not both")
     named = ask.asked_channels()
     if len(set(named)) < len(named):
@@ -186,6 +188,8 @@ def _check_what(ask: Notify) -> None:
 def _check_words(words: Literally, channels: tuple[ChannelName, ...]) -> None:
     if not words.text.strip() or "\0" in words.text:
         raise Invalid("words.text", "is empty or has a NUL: say something")
+    if "\0" in (words.html or ""):
+        raise Invalid("words.html", "has a NUL: leave it out")
     for name in ("text", "html"):
         if len((getattr(words, name) or "").encode("utf-8", "replace")) > BODY_BYTES_MAX:
             raise Invalid(f"words.{name}", f"has more than {BODY_BYTES_MAX} bytes")

@@ -6,6 +6,7 @@ import msgspec
 
 from tidings.delivery.asking import Notify
 from tidings.delivery.filing import recipient
+from tidings.delivery.proving import Proving
 from tidings.delivery.templates import Compiled
 from tidings.delivery.timing import request_for
 from tidings.domain.errors import Invalid
@@ -29,7 +30,8 @@ class Draft(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """What is the same for everybody: the request, its template, the version that is pinned, and its expiry.
 
-    `since` is when it was asked, where that is not now.
+    `since` is when it was asked, where that is not now; `served` are the channels that a provider serves here, None if
+    that is not known.
     """
 
     ask: Notify
@@ -37,8 +39,10 @@ class Plan(msgspec.Struct, frozen=True):
     now: int
     content: str
     batch: str | None
+    proving: Proving
     template: Compiled | None = None
     pinned: int | None = None
+    served: frozenset[ChannelName] | None = None
     since: int | None = None
 
 
@@ -46,9 +50,7 @@ def draft(plan: Plan, notification_id: str, user: User | None) -> Draft:
     """For a user, or for the address that is asked for; `Invalid` if it cannot be sent as it stands."""
     ask = plan.ask
     channels = _channels(plan, user)
-    if plan.template is not None:
-        variables = ask.variables if user is None else user.known(ask.variables)
-        plan.template.check(variables, channels)
+    plan.proving.check(channels, user)
     notification = Notification(
         notification_id,
         plan.tenant,
@@ -83,9 +85,13 @@ def _channels(plan: Plan, user: User | None) -> tuple[ChannelName, ...]:
     for channel in named:
         if channel not in spoken:
             raise Invalid(field, f"the template {plan.ask.template} has nothing for {channel}: leave it out, or add it")
+    served = CHANNEL_NAMES if plan.served is None else tuple(each for each in CHANNEL_NAMES if each in plan.served)
+    for channel in named:
+        if channel not in served:
+            raise Invalid(field, f"no provider serves {channel} here: there are {', '.join(served)}, or configure one")
     if user is None:
         return named
-    wanted = named or tuple(channel for channel in CHANNEL_NAMES if channel in spoken)
+    wanted = named or tuple(channel for channel in served if channel in spoken)
     reached = tuple(channel for channel in wanted if user.addresses(channel))
     if not reached:
         means = ", ".join(wanted) or "any channel"

@@ -25,6 +25,7 @@ from tidings.delivery.filing import (
 )
 from tidings.delivery.gathering import Gathering
 from tidings.delivery.knowing import Knowing
+from tidings.delivery.proving import Proving
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
@@ -79,7 +80,7 @@ def made_id(now: int) -> str:
 
 
 class Notifying:
-    """Takes requests to tell somebody something."""
+    """Takes requests to tell somebody something. `served` are the channels that a provider serves; None: who knows."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Notifying:
         templates: Templates,
         clock: Clock,
         make_id: Callable[[int], str] = made_id,
+        served: frozenset[ChannelName] | None = None,
     ) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
@@ -96,6 +98,7 @@ class Notifying:
         self._templates = templates
         self._clock = clock
         self._make_id = make_id
+        self._served = served
         self._knowing = Knowing(cabinet, schedules, clock)
         self._changes: Gathering[Groups, list[bool]] = Gathering(self._change)
 
@@ -108,7 +111,8 @@ class Notifying:
         check(ask)
         plan = await self._plan(tenant, ask, since)
         cases: list[_Case | Accepted] = []
-        for notification_id, user, missing in await self._people(tenant, plan):
+        for notification_id, name, user, missing in await self._people(tenant, plan):
+            renderings = plan.proving.renderings
             try:
                 if missing is not None:
                     raise missing
@@ -116,8 +120,9 @@ class Notifying:
             except Invalid as invalid:
                 if not ask.users:
                     raise
-                name = notification_id.rpartition(":")[2]
                 cases.append(_rejected(notification_id, name, invalid))
+            if ask.users and plan.proving.renderings > renderings:
+                await asyncio.sleep(0)  # each may take a while: others have a turn in between
         await self._take([case for case in cases if isinstance(case, _Case)], plan)
         return [case if isinstance(case, Accepted) else _answer(case, plan) for case in cases]
 
@@ -139,9 +144,10 @@ class Notifying:
         now = self._clock.now()
         name = ask.id or self._make_id(now)
         batch = name if ask.users and ask.batch is None else ask.batch
-        plan = Plan(ask, tenant, now, ask.content(), batch, since=since)
         if ask.template is None:
-            return plan
+            return Plan(
+                ask, tenant, now, ask.content(), batch, Proving(tenant, ask, None), None, None, self._served, since
+            )
         version = ask.version if isinstance(ask.version, int) else None
         compiled = await self._templates.compiled(tenant, ask.template, version)
         if compiled is None:
@@ -149,13 +155,14 @@ class Notifying:
                 raise Invalid("version", f"the template {ask.template!r} has no version {version}: choose one it has")
             raise Invalid("template", f"there is no template {ask.template!r}: put it there first")
         pinned = None if ask.version is None else compiled.template.version
-        return msgspec.structs.replace(plan, template=compiled, pinned=pinned)
+        proving = Proving(tenant, ask, compiled)
+        return Plan(ask, tenant, now, ask.content(), batch, proving, compiled, pinned, self._served, since)
 
-    async def _people(self, tenant: str, plan: Plan) -> list[tuple[str, User | None, Invalid | None]]:
-        """Each with the id of her notification; who is not known with the reason why not."""
+    async def _people(self, tenant: str, plan: Plan) -> list[tuple[str, str | None, User | None, Invalid | None]]:
+        """Each with the id of her notification and her own; who is not known with the reason why not."""
         ask = plan.ask
         if ask.to is not None:
-            return [(ask.id or self._make_id(plan.now), None, None)]
+            return [(ask.id or self._make_id(plan.now), None, None, None)]
         names = ask.users or ((ask.user,) if ask.user is not None else ())
         found = await self._users.several(tenant, names)
         own = ask.id or (plan.batch if ask.users and ask.batch is None else self._make_id(plan.now))
@@ -163,6 +170,7 @@ class Notifying:
         return [
             (
                 f"{own}:{name}" if ask.users else str(own),
+                name,
                 user,
                 Invalid(field, f"there is no user {name!r}: put her there first, or give an address as 'to'")
                 if user is None

@@ -20,6 +20,7 @@ from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
 from tidings.delivery.waiting import Waiting
 from tidings.delivery.ways import Way, Ways
+from tidings.domain.rendered import ChannelName
 from tidings.ports import Cabinet, ReceiptReader
 
 
@@ -27,8 +28,9 @@ class Office:
     """What can be done about notifications.
 
     `schedules` is the engine; `keys` seal the links that unsubscribe, the first one those that are made from now on;
-    `ways` are the providers in their order and `rates` their limits, both only to be shown; `readers` know the
-    callbacks of providers by name. Who runs workers has them tell `inbox` too, so that who follows one wakes at once.
+    `ways` are the providers in their order and `rates` their limits, both only to be shown; `served` are the channels
+    that notifications can leave by, None where others know that; `readers` know the callbacks of providers by name. Who
+    runs workers has them tell `inbox` too, so that who follows one wakes at once.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Office:
         *,
         keys: Sequence[bytes] = (),
         ways: Sequence[Way] = (),
+        served: frozenset[ChannelName] | None = None,
         rates: Rates | None = None,
         readers: Mapping[str, ReceiptReader] | None = None,
     ) -> None:
@@ -49,7 +52,7 @@ class Office:
         self.importing = Importing(cabinet, clock)
         self.suppressions = Suppressions(cabinet, clock)
         self.templates = Templates(cabinet, clock, Waiting(cabinet, schedules, clock))
-        self.notifying = Notifying(cabinet, schedules, self.users, self.templates, clock)
+        self.notifying = Notifying(cabinet, schedules, self.users, self.templates, clock, served=served)
         self.lookup = Lookup(cabinet, schedules, clock)
         self.cancelling = Cancelling(cabinet, schedules, clock)
         self.explaining = Explaining(cabinet, schedules, clock)

@@ -1,5 +1,6 @@
 """Templates in the cabinet: each change is a new version, checked when it is stored, and never changed afterwards."""
 
+import asyncio
 from collections import OrderedDict
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from tidings.clock import Clock
 from tidings.delivery.filing import ALL, encode, read
 from tidings.delivery.templates import Compiled, Content, Parts, Template, compile_template
+from tidings.delivery.templates.extent import check_extent
 from tidings.delivery.templates.locales import check_locale
 from tidings.delivery.templates.parts import Urgency
 from tidings.delivery.waiting import Waiting
@@ -72,6 +74,7 @@ class Templates:
         self._cabinet = cabinet
         self._clock = clock
         self._waiting = waiting
+        self._aside = asyncio.Lock()
         self._ready: OrderedDict[tuple[str, str, int], Compiled] = OrderedDict()
         self._latest: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
 
@@ -84,7 +87,7 @@ class Templates:
         for _ in range(TRIES_MAX):
             there = await self._head(tenant, name)
             head = Latest(0, 0) if there is None else read(there, Latest)
-            compiled = compile_template(_template(name, draft, head.version + 1))
+            compiled = await self._compile(_template(name, draft, head.version + 1))
             if head.version and not head.deleted:
                 before = await self.compiled(tenant, name, head.version)
                 if before is not None and _same(before.template, compiled.template):
@@ -180,11 +183,18 @@ class Templates:
         [document] = await self._cabinet.get([_version_key(*key)], self._clock.now())
         if document is None:
             return None
-        compiled = compile_template(read(document, Template))
+        compiled = await self._compile(read(document, Template))
         self._ready[key] = compiled
         if len(self._ready) > COMPILED_MAX:
             self._ready.popitem(last=False)
         return compiled
+
+    async def _compile(self, template: Template) -> Compiled:
+        """A large one aside, and one after the other: others must not wait while it is parsed."""
+        if check_extent(template).is_small:
+            return compile_template(template)
+        async with self._aside:
+            return await asyncio.to_thread(compile_template, template)
 
     async def _latest_number(self, tenant: str, name: str) -> int | None:
         elapsed = self._clock.elapsed()

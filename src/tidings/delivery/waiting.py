@@ -1,15 +1,19 @@
 """What waits for a template: so that nobody takes from it what it needs."""
 
-from collections.abc import AsyncIterator, Collection
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from tidings.clock import Clock
-from tidings.delivery.filing import read, user_key
+from tidings.delivery.filing import delivery_key, read, user_key
 from tidings.delivery.schedules import Schedules
+from tidings.delivery.status import all_deliveries, last_names, status_of
 from tidings.delivery.templates import Compiled
-from tidings.domain.command import FINISHED
+from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Conflict
 from tidings.domain.notification import Notification
+from tidings.domain.rendered import ChannelName
+from tidings.domain.schedule import Schedule
 from tidings.domain.user import User
 from tidings.ports import Cabinet, Document, Place
 
@@ -45,7 +49,7 @@ class Waiting:
             )
 
     async def check_unused(self, tenant: str, name: str) -> None:
-        """`Conflict` if something pending takes a template, whichever version."""
+        """`Conflict` if something that is not settled takes a template, whichever version."""
         pending = 0
         async for _ in self._pending(tenant, f"template:{name}"):
             pending += 1
@@ -58,9 +62,8 @@ class Waiting:
         while True:
             now = self._clock.now()
             found = await self._cabinet.find(tenant, "notification", tag, now, after=after, limit=SLICE, newest=True)
-            for notification, known in await self._with_users(tenant, found):
-                if await self._is_pending(tenant, notification):
-                    yield notification, known
+            for notification, known in await self._with_users(tenant, await self._unsettled(tenant, found)):
+                yield notification, known
             looked_at += len(found)
             if len(found) < SLICE:
                 return
@@ -68,8 +71,36 @@ class Waiting:
                 raise Conflict(f"more than {LOOKED_AT_MAX:,} notifications would have to be looked at: force it")
             after = found[-1].order, found[-1].key.name
 
-    async def _with_users(self, tenant: str, found: list[Document]) -> list[tuple[Notification, dict[str, Any]]]:
+    async def _unsettled(self, tenant: str, found: list[Document]) -> list[Notification]:
+        """Those of which something is still to be said: later, after quiet hours, or in another attempt."""
         notifications = [read(document, Notification) for document in found]
+        schedules = await asyncio.gather(*(self._schedules.find(tenant, each.id) for each in notifications))
+        names = [last_names(each, schedule) for each, schedule in zip(notifications, schedules, strict=True)]
+        keys = [delivery_key(tenant, name) for several in names for name in several]
+        documents = iter(await self._cabinet.get(keys, self._clock.now()))
+        result = []
+        for notification, schedule, several in zip(notifications, schedules, names, strict=True):
+            deliveries = [read(there, Delivery) for there in (next(documents) for _ in several) if there is not None]
+            if await self._is_unsettled(notification, schedule, deliveries):
+                result.append(notification)
+        return result
+
+    async def _is_unsettled(
+        self, notification: Notification, schedule: Schedule | None, last: Sequence[Delivery]
+    ) -> bool:
+        status = status_of(notification, schedule, last)
+        if status is None or status.state == "cancelled":
+            return False
+        if status.state in {"pending", "processing"} or not all(each.is_settled for each in last):
+            return True
+        if status.occurrence <= len({each.due for each in last}):
+            return False
+        every = await all_deliveries(self._cabinet, notification.tenant, notification.id, self._clock.now())
+        return not all(each.is_settled for each in every)
+
+    async def _with_users(
+        self, tenant: str, notifications: list[Notification]
+    ) -> list[tuple[Notification, dict[str, Any]]]:
         names = sorted({each.user for each in notifications if each.user is not None})
         documents = await self._cabinet.get([user_key(tenant, name) for name in names], self._clock.now())
         users = {name: read(there, User) for name, there in zip(names, documents, strict=True) if there is not None}
@@ -78,28 +109,11 @@ class Waiting:
             for each in notifications
         ]
 
-    async def _is_pending(self, tenant: str, notification: Notification) -> bool:
-        schedule = await self._schedules.find(tenant, notification.id)
-        return schedule is not None and schedule.state not in FINISHED
-
 
 def _lacks(
-    after: Compiled, notification: Notification, known: dict[str, Any], added: Collection[str], gone: Collection[str]
+    after: Compiled, notification: Notification, known: dict[str, Any], added: set[str], gone: set[ChannelName]
 ) -> set[str]:
     lost = {f"a part for {channel}" for channel in notification.channels if channel in gone}
     if len(lost) < len(notification.channels) and notification.spread == "first":
         lost = set()  # another channel of it is still there
-    lacks = {name for name in added if name in after.needs(notification.channels) and not _has(known, name)}
-    return lost | lacks
-
-
-def _has(known: dict[str, Any], name: str) -> bool:
-    value: Any = known
-    for key in name.split("."):
-        if isinstance(value, list) and key.isdigit() and int(key) < len(value):
-            value = value[int(key)]
-        elif isinstance(value, dict) and key in value:
-            value = value[key]
-        else:
-            return False
-    return True
+    return lost | (after.missing(known, notification.channels) & added)

@@ -12,6 +12,7 @@ from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
 from tidings.domain.notification import Literally
 from tidings.domain.rendered import ChannelName, Rendered
+from tidings.domain.user import TRANSACTIONAL
 
 Link = Callable[[str, ChannelName, str, str], str | None]  # tenant, channel, address, category: its one-click link
 
@@ -55,13 +56,13 @@ class Wording:
         return compiled.render(case.channel, variables, locale)
 
     def message(self, case: Case, content: Content, to: Address, message_id: str) -> Rendered:
-        """The message for one address."""
+        """The message for one address. What nobody can be left out of offers no link that would leave her out."""
         notification, channel = case.notification, case.channel
         expires = None
         if notification.expires_after_us is not None:
             expires = case.delivery.due + notification.expires_after_us
         link = None
-        if channel == "email" and not isinstance(to, Device):
+        if channel == "email" and not isinstance(to, Device) and notification.category != TRANSACTIONAL:
             link = self._link(case.tenant, channel, to, notification.category)
         return put(
             content,

@@ -59,6 +59,14 @@ def ways_of(config: Config) -> list[Way]:
     return [Way(table.name, table.provider, SERVED.get(table.provider, ())) for table in tables_of(config)]
 
 
+def served_of(config: Config) -> frozenset[ChannelName] | None:
+    """The channels that something can leave by; None if others know that: nodes that deliver, or a provider itself."""
+    ways = ways_of(config)
+    if "deliver" not in config.node.roles or not all(way.channels for way in ways):
+        return None
+    return frozenset(channel for way in ways for channel in way.channels)
+
+
 def rates_of(config: Config) -> Rates:
     """What each provider takes, of all and of each tenant."""
     tables = config.channels

@@ -21,7 +21,7 @@ from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.retry import Backoff
 from tidings.domain.telling import Telling
 from tidings.engine import Engine
-from tidings.node.channels import folder_of, is_outbox_alone, opened, rates_of, ways_of
+from tidings.node.channels import folder_of, is_outbox_alone, opened, rates_of, served_of, ways_of
 from tidings.node.receipts import readers_of
 from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
 
@@ -41,6 +41,7 @@ class People:
             engine.clock,
             keys=link_keys(config.delivery),
             ways=ways_of(config),
+            served=served_of(config),
             rates=rates_of(config),
             readers=readers_of(config),
         )

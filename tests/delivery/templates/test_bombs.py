@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 
 from tests.delivery.templates.test_template import made
-from tidings.delivery.templates import EmailPart, InAppPart
+from tidings.delivery.templates import EmailPart, InAppPart, PushPart, WebhookPart
 from tidings.delivery.templates.values import check_values
 from tidings.domain.errors import Invalid
+from tidings.domain.rendered import ChannelName
 
-SECONDS_MAX = 4.0  # of this process; on a quiet machine the worst takes less than one
+SECONDS_MAX = 1.5  # of this process, to parse and render it; on a quiet machine the worst takes a third
+RENDERING_SECONDS_MAX = 0.5  # others wait meanwhile; on a quiet machine the worst takes 0.1
 MEMORY_BYTES_MAX = 64 << 20
 
 BIG = "x" * 60_000
-LIST = list(range(5_000))
+LIST = list(range(3_000))
+LOOP = "{% for i in (1..9999) %}{{ i }}{% endfor %}"
 
 BOMBS = [
     "{% for i in (1..9999999999) %}x{% endfor %}",
@@ -64,12 +67,24 @@ BOMBS = [
     "{% assign a1 = 'x' %}"
     + "".join(f"{{% assign a{n} = 'x' %}}" for n in range(2_500))
     + "{% for i in (1..9000) %}{% assign a1 = i %}{% endfor %}",
+    "{% for i in (1..3900) %}" + "{% if list contains 'zz' %}{% endif %}" * 20 + "{% endfor %}",
+    "{% for i in (1..9000) %}{% if big contains 'xxy' or list == rows or rows == list %}{% endif %}{% endfor %}",
+    "{% for i in (1..9000) %}{{ rows | where: 'a', 3 | size }}{% endfor %}",
+    "{% for i in (1..9000) %}{{ rows | map: 'a' | sum }}{% endfor %}",
+    "{% for i in (1..9000) %}{% cycle list, rows %}{% endfor %}",
+    "{% for i in (1..9000) %}{{ rows[big] | default: 1 }}{% endfor %}",
+    "{% for i in (1..9000) %}{% for a in list reversed limit: 1 %}{% endfor %}{% endfor %}",
+    "{% case list %}" + "{% when list %}{% when rows %}" * 1_000 + "{% endcase %}" + LOOP,
+    ("{% case 1 %}{% when 1" + ",1" * 200 + " %}") * 15 + "{% endcase %}" * 15,
+    "{{ blanks }}" * 5_000,
     "{{ deep }}{% for a in deep %}{% for b in a %}{% for c in b %}{{ c }}{% endfor %}{% endfor %}{% endfor %}" * 300,
 ]
 
 
 def variables() -> dict[str, Any]:
-    return {"big": BIG, "list": LIST, "n": 9_999_999_999, "deep": [[[["x" * 100] * 10] * 10] * 10]}
+    rows = [{"a": number % 7} for number in range(1_000)]
+    deep = [[[["x" * 100] * 10] * 10] * 10]
+    return {"big": BIG, "list": LIST, "rows": rows, "blanks": [""] * 5_000, "n": 9_999_999_999, "deep": deep}
 
 
 @pytest.mark.parametrize("text", BOMBS, ids=lambda text: text[:60])
@@ -81,6 +96,46 @@ def test_a_bomb_is_refused(text: str) -> None:
     assert peak_bytes() - memory < MEMORY_BYTES_MAX
     assert refused.value.field == "parts.email.en.html"
     assert 10 < len(refused.value.detail) <= 200
+
+
+@pytest.mark.parametrize(
+    ("channel", "part"),
+    [
+        ("webhook", WebhookPart({"a": [LOOP] * 500})),
+        ("webhook", WebhookPart({"a": ["{{ big }}"] * 500})),
+        ("push", PushPart("t", "b", {str(number): LOOP for number in range(500)})),
+    ],
+    ids=["loops in a document", "a long document", "loops in data"],
+)
+def test_all_texts_of_a_message_have_one_budget(channel: ChannelName, part: Any) -> None:
+    bomb = made(**{channel: part})
+    before = time.process_time()
+    with pytest.raises(Invalid, match=r"too much work|all parts together"):
+        bomb.render(channel, variables())
+    assert time.process_time() - before < RENDERING_SECONDS_MAX
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (["{{ a | upcase }}"] * 60_000, "5,000 values"),
+        ([0] * 1_000_000, "5,000 values"),
+        (["x" * 60_000] * 60, "524,288 bytes"),
+        (["{{a}}" * 5_000] * 5, "10,000 tags"),
+    ],
+)
+def test_what_would_take_long_to_parse_is_refused_before(body: list[Any], says: str) -> None:
+    before = time.process_time()
+    with pytest.raises(Invalid, match=says):
+        made(webhook=WebhookPart({"a": body}))
+    assert time.process_time() - before < RENDERING_SECONDS_MAX
+
+
+def test_a_long_page_without_a_text_of_its_own_is_refused() -> None:
+    page, given = "&#1" * 20_000 + "{{ a | safe }}" * 10, {"a": "&#1" * 16_000}
+    with pytest.raises(Invalid, match="give a text too"):
+        made(email=EmailPart("s", page)).render("email", given)
+    assert made(email=EmailPart("s", page, "t")).render("email", given).text == "t"
 
 
 def peak_bytes() -> int:

@@ -2,7 +2,8 @@
 
 python-liquid's own limits leave ways out, found by trying: a range is made before its length is looked at
 (`(1..9999999999) | join`, `for ... reversed`), `replace: ""` multiplies two lengths, `date` takes `%999999999d`,
-a list of many references is measured by its own size alone, and loops one after the other are not added up.
+a list of many references is measured by its own size alone, loops one after the other are not added up, `contains` and
+`==` are free, and `when 1, 1, 1` says its block three times.
 """
 
 from collections.abc import Callable
@@ -10,17 +11,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 from liquid import BoundTemplate, Environment, RenderContext
+from liquid.ast import BlockNode
+from liquid.builtin.expressions import Path
 from liquid.builtin.expressions.primitive import RangeLiteral
-from liquid.exceptions import FilterArgumentError, LocalNamespaceLimitError, LoopIterationLimitError, ResourceLimitError
+from liquid.exceptions import FilterArgumentError, LocalNamespaceLimitError, LoopIterationLimitError
+from liquid.expression import Expression
 from liquid.token import Token
-from liquid.undefined import StrictDefaultUndefined, Undefined
+from liquid.undefined import StrictDefaultUndefined
 
-from tidings.delivery.templates.values import INTEGER_BITS_MAX
+from tidings.delivery.templates.budget import (
+    FILTER_WORK,
+    ITEM_WORK,
+    OUTPUT_BYTES_MAX,
+    VALUE_SIZE_MAX,
+    Budget,
+    bounded,
+)
 
 SOURCE_BYTES_MAX = 64 * 1024
-OUTPUT_BYTES_MAX = 512 * 1024
-VALUE_SIZE_MAX = 256 * 1024  # of what one filter gives, or all that a template keeps
-WORK_MAX = 8 << 20  # characters that filters may read and write in one rendering
 RANGE_MAX = 10_000
 FORMAT_CHARACTERS_MAX = 64
 DIGITS_MAX = 30
@@ -34,20 +42,7 @@ FILTERS = frozenset(
         *("append", "capitalize", "downcase", "escape", "lstrip", "newline_to_br", "prepend", "remove", "remove_first"),
         *("remove_last", "replace", "replace_first", "replace_last", "rstrip", "safe", "slice", "split", "strip"),
         *("strip_newlines", "truncate", "truncatewords", "upcase", "url_encode"),
-        *(
-            "compact",
-            "concat",
-            "first",
-            "join",
-            "last",
-            "map",
-            "reverse",
-            "size",
-            "sort",
-            "sort_natural",
-            "sum",
-            "uniq",
-        ),
+        *("compact", "concat", "first", "join", "last", "map", "reverse", "size", "sort", "sort_natural", "sum"),
         *("uniq", "where", "default", "date"),
     }
 )
@@ -73,46 +68,40 @@ class Language(Environment):
 
 
 class Work(RenderContext):
-    """One rendering, and what it has cost so far."""
+    """The rendering of one text, which pays for what it does. `costs` are those of its blocks, by their identity."""
 
-    __slots__ = ("_kept", "_steps", "_work", "steps_max")
+    __slots__ = ("_kept", "budget", "costs")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.steps_max = RANGE_MAX
-        self._steps = 0
-        self._work = 0
+        self.budget = Budget()
+        self.costs: dict[int, int] = {}
         self._kept: dict[str, int] = {}
 
     def assign(self, key: str, val: Any) -> None:
-        self._kept[key] = weigh(val)
+        self._kept[key] = self.budget.weight(val)
         self.locals[key] = val
         if sum(self._kept.values()) > VALUE_SIZE_MAX:
             raise LocalNamespaceLimitError(f"it keeps more than {VALUE_SIZE_MAX} characters in variables", token=None)
-        self._charge(self._kept[key] + len(self._kept))
+        self.budget.spend(self._kept[key] + len(self._kept))
 
     def raise_for_loop_limit(self, length: int = 1) -> None:
-        """Add up every loop that is begun: inner ones as often as they begin."""
-        self._steps += length
-        if self._steps > self.steps_max:
-            raise LoopIterationLimitError(f"its loops take more than {self.steps_max} steps", token=None)
+        """Nothing: each block pays whenever it is rendered."""
+        del length
 
     def filter(self, name: str, token: Token | None) -> Callable[..., object]:
-        inner = super().filter(name, token)
+        inner, budget = super().filter(name, token), self.budget
 
         def measured(value: object, *arguments: object, **options: object) -> object:
-            self._charge(weigh(value) + sum(map(weigh, arguments)))
-            self._charge(_foreseen(name, value, arguments))
+            budget.pay(value, ITEM_WORK)
+            for argument in arguments:
+                budget.pay(argument, ITEM_WORK)
+            budget.spend(FILTER_WORK + _foreseen(name, value, arguments, budget))
             result = inner(value, *arguments, **options)
-            self._charge(weigh(result))
+            budget.pay(result)
             return result
 
         return measured
-
-    def _charge(self, size: int) -> None:
-        self._work += size + 1
-        if self._work > WORK_MAX:
-            raise ResourceLimitError(f"its filters work on more than {WORK_MAX} characters", token=None)
 
 
 class Bound(BoundTemplate):
@@ -133,50 +122,64 @@ class BoundedRange(RangeLiteral):
         return made
 
 
-def weigh(value: object) -> int:
-    """Characters of a value with everything in it; refused as soon as it is too much."""
-    if issubclass(type(value), Undefined):  # which answers no other question, not even of what class it is
-        return 1
-    if isinstance(value, str):
-        size = len(value)
-    elif isinstance(value, list | tuple):
-        size = 8 * len(value)
-        for item in value:
-            if size > VALUE_SIZE_MAX:
-                break
-            size += weigh(item)
-    elif isinstance(value, dict):
-        size = weigh(list(value)) + weigh(list(value.values()))
-    elif isinstance(value, range):
-        size = 8 * len(value)
-    elif isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
-        raise ResourceLimitError(f"a number has more than {INTEGER_BITS_MAX} bits", token=None)
-    else:
-        size = 8
-    if size > VALUE_SIZE_MAX:
-        raise ResourceLimitError(f"a value has more than {VALUE_SIZE_MAX} characters", token=None)
-    return size
+class PaidBlock(BlockNode):
+    """A block that pays for what is in it, each time that a loop or a condition comes to it."""
+
+    __slots__ = ()
+
+    def render_to_output(self, context: RenderContext, buffer: Any) -> int:
+        assert isinstance(context, Work)
+        context.budget.spend(context.costs[id(self)])
+        return super().render_to_output(context, buffer)
 
 
-def _foreseen(name: str, value: object, arguments: tuple[object, ...]) -> int:
+class PaidPath(Path):
+    """A path with a variable in brackets, which may be a long text."""
+
+    __slots__ = ()
+
+    def evaluate(self, context: RenderContext) -> object:
+        assert isinstance(context, Work)
+        keys = [key.evaluate(context) if isinstance(key, Path) else key for key in self.path]
+        context.budget.spend(4 * sum(len(key) for key in keys if isinstance(key, str)))
+        return context.get(keys, token=self.token)
+
+
+class Paid(Expression):
+    """What is compared, printed or walked through: it pays for the size of what it gives."""
+
+    __slots__ = ("factor", "inner")
+
+    def __init__(self, inner: Expression, factor: int = 1) -> None:
+        super().__init__(inner.token)
+        self.inner = inner
+        self.factor = factor
+
+    def __str__(self) -> str:
+        return str(self.inner)
+
+    def evaluate(self, context: RenderContext) -> object:
+        assert isinstance(context, Work)
+        value = self.inner.evaluate(context)
+        context.budget.pay(value, self.factor)
+        return value
+
+    def children(self) -> list[Expression]:
+        return [self.inner]
+
+
+def _foreseen(name: str, value: object, arguments: tuple[object, ...], budget: Budget) -> int:
     """What the filters cost whose result, or time, is more than the sum of what they are given."""
-    texts = [item if isinstance(item, str) else str(item) for item in arguments]
-    if name == "replace" and texts:
-        found = str(value).count(texts[0])
-        return _bounded(len(str(value)) + found * len(texts[1] if len(texts) > 1 else ""))
+    if name == "replace" and arguments:
+        text, wanted = str(value), str(arguments[0])
+        return bounded(len(text) + text.count(wanted) * len(str(arguments[1]) if len(arguments) > 1 else ""))
     if name == "join" and isinstance(value, list | tuple | range):
-        return _bounded(len(value) * (8 + len(texts[0]) if texts else 1))
+        return bounded(len(value) * (8 + len(str(arguments[0])) if arguments else 1))
     if name == "uniq" and isinstance(value, list | tuple | range):
-        return len(value) * len(value)
-    if name == "round" and texts and len(texts[0].lstrip("+-")) > 2:
+        return len(value) * budget.weight(value) // 4
+    if name == "round" and arguments and len(str(arguments[0]).lstrip("+-")) > 2:
         raise FilterArgumentError(f"round takes at most {DIGITS_MAX} digits", token=None)
     return 0
-
-
-def _bounded(size: int) -> int:
-    if size > VALUE_SIZE_MAX:
-        raise ResourceLimitError(f"a value has more than {VALUE_SIZE_MAX} characters", token=None)
-    return size
 
 
 def date(value: object, form: object = "%Y-%m-%d") -> str:

@@ -9,30 +9,44 @@ from typing import Any
 
 import liquid.builtin.expressions
 from liquid import escape
-from liquid.ast import Node
+from liquid.ast import BlockNode, Node
 from liquid.builtin.content import ContentNode
-from liquid.builtin.expressions import FilteredExpression
+from liquid.builtin.expressions import FilteredExpression, LoopExpression
+from liquid.builtin.expressions.logical import (
+    ContainsExpression,
+    EqExpression,
+    GeExpression,
+    GtExpression,
+    LeExpression,
+    LtExpression,
+    NeExpression,
+)
 from liquid.builtin.expressions.primitive import RangeLiteral
 from liquid.builtin.output import OutputNode
+from liquid.builtin.tags.case_tag import MultiExpressionBlockNode
+from liquid.builtin.tags.cycle_tag import CycleNode
+from liquid.builtin.tags.for_tag import ForNode
 from liquid.context import RenderContext
 from liquid.exceptions import LiquidError, LiquidInterrupt
 from liquid.expression import Expression
 from liquid.output import LimitedStringIO
+from liquid.static_analysis import TemplateAnalysis
 from liquid.stringify import to_liquid_string
 
+from tidings.delivery.templates.budget import ITEM_WORK, LOOP_WORK, OUTPUT_BYTES_MAX, STEP_WORK, Budget
 from tidings.delivery.templates.language import (
     FILTERS,
-    OUTPUT_BYTES_MAX,
-    RANGE_MAX,
     SOURCE_BYTES_MAX,
     Bound,
     BoundedRange,
     Language,
+    Paid,
+    PaidBlock,
+    PaidPath,
     Work,
 )
 from tidings.domain.errors import Invalid
 
-STEPS_MAX = 500_000  # nodes that one rendering may visit in loops: a large template may repeat itself less often
 DETAIL_CHARACTERS_MAX = 200
 NEWLINE = "\n"
 
@@ -40,32 +54,54 @@ NEWLINE = "\n"
 _FAULTS = (LiquidError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 _LANGUAGES = {html: Language(html=html) for html in (False, True)}
 _PROPERTIES = frozenset({"size", "first", "last"})  # of every list and text
+_COMPARISONS = (
+    ContainsExpression,
+    EqExpression,
+    GeExpression,
+    GtExpression,
+    LeExpression,
+    LtExpression,
+    NeExpression,
+)
+
+_WALKED = frozenset({list, dict})
 
 Path = tuple[str | int, ...]
 Step = str | tuple[Path, Node]
 
 
 class Source:
-    """A text that was checked. `needs` are the variables that it cannot do without, as paths."""
+    """A text that was checked. `needs` are the variables that it cannot do without, as paths; `uses` all by name."""
 
-    __slots__ = ("_bound", "_field", "_html", "_steps", "_steps_max", "needs")
+    __slots__ = ("_bound", "_cost", "_costs", "_field", "_html", "_steps", "needs", "uses")
 
     def __init__(self, text: str, field: str, *, html: bool = False) -> None:
         self._field = field
         self._html = html
-        self._bound = _parse(text, field, html)
-        nodes = list(_nodes(self._bound.nodes, RenderContext(self._bound)))
+        self._bound, analysis = _parse(text, field, html)
+        around = RenderContext(self._bound)
+        nodes = list(_nodes(self._bound.nodes, around))
         expressions = [expression for node in nodes for expression in _expressions(node.expressions())]
-        _bound_ranges(expressions)
-        self._steps_max = min(RANGE_MAX, STEPS_MAX // max(1, len(nodes) + len(expressions)))
-        self.needs = _needs(self._bound, expressions)
+        self.needs = _needs(analysis, expressions)
+        self.uses = frozenset(map(str, analysis.globals))
         names = {str(name) for node in nodes for name in (*node.template_scope(), *node.block_scope())}
         self._steps = [_step(node, names) for node in self._bound.nodes]
+        self._cost = STEP_WORK + sum(_cost(step[1], around) for step in self._steps if not isinstance(step, str))
+        self._costs = {id(node): _block_cost(node, around) for node in nodes if isinstance(node, BlockNode)}
+        _let_pay(nodes, expressions)
 
-    def render(self, variables: Mapping[str, Any]) -> str:
-        """The text with its variables; `Invalid` says what is missing or too much."""
-        html, size, context = self._html, 0, None
+    def render(self, variables: Mapping[str, Any], budget: Budget | None = None) -> str:
+        """The text with its variables; `Invalid` says what is missing or too much.
+
+        The texts of one message share a `budget`.
+        """
+        budget = budget or Budget()
+        html, context = self._html, None
         parts: list[str] = []
+        try:
+            budget.spend(self._cost)
+        except LiquidError as error:
+            raise Invalid(self._field, _reason(error)) from None
         for step in self._steps:
             if type(step) is str:
                 parts.append(step)
@@ -78,27 +114,27 @@ class Source:
                     value = value[key]
             except (LookupError, TypeError):
                 path = ()
-            if not path:
-                context = context or self._context(variables)
+            if not path or type(value) in _WALKED:
+                context = context or self._context(variables, budget)
                 text = self._by_liquid(node, context)
             elif type(value) is str:
                 text = escape(value) if html else value
             else:
                 text = to_liquid_string(value, html)
-            size += len(text)
-            if size > OUTPUT_BYTES_MAX:
-                raise Invalid(self._field, f"becomes longer than {OUTPUT_BYTES_MAX} characters")
+            budget.output -= len(text)
+            if budget.output < 0:
+                raise Invalid(self._field, f"becomes longer than {OUTPUT_BYTES_MAX} characters, all parts together")
             parts.append(text)
         return "".join(parts)
 
-    def _context(self, variables: Mapping[str, Any]) -> Work:
+    def _context(self, variables: Mapping[str, Any], budget: Budget) -> Work:
         context = Work(self._bound, globals=variables)
-        context.steps_max = self._steps_max
+        context.budget, context.costs = budget, self._costs
         return context
 
     def _by_liquid(self, node: Node, context: Work) -> str:
-        """One node by python-liquid: a tag, a filter, or what a plain look-up did not find."""
-        buffer = LimitedStringIO(OUTPUT_BYTES_MAX)
+        """One node by python-liquid: a tag, a filter, a list, or what a plain look-up did not find."""
+        buffer = LimitedStringIO(context.budget.output)
         try:
             node.render(context, buffer)
         except LiquidInterrupt as error:
@@ -108,19 +144,20 @@ class Source:
         return buffer.getvalue()
 
 
-def _parse(text: str, field: str, html: bool) -> Bound:
+def _parse(text: str, field: str, html: bool) -> tuple[Bound, TemplateAnalysis]:
     size = len(text.encode("utf-8", "replace"))
     if size > SOURCE_BYTES_MAX:
         raise Invalid(field, f"has {size} bytes, more than {SOURCE_BYTES_MAX}")
     try:
         bound = _LANGUAGES[html].from_string(text)
-        unknown = bound.analyze().filters.keys() - FILTERS
+        analysis = bound.analyze()
+        unknown = analysis.filters.keys() - FILTERS
     except _FAULTS as error:
         raise Invalid(field, _reason(error)) from None
     if unknown:
         raise Invalid(field, f"uses the unknown filter {min(unknown)!r}: there are {', '.join(sorted(FILTERS))}")
     assert isinstance(bound, Bound)
-    return bound
+    return bound, analysis
 
 
 def _nodes(nodes: Iterable[Node], context: RenderContext) -> Iterator[Node]:
@@ -135,22 +172,54 @@ def _expressions(expressions: Iterable[Expression]) -> Iterator[Expression]:
         yield from _expressions(expression.children())
 
 
-def _bound_ranges(expressions: Iterable[Expression]) -> None:
-    """Have every range look at its length first; the parser makes them of a class that does not."""
+def _block_cost(block: BlockNode, around: RenderContext) -> int:
+    """What it takes to go through a block once; blocks inside of it pay for themselves."""
+    return STEP_WORK + sum(_cost(node, around) for node in block.nodes)
+
+
+def _cost(node: Node, around: RenderContext) -> int:
+    inner = (child for child in node.children(around) if not isinstance(child, BlockNode))
+    own = LOOP_WORK if isinstance(node, ForNode) else STEP_WORK
+    steps = sum(1 for _ in _expressions(node.expressions()))
+    return own + STEP_WORK * steps + sum(_cost(child, around) for child in inner)
+
+
+def _let_pay(nodes: Iterable[Node], expressions: Iterable[Expression]) -> None:
+    """Have ranges look at their length first, and blocks, comparisons, loops and outputs pay for what they do.
+
+    The parser makes all of them of classes that do not.
+    """
     for expression in expressions:
         if type(expression) is RangeLiteral:
             expression.__class__ = BoundedRange
+        elif type(expression) is liquid.builtin.expressions.Path and expression.children():
+            expression.__class__ = PaidPath
+        elif isinstance(expression, _COMPARISONS):
+            expression.left, expression.right = Paid(expression.left), Paid(expression.right)
+        elif isinstance(expression, LoopExpression):
+            expression.iterable = Paid(expression.iterable)
+    for node in nodes:
+        if type(node) is BlockNode:
+            node.__class__ = PaidBlock
+        elif isinstance(node, OutputNode):
+            node.expression = Paid(node.expression, ITEM_WORK)
+        elif isinstance(node, CycleNode):
+            node.args = [Paid(argument, ITEM_WORK) for argument in node.args]
+            node.group = None if node.group is None else Paid(node.group, ITEM_WORK)
+        elif isinstance(node, MultiExpressionBlockNode):
+            wanted = node.expression
+            wanted.left, wanted.expressions = Paid(wanted.left), [Paid(each) for each in wanted.expressions]
 
 
-def _needs(bound: Bound, expressions: Iterable[Expression]) -> frozenset[Path]:
+def _needs(analysis: TemplateAnalysis, expressions: Iterable[Expression]) -> frozenset[Path]:
     """The variables that come from outside, without those that have a `default` wherever they are used."""
     spared = {
         expression.left.token.start_index
         for expression in expressions
         if isinstance(expression, FilteredExpression) and expression.filters and expression.filters[0].name == "default"
     }
-    uses = [use for found in bound.analyze().globals.values() for use in found if use.span.index not in spared]
-    return frozenset(_path(use.segments) for use in uses)
+    uses = [use for found in analysis.globals.values() for use in found if use.span.index not in spared]
+    return frozenset(path for use in uses if (path := _path(use.segments)))
 
 
 def _path(segments: Sequence[object]) -> Path:

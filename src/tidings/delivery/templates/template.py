@@ -2,11 +2,13 @@
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
 
+from tidings.delivery.templates.budget import Budget
+from tidings.delivery.templates.extent import check_extent
 from tidings.delivery.templates.locales import check_locale, choose
 from tidings.delivery.templates.parts import EmailPart, InAppPart, Part, PushPart, SmsPart, Template, WebhookPart
 from tidings.delivery.templates.source import Path, Source
@@ -19,13 +21,14 @@ from tidings.domain.sms import Segments, segments
 
 LOCALES_MAX = 100
 WEBHOOK_DEPTH_MAX = 16
+PLAIN_WORK = 16  # of each character of a page whose words are taken
 
 _BREAKS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^<>]*>", re.IGNORECASE)
 _HIDDEN = re.compile(r"<(style|script|title)\b[^<>]*>[^<]*</\1>", re.IGNORECASE)
 _MARKUP = re.compile(r"<[^<>]*>")
 
 Variables = Mapping[str, Any]
-Render = Callable[[Variables], "Content"]
+Render = Callable[[Variables, Budget], "Content"]
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +48,7 @@ class Compiled:
 
     def __init__(self, template: Template) -> None:
         check_name(template.name, "name")
+        check_extent(template)
         self.template = template
         self._parts: dict[ChannelName, dict[str, _Compiled]] = {}
         self._own = check_locale(template.locale, "locale")
@@ -52,6 +56,8 @@ class Compiled:
             parts = _compile(getattr(template.parts, channel), f"parts.{channel}")
             if parts:
                 self._parts[channel] = parts
+        compiled = [part for parts in self._parts.values() for part in parts.values()]
+        self._uses = frozenset(name for part in compiled for name in part.uses)
         if not self._parts:
             raise Invalid("parts", f"are empty: give a part for one of {', '.join(CHANNEL_NAMES)}")
 
@@ -64,17 +70,20 @@ class Compiled:
         """The variables that it cannot do without, in whatever language: `name`, `order.id`."""
         return tuple(sorted(".".join(map(str, path)) for path in self._needs(channels)))
 
-    def check(
-        self, variables: Variables, channels: Iterable[ChannelName] | None = None, given: Iterable[str] = ()
-    ) -> None:
-        """Refuse variables that are too large, or not all there; `given` are those that will be added at sending."""
+    def uses(self, names: Set[str]) -> Set[str]:
+        """Which of these variables it may look at, needed or not; all of them where their names are variable too."""
+        return names if any(name.startswith("[") for name in self._uses) else names & self._uses
+
+    def check(self, variables: Variables, channels: Iterable[ChannelName] | None = None) -> None:
+        """Refuse variables that are too large, or not all there."""
         check_values(variables)
-        added = set(given)
-        missing = [path for path in self._needs(channels) if path[0] not in added and not _has(variables, path)]
-        if missing:
-            names = ", ".join(sorted(".".join(map(str, path)) for path in missing))
-            needed = "it" if len(missing) == 1 else "them"
+        if missing := self.missing(variables, channels):
+            names, needed = ", ".join(sorted(missing)), "it" if len(missing) == 1 else "them"
             raise Invalid("variables", f"miss {names}: the template {self.template.name} needs {needed}")
+
+    def missing(self, variables: Variables, channels: Iterable[ChannelName] | None = None) -> set[str]:
+        """What it needs and is not there."""
+        return {".".join(map(str, path)) for path in self._needs(channels) if not _has(variables, path)}
 
     def render(self, channel: ChannelName, variables: Variables, locale: str | None = None) -> Content:
         """What it says there, in the best language for this one."""
@@ -82,7 +91,7 @@ class Compiled:
         if parts is None:
             raise Invalid("channel", f"the template {self.template.name} has nothing for {channel}")
         tag = choose(locale, self._own, parts)
-        return parts[tag].render(variables)
+        return parts[tag].render(variables, Budget())
 
     def _needs(self, channels: Iterable[ChannelName] | None) -> set[Path]:
         chosen = self._parts if channels is None else [channel for channel in channels if channel in self._parts]
@@ -112,6 +121,7 @@ class _Compiled:
         self._field = field
         self.render: Render = self._prepare(part)
         self.needs = frozenset(path for source in self._sources for path in source.needs)
+        self.uses = frozenset(name for source in self._sources for name in source.uses)
 
     def _prepare(self, part: Part) -> Render:
         match part:
@@ -123,10 +133,10 @@ class _Compiled:
                 return self._push(part)
             case WebhookPart():
                 body = self._json(part.body, 1)
-                return lambda variables: Content(self._tag, json=msgspec.json.encode(body(variables)))
+                return lambda given, budget: Content(self._tag, json=msgspec.json.encode(body(given, budget)))
             case InAppPart():
                 title, text = self._title(part.title, "title"), self._source(part.body, "body")
-                return lambda variables: Content(self._tag, text.render(variables), title(variables))
+                return lambda given, budget: Content(self._tag, text.render(given, budget), title(given, budget))
 
     def _email(self, part: EmailPart) -> Render:
         if part.html is None and part.text is None:
@@ -135,18 +145,24 @@ class _Compiled:
         markup = None if part.html is None else self._source(part.html, "html", html=True)
         text = None if part.text is None else self._source(part.text, "text")
 
-        def render(variables: Variables) -> Content:
-            page = None if markup is None else markup.render(variables)
-            words = text.render(variables) if text is not None else plain_text(page or "")
-            return Content(self._tag, words, subject(variables), page)
+        def render(variables: Variables, budget: Budget) -> Content:
+            page = None if markup is None else markup.render(variables, budget)
+            words = text.render(variables, budget) if text is not None else self._words(page or "", budget)
+            return Content(self._tag, words, subject(variables, budget), page)
 
         return render
+
+    def _words(self, page: str, budget: Budget) -> str:
+        budget.work -= PLAIN_WORK * len(page)
+        if budget.work < 0:
+            raise Invalid(f"{self._field}.html", "becomes too long to take its words from it: give a text too")
+        return plain_text(page)
 
     def _sms(self, part: SmsPart) -> Render:
         source = self._source(part.text, "text")
 
-        def render(variables: Variables) -> Content:
-            text = source.render(variables).strip()
+        def render(variables: Variables, budget: Budget) -> Content:
+            text = source.render(variables, budget).strip()
             if not text or len(text) > SMS_CHARACTERS_MAX:
                 raise Invalid(f"{self._field}.text", f"becomes empty, or longer than {SMS_CHARACTERS_MAX} characters")
             return Content(self._tag, text, segments=segments(text))
@@ -156,26 +172,26 @@ class _Compiled:
     def _push(self, part: PushPart) -> Render:
         title, body = self._title(part.title, "title"), self._source(part.body, "body")
         data = {name: self._source(text, f"data.{name}") for name, text in part.data.items()}
-        return lambda variables: Content(
+        return lambda variables, budget: Content(
             "",
-            body.render(variables).strip(),
-            title(variables),
-            data={name: source.render(variables) for name, source in data.items()},
+            body.render(variables, budget).strip(),
+            title(variables, budget),
+            data={name: source.render(variables, budget) for name, source in data.items()},
         )
 
-    def _title(self, text: str, name: str) -> Callable[[Variables], str]:
+    def _title(self, text: str, name: str) -> Callable[[Variables, Budget], str]:
         """One line: the ends are stripped, a line break inside is refused."""
         source, field = self._source(text, name), f"{self._field}.{name}"
 
-        def render(variables: Variables) -> str:
-            title = check_line(source.render(variables).strip(), field)
+        def render(variables: Variables, budget: Budget) -> str:
+            title = check_line(source.render(variables, budget).strip(), field)
             if len(title) > SUBJECT_CHARACTERS_MAX:
                 raise Invalid(field, f"becomes longer than {SUBJECT_CHARACTERS_MAX} characters")
             return title
 
         return render
 
-    def _json(self, value: Any, depth: int) -> Callable[[Variables], Any]:
+    def _json(self, value: Any, depth: int) -> Callable[[Variables, Budget], Any]:
         """A JSON document whose texts are rendered, each in its place."""
         if depth > WEBHOOK_DEPTH_MAX:
             raise Invalid(f"{self._field}.body", f"is nested more than {WEBHOOK_DEPTH_MAX} levels deep")
@@ -184,12 +200,12 @@ class _Compiled:
                 return self._source(value, "body").render
             case dict():
                 fields = {str(name): self._json(item, depth + 1) for name, item in value.items()}
-                return lambda variables: {name: render(variables) for name, render in fields.items()}
+                return lambda given, budget: {name: render(given, budget) for name, render in fields.items()}
             case list():
                 items = [self._json(item, depth + 1) for item in value]
-                return lambda variables: [render(variables) for render in items]
+                return lambda given, budget: [render(given, budget) for render in items]
             case _:
-                return lambda _: value
+                return lambda _, __: value
 
     def _source(self, text: str, name: str, *, html: bool = False) -> Source:
         source = Source(text, f"{self._field}.{name}", html=html)

@@ -38,7 +38,7 @@ _ASKED: dict[str, Schema] = {
     "channel": or_null(CHANNEL) | {"enum": [*CHANNEL["enum"], None]},
     "channels": {
         "description": "Several in order, or all that can be used.",
-        "oneOf": [_CHANNELS, {"type": "string", "const": "all"}],
+        "oneOf": [_CHANNELS | {"minItems": 1}, {"type": "string", "const": "all"}, {"type": "null"}],
     },
     "spread": or_null(text("The first that works, or each.", enum=[*get_args(Spread), None])),
     "template": or_null(text("What: a template.")),

@@ -37,6 +37,7 @@ from tidings.domain.verdict import Broken, Permanent, Temporary, Verdict
 from tidings.domain.when import Once
 from tidings.ports import Key
 from tidings.testing import eventually
+from tidings.timeline.memory import MemoryStore
 
 OTHER_TOKEN = "1e" * 32
 
@@ -314,6 +315,30 @@ async def test_an_erased_notification_is_passed_over(world: World) -> None:
     await world.settled("n-1/1")
     assert await world.delivery("gone/1") is None
     assert [message.id for message in provider.calls] == ["n-1/1"]
+
+
+async def test_what_waits_for_a_worker_outlives_the_retention_of_the_log() -> None:
+    async with living(MemoryStore(retention_us=0, retention_bytes=0)) as world:
+        await world.put_user(ada())
+        await world.notify(words("n-1"))
+        await eventually(lambda: world.store.topic(TENANT, "notify.email"))
+        await world.store.tend(world.clock.now() + SECOND)
+        world.start(world.worker({"mail": Recorder()}))
+        assert states(await world.settled("n-1/1")) == {"sent": 1}
+
+
+async def test_what_was_removed_unread_is_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    async with living() as world:
+        await world.put_user(ada())
+        await world.notify(words("n-1"), words("n-2"))
+        topic = await eventually(lambda: world.store.topic(TENANT, "notify.email"))
+        assert topic is not None
+        ends = dict(enumerate(topic.next))
+        await world.store.commit(TENANT, "notify.email", GROUP, ends)
+        await world.store.tend(world.clock.now() + 30 * 86_400 * SECOND)
+        await world.store.commit(TENANT, "notify.email", GROUP, dict.fromkeys(ends, 0))
+        world.start(world.worker({"mail": Recorder()}))
+        await eventually(lambda: "removed before a worker read them" in caplog.text)
 
 
 @pytest.mark.parametrize("name", ["n 1/ü~2", "x" * 300, "tea\nbreak"])

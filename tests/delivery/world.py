@@ -19,7 +19,7 @@ from tidings.delivery.worker import Settings, Worker
 from tidings.domain import breaker
 from tidings.domain.command import Add, Outcome
 from tidings.domain.delivery import Delivery
-from tidings.domain.notification import Errand, Literally, Notification, topic
+from tidings.domain.notification import PRIORITIES, Errand, Literally, Notification, topic
 from tidings.domain.rendered import ChannelName, Rendered, channel_of
 from tidings.domain.retry import Backoff
 from tidings.domain.telling import Listener, Telling
@@ -157,7 +157,7 @@ def words(name: str, *channels: ChannelName, user: str | None = "ada", **more: A
 def schedule(notification: Notification, at: int, errand: Errand | None = None) -> Add:
     where = topic(notification.channels[0], notification.priority)
     packed = errands.message(errand or Errand(notification.id))
-    priority = errands.PRIORITIES[notification.priority]
+    priority = PRIORITIES[notification.priority]
     return Add(notification.tenant, notification.id, where, Once(at), packed, b"c" * 16, at, priority)
 
 

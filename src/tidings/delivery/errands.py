@@ -8,18 +8,10 @@ from tidings.domain.command import CONTENT_BYTES, Add, Priority
 from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
 from tidings.domain.message import Message, pack, unpack
-from tidings.domain.notification import DEAD_TOPIC, TOPIC, Errand, Notification, topic
-from tidings.domain.notification import Priority as Urgency
-from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
+from tidings.domain.notification import DEAD_TOPIC, PRIORITIES, Errand, Notification, topic
 from tidings.domain.schedule import Record
 from tidings.domain.when import Once
 
-PREFIX = f"{TOPIC}."
-URGENCIES: tuple[Urgency, ...] = ("high", "normal", "low")
-PRIORITIES: dict[Urgency, Priority] = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
-TOPICS: dict[str, tuple[ChannelName, Urgency]] = {
-    topic(channel, urgency): (channel, urgency) for channel in CHANNEL_NAMES for urgency in URGENCIES
-}
 REASON_HEADER, SOURCE_HEADER = "tidings-reason", "tidings-source"
 
 _errand = msgspec.json.Decoder(Errand)

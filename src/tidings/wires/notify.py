@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tidings.domain.command import Priority
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Errand, Notification, topic
+from tidings.domain.notification import PRIORITIES, Errand, Notification, topic
 from tidings.domain.request import Request
 from tidings.wires.destinations import NATIVE, NATIVE_REJECTIONS
 from tidings.wires.headers import derived_id
@@ -22,8 +21,6 @@ from tidings.wires.wire import Wire, affixed
 NOTIFICATIONS = f"{NATIVE}notify."
 VALUE = "the record's value"
 OURS = ("batch", "created", "content", "cancelled")  # what only Tidings says of a notification
-
-_PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
 class Notify(Wire):
@@ -45,7 +42,7 @@ class Notify(Wire):
             msgspec.json.encode(Errand(inline=notification)),
             (notification.user or notification.id).encode(),
             id=notification.id,
-            priority=_PRIORITIES[notification.priority],
+            priority=PRIORITIES[notification.priority],
             bus="log",
         )
         return Ask(tenant, "add", notification.id, request)

@@ -8,6 +8,7 @@ from tidings.delivery import errands
 from tidings.delivery.deciding import Address, Case, End, Next, Wait, onwards
 from tidings.domain.command import Add
 from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State
+from tidings.domain.notification import Errand
 from tidings.domain.place import digest, place
 from tidings.domain.retry import Backoff, next_try
 from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
@@ -28,14 +29,18 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """How a delivery stands from now on, the schedules that must be there before that is written, what receipts will
-    speak of (provider, its id), and the addresses that are dead, with the reason."""
+    """How a delivery stands from now on, what must be on the timeline before that is written, what receipts will speak
+    of (provider, its id), and the addresses that are dead, with the reason.
+
+    On the timeline is its next turn, if it has one (`errand`, for when), or the letter that says that it was given up.
+    """
 
     delivery: Delivery
-    adds: tuple[Add, ...] = ()
+    errand: Errand | None = None
+    until: int | None = None
+    letter: Add | None = None
     sent: tuple[tuple[str, str], ...] = ()
     dead: tuple[tuple[Address, str], ...] = ()
-    until: int | None = None  # where it goes back onto the timeline: for when
 
 
 def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: Claim, now: int) -> Delivery:
@@ -153,7 +158,25 @@ def _again(case: Case, delivery: Delivery, channel: int, moment: int, reason: st
         next_try=moment,
         changed=now,
     )
-    return Conclusion(after, (errands.turn(case.tenant, case.notification, errand, moment),), until=moment)
+    return Conclusion(after, errand, moment)
+
+
+def renumbered(conclusion: Conclusion) -> Conclusion:
+    """The same as the turn after: another schedule has the name of this one."""
+    assert conclusion.errand is not None, "only turns have numbers"
+    turn = conclusion.errand.attempt + 1
+    return msgspec.structs.replace(
+        conclusion,
+        delivery=msgspec.structs.replace(conclusion.delivery, turn=turn),
+        errand=msgspec.structs.replace(conclusion.errand, attempt=turn),
+    )
+
+
+def stranded(case: Case, conclusion: Conclusion, reason: str, now: int) -> Conclusion:
+    """The timeline does not take its next turn: it ends here, and says so."""
+    state: State = "sent" if _has_arrived(conclusion.delivery) else "failed"
+    end = _end(case, conclusion.delivery, state, reason, now)
+    return msgspec.structs.replace(end, sent=conclusion.sent, dead=conclusion.dead)
 
 
 def _end(case: Case, delivery: Delivery, state: State, reason: str, now: int) -> Conclusion:
@@ -171,8 +194,8 @@ def _end(case: Case, delivery: Delivery, state: State, reason: str, now: int) ->
         provider=last.provider if is_sent and last is not None else delivery.provider,
         provider_id=last.provider_id if is_sent and last is not None else delivery.provider_id,
     )
-    letters = (errands.dead_letter(case.tenant, case.errand, after, now),) if state in _GIVEN_UP else ()
-    return Conclusion(after, letters)
+    letter = errands.dead_letter(case.tenant, case.errand, after, now) if state in _GIVEN_UP else None
+    return Conclusion(after, letter=letter)
 
 
 def _ended(delivery: Delivery, answers: Sequence[Answer], now: int) -> Delivery:

@@ -124,7 +124,7 @@ class Handling:
     async def _poison(self, read: Read, reason: str) -> None:
         """Out of the way, with all that it said, and told once."""
         now, record = self._clock.now(), read.record
-        await self._tools.settling.add([errands.poison_letter(read.tenant, record, reason, now)])
+        await self._tools.settling.bury(errands.poison_letter(read.tenant, record, reason, now))
         self._tell(Poisoned(now, read.tenant, record.topic, record.partition, record.offset, reason))
 
     async def _spread(self, case: Case) -> None:
@@ -138,8 +138,7 @@ class Handling:
             for number, channel in enumerate(notification.channels)
             if number
         ]
-        due = case.delivery.due
-        await self._tools.settling.add([errands.turn(case.tenant, notification, each, due) for each in others])
+        await asyncio.gather(*(self._tools.settling.spread(case, each) for each in others))
 
     async def _without(self, read: Read, case: Case, decision: Decision) -> bool:
         """What is to be done without a call; False to look again."""
@@ -258,11 +257,12 @@ class Handling:
 
     async def _settle(self, case: Case, conclusion: Conclusion, version: int) -> bool:
         urgent = case.notification.priority == "high"
-        if not await self._tools.settling.settle(case.tenant, conclusion, version, urgent=urgent):
+        written = await self._tools.settling.settle(case, conclusion, version, urgent=urgent)
+        if written is None:
             return False
-        delivery, now = conclusion.delivery, self._clock.now()
-        if conclusion.until is not None:
-            self._tell(Deferred(now, case.channel, delivery.reason, conclusion.until))
+        delivery, now = written.delivery, self._clock.now()
+        if written.until is not None:
+            self._tell(Deferred(now, case.channel, delivery.reason, written.until))
         else:
             self._tell(Ended(now, case.channel, delivery.state, delivery.reason))
         return True

@@ -6,9 +6,15 @@ import pytest
 
 from tests.delivery.world import SECOND, TENANT, Recorder, World, ada, living, schedule, states, words
 from tidings.delivery import errands
+from tidings.delivery import worker as worker_module
+from tidings.delivery.deciding import Case
+from tidings.delivery.looking import Looking
+from tidings.delivery.wording import Wording
 from tidings.domain.command import Add, Cancel, Command, Outcome
+from tidings.domain.errors import StoreError
 from tidings.domain.message import Message, pack
 from tidings.domain.notification import DEAD_TOPIC, Errand
+from tidings.domain.schedule import Record
 from tidings.domain.verdict import Permanent, Temporary
 from tidings.domain.when import Once
 from tidings.testing import eventually
@@ -101,3 +107,52 @@ async def test_poison_that_cannot_be_put_aside_does_not_wedge(world: World, capl
     await eventually(lambda: "~poison of acme cannot be put onto notify.dead" in caplog.text)
     committed = await eventually(lambda: world.store.committed(TENANT, "notify.email", "tidings.deliver"))
     assert sum(committed.values()) == 1
+
+
+class Mistaken:
+    """The words of a message, with a mistake of ours in them."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def __call__(self, *_: object) -> None:
+        self.asked += 1
+        raise AttributeError("a mistake")
+
+
+async def test_a_mistake_of_ours_while_the_store_is_away_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tries are over when the store goes away: the record must not count as settled before it is given up."""
+    mistaken, real, away = Mistaken(), Looking.look, 3
+    monkeypatch.setattr(Wording, "content", mistaken)
+    monkeypatch.setattr(worker_module, "PAUSE_S", 0.01)
+
+    async def look(self: Looking, tenant: str, record: Record, errand: Errand) -> Case | None:
+        nonlocal away
+        if mistaken.asked == worker_module.TRIES_MAX and away:
+            away -= 1
+            raise StoreError("away for a moment")
+        return await real(self, tenant, record, errand)
+
+    monkeypatch.setattr(Looking, "look", look)
+    world.start(world.worker({"mail": Recorder()}))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert (delivery.state, delivery.reason, away) == ("failed", "worker_error: AttributeError", 0)
+
+
+async def test_what_can_neither_be_run_nor_given_up_is_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_module, "PAUSE_S", 0.01)
+    with monkeypatch.context() as broken:
+        broken.setattr(Looking, "look", Mistaken())
+        first = world.worker({"mail": Recorder()})
+        world.start(first)
+        await world.notify(words("n-1"))
+        await eventually(lambda: "nor could it be given up" in caplog.text and not first._running)
+        await world.stop(first)
+    assert sum((await world.store.committed(TENANT, "notify.email", "tidings.deliver")).values()) == 0
+    world.start(world.worker({"mail": Recorder()}))
+    assert states(await world.settled("n-1/1")) == {"sent": 1}

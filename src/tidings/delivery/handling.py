@@ -85,12 +85,24 @@ class Handling:
                 await asyncio.sleep(LOOK_AGAIN_S)
 
     async def give_up(self, read: Read, reason: str) -> None:
-        """A record that this worker cannot run for a mistake of its own: its delivery fails, and can be sent again."""
+        """A record that this worker cannot run for a mistake of its own: its delivery fails, and can be sent again.
+
+        While the store is away it waits: a record that is neither run nor given up would be lost.
+        """
+        while True:
+            try:
+                if await self._try_giving_up(read, reason):
+                    return
+            except (StoreError, NotOwner):
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _try_giving_up(self, read: Read, reason: str) -> bool:
         errand = errands.read(read.record, read.tenant)
         case = await self._tools.looking.look(read.tenant, read.record, errand)
-        if case is not None and not isinstance(self._decide(case), Pass):
-            end = without_attempt(case, End("failed", reason), self._clock.now())
-            await self._settle(case, end, case.version)
+        if case is None or isinstance(self._decide(case), Pass):
+            return True
+        end = without_attempt(case, End("failed", reason), self._clock.now())
+        return await self._settle(case, end, case.version)
 
     async def _try(self, read: Read) -> bool:
         """One look and what follows from it; False if it has to be looked at again."""

@@ -23,7 +23,7 @@ from tests.delivery.world import (
 )
 from tidings.delivery.errands import read_dead
 from tidings.delivery.filing import SHARED, read, sent_key, suppressed_key, user_key
-from tidings.delivery.handling import message_id
+from tidings.delivery.handling import Terms, message_id
 from tidings.delivery.throttle import Rates
 from tidings.domain.address import Device
 from tidings.domain.bucket import Rate
@@ -177,6 +177,29 @@ async def test_what_is_too_late_expires(world: World) -> None:
     world.start(world.worker({"all": provider}))
     [delivery] = await world.settled("n-1/1")
     assert (delivery.state, provider.calls) == ("expired", [])
+
+
+async def test_time_without_a_provider_does_not_count(world: World) -> None:
+    """Longer than it may be tried, nobody can be called; then it goes, and has all of its attempts."""
+    provider = Recorder()
+    begun = world.clock.now()
+    provider.answer = lambda _: Broken("credentials_refused") if world.clock.now() < begun + 400 * MS else None
+    backoff = msgspec.structs.replace(QUICK.terms.backoff, age_us_max=50 * MS)
+    world.start(world.worker({"mail": provider}, changed(QUICK, terms=Terms(backoff, QUICK.terms.claim_us))))
+    await world.notify(words("n-1"), words("n-2"), at=begun - 86_400 * SECOND)
+    assert states(await world.settled("n-1/1", "n-2/1")) == {"sent": 2}
+
+
+async def test_attempts_take_no_longer_than_they_may(world: World) -> None:
+    provider = Recorder()
+    provider.answer = lambda _: Temporary("rate_limited", "", 30 * MS)
+    backoff = msgspec.structs.replace(QUICK.terms.backoff, age_us_max=80 * MS)
+    world.start(world.worker({"mail": provider}, changed(QUICK, terms=Terms(backoff, QUICK.terms.claim_us))))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert delivery.state == "failed"
+    assert len(delivery.attempts) <= 3
+    assert 30 * MS <= delivery.trying_us <= 80 * MS
 
 
 async def test_bad_credentials_stop_the_channel_loudly_and_lose_nothing(world: World) -> None:

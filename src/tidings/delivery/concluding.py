@@ -48,9 +48,6 @@ def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: 
     before = case.delivery
     number = before.attempts[-1].number + 1 if before.attempts else 1
     attempt = Attempt(number, case.channel, "+".join(dict.fromkeys(providers)), now)
-    parts = before.parts
-    if case.channel == "push" and not parts:
-        parts = tuple(Part(k, digest(case.channel, address)) for k, address in enumerate(to, start=1))
     return msgspec.structs.replace(
         before,
         state="processing",
@@ -60,10 +57,22 @@ def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: 
         attempts=(*before.attempts, attempt),
         claim=claim,
         turn=case.errand.attempt,
-        parts=parts,
+        parts=parts_of(case, to),
         next_try=None,
         changed=now,
     )
+
+
+def parts_of(case: Case, to: Sequence[Address]) -> tuple[Part, ...]:
+    """The devices of a push. They stay those of its first attempt: one that comes later may be the same with a new
+    token, and would be told twice. Who has it sent again by hand wants those that are there now."""
+    parts = case.delivery.parts
+    if case.channel != "push" or (parts and case.delivery.fresh):
+        return parts
+    known = {part.digest for part in parts}
+    new = [each for each in (digest(case.channel, address) for address in to) if each not in known]
+    first = max((part.number for part in parts), default=0) + 1
+    return (*parts, *(Part(number, each) for number, each in enumerate(new, start=first)))
 
 
 def without_attempt(case: Case, decision: Wait | Next | End, now: int) -> Conclusion:
@@ -112,10 +121,12 @@ def _follow(
     broken = [verdict for verdict in verdicts if isinstance(verdict, Broken)]
     if waiting:
         asked = max((each.retry_after_us for each in waiting if each.retry_after_us is not None), default=None)
-        tried = sum(attempt.channel == case.channel for attempt in delivery.attempts)
-        moment = next_try(backoff, tried, delivery.due, now, share, asked)
+        tried = sum(attempt.channel == case.channel for attempt in delivery.fresh)
+        spent = delivery.trying_us + now - delivery.attempts[-1].begun
+        moment = next_try(backoff, tried, spent, now, share, asked)
         if moment is not None:
-            return _again(case, delivery, channel, moment, waiting[0].reason, now)
+            tired = msgspec.structs.replace(delivery, trying_us=spent + moment - now)
+            return _again(case, tired, channel, moment, waiting[0].reason, now)
         return _given_up(case, delivery, waiting[0].reason, now)
     if broken:
         return _again(case, delivery, channel, now + AGAIN_US, broken[0].reason, now)
@@ -153,6 +164,7 @@ def _again(case: Case, delivery: Delivery, channel: int, moment: int, reason: st
         reason=reason,
         channel=case.notification.channels[channel],
         parts=() if is_other else delivery.parts,
+        trying_us=0 if is_other else delivery.trying_us,
         claim=None,
         turn=turn,
         next_try=moment,

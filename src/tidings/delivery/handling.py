@@ -14,7 +14,7 @@ from tidings import crash
 from tidings.clock import Clock
 from tidings.delivery import errands
 from tidings.delivery.burying import Burying
-from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, without_attempt
+from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, parts_of, without_attempt
 from tidings.delivery.deciding import Case, Decision, End, Hold, Next, Pass, Send, Wait, decide, onwards
 from tidings.delivery.looking import Found, Looking, standing
 from tidings.delivery.reader import Read
@@ -131,7 +131,7 @@ class Handling:
         return await self._without(read, case, concluded)
 
     def _decide(self, case: Case) -> Decision:
-        return decide(case, self._terms.backoff.age_us_max, self._clock.now())
+        return decide(case, self._terms.backoff, self._clock.now())
 
     async def _poison(self, read: Read, reason: str) -> None:
         """Out of the way, with all that it said, and told once."""
@@ -286,9 +286,7 @@ class Handling:
         if case.channel != "push":
             [address] = send.addresses
             return [Target(0, address, self._tools.wording.message(case, content, address, base))]
-        numbers = {part.digest: part.number for part in case.delivery.parts if not part.outcome}
-        if not case.delivery.parts:
-            numbers = {digest("push", address): number for number, address in enumerate(send.addresses, start=1)}
+        numbers = {part.digest: part.number for part in parts_of(case, send.addresses) if not part.outcome}
         targets = []
         for address in send.addresses:
             number = numbers.get(digest("push", address))

@@ -42,13 +42,17 @@ QUICK = Settings(
 
 
 class Recorder:
-    """A provider that remembers what it took. `answer` says what it does; without it, everything is accepted."""
+    """A provider that remembers what it took. `answer` says what it does; without it, everything is accepted.
+
+    `took` is what people got of it: an id that it knows again is accepted, and goes to nobody.
+    """
 
     def __init__(self, *channels: ChannelName, deduplicates: bool = True) -> None:
         self._channels = channels
         self.deduplicates = deduplicates
         self.calls: list[Rendered] = []
         self.took: Counter[str] = Counter()
+        self.accepted: Counter[str] = Counter()
         self.answer: Callable[[Rendered], Verdict | None] = lambda _: None
         self.gate: asyncio.Event | None = None
 
@@ -60,8 +64,10 @@ class Recorder:
         if self.gate is not None:
             await self.gate.wait()
         verdict = self.answer(message) or Accepted(f"p-{message.id}")
-        if isinstance(verdict, Accepted) and not (self.deduplicates and self.took[message.id]):
-            self.took[message.id] += 1
+        if isinstance(verdict, Accepted):
+            self.accepted[message.id] += 1
+            if not (self.deduplicates and self.took[message.id]):
+                self.took[message.id] += 1
         return verdict
 
     async def close(self) -> None:

@@ -230,7 +230,7 @@ class Handling:
         if self._clock.now() >= claim.until:
             return False  # this process stood still: another one may be at it
         written = self._tools.looking.begin(case.tenant, delivery.name)
-        calls = [self._tools.sending.call(each, case.channel, read.record.due) for each in ready]
+        calls = [self._tools.sending.call(each, case.channel, read.record.due, claim.until) for each in ready]
         verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         kept = await self._version(delivery, written)
         crash.point("deliver.sent")

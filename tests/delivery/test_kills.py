@@ -252,7 +252,9 @@ async def test_a_call_ends_with_its_claim_though_the_store_was_slow_to_write_it(
         plain = life.store.cabinet.change
 
         async def change(groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
-            await asyncio.sleep(0.8)
+            written = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.8, written.set)
+            await written.wait()
             return await plain(groups, now)
 
         life.store.cabinet.change = change  # type: ignore[method-assign]

@@ -4,6 +4,8 @@ import pytest
 
 from tests.contract.conftest import OpenStore
 from tests.contract.making import ACME, DAY, NOW, SECOND, TOPIC, add, applied, drain, records, state, tend
+from tidings.domain.command import Add
+from tidings.domain.notification import GROUP, TOPICS
 from tidings.domain.schedule import Topic
 from tidings.ports import Store
 
@@ -181,3 +183,48 @@ async def test_retention_leaves_schedules_alone(open_store: OpenStore) -> None:
     await tend(store, NOW + 5 * DAY)
     assert await records(store) == []
     assert [await state(store, name, NOW + 5 * DAY) for name in ("done", "later")] == ["released", "pending"]
+
+
+def told(number: int, *topics: str, size: int = 10) -> list[Add]:
+    """So many for each topic."""
+    return [add(None, NOW, topic=topic, value=b"x" * size) for topic in topics for _ in range(number)]
+
+
+async def test_what_no_worker_has_settled_is_kept_whatever_its_age(open_store: OpenStore) -> None:
+    store = await open_store(retention_us=DAY)
+    others = ("notify.dead", "notify.emails", "notify.email.higher", "anotify.email", "notify")
+    await applied(store, *told(1, *TOPICS, *others))
+    await drain(store)
+    await tend(store, NOW + 100 * DAY)
+    assert [len(await records(store, topic)) for topic in TOPICS] == [1] * len(TOPICS), "they are for people"
+    assert [len(await records(store, topic)) for topic in others] == [0] * len(others)
+
+
+async def test_what_is_settled_goes_by_age_and_no_more(open_store: OpenStore) -> None:
+    store = await open_store(retention_us=DAY)
+    await applied(store, *told(40, "notify.sms"))
+    await drain(store)
+    ends = (await known(store, "notify.sms")).next
+    settled = {number: end // 2 for number, end in enumerate(ends)}
+    await store.commit(ACME, "notify.sms", "somebody else", dict(enumerate(ends)))
+    await store.commit(ACME, "notify.sms", GROUP, settled)
+    await tend(store, NOW + DAY - SECOND)
+    assert sum((await known(store, "notify.sms")).first) == 0
+    await tend(store, NOW + 2 * DAY)
+    assert dict(enumerate((await known(store, "notify.sms")).first)) == settled
+    await store.commit(ACME, "notify.sms", GROUP, dict(enumerate(ends)))
+    await tend(store, NOW + 3 * DAY)
+    assert await records(store, "notify.sms") == []
+
+
+async def test_what_is_settled_goes_by_size_and_no_more(open_store: OpenStore) -> None:
+    store = await open_store(retention_bytes=10_000)
+    await applied(store, *told(20, "notify.push", size=10_000))
+    await drain(store)
+    await tend(store, NOW + SECOND)
+    assert len(await records(store, "notify.push")) == 20
+    ends = (await known(store, "notify.push")).next
+    settled = {number: end // 2 for number, end in enumerate(ends)}
+    await store.commit(ACME, "notify.push", GROUP, settled)
+    await tend(store, NOW + 3 * SECOND)
+    assert dict(enumerate((await known(store, "notify.push")).first)) == settled

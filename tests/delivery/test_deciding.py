@@ -9,10 +9,12 @@ from tidings.delivery.choosing import Option, choose
 from tidings.delivery.deciding import Case, End, Hold, Next, Pass, Send, Wait, decide
 from tidings.domain.delivery import Attempt, Claim, Delivery, State
 from tidings.domain.notification import Errand, Notification
+from tidings.domain.retry import Backoff
 from tidings.domain.user import Quiet, User
 from tidings.testing import START
 
 DAY = 86_400 * SECOND
+BACKOFF = Backoff(age_us_max=DAY)
 NOW = START  # nine in the morning, UTC
 
 
@@ -24,7 +26,7 @@ def case(notification: Notification | None = None, user: User | None = None, **m
 
 
 def decided(*given: Any, now: int = NOW, **more: Any) -> Any:
-    return decide(case(*given, **more), DAY, now)
+    return decide(case(*given, **more), BACKOFF, now)
 
 
 def test_it_goes_where_she_is_reached() -> None:
@@ -54,11 +56,26 @@ def test_a_claim_is_waited_for_until_it_ends() -> None:
     [
         (words("n", cancelled=NOW), NOW, End("cancelled", "cancelled")),
         (words("n", expires_after_us=SECOND), NOW + SECOND + 1, End("expired", "expired")),
-        (words("n"), NOW + DAY + 1, End("failed", "too_old")),
     ],
 )
 def test_what_is_over(notification: Notification, now: int, end: End) -> None:
     assert decided(notification, now=now) == end
+
+
+def test_what_never_expires_is_not_too_old_after_any_outage() -> None:
+    assert isinstance(decided(now=NOW + 100 * DAY), Send)
+    tried = Attempt(1, "email", "mail", NOW, NOW + 1, "provider_error")
+    assert isinstance(decided(delivery={"attempts": (tried,)}, now=NOW + 100 * DAY), Send)
+
+
+def test_what_workers_die_of_has_an_end() -> None:
+    cut_off = tuple(Attempt(number, "email", "mail", NOW) for number in range(1, BACKOFF.attempts_max + 1))
+    late = NOW + DAY + 1
+    assert decided(delivery={"attempts": cut_off}, now=late) == End("failed", "cut_off")
+    assert decided(words("n", "email", "sms"), delivery={"attempts": cut_off}, now=late) == Next(1, "cut_off")
+    assert isinstance(decided(delivery={"attempts": cut_off}, now=NOW + DAY), Send), "others may have died of something"
+    assert isinstance(decided(delivery={"attempts": cut_off[1:]}, now=late), Send)
+    assert isinstance(decided(delivery={"attempts": cut_off, "given_up": 1}, now=late), Send)
 
 
 def test_at_the_very_end_of_its_time_it_still_goes() -> None:
@@ -67,7 +84,7 @@ def test_at_the_very_end_of_its_time_it_still_goes() -> None:
 
 def test_a_user_who_is_gone() -> None:
     asked = Case(TENANT, Errand("n"), words("n"), Delivery("n/1", "n", NOW), 0)
-    assert decide(asked, DAY, NOW) == End("failed", "unknown_user")
+    assert decide(asked, BACKOFF, NOW) == End("failed", "unknown_user")
 
 
 def test_where_she_cannot_be_reached_the_next_channel_is_asked() -> None:

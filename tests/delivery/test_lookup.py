@@ -86,6 +86,24 @@ async def test_a_recurring_one_is_pending_while_something_is_to_come(office: Off
     assert listed.state == "failed"
 
 
+async def test_a_list_says_the_same_of_what_is_forgotten(office: Office) -> None:
+    """A finished schedule is forgotten long before its deliveries: only they know which occurrence was the last."""
+    told = await office.notify(**HI, every="R3/PT1H", late="fire_all")
+    for number, ended in ((1, "delivered"), (2, "sent"), (3, "failed")):
+        office.clock.advance(HOUR)
+        await office.release("notify.email")
+        await office.deliver(told.id, name=f"{told.id}/{number}", state=ended)
+    office.clock.advance(8 * DAY)
+    for _ in range(20):
+        await office.store.tend(office.clock.now())
+        office.clock.advance(2_000_000)
+    assert await office.engine.find(ACME, told.id) is None
+    assert (await state(office, told.id))[0] == "failed"
+    [listed] = (await office.lookup.page(ACME, Search())).notifications
+    assert listed.state == "failed"
+    assert [each.name for each in listed.deliveries][-1] == f"{told.id}/3"
+
+
 async def test_searches(office: Office) -> None:
     await office.users.put(ACME, "bob", Profile(email="b@example.com", name="Bob"))
     begin = office.clock.now()

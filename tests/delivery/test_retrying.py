@@ -1,17 +1,25 @@
 """Sending again what was given up, also when it is cut off in the middle."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
+import msgspec
 import pytest
 
+from tests.channels.making import FCM_TOKEN
 from tests.delivery.office import ACME, Office
+from tests.delivery.world import QUICK, TENANT, Recorder, World, ada, changed, living, words
 from tidings.delivery import errands
+from tidings.delivery import retrying as retrying_module
 from tidings.delivery.retrying import AHEAD_US, Retrying
 from tidings.delivery.schedules import Schedules
+from tidings.domain.address import Device
 from tidings.domain.command import Command, Outcome
+from tidings.domain.delivered import DeliveryReceipt
 from tidings.domain.delivery import Delivery
 from tidings.domain.notification import Errand
+from tidings.domain.rendered import Push
+from tidings.domain.verdict import Permanent, Temporary
 
 TOPIC = "notify.email"
 
@@ -86,3 +94,76 @@ async def test_what_cannot_be_sent_again(office: Office, failed: Delivery) -> No
     await office.deliver("unknown", state="failed")
     assert "not kept" in (await retrying(office).retry(ACME, "unknown/1")).reason
     assert (await retrying(office).retry("bolt", failed.name)).outcome == "unknown"
+
+
+async def test_late_news_of_what_was_given_up_do_not_end_what_goes_again(office: Office) -> None:
+    told = await office.notify(user="ada", template="reminder", variables={"what": "nine"}, channel="email")
+    first = await office.deliver(told.id)
+    bounced = DeliveryReceipt("bounced", f"p-{told.id}", "e1", reason="full")
+    assert (await office.receiving.apply("smtp", bounced)).state == "bounced"
+    assert (await retrying(office).retry(ACME, first.name)).outcome == "retried"
+    late = msgspec.structs.replace(bounced, event="e2")
+    assert (await office.receiving.apply("smtp", late)).state == "pending"
+    waiting = await office.lookup.delivery(ACME, first.name)
+    assert waiting is not None
+    assert [news.event for news in waiting.news] == ["e1", "e2"], "they are kept"
+    assert (waiting.given_up, waiting.next_try) == (1, office.clock.now() + AHEAD_US)
+
+    second = msgspec.structs.replace(first.attempts[0], number=2, provider_id="p-second")
+    await office.deliver(told.id, provider_id="p-second", attempts=(*first.attempts, second), given_up=1)
+    assert (await office.receiving.apply("smtp", msgspec.structs.replace(bounced, event="e3"))).state == "sent"
+    assert (await office.receiving.apply("smtp", DeliveryReceipt("bounced", "p-second", "e4"))).state == "bounced"
+
+
+async def test_that_the_first_arrived_after_all_ends_what_goes_again(office: Office) -> None:
+    told = await office.notify(user="ada", template="reminder", variables={"what": "nine"}, channel="email")
+    first = await office.deliver(told.id, state="failed", reason="timeout")
+    await retrying(office).retry(ACME, first.name)
+    arrived = DeliveryReceipt("delivered", f"p-{told.id}", "e1")
+    assert (await office.receiving.apply("smtp", arrived)).state == "delivered"
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(retrying_module, "AHEAD_US", 50_000)
+    async with living() as world:
+        await world.put_user(ada())
+        yield world
+
+
+async def again(world: World, name: str) -> Delivery:
+    """Have it sent again, and see what comes of it."""
+    done = await Retrying(world.store.cabinet, world.engine, world.clock).retry(TENANT, name)
+    assert done.outcome == "retried"
+    [delivery] = await world.settled(name)
+    return delivery
+
+
+async def test_a_push_goes_to_the_devices_that_are_there_now(world: World) -> None:
+    old, new = Device("fcm", FCM_TOKEN), Device("fcm", "new" + FCM_TOKEN)
+    provider = Recorder("push")
+    provider.answer = lambda message: Permanent("address_gone") if message.to == old else None
+    world.start(world.worker({"push": provider}))
+    await world.put_user(ada(devices=(old,)))
+    await world.notify(words("n-1", "push"))
+    [delivery] = await world.settled("n-1/1")
+    assert delivery.state == "failed"
+    await world.put_user(ada(devices=(old, new)))
+    delivery = await again(world, "n-1/1")
+    assert delivery.state == "sent"
+    assert [(part.number, part.outcome) for part in delivery.parts] == [(1, "refused"), (2, "accepted")]
+    sent = [(message.id, message.to) for message in provider.calls if isinstance(message, Push)]
+    assert sent == [("n-1/1/1", old), ("n-1/1/1", old), ("n-1/1/2", new)], "a number is that of one device"
+
+
+async def test_it_gets_all_its_attempts_again(world: World) -> None:
+    provider = Recorder()
+    provider.answer = lambda _: Temporary("unreachable")
+    settings = changed(QUICK, breaker=msgspec.structs.replace(QUICK.breaker, failures_max=100))
+    world.start(world.worker({"mail": provider}, settings))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert (delivery.state, len(provider.calls)) == ("failed", 4)
+    delivery = await again(world, "n-1/1")
+    assert (delivery.state, delivery.given_up, len(provider.calls)) == ("failed", 4, 8)
+    assert [attempt.number for attempt in delivery.attempts] == list(range(1, 9))

@@ -23,7 +23,7 @@ from tests.delivery.world import (
 )
 from tidings.delivery.errands import read_dead
 from tidings.delivery.filing import SHARED, read, sent_key, suppressed_key, user_key
-from tidings.delivery.handling import message_id
+from tidings.delivery.handling import Terms, message_id
 from tidings.delivery.throttle import Rates
 from tidings.domain.address import Device
 from tidings.domain.bucket import Rate
@@ -37,6 +37,7 @@ from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdi
 from tidings.domain.when import Once
 from tidings.ports import Key
 from tidings.testing import eventually
+from tidings.timeline.memory import MemoryStore
 
 OTHER_TOKEN = "1e" * 32
 
@@ -188,6 +189,29 @@ async def test_what_is_too_late_expires(world: World) -> None:
     assert (delivery.state, provider.calls) == ("expired", [])
 
 
+async def test_time_without_a_provider_does_not_count(world: World) -> None:
+    """Longer than it may be tried, nobody can be called; then it goes, and has all of its attempts."""
+    provider = Recorder()
+    begun = world.clock.now()
+    provider.answer = lambda _: Broken("credentials_refused") if world.clock.now() < begun + 400 * MS else None
+    backoff = msgspec.structs.replace(QUICK.terms.backoff, age_us_max=50 * MS)
+    world.start(world.worker({"mail": provider}, changed(QUICK, terms=Terms(backoff, QUICK.terms.claim_us))))
+    await world.notify(words("n-1"), words("n-2"), at=begun - 86_400 * SECOND)
+    assert states(await world.settled("n-1/1", "n-2/1")) == {"sent": 2}
+
+
+async def test_attempts_take_no_longer_than_they_may(world: World) -> None:
+    provider = Recorder()
+    provider.answer = lambda _: Temporary("rate_limited", "", 30 * MS)
+    backoff = msgspec.structs.replace(QUICK.terms.backoff, age_us_max=80 * MS)
+    world.start(world.worker({"mail": provider}, changed(QUICK, terms=Terms(backoff, QUICK.terms.claim_us))))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert delivery.state == "failed"
+    assert len(delivery.attempts) <= 3
+    assert 30 * MS <= delivery.trying_us <= 80 * MS
+
+
 async def test_bad_credentials_stop_the_channel_loudly_and_lose_nothing(world: World) -> None:
     provider = Recorder()
     provider.answer = lambda _: Broken("credentials_refused", "535")
@@ -324,6 +348,30 @@ async def test_an_erased_notification_is_passed_over(world: World) -> None:
     await world.settled("n-1/1")
     assert await world.delivery("gone/1") is None
     assert [message.id for message in provider.calls] == ["n-1/1"]
+
+
+async def test_what_waits_for_a_worker_outlives_the_retention_of_the_log() -> None:
+    async with living(MemoryStore(retention_us=0, retention_bytes=0)) as world:
+        await world.put_user(ada())
+        await world.notify(words("n-1"))
+        await eventually(lambda: world.store.topic(TENANT, "notify.email"))
+        await world.store.tend(world.clock.now() + SECOND)
+        world.start(world.worker({"mail": Recorder()}))
+        assert states(await world.settled("n-1/1")) == {"sent": 1}
+
+
+async def test_what_was_removed_unread_is_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    async with living() as world:
+        await world.put_user(ada())
+        await world.notify(words("n-1"), words("n-2"))
+        topic = await eventually(lambda: world.store.topic(TENANT, "notify.email"))
+        assert topic is not None
+        ends = dict(enumerate(topic.next))
+        await world.store.commit(TENANT, "notify.email", GROUP, ends)
+        await world.store.tend(world.clock.now() + 30 * 86_400 * SECOND)
+        await world.store.commit(TENANT, "notify.email", GROUP, dict.fromkeys(ends, 0))
+        world.start(world.worker({"mail": Recorder()}))
+        await eventually(lambda: "removed before a worker read them" in caplog.text)
 
 
 @pytest.mark.parametrize("name", ["n 1/ü~2", "x" * 300, "tea\nbreak"])

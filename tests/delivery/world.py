@@ -19,7 +19,7 @@ from tidings.delivery.worker import Settings, Worker
 from tidings.domain import breaker
 from tidings.domain.command import Add, Outcome
 from tidings.domain.delivery import Delivery
-from tidings.domain.notification import Errand, Literally, Notification, topic
+from tidings.domain.notification import PRIORITIES, Errand, Literally, Notification, topic
 from tidings.domain.rendered import ChannelName, Rendered, channel_of
 from tidings.domain.retry import Backoff
 from tidings.domain.telling import Listener, Telling
@@ -42,13 +42,17 @@ QUICK = Settings(
 
 
 class Recorder:
-    """A provider that remembers what it took. `answer` says what it does; without it, everything is accepted."""
+    """A provider that remembers what it took. `answer` says what it does; without it, everything is accepted.
+
+    `took` is what people got of it: an id that it knows again is accepted, and goes to nobody.
+    """
 
     def __init__(self, *channels: ChannelName, deduplicates: bool = True) -> None:
         self._channels = channels
         self.deduplicates = deduplicates
         self.calls: list[Rendered] = []
         self.took: Counter[str] = Counter()
+        self.accepted: Counter[str] = Counter()
         self.answer: Callable[[Rendered], Verdict | None] = lambda _: None
         self.gate: asyncio.Event | None = None
 
@@ -60,8 +64,10 @@ class Recorder:
         if self.gate is not None:
             await self.gate.wait()
         verdict = self.answer(message) or Accepted(f"p-{message.id}")
-        if isinstance(verdict, Accepted) and not (self.deduplicates and self.took[message.id]):
-            self.took[message.id] += 1
+        if isinstance(verdict, Accepted):
+            self.accepted[message.id] += 1
+            if not (self.deduplicates and self.took[message.id]):
+                self.took[message.id] += 1
         return verdict
 
     async def close(self) -> None:
@@ -157,7 +163,7 @@ def words(name: str, *channels: ChannelName, user: str | None = "ada", **more: A
 def schedule(notification: Notification, at: int, errand: Errand | None = None) -> Add:
     where = topic(notification.channels[0], notification.priority)
     packed = errands.message(errand or Errand(notification.id))
-    priority = errands.PRIORITIES[notification.priority]
+    priority = PRIORITIES[notification.priority]
     return Add(notification.tenant, notification.id, where, Once(at), packed, b"c" * 16, at, priority)
 
 

@@ -28,8 +28,9 @@ def test_full_jitter_covers_the_whole_pause() -> None:
 def test_attempts_and_age_are_bounded() -> None:
     assert next_try(BACKOFF, 4, 0, 0, 0.5) == 4 * SECOND
     assert next_try(BACKOFF, 5, 0, 0, 0.5) is None
-    assert next_try(BACKOFF, 1, 0, 60 * SECOND, 0.0) == 60 * SECOND
-    assert next_try(BACKOFF, 1, 0, 60 * SECOND, 0.1) is None
+    assert next_try(BACKOFF, 1, 60 * SECOND, 7, 0.0) == 7
+    assert next_try(BACKOFF, 1, 60 * SECOND, 7, 0.1) is None
+    assert next_try(BACKOFF, 1, 0, 1_000 * SECOND, 0.0) == 1_000 * SECOND, "what was not tried does not get older"
 
 
 def test_what_a_provider_asks_for_is_kept() -> None:

@@ -86,6 +86,8 @@ def test_a_claim_outlasts_a_call() -> None:
     settings = settings_of(Delivery(send_timeout_us=2_000_000), Rates())
     assert settings.send_s == 2.0
     assert settings.terms.claim_us > 2_000_000 < settings.breaker.trial_us
+    default = settings_of(Delivery(), Rates())
+    assert default.terms.claim_us == 35_000_000, "and not by much: a killed worker's claim is waited for"
 
 
 @pytest.mark.parametrize(

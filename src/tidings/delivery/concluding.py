@@ -8,6 +8,7 @@ from tidings.delivery import errands
 from tidings.delivery.deciding import Address, Case, End, Next, Wait, onwards
 from tidings.domain.command import Add
 from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State
+from tidings.domain.notification import Errand
 from tidings.domain.place import digest, place
 from tidings.domain.retry import Backoff, next_try
 from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
@@ -28,14 +29,18 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """How a delivery stands from now on, the schedules that must be there before that is written, what receipts will
-    speak of (provider, its id), and the addresses that are dead, with the reason."""
+    """How a delivery stands from now on, what must be on the timeline before that is written, what receipts will speak
+    of (provider, its id), and the addresses that are dead, with the reason.
+
+    On the timeline is its next turn, if it has one (`errand`, for when), or the letter that says that it was given up.
+    """
 
     delivery: Delivery
-    adds: tuple[Add, ...] = ()
+    errand: Errand | None = None
+    until: int | None = None
+    letter: Add | None = None
     sent: tuple[tuple[str, str], ...] = ()
     dead: tuple[tuple[Address, str], ...] = ()
-    until: int | None = None  # where it goes back onto the timeline: for when
 
 
 def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: Claim, now: int) -> Delivery:
@@ -43,9 +48,6 @@ def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: 
     before = case.delivery
     number = before.attempts[-1].number + 1 if before.attempts else 1
     attempt = Attempt(number, case.channel, "+".join(dict.fromkeys(providers)), now)
-    parts = before.parts
-    if case.channel == "push" and not parts:
-        parts = tuple(Part(k, digest(case.channel, address)) for k, address in enumerate(to, start=1))
     return msgspec.structs.replace(
         before,
         state="processing",
@@ -55,10 +57,22 @@ def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: 
         attempts=(*before.attempts, attempt),
         claim=claim,
         turn=case.errand.attempt,
-        parts=parts,
+        parts=parts_of(case, to),
         next_try=None,
         changed=now,
     )
+
+
+def parts_of(case: Case, to: Sequence[Address]) -> tuple[Part, ...]:
+    """The devices of a push. They stay those of its first attempt: one that comes later may be the same with a new
+    token, and would be told twice. Who has it sent again by hand wants those that are there now."""
+    parts = case.delivery.parts
+    if case.channel != "push" or (parts and case.delivery.fresh):
+        return parts
+    known = {part.digest for part in parts}
+    new = [each for each in (digest(case.channel, address) for address in to) if each not in known]
+    first = max((part.number for part in parts), default=0) + 1
+    return (*parts, *(Part(number, each) for number, each in enumerate(new, start=first)))
 
 
 def without_attempt(case: Case, decision: Wait | Next | End, now: int) -> Conclusion:
@@ -111,10 +125,12 @@ def _follow(
     broken = [verdict for verdict in verdicts if isinstance(verdict, Broken)]
     if waiting:
         asked = max((each.retry_after_us for each in waiting if each.retry_after_us is not None), default=None)
-        tried = sum(attempt.channel == case.channel for attempt in delivery.attempts)
-        moment = next_try(backoff, tried, delivery.due, now, share, asked)
+        tried = sum(attempt.channel == case.channel for attempt in delivery.fresh)
+        spent = delivery.trying_us + now - delivery.attempts[-1].begun
+        moment = next_try(backoff, tried, spent, now, share, asked)
         if moment is not None:
-            return _again(case, delivery, channel, moment, waiting[0].reason, now)
+            tired = msgspec.structs.replace(delivery, trying_us=spent + moment - now)
+            return _again(case, tired, channel, moment, waiting[0].reason, now)
         return _given_up(case, delivery, waiting[0].reason, now)
     if broken:
         return _again(case, delivery, channel, now + AGAIN_US, broken[0].reason, now)
@@ -152,12 +168,31 @@ def _again(case: Case, delivery: Delivery, channel: int, moment: int, reason: st
         reason=reason,
         channel=case.notification.channels[channel],
         parts=() if is_other else delivery.parts,
+        trying_us=0 if is_other else delivery.trying_us,
         claim=None,
         turn=turn,
         next_try=moment,
         changed=now,
     )
-    return Conclusion(after, (errands.turn(case.tenant, case.notification, errand, moment),), until=moment)
+    return Conclusion(after, errand, moment)
+
+
+def renumbered(conclusion: Conclusion) -> Conclusion:
+    """The same as the turn after: another schedule has the name of this one."""
+    assert conclusion.errand is not None, "only turns have numbers"
+    turn = conclusion.errand.attempt + 1
+    return msgspec.structs.replace(
+        conclusion,
+        delivery=msgspec.structs.replace(conclusion.delivery, turn=turn),
+        errand=msgspec.structs.replace(conclusion.errand, attempt=turn),
+    )
+
+
+def stranded(case: Case, conclusion: Conclusion, reason: str, now: int) -> Conclusion:
+    """The timeline does not take its next turn: it ends here, and says so."""
+    state: State = "sent" if _has_arrived(conclusion.delivery) else "failed"
+    end = _end(case, conclusion.delivery, state, reason, now)
+    return msgspec.structs.replace(end, sent=conclusion.sent, dead=conclusion.dead)
 
 
 def _end(case: Case, delivery: Delivery, state: State, reason: str, now: int) -> Conclusion:
@@ -175,8 +210,8 @@ def _end(case: Case, delivery: Delivery, state: State, reason: str, now: int) ->
         provider=last.provider if is_sent and last is not None else delivery.provider,
         provider_id=last.provider_id if is_sent and last is not None else delivery.provider_id,
     )
-    letters = (errands.dead_letter(case.tenant, case.errand, after, now),) if state in _GIVEN_UP else ()
-    return Conclusion(after, letters)
+    letter = errands.dead_letter(case.tenant, case.errand, after, now) if state in _GIVEN_UP else None
+    return Conclusion(after, letter=letter)
 
 
 def _ended(delivery: Delivery, answers: Sequence[Answer], now: int) -> Delivery:

@@ -8,6 +8,7 @@ from tidings.domain.notification import Errand, Notification
 from tidings.domain.preferences import may_tell
 from tidings.domain.quiet import quiet_until
 from tidings.domain.rendered import ChannelName
+from tidings.domain.retry import Backoff
 from tidings.domain.user import User
 
 Address = str | Device
@@ -85,8 +86,8 @@ def is_over(delivery: Delivery, errand: Errand) -> bool:
     return delivery.is_settled or delivery.turn > errand.attempt
 
 
-def decide(case: Case, age_us_max: int, now: int) -> Decision:
-    """Whether it goes now, later, by another way, or not at all."""
+def decide(case: Case, backoff: Backoff, now: int) -> Decision:
+    """Whether it goes now, later, by another way, or not at all. Only what was asked for says that it is too late."""
     delivery, notification = case.delivery, case.notification
     if is_over(delivery, case.errand):
         return Pass()
@@ -96,13 +97,19 @@ def decide(case: Case, age_us_max: int, now: int) -> Decision:
         return End("cancelled", "cancelled")
     if notification.expires_after_us is not None and now > delivery.due + notification.expires_after_us:
         return End("expired", "expired")
-    if now > delivery.due + age_us_max:
-        return End("failed", "too_old")
     if notification.user is not None and case.user is None:
         return End("failed", "unknown_user")
     if delivery.next_try is not None and now < delivery.next_try:
         return Wait(delivery.next_try, delivery.reason or "early")
+    if _is_deadly(case, backoff, now):
+        return onwards(case, "failed", "cut_off")
     return _by_wish(case, now)
+
+
+def _is_deadly(case: Case, backoff: Backoff, now: int) -> bool:
+    """Whether workers have died of it, as often and for as long as it may be tried: else it would have no end."""
+    begun = [one.begun for one in case.delivery.fresh if one.ended is None and one.channel == case.channel]
+    return len(begun) >= backoff.attempts_max and now > begun[0] + backoff.age_us_max
 
 
 def _by_wish(case: Case, now: int) -> Decision:

@@ -4,22 +4,15 @@ from hashlib import blake2b
 
 import msgspec
 
+from tidings.delivery.filing import delivery_name
 from tidings.domain.command import CONTENT_BYTES, Add, Priority
 from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
 from tidings.domain.message import Message, pack, unpack
-from tidings.domain.notification import DEAD_TOPIC, TOPIC, Errand, Notification, topic
-from tidings.domain.notification import Priority as Urgency
-from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
+from tidings.domain.notification import DEAD_TOPIC, PRIORITIES, Errand, Notification, topic
 from tidings.domain.schedule import Record
 from tidings.domain.when import Once
 
-PREFIX = f"{TOPIC}."
-URGENCIES: tuple[Urgency, ...] = ("high", "normal", "low")
-PRIORITIES: dict[Urgency, Priority] = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
-TOPICS: dict[str, tuple[ChannelName, Urgency]] = {
-    topic(channel, urgency): (channel, urgency) for channel in CHANNEL_NAMES for urgency in URGENCIES
-}
 REASON_HEADER, SOURCE_HEADER = "tidings-reason", "tidings-source"
 
 _errand = msgspec.json.Decoder(Errand)
@@ -50,21 +43,12 @@ def read(record: Record, tenant: str) -> Errand:
     return msgspec.structs.replace(errand, inline=inline)
 
 
-def delivery_name(errand: Errand, record: Record, notification: Notification) -> str:
-    """The name of the delivery: of the occurrence, and of the channel where it goes to each of them.
-
-    An id that was used again begins to count again: its later uses have names of their own.
-    """
+def named(errand: Errand, record: Record, notification: Notification) -> str:
+    """The name of its delivery: of the occurrence, and of the channel where it goes to each of them."""
     if errand.delivery is not None:
         return errand.delivery
-    name = occurrence_name(notification.id, record)
-    return f"{name}/{notification.channels[errand.channel]}" if notification.spread == "all" else name
-
-
-def occurrence_name(notification: str, record: Record) -> str:
-    """The name of an occurrence, whichever channel it goes by."""
-    number = f"{record.number}" if record.generation == 1 else f"{record.generation}.{record.number}"
-    return f"{notification}/{number}"
+    channel = notification.channels[errand.channel] if notification.spread == "all" else None
+    return delivery_name(notification.id, record.number, record.generation, channel)
 
 
 def message(errand: Errand) -> bytes:

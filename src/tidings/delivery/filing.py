@@ -104,9 +104,13 @@ def delivery_key(tenant: str, name: str) -> Key:
     return Key(tenant, "delivery", name)
 
 
-def delivery_name(notification: str, number: str, channel: ChannelName | None = None) -> str:
-    """The name of an occurrence; with the channel if it goes to all of them."""
-    return f"{notification}/{number}" if channel is None else f"{notification}/{number}/{channel}"
+def delivery_name(notification: str, number: int, generation: int = 1, channel: ChannelName | None = None) -> str:
+    """The name of an occurrence; with the channel if it goes to all of them.
+
+    An id that was used again begins to count again: its later uses have names of their own.
+    """
+    name = f"{notification}/{number}" if generation == 1 else f"{notification}/{generation}.{number}"
+    return name if channel is None else f"{name}/{channel}"
 
 
 def delivery_put(tenant: str, delivery: Delivery, expected: int) -> Put:

@@ -14,7 +14,7 @@ from tidings import crash
 from tidings.clock import Clock
 from tidings.delivery import errands
 from tidings.delivery.burying import Burying
-from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, without_attempt
+from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, parts_of, without_attempt
 from tidings.delivery.deciding import Case, Decision, End, Hold, Next, Pass, Send, Wait, decide, onwards
 from tidings.delivery.looking import Found, Looking, standing
 from tidings.delivery.reader import Read
@@ -94,12 +94,24 @@ class Handling:
                 await asyncio.sleep(LOOK_AGAIN_S)
 
     async def give_up(self, read: Read, reason: str) -> None:
-        """A record that this worker cannot run for a mistake of its own: its delivery fails, and can be sent again."""
+        """A record that this worker cannot run for a mistake of its own: its delivery fails, and can be sent again.
+
+        While the store is away it waits: a record that is neither run nor given up would be lost.
+        """
+        while True:
+            try:
+                if await self._try_giving_up(read, reason):
+                    return
+            except (StoreError, NotOwner):
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _try_giving_up(self, read: Read, reason: str) -> bool:
         errand = errands.read(read.record, read.tenant)
         case = await self._tools.looking.look(read.tenant, read.record, errand)
-        if case is not None and not isinstance(self._decide(case), Pass):
-            end = without_attempt(case, End("failed", reason), self._clock.now())
-            await self._settle(case, end, case.version)
+        if case is None or isinstance(self._decide(case), Pass):
+            return True
+        end = without_attempt(case, End("failed", reason), self._clock.now())
+        return await self._settle(case, end, case.version)
 
     async def _try(self, read: Read) -> bool:
         """One look and what follows from it; False if it has to be looked at again."""
@@ -133,12 +145,12 @@ class Handling:
         return sent if isinstance(sent, bool) else await self._without(read, case, sent)
 
     def _decide(self, case: Case) -> Decision:
-        return decide(case, self._terms.backoff.age_us_max, self._clock.now())
+        return decide(case, self._terms.backoff, self._clock.now())
 
     async def _poison(self, read: Read, reason: str) -> None:
         """Out of the way, with all that it said, and told once."""
         now, record = self._clock.now(), read.record
-        await self._tools.settling.add([errands.poison_letter(read.tenant, record, reason, now)])
+        await self._tools.settling.bury(errands.poison_letter(read.tenant, record, reason, now))
         self._tell(Poisoned(now, read.tenant, record.topic, record.partition, record.offset, reason))
 
     async def _spread(self, case: Case) -> None:
@@ -152,8 +164,7 @@ class Handling:
             for number, channel in enumerate(notification.channels)
             if number
         ]
-        due = case.delivery.due
-        await self._tools.settling.add([errands.turn(case.tenant, notification, each, due) for each in others])
+        await asyncio.gather(*(self._tools.settling.spread(case, each) for each in others))
 
     async def _without(self, read: Read, case: Case, decision: Decision) -> bool:
         """What is to be done without a call; False to look again."""
@@ -228,8 +239,10 @@ class Handling:
         self, read: Read, case: Case, delivery: Delivery, ready: Sequence[Ready], later: Wait | None
     ) -> "_Heard":
         """Call the providers under our claim; while they work, see under which version it was written."""
+        claim = delivery.claim
+        assert claim is not None, "it was claimed"
         written = self._tools.looking.begin(case.tenant, delivery.name, urgent=read.urgency == "high")
-        calls = [self._tools.sending.call(each, case.channel, read.record.due) for each in ready]
+        calls = [self._tools.sending.call(each, case.channel, read.record.due, claim.until) for each in ready]
         verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         answers = [
             Answer(each.target.number, each.target.address, each.provider, verdict)
@@ -272,11 +285,12 @@ class Handling:
 
     async def _settle(self, case: Case, conclusion: Conclusion, version: int) -> bool:
         urgent = case.notification.priority == "high"
-        if not await self._tools.settling.settle(case.tenant, conclusion, version, urgent=urgent):
+        written = await self._tools.settling.settle(case, conclusion, version, urgent=urgent)
+        if written is None:
             return False
-        delivery, now = conclusion.delivery, self._clock.now()
-        if conclusion.until is not None:
-            self._tell(Deferred(now, case.channel, delivery.reason, conclusion.until))
+        delivery, now = written.delivery, self._clock.now()
+        if written.until is not None:
+            self._tell(Deferred(now, case.channel, delivery.reason, written.until))
         else:
             self._tell(Ended(now, case.channel, delivery.state, delivery.reason))
         return True
@@ -288,9 +302,7 @@ class Handling:
         if case.channel != "push":
             [address] = send.addresses
             return [Target(0, address, self._tools.wording.message(case, content, address, base))]
-        numbers = {part.digest: part.number for part in case.delivery.parts if not part.outcome}
-        if not case.delivery.parts:
-            numbers = {digest("push", address): number for number, address in enumerate(send.addresses, start=1)}
+        numbers = {part.digest: part.number for part in parts_of(case, send.addresses) if not part.outcome}
         targets = []
         for address in send.addresses:
             number = numbers.get(digest("push", address))

@@ -8,7 +8,7 @@ import msgspec
 from tidings.clock import Clock
 from tidings.delivery import errands
 from tidings.delivery.deciding import Address, Case, addresses, is_over
-from tidings.delivery.filing import delivery_key, notification_key, read, suppressed_key, user_key
+from tidings.delivery.filing import delivery_key, delivery_name, notification_key, read, suppressed_key, user_key
 from tidings.delivery.gathering import Gathering
 from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
@@ -35,7 +35,7 @@ class Looking:
         found, likely = None, None
         if notification is None:
             assert errand.notification is not None, "errands that were read name one or carry one"
-            likely = errand.delivery or errands.occurrence_name(errand.notification, record)
+            likely = errand.delivery or delivery_name(errand.notification, record.number, record.generation)
             keys = [notification_key(tenant, errand.notification), delivery_key(tenant, likely)]
             kept, found = await self._gathering.begin(keys, urgent=urgent)
             if kept is None:
@@ -43,7 +43,7 @@ class Looking:
             notification = read(kept, Notification)
         if not 0 <= errand.channel < len(notification.channels):
             raise Invalid("channel", f"{errand.channel} is none of the {len(notification.channels)} channels")
-        name = errands.delivery_name(errand, record, notification)
+        name = errands.named(errand, record, notification)
         if likely != name:
             [found] = await self._gathering.begin([delivery_key(tenant, name)], urgent=urgent)
         return await self._case(tenant, record, errand, notification, name, found)

@@ -136,16 +136,25 @@ class Lookup:
         """Each with its last deliveries only; those that were never accepted are left out."""
         schedules = await asyncio.gather(*(self._schedules.find(tenant, each.key.name) for each in documents))
         kept = [read(each, Notification) for each in documents]
-        names = [last_names(each, schedule) for each, schedule in zip(kept, schedules, strict=True)]
+        pairs = list(zip(kept, schedules, strict=True))
+        names = [[] if schedule is None else last_names(each, schedule) for each, schedule in pairs]
         keys = [delivery_key(tenant, name) for several in names for name in several]
         found = iter(await self._cabinet.get(keys, self._clock.now()))
+        forgotten = [each for each, schedule in pairs if schedule is None]
+        last = dict(zip([each.id for each in forgotten], await self._last(tenant, forgotten), strict=True))
         result = []
-        for document, notification, schedule, several in zip(documents, kept, schedules, names, strict=True):
-            there = [each for each in (next(found) for _ in several) if each is not None]
-            status = status_of(notification, schedule, [read(each, Delivery) for each in there])
+        for document, (notification, schedule), several in zip(documents, pairs, names, strict=True):
+            there = [read(each, Delivery) for each in (next(found) for _ in several) if each is not None]
+            status = status_of(notification, schedule, last.get(notification.id, there))
             if status is not None:
                 result.append((document, status))
         return result
+
+    async def _last(self, tenant: str, forgotten: Sequence[Notification]) -> list[list[Delivery]]:
+        """The last deliveries of those whose schedules are not known any more, nor which occurrence was their last."""
+        now = self._clock.now()
+        asked = (all_deliveries(self._cabinet, tenant, each.id, now, 2 * len(each.channels)) for each in forgotten)
+        return await asyncio.gather(*asked)
 
 
 def _start(search: Search) -> Place | None:

@@ -143,9 +143,24 @@ def _after(delivery: Delivery, receipt: DeliveryReceipt, now: int) -> Delivery:
     at = receipt.at if receipt.at is not None else now
     told = News(at, receipt.state, receipt.event, receipt.reason[:REASON_CHARS_MAX])
     news = (*delivery.news, told)[-NEWS_MAX:]
-    state = moved(delivery.state, receipt.state)
+    state = None if _is_past(delivery, receipt) else moved(delivery.state, receipt.state)
     if state is None:
         return msgspec.structs.replace(delivery, news=news)
     return msgspec.structs.replace(
         delivery, state=state, reason=told.reason, changed=now, news=news, claim=None, next_try=None
     )
+
+
+def _is_past(delivery: Delivery, receipt: DeliveryReceipt) -> bool:
+    """Whether it says how an attempt failed that was given up before somebody had it sent again.
+
+    That one arrived after all is news at any time: nobody is told twice.
+    """
+    if not delivery.given_up or receipt.state not in {"bounced", "failed"}:
+        return False
+    fresh = delivery.fresh
+    if not fresh:
+        return True
+    parts = [part.provider_id for part in delivery.parts]
+    former = [attempt.provider_id for attempt in delivery.attempts if attempt.number <= delivery.given_up]
+    return receipt.provider_id in former and receipt.provider_id not in [*parts, *(one.provider_id for one in fresh)]

@@ -12,7 +12,7 @@ from tidings.clock import Clock
 from tidings.delivery import errands
 from tidings.delivery.filing import delivery_key, delivery_put, notification_key, read
 from tidings.delivery.schedules import Schedules
-from tidings.domain.delivery import Delivery, State
+from tidings.domain.delivery import Delivery, Part, State
 from tidings.domain.errors import Conflict
 from tidings.domain.notification import Errand, Notification
 from tidings.ports import Cabinet, Document
@@ -33,7 +33,7 @@ class Retried(msgspec.Struct, frozen=True):
 
 
 class Retrying:
-    """Gives deliveries another try. Age and expiry count from then on, for somebody wants it now."""
+    """Gives deliveries another try. Attempts, age and expiry count from then on, for somebody wants it now."""
 
     def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
         self._cabinet = cabinet
@@ -86,8 +86,19 @@ class Retrying:
 
 
 def _waiting(before: Delivery, turn: int, now: int, due: int) -> Delivery:
+    """As it begins again. Devices that got it stay out; those that did not are tried again under their numbers."""
     return msgspec.structs.replace(
-        before, state="pending", reason="retried", due=now, turn=turn, claim=None, next_try=due, changed=now
+        before,
+        state="pending",
+        reason="retried",
+        due=now,
+        turn=turn,
+        claim=None,
+        next_try=due,
+        changed=now,
+        parts=tuple(part if part.outcome == "accepted" else Part(part.number, part.digest) for part in before.parts),
+        trying_us=0,
+        given_up=before.attempts[-1].number if before.attempts else 0,
     )
 
 

@@ -152,22 +152,22 @@ class Sending:
         tried = [attempt for attempt in case.delivery.attempts if attempt.channel == case.channel]
         return choose(options, tried) if options else None
 
-    async def call(self, ready: Ready, channel: ChannelName, due: int) -> Verdict:
-        """One call. Whatever a channel does, it comes to a verdict."""
+    async def call(self, ready: Ready, channel: ChannelName, due: int, until: int) -> Verdict:
+        """One call. Whatever a channel does, it comes to a verdict, before the claim ends under which it is made."""
         begun, elapsed = self._clock.now(), self._clock.elapsed()
-        verdict = await self._call(ready)
+        verdict = await self._call(ready, min(self._send_s, (until - begun) / 1_000_000))
         took_us = self._clock.elapsed() - elapsed
         outcome = "accepted" if isinstance(verdict, Accepted) else verdict.reason
         self._tell(Called(begun, channel, ready.provider, outcome, took_us, max(0, begun - due)))
         await self._breakers.heard(breaker_key(ready.provider, ready.target.message), verdict, trial=ready.trial)
         return verdict
 
-    async def _call(self, ready: Ready) -> Verdict:
+    async def _call(self, ready: Ready, within_s: float) -> Verdict:
         try:
-            async with asyncio.timeout(self._send_s):
+            async with asyncio.timeout(within_s):
                 return await self._providers[ready.provider].send(ready.target.message)
         except TimeoutError:
-            return Temporary("timeout", f"no answer within {self._send_s:g} s", may_have_arrived=True)
+            return Temporary("timeout", f"no answer within {within_s:.3g} s", may_have_arrived=True)
         except Exception as error:
             logger.exception("the channel %s failed by a mistake of its own", ready.provider)
             return Temporary("provider_error", f"{type(error).__name__} in the channel", may_have_arrived=True)

@@ -4,20 +4,32 @@ Both are group commits. What goes back onto the timeline is put there first: a w
 turn that nobody needs, never a delivery that nobody takes up.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
 
 from tidings import crash
 from tidings.clock import Clock
-from tidings.delivery.concluding import Conclusion
+from tidings.delivery import errands
+from tidings.delivery.concluding import Conclusion, renumbered, stranded
+from tidings.delivery.deciding import Case
 from tidings.delivery.filing import delivery_put, sent_put
 from tidings.delivery.gathering import Gathering
 from tidings.domain.command import Add, Command, Outcome
 from tidings.domain.delivery import Delivery
-from tidings.domain.errors import StoreError
+from tidings.domain.notification import Errand
 from tidings.ports import Cabinet, Put, Remove
 
 Submit = Callable[[Sequence[Command]], Awaitable[Sequence[Outcome]]]
 Change = Sequence[Put | Remove]
+
+NUMBERS_MAX = 100
+REASON_CHARS_MAX = 200
+
+_THERE = frozenset({None, "pending", "paused", "in_flight", "released"})
+
+logger = logging.getLogger("tidings.delivery")
 
 
 class Settling:
@@ -33,24 +45,70 @@ class Settling:
         """Make it ours; False if somebody else changed it since it was looked at."""
         return await self._changes.begin([delivery_put(tenant, delivery, version)], urgent=urgent)
 
-    async def settle(self, tenant: str, conclusion: Conclusion, version: int, *, urgent: bool) -> bool:
-        """Write down how it stands, behind what must be on the timeline; False if somebody else changed it."""
-        await self.add(conclusion.adds)
+    async def settle(self, case: Case, conclusion: Conclusion, version: int, *, urgent: bool) -> Conclusion | None:
+        """Write down how it stands, behind what must be on the timeline; None if somebody else changed it.
+
+        Answers what was written: another end where the timeline does not take the next turn.
+        """
+        conclusion = await self._schedule(case, conclusion)
         crash.point("deliver.added")
-        now, delivery = self._clock.now(), conclusion.delivery
+        now, delivery, tenant = self._clock.now(), conclusion.delivery, case.tenant
         puts = {put.key: put for put in (sent_put(tenant, delivery, *each, now) for each in conclusion.sent)}
         change = [delivery_put(tenant, delivery, version), *puts.values()]
         done = await self._changes.begin(change, urgent=urgent)
         crash.point("deliver.settled")
-        return done
+        return conclusion if done else None
 
-    async def add(self, adds: Sequence[Add]) -> None:
-        """Have these on the timeline, durably. Those that are there already are the same."""
-        if not adds:
-            return
-        for outcome in await self._submit(adds):
-            if outcome.outcome == "rejected":
-                raise StoreError(f"{outcome.id} cannot be put onto the timeline: {outcome.reason}")
+    async def spread(self, case: Case, errand: Errand) -> None:
+        """Put the errand of another channel onto the timeline, as the first turn of a delivery of its own.
+
+        That delivery is made when it is run; at once if the timeline does not take it, so that it is known why.
+        """
+        notification, due = case.notification, case.delivery.due
+        assert errand.delivery is not None, "it was named"
+        channel = notification.channels[errand.channel]
+        delivery = Delivery(errand.delivery, notification.id, due, channel=channel, user=notification.user)
+        other = msgspec.structs.replace(case, errand=errand, delivery=delivery, version=0)
+        conclusion = await self._schedule(other, Conclusion(delivery, errand, due))
+        if conclusion.delivery.is_settled:
+            await self._changes.ask([delivery_put(case.tenant, conclusion.delivery, 0)])
+
+    async def bury(self, letter: Add) -> None:
+        """Put a letter among the dead ones. Where it cannot be put there, somebody has to know."""
+        refusal = await self._add(letter)
+        if refusal is not None:
+            logger.error("%s of %s cannot be put onto %s: %s", letter.id, letter.tenant, letter.topic, refusal.reason)
+
+    async def _schedule(self, case: Case, conclusion: Conclusion) -> Conclusion:
+        """Have on the timeline what a conclusion needs there. A number that is taken is passed over."""
+        refusal = None
+        for _ in range(NUMBERS_MAX if conclusion.errand is not None else 0):
+            assert conclusion.errand is not None, "it keeps its errand"
+            assert conclusion.until is not None, "a turn has a time"
+            turn = errands.turn(case.tenant, case.notification, conclusion.errand, conclusion.until)
+            refusal = await self._add(turn)
+            if refusal is None:
+                return conclusion
+            if refusal.outcome == "rejected" and refusal.state is None:
+                break
+            conclusion = renumbered(conclusion)
+        if refusal is not None:
+            name, why = conclusion.delivery.name, refusal.reason or refusal.outcome
+            logger.error("%s of %s ends, the timeline does not take its next turn: %s", name, case.tenant, why)
+            conclusion = stranded(case, conclusion, f"not_scheduled: {why}"[:REASON_CHARS_MAX], self._clock.now())
+        if conclusion.letter is not None:
+            await self.bury(conclusion.letter)
+        return conclusion
+
+    async def _add(self, add: Add) -> Outcome | None:
+        """Have this on the timeline, durably; the refusal if it is not there, nor was.
+
+        What is there already is the same. What was cancelled, or is somebody else's, never comes.
+        """
+        [outcome] = await self._submit([add])
+        if outcome.outcome in {"scheduled", "released"}:
+            return None
+        return None if outcome.outcome == "unchanged" and outcome.state in _THERE else outcome
 
     async def _change(self, changes: Sequence[Change]) -> list[bool]:
         return await self._cabinet.change(changes, self._clock.now())

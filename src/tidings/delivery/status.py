@@ -71,21 +71,21 @@ def shown(delivery: Delivery) -> Delivery:
 
 
 def names_of(notification: Notification, number: int, generation: int = 1) -> list[str]:
-    """The deliveries of an occurrence: one, or one for each channel. An id used again counts from its generation on."""
-    numbered = f"{number}" if generation == 1 else f"{generation}.{number}"
-    if notification.spread == "all":
-        return [delivery_name(notification.id, numbered, channel) for channel in notification.channels]
-    return [delivery_name(notification.id, numbered)]
+    """The deliveries of an occurrence: one, or one for each channel."""
+    channels = notification.channels if notification.spread == "all" else [None]
+    return [delivery_name(notification.id, number, generation, channel) for channel in channels]
 
 
-def last_names(notification: Notification, schedule: Schedule | None) -> list[str]:
+def last_names(notification: Notification, schedule: Schedule) -> list[str]:
     """The deliveries of the occurrence before the pending one, and of the pending one if it has just left."""
-    number, generation = (1, 1) if schedule is None else (schedule.occurrence, schedule.generation)
-    return [name for n in sorted({max(1, number - 1), number}) for name in names_of(notification, n, generation)]
+    numbers = sorted({max(1, schedule.occurrence - 1), schedule.occurrence})
+    return [name for number in numbers for name in names_of(notification, number, schedule.generation)]
 
 
-async def all_deliveries(cabinet: Cabinet, tenant: str, notification_id: str, now: int) -> list[Delivery]:
-    """The deliveries of a notification, the latest last."""
+async def all_deliveries(
+    cabinet: Cabinet, tenant: str, notification_id: str, now: int, limit: int = DELIVERIES_MAX
+) -> list[Delivery]:
+    """The deliveries of a notification, the latest last; not more than so many of them."""
     tag = f"notification:{notification_id}"
-    found = await cabinet.find(tenant, "delivery", tag, now, limit=DELIVERIES_MAX, newest=True)
+    found = await cabinet.find(tenant, "delivery", tag, now, limit=limit, newest=True)
     return [read(each, Delivery) for each in reversed(found)]

@@ -5,12 +5,11 @@ import contextlib
 
 from tidings.clock import Clock
 from tidings.delivery.cursors import place_of
-from tidings.delivery.errands import PREFIX
 from tidings.delivery.filing import ALL, KEPT_US, read
 from tidings.delivery.knowing import Knowing
 from tidings.delivery.schedules import Schedules
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.notification import Notification
+from tidings.domain.notification import PREFIX, Notification
 from tidings.ports import Cabinet, Place, Remove, Store
 
 SLICE = 100

@@ -7,14 +7,12 @@ import msgspec
 
 from tidings.delivery.asking import Notify
 from tidings.domain import daywords
-from tidings.domain.command import Priority
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Errand, Notification, topic
+from tidings.domain.notification import PRIORITIES, Errand, Notification, topic
 from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.request import Request, Timing
 from tidings.domain.when import SECOND_US
 
-_PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 _SAME = ("rrule", "cron", "start", "until", "count", "rdates", "exdates", "gap", "overlap", "calendar", "on_excluded")
 _NONE = Timing()
 _MEASURED = re.compile(r"[+P]|\d+[a-z]", re.IGNORECASE)  # a duration, or meant as one
@@ -42,7 +40,7 @@ def request_for(
         id=notification.id,
         at=at,
         every=ask.every,
-        priority=_PRIORITIES[notification.priority],
+        priority=PRIORITIES[notification.priority],
         expires_after=None if expires is None else f"PT{expires // SECOND_US}.{expires % SECOND_US:06}S",
         late=ask.late,
         late_grace=ask.late_grace,

@@ -75,12 +75,15 @@ class Waiting:
         """Those of which something is still to be said: later, after quiet hours, or in another attempt."""
         notifications = [read(document, Notification) for document in found]
         schedules = await asyncio.gather(*(self._schedules.find(tenant, each.id) for each in notifications))
-        names = [last_names(each, schedule) for each, schedule in zip(notifications, schedules, strict=True)]
+        pairs = list(zip(notifications, schedules, strict=True))
+        names = [[] if schedule is None else last_names(each, schedule) for each, schedule in pairs]
         keys = [delivery_key(tenant, name) for several in names for name in several]
         documents = iter(await self._cabinet.get(keys, self._clock.now()))
         result = []
-        for notification, schedule, several in zip(notifications, schedules, names, strict=True):
+        for (notification, schedule), several in zip(pairs, names, strict=True):
             deliveries = [read(there, Delivery) for there in (next(documents) for _ in several) if there is not None]
+            if schedule is None:
+                deliveries = await all_deliveries(self._cabinet, tenant, notification.id, self._clock.now())
             if await self._is_unsettled(notification, schedule, deliveries):
                 result.append(notification)
         return result

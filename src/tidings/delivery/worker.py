@@ -136,7 +136,10 @@ class Worker:
         task.add_done_callback(self._running.discard)
 
     async def _handle(self, read: Read) -> None:
-        """A mistake of ours must not hold up what lies behind it: after some tries the delivery fails, and says so."""
+        """A mistake of ours must not hold up what lies behind it: after some tries the delivery fails, and says so.
+
+        Where not even that can be done the record is not settled: whoever reads its place next finds it again.
+        """
         for left in reversed(range(TRIES_MAX)):
             try:
                 await self._handling.run(read)
@@ -144,16 +147,19 @@ class Worker:
             except Exception as error:
                 where = f"{read.record.topic}/{read.record.partition}/{read.record.offset}"
                 logger.exception("the record %s of %s could not be run", where, read.tenant)
-                if not left:
-                    await self._give_up(read, f"worker_error: {type(error).__name__}")
+                if not left and not await self._give_up(read, f"worker_error: {type(error).__name__}"):
+                    self._reader.hold(read)
+                    return
                 await asyncio.sleep(PAUSE_S)
         self._reader.done(read)
 
-    async def _give_up(self, read: Read, reason: str) -> None:
+    async def _give_up(self, read: Read, reason: str) -> bool:
         try:
             await self._handling.give_up(read, reason)
         except Exception:
-            logger.exception("nor could it be given up; it stays on its topic and in this log")
+            logger.exception("nor could it be given up; it stays on its topic until a worker can")
+            return False
+        return True
 
 
 def _nobody(_: Telling) -> None:

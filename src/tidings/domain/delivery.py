@@ -62,7 +62,9 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     """One occurrence, on its way or at its end. Times are moments; `due` is when it should have left.
 
     `turn` counts how often it was put on the timeline. A turn is put there before it is written here, so that the
-    record of a former turn may be left aside, and that of a later one never is.
+    record of a former turn may be left aside, and that of a later one never is. `trying_us` is how long it has been
+    tried by its channel: calls, and the pauses after those that failed. `given_up` is the number of the last attempt
+    before somebody had it sent again: what is counted is counted from there.
     """
 
     name: str
@@ -83,6 +85,13 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     provider: str | None = None
     provider_id: str | None = None
     news: tuple[News, ...] = ()
+    trying_us: int = 0
+    given_up: int = 0
+
+    @property
+    def fresh(self) -> tuple[Attempt, ...]:
+        """The attempts since it was asked for, or was sent again by hand."""
+        return tuple(attempt for attempt in self.attempts if attempt.number > self.given_up)
 
     @property
     def is_settled(self) -> bool:

@@ -5,15 +5,19 @@ from typing import Any, Literal
 import msgspec
 
 from tidings.domain.address import Device
-from tidings.domain.rendered import ChannelName
+from tidings.domain.command import Priority as Rank
+from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.user import TRANSACTIONAL
 
 Priority = Literal["high", "normal", "low"]
 Spread = Literal["first", "all"]  # the first channel that works, or each of them
 
 TOPIC = "notify"
+PREFIX = f"{TOPIC}."
 DEAD_TOPIC = "notify.dead"
 GROUP = "tidings.deliver"
+URGENCIES: tuple[Priority, ...] = ("high", "normal", "low")
+PRIORITIES: dict[Priority, Rank] = {"high": Rank.HIGH, "normal": Rank.NORMAL, "low": Rank.LOW}
 
 
 class Literally(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,3 +73,9 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
 def topic(channel: ChannelName, priority: Priority) -> str:
     """Where it is released to: high, normal and low do not wait for each other."""
     return f"{TOPIC}.{channel}" if priority == "normal" else f"{TOPIC}.{channel}.{priority}"
+
+
+# What the group of the workers reads. The log keeps what they have not settled yet, whatever its age.
+TOPICS: dict[str, tuple[ChannelName, Priority]] = {
+    topic(channel, urgency): (channel, urgency) for channel in CHANNEL_NAMES for urgency in URGENCIES
+}

@@ -7,7 +7,10 @@ DOUBLINGS_MAX = 40
 
 
 class Backoff(msgspec.Struct, frozen=True, gc=False):
-    """The first pause, the longest one, and the bounds on attempts and on age since the due time."""
+    """The first pause, the longest one, and the bounds on attempts and on how long all of them take.
+
+    What counts is the time of trying: a message that waits for a worker, a breaker or quiet hours does not get older.
+    """
 
     first_us: int = 5 * SECOND_US
     longest_us: int = 3_600 * SECOND_US
@@ -23,9 +26,9 @@ def pause_us(backoff: Backoff, attempts: int, share: float) -> int:
 
 
 def next_try(
-    backoff: Backoff, attempts: int, due: int, now: int, share: float, asked_us: int | None = None
+    backoff: Backoff, attempts: int, spent_us: int, now: int, share: float, asked_us: int | None = None
 ) -> int | None:
-    """The moment of the next attempt; None if it is given up.
+    """The moment of the next attempt, after so many that took so long; None if it is given up.
 
     What a provider asked for is kept, and the spread comes on top of it: those whom it told the same do not come back
     in the same moment.
@@ -35,5 +38,4 @@ def next_try(
     pause = pause_us(backoff, attempts, share)
     if asked_us is not None:
         pause = asked_us + min(pause, asked_us // 10)
-    moment = now + pause
-    return moment if moment <= due + backoff.age_us_max else None
+    return now + pause if spent_us + pause <= backoff.age_us_max else None

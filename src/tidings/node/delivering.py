@@ -27,6 +27,7 @@ from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
 
 UNSUBSCRIBE = "/unsubscribe"
 LINK_KEY_BYTES_MIN = 16
+WRITING_US = 5_000_000
 
 logger = logging.getLogger("tidings.delivery")
 
@@ -100,11 +101,15 @@ def link_of(delivery: Delivery) -> Link:
 
 
 def settings_of(delivery: Delivery, rates: Rates) -> Settings:
-    """What a worker is told. A claim, and who tries a provider again, outlast the longest call."""
+    """What a worker is told. A claim, and who tries a provider again, outlast the longest call.
+
+    A claim has room for what is written before and after the call, and no more: a killed worker's claim is waited for.
+    """
     send_us = delivery.send_timeout_us
+    room_us = min(send_us // 2, WRITING_US)
     backoff = Backoff(delivery.retry_first_us, delivery.retry_longest_us, delivery.attempts_max, delivery.age_max_us)
     return Settings(
-        terms=Terms(backoff, claim_us=send_us * 3 // 2),
+        terms=Terms(backoff, claim_us=send_us + room_us),
         breaker=BreakerTerms(
             delivery.breaker_failures, delivery.breaker_first_us, delivery.breaker_longest_us, send_us * 4 // 3
         ),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidings.domain.destination import is_kafka, split
+from tidings.domain.notification import GROUP, TOPICS
 from tidings.domain.schedule import Outgoing, Record, Topic
 from tidings.timeline.memory.rows import Row
 
@@ -133,9 +134,13 @@ class MemoryLog:
         self._groups.setdefault((tenant, topic, group), {}).update(offsets)
 
     def trim(self, now: int) -> None:
-        """Drop the records that are too old, then the oldest of a topic that is too large."""
-        for partitions in self._topics.values():
-            while (oldest := _oldest(partitions)) and self._is_surplus(oldest, partitions, now):
+        """Drop the records that are too old, then the oldest of a topic that is too large.
+
+        What people are to be told, and no worker has settled yet, stays.
+        """
+        for (tenant, name), partitions in self._topics.items():
+            settled = self.committed(tenant, name, GROUP) if name in TOPICS else None
+            while (oldest := _oldest(partitions, settled)) and self._is_surplus(oldest, partitions, now):
                 oldest.drop_first()
 
     def _is_surplus(self, oldest: _Partition, partitions: list[_Partition], now: int) -> bool:
@@ -144,9 +149,13 @@ class MemoryLog:
         return self._retention_bytes is not None and _bytes(partitions) > self._retention_bytes
 
 
-def _oldest(partitions: list[_Partition]) -> _Partition | None:
-    """The partition that holds the oldest record."""
-    kept = [partition for partition in partitions if partition.records]
+def _oldest(partitions: list[_Partition], settled: dict[int, int] | None) -> _Partition | None:
+    """The partition that holds the oldest record, of those that are settled if it matters."""
+    kept = [
+        partition
+        for number, partition in enumerate(partitions)
+        if partition.records and (settled is None or partition.first < settled.get(number, 0))
+    ]
     return min(kept, key=lambda partition: partition.records[0].released, default=None)
 
 

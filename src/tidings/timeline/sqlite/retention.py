@@ -1,6 +1,7 @@
 """Retention: what is old enough is forgotten, in slices that nobody notices."""
 
 from tidings import crash
+from tidings.domain.notification import GROUP, TOPICS
 from tidings.timeline.sqlite.cabinet import expire
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, PARTITIONS_MAX, Writer
 
@@ -10,6 +11,12 @@ SWEEP_ROWS = 5_000
 SWEEP_START = (-1, 0)
 SWEEP_END = (1 << 63) - 1, 0
 PAUSE_US = 1_000_000
+
+_KEPT = "SELECT partition, first, next FROM partition WHERE partition BETWEEN ? AND ? AND first < next"
+_SETTLED = f"""
+SELECT partition, first, min(p.next, c.next) FROM partition p JOIN committed c USING (partition)
+WHERE partition BETWEEN ? AND ? AND c.name = '{GROUP}' AND first < min(p.next, c.next)
+"""
 
 
 class Retention:
@@ -42,26 +49,35 @@ class Retention:
         self._trimmed = due[-1] if len(due) == SLICE_TOPICS else 0
         more = False
         for topic in due:
-            more = self._trim_topic(topic * PARTITIONS_MAX, now) or more
+            more = self._trim_topic(topic, now) or more
         return more
 
-    def _trim_topic(self, first_partition: int, now: int) -> bool:
+    def _trim_topic(self, topic: int, now: int) -> bool:
         """Drop a topic's oldest records while they are too old, or it is too large."""
         options, connection = self._writer.options, self._writer.connection
-        span = (first_partition, first_partition + PARTITIONS_MAX - 1)
+        span = (topic * PARTITIONS_MAX, (topic + 1) * PARTITIONS_MAX - 1)
         more = False
         if options.retention_us is not None:
-            more = self._trim_old(span, now - options.retention_us)
+            more = self._trim_old(self._spare(topic), now - options.retention_us)
         if options.retention_bytes is not None:
             size = connection.execute("SELECT sum(bytes) FROM partition WHERE partition BETWEEN ? AND ?", span).get
-            more = (size > options.retention_bytes and self._trim_large(span, size - options.retention_bytes)) or more
+            excess = size - options.retention_bytes
+            more = (excess > 0 and self._trim_large(self._spare(topic), excess)) or more
         return more
 
-    def _trim_old(self, span: tuple[int, int], oldest: int) -> bool:
+    def _spare(self, topic: int) -> list[tuple[int, int, int]]:
+        """What may go: each partition, its first record, and where it ends.
+
+        What people are to be told, and no worker has settled yet, stays.
+        """
+        _, name = self._writer.topic_names[topic]
+        span = (topic * PARTITIONS_MAX, (topic + 1) * PARTITIONS_MAX - 1)
+        return list(self._writer.connection.execute(_SETTLED if name in TOPICS else _KEPT, span))
+
+    def _trim_old(self, spare: list[tuple[int, int, int]], oldest: int) -> bool:
         """Partition by partition: what was released by then goes, in the order in which it lies."""
         connection, more = self._writer.connection, False
-        sql = "SELECT partition, first, next FROM partition WHERE partition BETWEEN ? AND ? AND first < next"
-        for partition, first, end in connection.execute(sql, span).fetchall():
+        for partition, first, end in spare:
             base = partition << OFFSET_BITS
             if self._is_young(base | first, oldest):
                 continue
@@ -80,9 +96,9 @@ class Retention:
         row = self._writer.connection.execute("SELECT released FROM log WHERE position = ?", (position,)).fetchone()
         return row is not None and row[0] > oldest
 
-    def _trim_large(self, span: tuple[int, int], excess: int) -> bool:
-        """The oldest records of all partitions go, until the topic is small enough."""
-        heads = self._heads(span)
+    def _trim_large(self, spare: list[tuple[int, int, int]], excess: int) -> bool:
+        """The oldest records of all partitions go, until the topic is small enough or nothing of it may go."""
+        heads = self._heads(spare)
         dropped: dict[int, tuple[int, int]] = {}
         for _, position, record_bytes in sorted(heads):
             if excess <= 0:
@@ -92,13 +108,12 @@ class Retention:
             dropped[partition] = position, dropped.get(partition, (0, 0))[1] + record_bytes
         for partition, (position, total) in dropped.items():
             self._drop(partition, position, total)
-        return excess > 0
+        return excess > 0 and bool(dropped)
 
-    def _heads(self, span: tuple[int, int]) -> list[tuple[int, int, int]]:
+    def _heads(self, spare: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """The first records of each partition: when released, where, how large."""
         connection, found = self._writer.connection, list[tuple[int, int, int]]()
-        sql = "SELECT partition, first, next FROM partition WHERE partition BETWEEN ? AND ? AND first < next"
-        for partition, first, end in connection.execute(sql, span).fetchall():
+        for partition, first, end in spare:
             base = partition << OFFSET_BITS
             found += connection.execute(
                 "SELECT released, position, length(message) + length(id) + 64 FROM log"

@@ -1,5 +1,19 @@
 -- Keeping: what is old enough is forgotten.
 
+-- What may go of 256 topics of a lane: each partition, its first record, and where it ends. What people are to be told,
+-- and no worker has settled yet, stays. Written so that it becomes part of the query that asks. The dot in the
+-- group's name is written by its number: a word with a dot behind it would be taken for the schema.
+CREATE OR REPLACE FUNCTION tidings.spare(lane_ smallint, after int)
+RETURNS TABLE (topic int, part smallint, first bigint, until bigint, bytes bigint) LANGUAGE sql STABLE AS $$
+    SELECT p.topic, p.part, p.first,
+        CASE WHEN t.name ~ '^notify[.](email|sms|push|webhook|in_app)([.](high|low))?$'
+            THEN least(p.next, coalesce(c.next, 0)) ELSE p.next END,
+        p.bytes
+    FROM tidings.partition p JOIN tidings.topic t ON t.topic = p.topic
+    LEFT JOIN tidings.committed c ON c.topic = p.topic AND c.name = E'tidings\x2Edeliver' AND c.part = p.part
+    WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256
+$$;
+
 -- Drop the oldest records of some topics of a lane, while they are too old or a topic is too large for the lane.
 -- Answers the last topic that was looked at (NULL: those were all) and whether there is more to drop. A release waits
 -- for this: records are deleted by their places, so that no plan can read more than them.
@@ -15,24 +29,24 @@ BEGIN
     SELECT after + 256 INTO last WHERE EXISTS (SELECT 1 FROM tidings.topic t WHERE t.topic > after + 256);
     -- where nothing is to be dropped, as nearly always, nothing is written and nobody waits
     IF NOT EXISTS (
-        SELECT 1 FROM tidings.partition p CROSS JOIN LATERAL (
+        SELECT 1 FROM tidings.spare(lane_, after) p CROSS JOIN LATERAL (
             SELECT l.released FROM tidings.log l WHERE l.topic = p.topic AND l.part = p.part AND l."offset" >= p.first
             ORDER BY l."offset" LIMIT 1
-        ) l WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256 AND p.first < p.next AND l.released < oldest
+        ) l WHERE p.first < p.until AND l.released < oldest
     ) AND NOT EXISTS (
-        SELECT 1 FROM tidings.partition p WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256
-        GROUP BY p.topic HAVING sum(p.bytes) > bytes_max
+        SELECT 1 FROM tidings.spare(lane_, after) p
+        GROUP BY p.topic HAVING sum(p.bytes) > bytes_max AND bool_or(p.first < p.until)
     ) THEN
         RETURN;
     END IF;
     PERFORM tidings.own(lane_, token_);
     FOR place IN
-        SELECT p.topic, p.part, p.first FROM tidings.partition p
-        WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256 AND p.first < p.next
+        SELECT p.topic, p.part, p.first, p.until FROM tidings.spare(lane_, after) p WHERE p.first < p.until
     LOOP
         SELECT array_agg(l.ctid) AS places, count(*) AS rows, max(l."offset") AS last, sum(l.bytes) AS bytes INTO old FROM (
             SELECT l.ctid, l."offset", l.released, octet_length(l.message) + octet_length(l.id) + 64 AS bytes
             FROM tidings.log l WHERE l.topic = place.topic AND l.part = place.part AND l."offset" >= place.first
+                AND l."offset" < place.until
             ORDER BY l."offset" LIMIT rows_max
         ) l WHERE l.released < oldest;
         IF old.rows > 0 THEN
@@ -43,8 +57,8 @@ BEGIN
         END IF;
     END LOOP;
     FOR place IN
-        SELECT p.topic, sum(p.bytes) - bytes_max AS excess FROM tidings.partition p
-        WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256 GROUP BY 1 HAVING sum(p.bytes) > bytes_max
+        SELECT p.topic, sum(p.bytes) - bytes_max AS excess FROM tidings.spare(lane_, after) p
+        GROUP BY 1 HAVING sum(p.bytes) > bytes_max AND bool_or(p.first < p.until)
     LOOP
         more := tidings.shrink(lane_, place.topic, place.excess::bigint, rows_max) OR more;
     END LOOP;
@@ -59,12 +73,13 @@ DECLARE
 BEGIN
     SELECT array_agg(s.place) INTO places FROM (
         SELECT r.place, sum(r.bytes) OVER (ORDER BY r.released, r.part, r."offset") - r.bytes AS before FROM (
-            SELECT l.* FROM tidings.partition p CROSS JOIN LATERAL (
+            SELECT l.* FROM tidings.spare(lane_, topic_ - 1) p CROSS JOIN LATERAL (
                 SELECT l.ctid AS place, l.part, l."offset", l.released,
                     octet_length(l.message) + octet_length(l.id) + 64 AS bytes
                 FROM tidings.log l WHERE l.topic = p.topic AND l.part = p.part AND l."offset" >= p.first
+                    AND l."offset" < p.until
                 ORDER BY l."offset" LIMIT rows_max
-            ) l WHERE p.lane = lane_ AND p.topic = topic_ ORDER BY l.released, l.part, l."offset" LIMIT rows_max
+            ) l WHERE p.topic = topic_ ORDER BY l.released, l.part, l."offset" LIMIT rows_max
         ) r
     ) s WHERE s.before < excess;
     WITH dropped AS (
@@ -74,7 +89,7 @@ BEGIN
     UPDATE tidings.partition p SET first = d.last + 1, bytes = p.bytes - d.bytes
     FROM (SELECT part, max("offset") AS last, sum(bytes) AS bytes FROM dropped GROUP BY 1) d
     WHERE p.topic = topic_ AND p.part = d.part;
-    RETURN cardinality(places) = rows_max;
+    RETURN coalesce(cardinality(places) = rows_max, false);
 END
 $$;
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 
 import msgspec
 import pytest
@@ -28,6 +29,7 @@ from tidings.delivery.throttle import Rates
 from tidings.domain.address import Device
 from tidings.domain.bucket import Rate
 from tidings.domain.command import Add
+from tidings.domain.delivery import Delivery
 from tidings.domain.message import Message, pack, unpack
 from tidings.domain.notification import GROUP, Errand
 from tidings.domain.rendered import Email, Push, Rendered
@@ -208,6 +210,43 @@ async def test_a_fallback_provider_takes_over(world: World) -> None:
     found = await world.settled(*(f"n-{k}/1" for k in range(30)))
     assert states(found) == {"sent": 30}
     assert {each.provider for each in found} == {"second"}
+
+
+@pytest.mark.parametrize("trouble", [Broken("credentials_refused", "535"), Temporary("provider_error", "451")])
+async def test_a_provider_that_works_again_is_used_again_though_another_takes_over(
+    world: World, trouble: Verdict
+) -> None:
+    first, second = Recorder(), Recorder()
+    first.answer = lambda _: trouble
+    settings = changed(QUICK, breaker=msgspec.structs.replace(QUICK.breaker, failures_max=1, longest_us=150 * MS))
+    world.start(world.worker({"first": first, "second": second}, settings))
+    numbers = count()
+
+    async def next_one() -> Delivery:
+        name = f"n-{next(numbers)}"
+        await world.notify(words(name))
+        [delivery] = await world.settled(f"{name}/1")
+        return delivery
+
+    seen = [await next_one()]
+    assert seen[0].provider == "second"
+
+    async def tried_in_vain() -> bool:
+        seen.append(await next_one())
+        return len(first.calls) == 3
+
+    await eventually(tried_in_vain)
+    assert {each.provider for each in seen} == {"second"}, "who tried in vain goes on to the other at once"
+    assert set(second.took.values()) == {1}
+    for each in seen:
+        assert all(attempt.outcome == "accepted" for attempt in each.attempts[1:]), "one trial each at most"
+    first.answer = lambda _: None
+
+    async def works_again() -> bool:
+        return (await next_one()).provider == "first"
+
+    await eventually(works_again)
+    assert (await next_one()).provider == "first", "its breaker is closed"
 
 
 async def test_where_it_may_have_arrived_no_other_provider_is_asked(world: World) -> None:

@@ -19,12 +19,23 @@ _GIVEN_UP = frozenset({"failed"})
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a provider said to one message; `number` is that of the device, 0 without several."""
+    """What a provider said to one message; `number` is that of the device, 0 without several.
+
+    `trial` says that the message tried whether the provider works again.
+    """
 
     number: int
     address: Address
     provider: str
     verdict: Verdict
+    trial: bool = False
+
+    @property
+    def has_reopened(self) -> bool:
+        """Whether it tried in vain: all know that the breaker is open, and another provider may take it at once."""
+        if isinstance(self.verdict, Temporary):
+            return self.trial and self.verdict.reason != "rate_limited"
+        return self.trial and isinstance(self.verdict, Broken)
 
 
 class Conclusion(msgspec.Struct, frozen=True):
@@ -82,7 +93,6 @@ def conclude(
     now: int,
 ) -> Conclusion:
     """What follows from the answers to one attempt. `later` says that some devices could not be tried at all."""
-    verdicts = [answer.verdict for answer in answers]
     ended = _ended(delivery, answers, now)
     sent = tuple((each.provider, each.verdict.id) for each in answers if isinstance(each.verdict, Accepted))
     dead = tuple(
@@ -90,19 +100,22 @@ def conclude(
         for each in answers
         if isinstance(each.verdict, Permanent) and each.verdict.address_is_dead
     )
-    return msgspec.structs.replace(_follow(case, ended, verdicts, later, backoff, share, now), sent=sent, dead=dead)
+    return msgspec.structs.replace(_follow(case, ended, answers, later, backoff, share, now), sent=sent, dead=dead)
 
 
 def _follow(
     case: Case,
     delivery: Delivery,
-    verdicts: Sequence[Verdict],
+    answers: Sequence[Answer],
     later: Wait | None,
     backoff: Backoff,
     share: float,
     now: int,
 ) -> Conclusion:
     channel = case.errand.channel
+    verdicts = [answer.verdict for answer in answers]
+    failed = [answer for answer in answers if isinstance(answer.verdict, Temporary | Broken)]
+    at_once = all(answer.has_reopened for answer in failed)
     waiting = [verdict for verdict in verdicts if isinstance(verdict, Temporary)]
     broken = [verdict for verdict in verdicts if isinstance(verdict, Broken)]
     if waiting:
@@ -110,10 +123,10 @@ def _follow(
         tried = sum(attempt.channel == case.channel for attempt in delivery.attempts)
         moment = next_try(backoff, tried, delivery.due, now, share, asked)
         if moment is not None:
-            return _again(case, delivery, channel, moment, waiting[0].reason, now)
+            return _again(case, delivery, channel, now if at_once else moment, waiting[0].reason, now)
         return _given_up(case, delivery, waiting[0].reason, now)
     if broken:
-        return _again(case, delivery, channel, now + AGAIN_US, broken[0].reason, now)
+        return _again(case, delivery, channel, now if at_once else now + AGAIN_US, broken[0].reason, now)
     if later is not None:
         return _again(case, delivery, channel, later.until, later.reason, now)
     refused = [verdict for verdict in verdicts if isinstance(verdict, Permanent)]

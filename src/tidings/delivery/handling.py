@@ -224,7 +224,7 @@ class Handling:
         kept = await self._version(delivery, written)
         crash.point("deliver.sent")
         answers = [
-            Answer(each.target.number, each.target.address, each.provider, verdict)
+            Answer(each.target.number, each.target.address, each.provider, verdict, each.trial)
             for each, verdict in zip(ready, verdicts, strict=True)
         ]
         while True:

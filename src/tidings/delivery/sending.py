@@ -98,16 +98,19 @@ class Sending:
                 options.append(Option(name, channel.deduplicates, standing, until))
         tried = [attempt for attempt in case.delivery.attempts if attempt.channel == case.channel]
         chosen = choose(options, tried)
+        while isinstance(chosen, Option) and chosen.standing == "due":
+            if await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
+                break
+            later = self._clock.now() + SPREAD_US  # another message tries already
+            options[options.index(chosen)] = Option(chosen.provider, chosen.deduplicates, "open", later)
+            chosen = choose(options, tried)
         if isinstance(chosen, Wait):
             return Wait(jittered(chosen.until, SPREAD_US, case.delivery.name.encode()), chosen.reason)
-        trial = chosen.standing == "due"
-        if trial and not await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
-            return Wait(self._clock.now() + SPREAD_US, "breaker_open")
         returning = case.delivery.reason == "rate_limited"
-        later = await self._throttle.take(chosen.provider, case.tenant, returning=returning)
-        if later is not None:
-            return Wait(later, "rate_limited")
-        return Ready(target, chosen.provider, trial)
+        free = await self._throttle.take(chosen.provider, case.tenant, returning=returning)
+        if free is not None:
+            return Wait(free, "rate_limited")
+        return Ready(target, chosen.provider, chosen.standing == "due")
 
     async def call(self, ready: Ready, channel: ChannelName, due: int) -> Verdict:
         """One call. Whatever a channel does, it comes to a verdict."""

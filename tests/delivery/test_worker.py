@@ -26,6 +26,7 @@ from tidings.delivery.errands import read_dead
 from tidings.delivery.filing import SHARED, read, sent_key, suppressed_key, user_key
 from tidings.delivery.handling import message_id
 from tidings.delivery.throttle import Rates
+from tidings.delivery.ways import Ways
 from tidings.domain.address import Device
 from tidings.domain.bucket import Rate
 from tidings.domain.command import Add
@@ -183,12 +184,12 @@ async def test_what_is_too_late_expires(world: World) -> None:
 async def test_bad_credentials_stop_the_channel_loudly_and_lose_nothing(world: World) -> None:
     provider = Recorder()
     provider.answer = lambda _: Broken("credentials_refused", "535")
-    worker = world.worker({"mail": provider})
-    world.start(worker)
+    world.start(world.worker({"mail": provider}))
     await world.notify(*(words(f"n-{k}") for k in range(20)))
     opened = await eventually(lambda: [fact for fact in world.told if isinstance(fact, Opened)])
     assert (opened[0].provider, opened[0].reason, opened[0].is_ours) == ("mail", "credentials_refused", True)
-    assert "mail" in (worker.problem or "")
+    ways = Ways(world.store.cabinet, world.clock)
+    assert await ways.notices() == ["mail refuses us (credentials_refused: 535)"]
 
     async def on_the_timeline() -> bool:
         found = [await world.delivery(f"n-{k}/1") for k in range(20)]
@@ -199,7 +200,7 @@ async def test_bad_credentials_stop_the_channel_loudly_and_lose_nothing(world: W
     found = await world.settled(*(f"n-{k}/1" for k in range(20)))
     assert states(found) == {"sent": 20}
     assert all(len(each.attempts) == 1 for each in found), "what was our fault does not count"
-    assert worker.problem is None
+    assert await ways.notices() == []
 
 
 async def test_a_fallback_provider_takes_over(world: World) -> None:

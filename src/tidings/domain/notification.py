@@ -1,11 +1,11 @@
 """What somebody wants a person to be told, as it was accepted."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from tidings.domain.address import Device
-from tidings.domain.rendered import ChannelName
+from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.user import TRANSACTIONAL
 
 Priority = Literal["high", "normal", "low"]
@@ -69,3 +69,6 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
 def topic(channel: ChannelName, priority: Priority) -> str:
     """Where it is released to: high, normal and low do not wait for each other."""
     return f"{TOPIC}.{channel}" if priority == "normal" else f"{TOPIC}.{channel}.{priority}"
+
+
+TOPICS = tuple(topic(channel, priority) for channel in CHANNEL_NAMES for priority in get_args(Priority))

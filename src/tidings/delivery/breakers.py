@@ -59,6 +59,11 @@ class Breakers:
             self._seen_closed(key)
         return standing(None if there is None else read(there, Breaker), self._clock.now())
 
+    def why(self, key: Key) -> str:
+        """Why it is open, as far as this worker knows."""
+        _, there = self._known.get(key, (0, None))
+        return "" if there is None else read(there, Breaker).reason
+
     async def try_one(self, key: Key) -> bool:
         """Be the one who tries; False if another was faster."""
         there = await self._looks.ask(key, urgent=True)

@@ -7,7 +7,7 @@ import msgspec
 from tidings.delivery import errands
 from tidings.delivery.deciding import Address, Case, End, Next, Wait, onwards
 from tidings.domain.command import Add
-from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State
+from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State, Step, remembered
 from tidings.domain.place import digest, place
 from tidings.domain.retry import Backoff, next_try
 from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
@@ -76,7 +76,9 @@ def without_attempt(case: Case, decision: Wait | Next | End, now: int) -> Conclu
     """What follows from a decision that nothing is sent now."""
     match decision:
         case Wait():
-            return _again(case, case.delivery, case.errand.channel, decision.until, decision.reason, now)
+            return _again(
+                case, case.delivery, case.errand.channel, decision.until, decision.reason, now, decision.detail
+            )
         case Next():
             return _again(case, case.delivery, decision.channel, now, decision.reason, now)
         case End():
@@ -128,7 +130,7 @@ def _follow(
     if broken:
         return _again(case, delivery, channel, now if at_once else now + AGAIN_US, broken[0].reason, now)
     if later is not None:
-        return _again(case, delivery, channel, later.until, later.reason, now)
+        return _again(case, delivery, channel, later.until, later.reason, now, later.detail)
     refused = [verdict for verdict in verdicts if isinstance(verdict, Permanent)]
     if len(refused) < len(verdicts) or _has_arrived(delivery):
         return _end(case, delivery, "sent", "", now)
@@ -150,13 +152,19 @@ def _has_arrived(delivery: Delivery) -> bool:
     return any(part.outcome == "accepted" for part in delivery.parts)
 
 
-def _again(case: Case, delivery: Delivery, channel: int, moment: int, reason: str, now: int) -> Conclusion:
-    """Back onto the timeline, as its next turn."""
+def _again(
+    case: Case, delivery: Delivery, channel: int, moment: int, reason: str, now: int, detail: str = ""
+) -> Conclusion:
+    """Back onto the timeline, as its next turn; for another channel it passes over the one that it was for."""
     turn = max(delivery.turn, case.errand.attempt) + 1
     errand = msgspec.structs.replace(case.errand, delivery=delivery.name, channel=channel, attempt=turn)
     is_other = channel != case.errand.channel
+    if is_other:
+        step = Step(now, "passed_over", case.channel, reason=reason, detail=detail)
+    else:
+        step = Step(now, "pending", case.channel, reason=reason, detail=detail, until=moment)
     after = msgspec.structs.replace(
-        delivery,
+        remembered(delivery, step),
         state="pending",
         reason=reason,
         channel=case.notification.channels[channel],
@@ -191,8 +199,13 @@ def _end(case: Case, delivery: Delivery, state: State, reason: str, now: int) ->
 def _ended(delivery: Delivery, answers: Sequence[Answer], now: int) -> Delivery:
     """The delivery with what was said to its attempt, which does not count if all of it was our own mistake."""
     verdicts = [answer.verdict for answer in answers]
-    if all(isinstance(verdict, Broken) for verdict in verdicts):
-        return msgspec.structs.replace(delivery, attempts=delivery.attempts[:-1])
+    refusals = [
+        Step(now, each.verdict.reason, delivery.channel, each.provider, detail=each.verdict.detail[:DETAIL_CHARS_MAX])
+        for each in answers
+        if isinstance(each.verdict, Broken)
+    ]
+    if len(refusals) == len(answers):
+        return remembered(msgspec.structs.replace(delivery, attempts=delivery.attempts[:-1]), *refusals)
     taken = next((verdict.id for verdict in verdicts if isinstance(verdict, Accepted)), None)
     telling = next((verdict for verdict in verdicts if not isinstance(verdict, Accepted)), None)
     attempt = msgspec.structs.replace(

@@ -28,6 +28,7 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
 
     until: int
     reason: str
+    detail: str = ""
 
 
 class Next(msgspec.Struct, frozen=True, gc=False):

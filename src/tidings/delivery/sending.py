@@ -105,12 +105,18 @@ class Sending:
             options[options.index(chosen)] = Option(chosen.provider, chosen.deduplicates, "open", later)
             chosen = choose(options, tried)
         if isinstance(chosen, Wait):
-            return Wait(jittered(chosen.until, SPREAD_US, case.delivery.name.encode()), chosen.reason)
+            moment = jittered(chosen.until, SPREAD_US, case.delivery.name.encode())
+            return Wait(moment, chosen.reason, self._why(options, target.message))
         returning = case.delivery.reason == "rate_limited"
         free = await self._throttle.take(chosen.provider, case.tenant, returning=returning)
         if free is not None:
             return Wait(free, "rate_limited")
         return Ready(target, chosen.provider, chosen.standing == "due")
+
+    def _why(self, options: Sequence[Option], message: Rendered) -> str:
+        """Which providers do not work, why, and where to look."""
+        told = (f"{each.provider} {self._breakers.why(breaker_key(each.provider, message))}" for each in options)
+        return f"{', '.join(text.rstrip() for text in told)}; see `tidings channels`"
 
     async def call(self, ready: Ready, channel: ChannelName, due: int) -> Verdict:
         """One call. Whatever a channel does, it comes to a verdict."""

@@ -109,12 +109,12 @@ def delivery_document(delivery: Delivery) -> Document:
     """What became of one occurrence: through what, how late, the provider's id, each attempt and each piece of news."""
     names = ("name", "notification", "state", "reason", "channel", "user", "address", "provider", "provider_id")
     document = _given({name: getattr(delivery, name) for name in names})
-    document["due_at"] = format_instant(delivery.due)
+    document["due_at"] = format_instant(delivery.was_due)
     if delivery.next_try is not None:
         document["next_try_at"] = format_instant(delivery.next_try)
     if delivery.sent is not None:
         document["sent_at"] = format_instant(delivery.sent)
-        document["late_ms"] = max(0, delivery.sent - delivery.due) / 1000
+        document["late_ms"] = max(0, delivery.sent - delivery.was_due) / 1000
     if delivery.changed:
         document["changed_at"] = format_instant(delivery.changed)
     document["attempts"] = [_attempt(each) for each in delivery.attempts]

@@ -41,7 +41,7 @@ class Health:
     async def _notices(self) -> list[str]:
         """What somebody must put right, though this process does all that it is asked."""
         try:
-            return await self._edge.office.ways.notices()
+            return await self._edge.office.notices()
         except StoreError:
             return []  # what cannot be looked up now is told the next time
 

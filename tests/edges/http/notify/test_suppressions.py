@@ -1,9 +1,12 @@
 """Suppressed addresses and the ways out, over HTTP."""
 
+import msgspec
+
 from tests.edges.http.notify.desk import NINE, Desk
 from tidings.delivery.breakers import breaker_put
 from tidings.delivery.ways import RECEIVERS_MAX
 from tidings.domain.breaker import Breaker
+from tidings.domain.fleet import Report
 from tidings.edges.http.inputs import QUERY_BYTES_MAX
 from tidings.ports import Key
 
@@ -129,3 +132,12 @@ async def test_receivers_of_webhooks_that_are_left_alone_are_shown_to_their_tena
     )
     found = await cabinet.find("b", "breaker", "all", clock.now(), limit=1_000)
     assert len(found) == RECEIVERS_MAX + 1, "those of others are theirs"
+
+
+async def test_where_nobody_delivers_it_is_told(desk: Desk) -> None:
+    engine = desk.site.engine
+    assert "notices" not in await desk.done("GET", "/readyz")
+    engine.settings = msgspec.structs.replace(engine.settings, about=Report("front", ("api", "dispatch")))
+    await engine.store.acquire(engine.clock.elapsed(), 60_000_000, engine.report())
+    [notice] = (await desk.done("GET", "/readyz"))["notices"]
+    assert notice.startswith("no living node has the role deliver")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
@@ -246,15 +246,8 @@ class Engine:
 
     def problems(self) -> list[str]:
         """What its companions wait for, such as a broker that is away; what is taken meanwhile is not lost."""
-        return _troubles(each for each in self._all_companions() if each not in self._aside)
-
-    def notices(self) -> list[str]:
-        """What somebody must put right, though this process does all that it is asked: a provider that refuses us."""
-        return _troubles(self._aside)
+        found = [each.problem for each in self._all_companions() if each not in self._aside]
+        return [problem for problem in found if problem is not None]
 
     def _all_companions(self) -> list[Companion]:
         return self._companions + self.lanes.companions
-
-
-def _troubles(companions: Iterable[Companion]) -> list[str]:
-    return [trouble for each in companions if (trouble := each.problem) is not None]

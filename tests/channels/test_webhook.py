@@ -1,8 +1,11 @@
 """Webhooks: signed as Standard Webhooks says, and never sent inside."""
 
+import base64
+import hashlib
+import hmac
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -18,7 +21,7 @@ from tests.providers.http import Answer, Fault, HttpServer, Request, serving
 from tests.providers.script import Script
 from tidings.channels.guard import Guard
 from tidings.channels.http import Caller, trusted
-from tidings.channels.webhook import Settings, WebhookChannel
+from tidings.channels.webhook import Settings, WebhookChannel, receiver_secret
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import Webhook
 from tidings.domain.secret import Secret
@@ -84,10 +87,13 @@ async def site(authority: Authority, clock: SimulatedClock) -> AsyncIterator[Sit
     async with serving(answer, authority.context()) as server, dns.serving() as names:
         names.zone["hooks.example"] = [["127.0.0.1"]]
 
-        def make(*allowed: str, ports: tuple[int, ...] = (), older: str | None = None) -> WebhookChannel:
+        def make(
+            *allowed: str, ports: tuple[int, ...] = (), older: str | None = None, per_receiver: bool = False
+        ) -> WebhookChannel:
             settings = Settings(
                 Secret(SECRET),
                 Secret(older) if older else None,
+                per_receiver,
                 ports=(443, server.port, *ports),
                 allowed_networks=allowed,
                 ca_file=str(authority.ca),
@@ -101,11 +107,19 @@ async def site(authority: Authority, clock: SimulatedClock) -> AsyncIterator[Sit
             await channel.close()
 
 
-async def test_a_call_is_signed_and_the_receiver_can_check_it(site: Site, clock: SimulatedClock) -> None:
-    channel = site.make("127.0.0.1/32")
-    assert accepted(await channel.send(webhook(site.url))) == "n-1/1/1"
+def by_the_specification(secret: str, headers: Mapping[str, str], body: bytes) -> str:
+    """The signature as the specification of Standard Webhooks has it, with nothing of ours."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    content = headers["webhook-id"].encode() + b"." + headers["webhook-timestamp"].encode() + b"." + body
+    return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
+
+
+async def test_a_call_is_signed_with_the_configured_secret(site: Site, clock: SimulatedClock) -> None:
+    assert accepted(await site.make("127.0.0.1/32").send(webhook(site.url))) == "n-1/1/1"
     (request,) = site.server.requests
-    key = read_key(Secret(channel.signing_secret("acme", site.url)), "secret")
+    assert request.headers["webhook-signature"] == by_the_specification(SECRET, request.headers, request.body)
+    assert (request.headers["webhook-id"], len(request.body)) == ("n-1/1/1", int(request.headers["content-length"]))
+    key = read_key(Secret(SECRET), "secret")
     assert verify([key], request.headers, request.body, clock.now() // 1_000_000) == "n-1/1/1"
     assert request.body == b'{"tea": 9}'
     assert (request.method, request.path) == ("POST", "/in")
@@ -114,11 +128,15 @@ async def test_a_call_is_signed_and_the_receiver_can_check_it(site: Site, clock:
         verify([key], request.headers, request.body + b" ", clock.now() // 1_000_000)
 
 
-async def test_each_receiver_has_a_key_of_its_own(site: Site) -> None:
-    channel = site.make()
-    keys = {channel.signing_secret(tenant, url) for tenant in ("a", "b") for url in (site.url, "https://x.example/")}
-    assert len(keys) == 4
-    assert channel.signing_secret("a", site.url) == channel.signing_secret("a", site.url + "?other=path")
+async def test_each_receiver_can_have_a_key_of_its_own(site: Site) -> None:
+    urls = (site.url, "https://x.example/")
+    secrets = {receiver_secret(SECRET, tenant, url) for tenant in ("a", "acme") for url in urls}
+    assert len(secrets) == 4
+    own = receiver_secret(SECRET, "acme", site.url)
+    assert own == receiver_secret(SECRET, "acme", site.url + "?other=path")
+    accepted(await site.make("127.0.0.1/32", per_receiver=True).send(webhook(site.url)))
+    (request,) = site.server.requests
+    assert request.headers["webhook-signature"] == by_the_specification(own, request.headers, request.body)
 
 
 def test_a_receiver_has_so_many_connections_of_all() -> None:

@@ -13,6 +13,7 @@ from tidings.delivery.profile import Profile
 from tidings.domain.command import Pause
 from tidings.domain.delivery import Attempt, Claim, Delivery, News, State
 from tidings.domain.errors import Invalid
+from tidings.domain.fleet import Report
 from tidings.domain.notification import Literally
 
 HI = {"user": "ada", "words": {"text": "Hi", "title": "Hi"}}
@@ -45,6 +46,22 @@ async def test_states_from_acceptance_to_the_end(office: Office) -> None:
     assert await state(office, other.id) == ("sent", "")
     assert await office.lookup.get(ACME, "nothing") is None
     assert await office.lookup.get("other", other.id) is None
+
+
+async def test_what_waits_for_a_worker_says_that_there_is_none(office: Office) -> None:
+    told = await office.notify(**HI)
+    await office.release("notify.email")
+    api = Report("front", ("api", "dispatch"), at=office.clock.now())
+    await office.store.acquire(office.clock.elapsed(), 60 * SECOND, api)
+    status = await office.lookup.get(ACME, told.id)
+    assert status is not None
+    assert (status.state, status.reason) == ("pending", "no_worker")
+    [listed] = (await office.lookup.page(ACME, Search())).notifications
+    assert listed.reason == "no_worker"
+    await office.store.acquire(office.clock.elapsed(), 60 * SECOND, msgspec.structs.replace(api, roles=("deliver",)))
+    status = await office.lookup.get(ACME, told.id)
+    assert status is not None
+    assert status.reason == "released"
 
 
 async def test_a_claim_is_nobody_elses_business(office: Office) -> None:

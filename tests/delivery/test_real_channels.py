@@ -19,6 +19,7 @@ from tidings.channels.smtp import Settings as SmtpSettings
 from tidings.channels.smtp import Smtp
 from tidings.channels.webhook import Settings as WebhookSettings
 from tidings.channels.webhook import WebhookChannel
+from tidings.delivery.ways import Ways
 from tidings.domain.retry import Backoff
 from tidings.domain.secret import Secret
 from tidings.testing import eventually
@@ -175,7 +176,8 @@ async def test_a_wrong_password_stops_mail_and_loses_nothing(
             return all(each is not None and each.state == "pending" and not each.attempts for each in found)
 
         await eventually(all_wait, 15)
-        assert "credentials_refused" in (worker.problem or "")
+        [notice] = await Ways(world.store.cabinet, world.clock).notices()
+        assert "credentials_refused" in notice
         await world.stop(worker)
         right = Smtp(msgspec.structs.replace(settings, password=Secret(mail.PASSWORD)), world.clock)
         world.start(world.worker({"smtp": right}, PATIENT))

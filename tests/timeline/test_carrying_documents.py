@@ -2,9 +2,11 @@
 
 import pytest
 
-from tests.contract.making import ACME, DAY, NOW
+from tests.contract.making import ACME, DAY, NOW, SECOND, add, applied, drain, found
 from tests.contract.test_cabinet import ODD, change, kept, key, names, put
-from tests.timeline.test_carrying import WAYS, AnyStore, Places, live, moved, places
+from tests.contract.test_rules import scheduled
+from tests.timeline.test_carrying import WAYS, AnyStore, Places, check_refused, live, moved, places
+from tidings.domain.recurrence.parts import Local
 from tidings.ports import ANY, Document, Remove
 
 __all__ = ["places"]
@@ -79,3 +81,32 @@ async def test_a_document_that_is_there_is_never_overwritten(places: Places, ori
     assert done.progress.named == ("user acme/other",)
     bodies = {name: each.body for name, each in (await every(target)).items()}
     assert bodies == {"same": b"1", "other": b"theirs", "ended": b"1", "new": b"1"}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_notification_that_no_worker_has_read_is_not_left_behind(places: Places, kind: str) -> None:
+    begin, end = places.new(kind), places.new("sqlite")
+    source = await live(await places.open(begin))
+    told = [add("one", topic="notify.email"), add("two", topic="notify.sms.high"), add("dead", topic="notify.dead")]
+    await applied(source, *told, add("other", topic="notify.other"))
+    await drain(source)
+    for topic in ("notify.email", "notify.sms.high"):
+        text = f"tidings.deliver on acme/{topic}: 1 record\n"
+        await check_refused(source, places, end, text)
+    for name, topic in (("one", "notify.email"), ("two", "notify.sms.high")):
+        partition = (await found(source, name)).partition
+        assert partition is not None
+        await source.commit(ACME, topic, "tidings.deliver", {partition: 1})
+    await source.close()
+    await moved(places, begin, end)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_one_wall_time_is_counted_as_a_one_shot(places: Places, kind: str) -> None:
+    begin, end = places.new(kind), places.new("sqlite")
+    source = await live(await places.open(begin))
+    await applied(source, scheduled(Local((NOW + DAY) // SECOND, "Europe/Berlin")))
+    await source.close()
+    _, done = await moved(places, begin, end)
+    assert (done.cargo["one_shots"], done.cargo["recurring"]) == (1, 0)
+    assert done.progress.moved["one_shots"] == 1

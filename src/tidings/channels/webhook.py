@@ -1,7 +1,9 @@
 """Signed calls of somebody's URL (Standard Webhooks), guarded: only public addresses are ever connected to.
 
-Each receiver has a key of its own, made from the master secret, its tenant and the origin that is called, so nothing
-secret is stored for it. A receiver that remembers `webhook-id` gets every message once.
+The configured secret signs, so that any library of Standard Webhooks checks it with the same. Whoever serves several
+tenants sets `per_receiver`: then each receiver has a key of its own, made from that secret, its tenant and the origin
+that is called, so that nobody can forge what is for another, and nothing secret is stored for it. A receiver that
+remembers `webhook-id` gets every message once.
 """
 
 from functools import lru_cache
@@ -28,10 +30,11 @@ _NEVER = frozenset({501, 505})
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The master secret (an older one beside it while receivers change over), and what may be called."""
+    """The secret (an older one beside it while receivers change over), whose it is, and what may be called."""
 
     secret: Secret
     older_secret: Secret | None = None
+    per_receiver: bool = False
     ports: tuple[int, ...] = (443, 8443)
     plain_http: bool = False
     allowed_networks: tuple[str, ...] = ()
@@ -50,7 +53,8 @@ class WebhookChannel:
     def __init__(self, settings: Settings, clock: Clock, resolver: AbstractResolver | None = None) -> None:
         self._clock = clock
         secrets = [settings.secret, *([settings.older_secret] if settings.older_secret else [])]
-        self._masters = [read_key(secret, "secret") for secret in secrets]
+        self._secrets = [read_key(secret, "secret") for secret in secrets]
+        self._per_receiver = settings.per_receiver
         self._guard = Guard(
             settings.ports,
             plain_http=settings.plain_http,
@@ -79,10 +83,6 @@ class WebhookChannel:
         assert isinstance(message, Webhook)
         return {origin(message.to): self._per_host_max, "": self._connections_max}
 
-    def signing_secret(self, tenant: str, url: str) -> str:
-        """What a receiver configures to check our signatures."""
-        return written(derive(self._masters[0], tenant, origin(url)))
-
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Webhook)
         try:
@@ -105,7 +105,9 @@ class WebhookChannel:
     def _receiver(self, tenant: str, url: str) -> tuple[bytes, ...]:
         """The keys for a receiver who may be called; kept, because most messages go where others went."""
         self._guard.check_target(url)
-        return tuple(derive(master, tenant, origin(url)) for master in self._masters)
+        if not self._per_receiver:
+            return tuple(self._secrets)
+        return tuple(derive(secret, tenant, origin(url)) for secret in self._secrets)
 
     def _judge(self, reply: Reply, message_id: str) -> Verdict:
         detail = f"the receiver answered {reply.status}"
@@ -131,6 +133,11 @@ def origin(url: str) -> str:
     """Scheme, host and port of a URL, in one form."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{parts.port or DEFAULT_PORTS.get(parts.scheme, 0)}"
+
+
+def receiver_secret(secret: str, tenant: str, url: str) -> str:
+    """What a receiver configures to check our signatures, where `per_receiver` is set."""
+    return written(derive(read_key(Secret(secret), "secret"), tenant, origin(url)))
 
 
 def _open(settings: Settings, surroundings: Surroundings) -> WebhookChannel:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from tidings.clock import Clock
-from tidings.delivery.filing import SHARED, encode, read
+from tidings.delivery.filing import ALL, SHARED, encode, read
 from tidings.delivery.gathering import Gathering
 from tidings.domain.breaker import Breaker, Standing, Terms, opened, standing, tried
 from tidings.domain.rendered import Rendered, Webhook
@@ -32,6 +32,12 @@ def breaker_key(provider: str, message: Rendered) -> Key:
     return Key(SHARED, "breaker", provider)
 
 
+def breaker_put(key: Key, breaker: Breaker, expected: int) -> Put:
+    """A breaker that is not closed; all of a tenant, or of nobody, are found together."""
+    until = max(breaker.until, breaker.trial_until) + KEPT_US
+    return Put(key, encode(breaker), expected, (ALL,), until=until)
+
+
 class Breakers:
     """What this worker knows of them, and what it has seen of its own calls."""
 
@@ -45,7 +51,6 @@ class Breakers:
         self._known: dict[Key, tuple[int, Document | None]] = {}
         self._looks: Gathering[Key, Document | None] = Gathering(self._look)
         self._opened: set[Key] = set()  # by us, and not seen closed since
-        self.problems: dict[str, str] = {}  # what is wrong with our own settings, by provider
 
     async def standing(self, key: Key) -> tuple[Standing, int]:
         """Whether a provider is called now, and from when on to ask again."""
@@ -55,6 +60,11 @@ class Breakers:
         if there is None:
             self._seen_closed(key)
         return standing(None if there is None else read(there, Breaker), self._clock.now())
+
+    def why(self, key: Key) -> str:
+        """Why it is open, as far as this worker knows."""
+        _, there = self._known.get(key, (0, None))
+        return "" if there is None else read(there, Breaker).reason
 
     async def try_one(self, key: Key) -> bool:
         """Be the one who tries; False if another was faster."""
@@ -66,7 +76,7 @@ class Breakers:
         if standing(breaker, now)[0] != "due":
             return False
         trial = tried(breaker, self._terms, self._worker, now)
-        return await self._change(Put(key, encode(trial), there.version, until=trial.trial_until + KEPT_US))
+        return await self._change(breaker_put(key, trial, there.version))
 
     async def heard(self, key: Key, verdict: Verdict, *, trial: bool) -> None:
         """What became of a call. Only a trial closes it: other answers may have been under way since before."""
@@ -84,17 +94,14 @@ class Breakers:
                 await self._close(key)
 
     async def _open(self, key: Key, reason: str, detail: str, *, is_ours: bool, trial: bool) -> None:
-        if is_ours:
-            self.problems[key.name] = f"{reason}: {detail}" if detail else reason
         for _ in range(TRIES_MAX):
             there = await self._looks.ask(key, urgent=True)
             now = self._clock.now()
             before = None if there is None else read(there, Breaker)
             if before is not None and standing(before, now)[0] != "due" and not (trial and now >= before.until):
                 return  # others have opened it
-            after = opened(before, self._terms, reason, now)
-            change = Put(key, encode(after), 0 if there is None else there.version, until=after.until + KEPT_US)
-            if await self._change(change):
+            after = opened(before, self._terms, reason, now, detail)
+            if await self._change(breaker_put(key, after, 0 if there is None else there.version)):
                 self._failures.pop(key, None)
                 if len(self._opened) >= COUNTED_MAX:
                     self._opened.clear()
@@ -112,7 +119,6 @@ class Breakers:
 
     def _seen_closed(self, key: Key) -> None:
         """Tell that it works again, if we told that it does not: another worker may have found out."""
-        self.problems.pop(key.name, None)
         if key in self._opened:
             self._opened.discard(key)
             self._tell(Closed(self._clock.now(), key.name))

@@ -26,6 +26,9 @@ def is_unsure(attempt: Attempt) -> bool:
 def choose(options: Sequence[Option], attempts: Sequence[Attempt]) -> Option | Wait:
     """The first that is called at all, beginning behind the one that failed last; else when to ask again.
 
+    One whose breaker asks for a trial gets it, also where another provider would take the message: else nobody would
+    ever find out that it works again.
+
     Where the last one may have taken it, and would know it again, it goes nowhere else: another provider would send it
     a second time.
     """
@@ -38,8 +41,7 @@ def choose(options: Sequence[Option], attempts: Sequence[Attempt]) -> Option | W
             options = [options[place]]
         elif last.outcome != "rate_limited":
             options = [*options[place + 1 :], *options[: place + 1]]
-    for wanted in ("closed", "due"):
-        for option in options:
-            if option.standing == wanted:
-                return option
+    for option in options:
+        if option.standing != "open":
+            return option
     return Wait(min(option.until for option in options), "breaker_open")

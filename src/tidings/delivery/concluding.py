@@ -7,7 +7,7 @@ import msgspec
 from tidings.delivery import errands
 from tidings.delivery.deciding import Address, Case, End, Next, Wait, onwards
 from tidings.domain.command import Add
-from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State
+from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State, Step, remembered
 from tidings.domain.notification import Errand
 from tidings.domain.place import digest, place
 from tidings.domain.retry import Backoff, next_try
@@ -20,12 +20,23 @@ _GIVEN_UP = frozenset({"failed"})
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a provider said to one message; `number` is that of the device, 0 without several."""
+    """What a provider said to one message; `number` is that of the device, 0 without several.
+
+    `trial` says that the message tried whether the provider works again.
+    """
 
     number: int
     address: Address
     provider: str
     verdict: Verdict
+    trial: bool = False
+
+    @property
+    def has_reopened(self) -> bool:
+        """Whether it tried in vain: all know that the breaker is open, and another provider may take it at once."""
+        if isinstance(self.verdict, Temporary):
+            return self.trial and self.verdict.reason != "rate_limited"
+        return self.trial and isinstance(self.verdict, Broken)
 
 
 class Conclusion(msgspec.Struct, frozen=True):
@@ -79,7 +90,9 @@ def without_attempt(case: Case, decision: Wait | Next | End, now: int) -> Conclu
     """What follows from a decision that nothing is sent now."""
     match decision:
         case Wait():
-            return _again(case, case.delivery, case.errand.channel, decision.until, decision.reason, now)
+            return _again(
+                case, case.delivery, case.errand.channel, decision.until, decision.reason, now, decision.detail
+            )
         case Next():
             return _again(case, case.delivery, decision.channel, now, decision.reason, now)
         case End():
@@ -96,7 +109,6 @@ def conclude(
     now: int,
 ) -> Conclusion:
     """What follows from the answers to one attempt. `later` says that some devices could not be tried at all."""
-    verdicts = [answer.verdict for answer in answers]
     ended = _ended(delivery, answers, now)
     sent = tuple(
         (each.provider, each.verdict.id)
@@ -108,19 +120,22 @@ def conclude(
         for each in answers
         if isinstance(each.verdict, Permanent) and each.verdict.address_is_dead
     )
-    return msgspec.structs.replace(_follow(case, ended, verdicts, later, backoff, share, now), sent=sent, dead=dead)
+    return msgspec.structs.replace(_follow(case, ended, answers, later, backoff, share, now), sent=sent, dead=dead)
 
 
 def _follow(
     case: Case,
     delivery: Delivery,
-    verdicts: Sequence[Verdict],
+    answers: Sequence[Answer],
     later: Wait | None,
     backoff: Backoff,
     share: float,
     now: int,
 ) -> Conclusion:
     channel = case.errand.channel
+    verdicts = [answer.verdict for answer in answers]
+    failed = [answer for answer in answers if isinstance(answer.verdict, Temporary | Broken)]
+    at_once = all(answer.has_reopened for answer in failed)
     waiting = [verdict for verdict in verdicts if isinstance(verdict, Temporary)]
     broken = [verdict for verdict in verdicts if isinstance(verdict, Broken)]
     if waiting:
@@ -129,13 +144,14 @@ def _follow(
         spent = delivery.trying_us + now - delivery.attempts[-1].begun
         moment = next_try(backoff, tried, spent, now, share, asked)
         if moment is not None:
-            tired = msgspec.structs.replace(delivery, trying_us=spent + moment - now)
-            return _again(case, tired, channel, moment, waiting[0].reason, now)
+            again = now if at_once else moment
+            tired = msgspec.structs.replace(delivery, trying_us=spent + again - now)
+            return _again(case, tired, channel, again, waiting[0].reason, now)
         return _given_up(case, delivery, waiting[0].reason, now)
     if broken:
-        return _again(case, delivery, channel, now + AGAIN_US, broken[0].reason, now)
+        return _again(case, delivery, channel, now if at_once else now + AGAIN_US, broken[0].reason, now)
     if later is not None:
-        return _again(case, delivery, channel, later.until, later.reason, now)
+        return _again(case, delivery, channel, later.until, later.reason, now, later.detail)
     refused = [verdict for verdict in verdicts if isinstance(verdict, Permanent)]
     if len(refused) < len(verdicts) or _has_arrived(delivery):
         return _end(case, delivery, "sent", "", now)
@@ -157,13 +173,19 @@ def _has_arrived(delivery: Delivery) -> bool:
     return any(part.outcome == "accepted" for part in delivery.parts)
 
 
-def _again(case: Case, delivery: Delivery, channel: int, moment: int, reason: str, now: int) -> Conclusion:
-    """Back onto the timeline, as its next turn."""
+def _again(
+    case: Case, delivery: Delivery, channel: int, moment: int, reason: str, now: int, detail: str = ""
+) -> Conclusion:
+    """Back onto the timeline, as its next turn; for another channel it passes over the one that it was for."""
     turn = max(delivery.turn, case.errand.attempt) + 1
     errand = msgspec.structs.replace(case.errand, delivery=delivery.name, channel=channel, attempt=turn)
     is_other = channel != case.errand.channel
+    if is_other:
+        step = Step(now, "passed_over", case.channel, reason=reason, detail=detail)
+    else:
+        step = Step(now, "pending", case.channel, reason=reason, detail=detail, until=moment)
     after = msgspec.structs.replace(
-        delivery,
+        remembered(delivery, step),
         state="pending",
         reason=reason,
         channel=case.notification.channels[channel],
@@ -217,8 +239,13 @@ def _end(case: Case, delivery: Delivery, state: State, reason: str, now: int) ->
 def _ended(delivery: Delivery, answers: Sequence[Answer], now: int) -> Delivery:
     """The delivery with what was said to its attempt, which does not count if all of it was our own mistake."""
     verdicts = [answer.verdict for answer in answers]
-    if all(isinstance(verdict, Broken) for verdict in verdicts):
-        return msgspec.structs.replace(delivery, attempts=delivery.attempts[:-1])
+    refusals = [
+        Step(now, each.verdict.reason, delivery.channel, each.provider, detail=each.verdict.detail[:DETAIL_CHARS_MAX])
+        for each in answers
+        if isinstance(each.verdict, Broken)
+    ]
+    if len(refusals) == len(answers):
+        return remembered(msgspec.structs.replace(delivery, attempts=delivery.attempts[:-1]), *refusals)
     taken = next((verdict.id or None for verdict in verdicts if isinstance(verdict, Accepted)), None)
     telling = next((verdict for verdict in verdicts if not isinstance(verdict, Accepted)), None)
     attempt = msgspec.structs.replace(

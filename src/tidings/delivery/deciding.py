@@ -29,6 +29,7 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
 
     until: int
     reason: str
+    detail: str = ""
 
 
 class Next(msgspec.Struct, frozen=True, gc=False):

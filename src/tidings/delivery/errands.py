@@ -67,7 +67,9 @@ def turn(tenant: str, notification: Notification, errand: Errand, due: int) -> A
 def dead_letter(tenant: str, errand: Errand, delivery: Delivery, now: int) -> Add:
     """What was given up, with what it needs to be tried again. A log only grows: it must not say who a person is."""
     again = msgspec.structs.replace(errand, delivery=delivery.name, attempt=delivery.turn + 1)
-    told = delivery if errand.inline is not None else _without_address(delivery)
+    told = msgspec.structs.replace(delivery, history=())  # what providers said is in it too
+    if errand.inline is None:
+        told = _without_address(told)
     value = msgspec.json.encode(Dead(told, again))
     return _add(tenant, f"{delivery.name}~{delivery.turn}~dead", DEAD_TOPIC, pack(Message(None, value)), now)
 

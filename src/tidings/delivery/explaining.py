@@ -8,7 +8,7 @@ from tidings.clock import Clock
 from tidings.delivery.filing import notification_key, read
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.status import all_deliveries, status_of
-from tidings.domain.delivery import Attempt, Delivery
+from tidings.domain.delivery import Attempt, Delivery, Step
 from tidings.domain.notification import Notification
 from tidings.domain.rendered import ChannelName
 from tidings.domain.schedule import Event
@@ -64,8 +64,11 @@ def _event(event: Event) -> Line:
 
 def _story(delivery: Delivery) -> list[Line]:
     lines = [line for attempt in delivery.attempts for line in _attempt(delivery, attempt)]
+    lines += [_step(delivery, step) for step in delivery.history]
     last = max((line.at for line in lines), default=0)
-    if delivery.state not in {"processing", "delivered", "bounced", "complained"} and delivery.changed >= last:
+    is_told = delivery.state == "pending" and delivery.history  # by its last step: why, and until when
+    told_later = {"processing", "delivered", "bounced", "complained"}
+    if not is_told and delivery.state not in told_later and delivery.changed >= last:
         lines.append(
             Line(
                 delivery.changed,
@@ -81,6 +84,20 @@ def _story(delivery: Delivery) -> list[Line]:
     return lines + told
 
 
+def _step(delivery: Delivery, step: Step) -> Line:
+    reason = ": ".join(text for text in (step.reason, step.detail) if text)
+    count = "" if step.times == 1 else f" ({step.times} times)"
+    return Line(
+        step.at,
+        step.event,
+        delivery.name,
+        channel=step.channel,
+        provider=step.provider or None,
+        due=step.until,
+        reason=reason + count,
+    )
+
+
 def _attempt(delivery: Delivery, attempt: Attempt) -> list[Line]:
     """Its beginning, and its end if it has one: an attempt without an end is under way, or was cut off."""
     begun = Line(
@@ -90,7 +107,7 @@ def _attempt(delivery: Delivery, attempt: Attempt) -> list[Line]:
         attempt.number,
         attempt.channel,
         attempt.provider,
-        late_us=attempt.begun - delivery.due if attempt.begun >= delivery.due else None,  # before it was sent again
+        late_us=max(0, attempt.begun - delivery.was_due),
     )
     if attempt.ended is None:
         return [begun]

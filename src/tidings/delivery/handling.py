@@ -245,7 +245,7 @@ class Handling:
         calls = [self._tools.sending.call(each, case.channel, read.record.due, claim.until) for each in ready]
         verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         answers = [
-            Answer(each.target.number, each.target.address, each.provider, verdict)
+            Answer(each.target.number, each.target.address, each.provider, verdict, each.trial)
             for each, verdict in zip(ready, verdicts, strict=True)
         ]
         return _Heard(delivery, answers, later, written)

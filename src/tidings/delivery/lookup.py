@@ -10,7 +10,8 @@ from tidings.clock import Clock
 from tidings.delivery.cursors import place_of, read_cursor, write_cursor
 from tidings.delivery.filing import ALL, by_address, by_user, delivery_key, notification_key, read
 from tidings.delivery.schedules import Schedules
-from tidings.delivery.status import Status, all_deliveries, last_names, shown, status_of
+from tidings.delivery.staffing import NO_WORKER, nobody_delivers
+from tidings.delivery.status import RELEASED, Status, all_deliveries, last_names, shown, status_of
 from tidings.domain.delivery import Delivery, State
 from tidings.domain.errors import Invalid
 from tidings.domain.notification import Notification, Priority
@@ -73,11 +74,12 @@ class Lookup:
         if there is None:
             return None
         schedule = await self._schedules.find(tenant, notification_id)
-        return status_of(
+        status = status_of(
             read(there, Notification),
             schedule,
             await all_deliveries(self._cabinet, tenant, notification_id, self._clock.now()),
         )
+        return None if status is None else (await self._told([status]))[0]
 
     async def page(self, tenant: str, search: Search) -> StatusPage:
         """Those that fit, the latest first."""
@@ -148,7 +150,18 @@ class Lookup:
             status = status_of(notification, schedule, last.get(notification.id, there))
             if status is not None:
                 result.append((document, status))
-        return result
+        told = await self._told([status for _, status in result])
+        return [(document, status) for (document, _), status in zip(result, told, strict=True)]
+
+    async def _told(self, statuses: Sequence[Status]) -> list[Status]:
+        """The same; of what waits for a worker, that there is none."""
+        waiting = [status.state == "pending" and status.reason == RELEASED for status in statuses]
+        if not any(waiting) or not await nobody_delivers(self._schedules):
+            return list(statuses)
+        return [
+            msgspec.structs.replace(status, reason=NO_WORKER) if waits else status
+            for status, waits in zip(statuses, waiting, strict=True)
+        ]
 
     async def _last(self, tenant: str, forgotten: Sequence[Notification]) -> list[list[Delivery]]:
         """The last deliveries of those whose schedules are not known any more, nor which occurrence was their last."""

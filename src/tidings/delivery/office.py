@@ -13,6 +13,7 @@ from tidings.delivery.notifying import Notifying
 from tidings.delivery.receiving import Receiving
 from tidings.delivery.retrying import Retrying
 from tidings.delivery.schedules import Schedules
+from tidings.delivery.staffing import NOTICE, nobody_delivers
 from tidings.delivery.suppressions import Suppressions
 from tidings.delivery.sweeping import Sweeping
 from tidings.delivery.throttle import Rates
@@ -62,3 +63,9 @@ class Office:
         self.inbox = Inbox(cabinet, clock)
         self.sweeping = Sweeping(cabinet, schedules, clock)
         self.ways = Ways(cabinet, clock, ways, rates)
+        self._schedules = schedules
+
+    async def notices(self) -> list[str]:
+        """What somebody must put right, though nothing is lost: a provider that refuses us, nobody who delivers."""
+        missing = [NOTICE] if await nobody_delivers(self._schedules) else []
+        return [*await self.ways.notices(), *missing]

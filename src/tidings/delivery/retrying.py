@@ -12,7 +12,7 @@ from tidings.clock import Clock
 from tidings.delivery import errands
 from tidings.delivery.filing import delivery_key, delivery_put, notification_key, read
 from tidings.delivery.schedules import Schedules
-from tidings.domain.delivery import Delivery, Part, State
+from tidings.domain.delivery import Delivery, Part, State, Step, remembered
 from tidings.domain.errors import Conflict
 from tidings.domain.notification import Errand, Notification
 from tidings.ports import Cabinet, Document
@@ -87,11 +87,17 @@ class Retrying:
 
 def _waiting(before: Delivery, turn: int, now: int, due: int) -> Delivery:
     """As it begins again. Devices that got it stay out; those that did not are tried again under their numbers."""
+    if before.state == "pending":  # the turn before this one was too close
+        told = before
+    else:
+        ended = Step(before.changed, before.state, before.channel, reason=before.reason)
+        told = remembered(before, ended, Step(now, "retried", before.channel, until=due))
     return msgspec.structs.replace(
-        before,
+        told,
         state="pending",
         reason="retried",
         due=now,
+        first_due=before.was_due,
         turn=turn,
         claim=None,
         next_try=due,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidings.domain.command import Add, Command, Outcome
+from tidings.domain.fleet import Fleet
 from tidings.domain.request import Request
 from tidings.domain.schedule import Event, Schedule
 
@@ -21,6 +22,10 @@ class Schedules(Protocol):
 
     async def find(self, tenant: str, schedule_id: str) -> Schedule | None:
         """A schedule as it stands, None if it is not (or no longer) known."""
+        ...
+
+    async def nodes(self) -> Fleet:
+        """Who shares the store."""
         ...
 
     async def history(self, tenant: str, schedule_id: str) -> list[Event]:

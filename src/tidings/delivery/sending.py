@@ -17,6 +17,7 @@ from tidings.delivery.envelope import put
 from tidings.delivery.slots import Slots
 from tidings.delivery.templates import Content
 from tidings.delivery.throttle import Throttle
+from tidings.domain.delivery import Attempt
 from tidings.domain.errors import Invalid
 from tidings.domain.jitter import jittered
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName, Rendered
@@ -128,29 +129,42 @@ class Sending:
         return ready, min(waits, key=lambda wait: wait.until, default=None)
 
     async def _choose(self, case: Case, target: Target) -> Ready | Wait:
-        chosen = await self._option(case, target.message)
-        assert chosen is not None, "somebody takes it"
+        options = await self._options(target.message)
+        tried = _tried(case)
+        chosen = choose(options, tried)
+        while isinstance(chosen, Option) and chosen.standing == "due":
+            if await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
+                break
+            later = self._clock.now() + SPREAD_US  # another message tries already
+            options[options.index(chosen)] = Option(chosen.provider, chosen.deduplicates, "open", later)
+            chosen = choose(options, tried)
         if isinstance(chosen, Wait):
-            return Wait(jittered(chosen.until, SPREAD_US, case.delivery.name.encode()), chosen.reason)
-        trial = chosen.standing == "due"
-        if trial and not await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
-            return Wait(self._clock.now() + SPREAD_US, "breaker_open")
+            moment = jittered(chosen.until, SPREAD_US, case.delivery.name.encode())
+            return Wait(moment, chosen.reason, self._why(options, target.message))
         returning = case.delivery.reason == "rate_limited"
         high = case.notification.priority == "high"
-        later = await self._throttle.take(chosen.provider, case.tenant, high=high, returning=returning)
-        if later is not None:
-            return Wait(later, "rate_limited")
-        return Ready(target, chosen.provider, trial)
+        free = await self._throttle.take(chosen.provider, case.tenant, high=high, returning=returning)
+        if free is not None:
+            return Wait(free, "rate_limited")
+        return Ready(target, chosen.provider, chosen.standing == "due")
+
+    def _why(self, options: Sequence[Option], message: Rendered) -> str:
+        """Which providers do not work, why, and where to look."""
+        told = (f"{each.provider} {self._breakers.why(breaker_key(each.provider, message))}" for each in options)
+        return f"{', '.join(text.rstrip() for text in told)}; see `tidings channels`"
 
     async def _option(self, case: Case, message: Rendered) -> Option | Wait | None:
         """The provider that it would go to now; None if nobody takes it."""
+        options = await self._options(message)
+        return choose(options, _tried(case)) if options else None
+
+    async def _options(self, message: Rendered) -> list[Option]:
         options = []
         for name, channel in self._providers.items():
             if channel.takes(message):
                 standing, until = await self._breakers.standing(breaker_key(name, message))
                 options.append(Option(name, channel.deduplicates, standing, until))
-        tried = [attempt for attempt in case.delivery.attempts if attempt.channel == case.channel]
-        return choose(options, tried) if options else None
+        return options
 
     async def call(self, ready: Ready, channel: ChannelName, due: int, until: int) -> Verdict:
         """One call. Whatever a channel does, it comes to a verdict, before the claim ends under which it is made."""
@@ -179,3 +193,8 @@ def _blank(case: Case, address: Address) -> Rendered | None:
         return put(Content("", "-", "-", json=b"{}"), case.channel, address, "-", tenant=case.tenant)
     except Invalid:
         return None
+
+
+def _tried(case: Case) -> list[Attempt]:
+    """The attempts by the channel that it goes by now."""
+    return [attempt for attempt in case.delivery.attempts if attempt.channel == case.channel]

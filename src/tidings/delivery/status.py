@@ -12,6 +12,7 @@ from tidings.domain.schedule import Schedule
 from tidings.ports import Cabinet
 
 DELIVERIES_MAX = 1_000
+RELEASED = "released"  # and no worker has looked at it yet
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,7 +63,7 @@ def _state(
                 )
             )
         case _:
-            return "pending", "released"
+            return "pending", RELEASED
 
 
 def shown(delivery: Delivery) -> Delivery:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.filing import SHARED, read
+from tidings.delivery.filing import ALL, SHARED, read
 from tidings.delivery.throttle import Rates
 from tidings.domain.breaker import Breaker, Standing, standing
 from tidings.domain.bucket import Rate
 from tidings.domain.rendered import ChannelName
-from tidings.ports import Cabinet, Key
+from tidings.ports import Cabinet, Key, Remove
+
+RECEIVERS_MAX = 100  # shown of those who are left alone
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -21,10 +23,20 @@ class Way(msgspec.Struct, frozen=True):
     channels: tuple[ChannelName, ...]
 
 
+class Receiver(msgspec.Struct, frozen=True):
+    """One who receives webhooks and is left alone: scheme, host and port, until when, and why."""
+
+    receiver: str
+    breaker: Standing
+    until: int
+    reason: str
+
+
 class WayStanding(msgspec.Struct, frozen=True):
     """How a way stands. `until` and `reason` are those of a breaker that is not closed.
 
-    `rate` is the limit of all, `own` that of the tenant who asks.
+    `rate` is the limit of all, `own` that of the tenant who asks; `receivers` are those of hers whose breaker is not
+    closed, some of them if there are `more`.
     """
 
     way: Way
@@ -33,10 +45,12 @@ class WayStanding(msgspec.Struct, frozen=True):
     reason: str = ""
     rate: Rate | None = None
     own: Rate | None = None
+    receivers: tuple[Receiver, ...] = ()
+    more: bool = False
 
 
 class Ways:
-    """What is configured, and how it stands now. Webhooks have a breaker for each receiver, which is not shown here."""
+    """What is configured, and how it stands now."""
 
     def __init__(self, cabinet: Cabinet, clock: Clock, ways: Sequence[Way] = (), rates: Rates | None = None) -> None:
         self._cabinet = cabinet
@@ -44,18 +58,53 @@ class Ways:
         self._ways = tuple(ways)
         self._rates = rates or Rates()
 
+    async def notices(self) -> list[str]:
+        """What somebody must put right: each provider that stands still because it refuses us, whoever found out."""
+        found = await self._cabinet.find(SHARED, "breaker", ALL, self._clock.now())
+        stopped = [(each.key.name, read(each, Breaker)) for each in found]
+        return [f"{name} refuses us ({_why(breaker)})" for name, breaker in stopped if breaker.is_ours]
+
     async def standing(self, tenant: str) -> list[WayStanding]:
         """Each way, in the order in which they are tried."""
         now = self._clock.now()
         found = await self._cabinet.get([Key(SHARED, "breaker", way.name) for way in self._ways], now)
+        receivers = await self._receivers(tenant, now)
         result = []
         for way, there in zip(self._ways, found, strict=True):
             breaker = None if there is None else read(there, Breaker)
             word, until = standing(breaker, now)
             own = self._rates.particular.get((way.name, tenant)) or self._rates.tenants.get(way.name)
             rate = self._rates.providers.get(way.name)
+            theirs = receivers.get(way.name, [])
+            shown, more = tuple(theirs[:RECEIVERS_MAX]), len(theirs) > RECEIVERS_MAX
             if breaker is None:
-                result.append(WayStanding(way, rate=rate, own=own))
+                result.append(WayStanding(way, rate=rate, own=own, receivers=shown, more=more))
             else:
-                result.append(WayStanding(way, word, until, breaker.reason, rate, own))
+                result.append(WayStanding(way, word, until, breaker.reason, rate, own, shown, more))
         return result
+
+    async def _receivers(self, tenant: str, now: int) -> dict[str, list[Receiver]]:
+        """Those of this tenant's that are left alone, by way and in the order of their names."""
+        found: dict[str, list[Receiver]] = {}
+        for each in await self._cabinet.find(tenant, "breaker", ALL, now, limit=RECEIVERS_MAX + 1):
+            name, _, receiver = each.key.name.partition(" ")
+            breaker = read(each, Breaker)
+            found.setdefault(name, []).append(Receiver(receiver, *standing(breaker, now), breaker.reason))
+        return found
+
+    async def close(self, tenant: str, name: str, receiver: str | None = None) -> bool | None:
+        """Have a provider called again at once, or one who receives this tenant's webhooks; False if it is anyhow.
+
+        None if there is no such provider. Workers know it within half a second.
+        """
+        key = Key(SHARED, "breaker", name) if receiver is None else Key(tenant, "breaker", f"{name} {receiver}")
+        now = self._clock.now()
+        [there] = await self._cabinet.get([key], now)
+        if there is None:
+            return False if name in {way.name for way in self._ways} else None
+        await self._cabinet.change([[Remove(key)]], now)
+        return True
+
+
+def _why(breaker: Breaker) -> str:
+    return f"{breaker.reason}: {breaker.detail}" if breaker.detail else breaker.reason

@@ -46,6 +46,8 @@ class Settings(msgspec.Struct, frozen=True):
 class Worker:
     """Runs beside the engine as one of its companions. As a listener of its facts it wakes at once."""
 
+    problem: str | None = None  # a provider that refuses us is known to all nodes: `Ways` tells of it
+
     def __init__(
         self,
         store: Store,
@@ -63,11 +65,11 @@ class Worker:
         assert chosen.terms.claim_us > chosen.send_s * 1_000_000, "a claim lasts longer than a call"
         self.name = secrets.token_hex(6)
         self._tell = tell or _nobody
-        self._breakers = Breakers(store.cabinet, clock, self.name, chosen.breaker, self._tell)
+        breakers = Breakers(store.cabinet, clock, self.name, chosen.breaker, self._tell)
         self._reader = Reader(store, clock, self._take, chosen.windows, is_ready)
         sending = Sending(
             providers,
-            self._breakers,
+            breakers,
             Throttle(store.cabinet, clock, chosen.rates),
             clock,
             self._tell,
@@ -84,12 +86,6 @@ class Worker:
         self._handling = Handling(self.name, clock, tools, self._reader, chosen.terms, self._tell)
         self._running: set[asyncio.Task[None]] = set()
         self._is_over = asyncio.Event()
-
-    @property
-    def problem(self) -> str | None:
-        """What somebody must put right: a provider that refuses us."""
-        problems = [f"{provider} refuses us ({why})" for provider, why in sorted(self._breakers.problems.items())]
-        return "; ".join(problems) or None
 
     def __call__(self, fact: Fact) -> None:
         """Hear of what this process released."""

@@ -4,9 +4,11 @@ Without a document it is closed. It opens after failures in a row, or at once wh
 its time is over, one worker at a time tries one message, and what becomes of it closes it or opens it for longer.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
+
+from tidings.domain.verdict import BrokenReason
 
 SECOND_US = 1_000_000
 
@@ -28,6 +30,12 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str = ""
     worker: str = ""
     trial_until: int = 0
+    detail: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether our own settings are at fault, and somebody must put them right."""
+        return self.reason in get_args(BrokenReason)
 
 
 Standing = Literal["closed", "open", "due"]
@@ -44,11 +52,11 @@ def standing(breaker: Breaker | None, now: int) -> tuple[Standing, int]:
     return "due", now
 
 
-def opened(before: Breaker | None, terms: Terms, reason: str, now: int) -> Breaker:
+def opened(before: Breaker | None, terms: Terms, reason: str, now: int, detail: str = "") -> Breaker:
     """Open, for twice as long as the time before."""
     times = 1 if before is None else before.times + 1
     length = min(terms.first_us << min(times - 1, 30), terms.longest_us)
-    return Breaker(now + length, times, reason)
+    return Breaker(now + length, times, reason, detail=detail)
 
 
 def tried(before: Breaker, terms: Terms, worker: str, now: int) -> Breaker:

@@ -12,6 +12,8 @@ State = Literal[
 FINAL: frozenset[State] = frozenset({"delivered", "bounced", "complained", "failed", "cancelled", "expired", "skipped"})
 SETTLED: frozenset[State] = FINAL | {"sent"}  # a worker has nothing left to do
 
+STEPS_MAX = 50
+
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """One call of a provider; without `ended` it is under way, or was cut off.
@@ -51,6 +53,23 @@ class News(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happened to a delivery beside its attempts, or `times` in a row from `at` on.
+
+    `event` is `passed_over` (a channel, for a reason), `pending` (back onto the timeline `until` then), `retried` by
+    hand, the state in which it had been given up before that, or why a provider refused us.
+    """
+
+    at: int
+    event: str
+    channel: ChannelName | None = None
+    provider: str = ""
+    reason: str = ""
+    detail: str = ""
+    until: int | None = None
+    times: int = 1
+
+
 class Claim(msgspec.Struct, frozen=True):
     """Who is at it, and until when nobody else may be."""
 
@@ -64,7 +83,8 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     `turn` counts how often it was put on the timeline. A turn is put there before it is written here, so that the
     record of a former turn may be left aside, and that of a later one never is. `trying_us` is how long it has been
     tried by its channel: calls, and the pauses after those that failed. `given_up` is the number of the last attempt
-    before somebody had it sent again: what is counted is counted from there.
+    before somebody had it sent again: what is counted is counted from there. `first_due` is when it should have left
+    before that; `history` has the latest steps, and none if all went well at once.
     """
 
     name: str
@@ -87,6 +107,8 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     news: tuple[News, ...] = ()
     trying_us: int = 0
     given_up: int = 0
+    first_due: int | None = None
+    history: tuple[Step, ...] = ()
 
     @property
     def fresh(self) -> tuple[Attempt, ...]:
@@ -96,3 +118,25 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_settled(self) -> bool:
         return self.state in SETTLED
+
+    @property
+    def was_due(self) -> int:
+        """The moment from which lateness counts, also if it was sent again by hand."""
+        return self.due if self.first_due is None else self.first_due
+
+
+def remembered(delivery: Delivery, *steps: Step) -> Delivery:
+    """The delivery with these steps behind the others; the same one again and again is one with its count."""
+    history = list(delivery.history)
+    for step in steps:
+        before = history[-1] if history else None
+        if before is not None and _is_repeated(before, step):
+            history[-1] = msgspec.structs.replace(before, until=step.until, times=before.times + 1)
+        else:
+            history.append(step)
+    return msgspec.structs.replace(delivery, history=tuple(history[-STEPS_MAX:]))
+
+
+def _is_repeated(before: Step, step: Step) -> bool:
+    same = ("event", "channel", "provider", "reason", "detail")
+    return all(getattr(before, name) == getattr(step, name) for name in same)

@@ -193,7 +193,7 @@ def delivery_of(delivery: StoredDelivery) -> Delivery:
         delivery.address,
         delivery.provider,
         delivery.provider_id,
-        moment_of(delivery.due),
+        moment_of(delivery.was_due),
         _maybe(delivery.sent),
         _maybe(delivery.next_try),
         tuple(map(_attempt, delivery.attempts)),

@@ -16,7 +16,7 @@ from tidings.domain.errors import StoreError
 from tidings.domain.fleet import Predecessor
 from tidings.domain.message import unpack
 from tidings.domain.schedule import Calendar, Event, KeptZone
-from tidings.domain.when import Once
+from tidings.domain.when import is_once
 from tidings.ports import ApiKey, Document
 from tidings.timeline.terms import Terms
 
@@ -63,7 +63,7 @@ class Carried(msgspec.Struct, gc=False):
             return "finished"
         if self.state == "paused":
             return "paused"
-        return "one_shots" if self.terms is None or isinstance(self.terms.when, Once) else "recurring"
+        return "one_shots" if self.terms is None or is_once(self.terms.when) else "recurring"
 
     @property
     def partition_hash(self) -> int:

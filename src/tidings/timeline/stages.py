@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidings.domain.when import Once
+from tidings.domain.when import is_once
 from tidings.timeline.carrying import LOAD_BYTES_MAX, LOAD_ROWS, Kind
 from tidings.timeline.terms import decode_terms
 
@@ -47,7 +47,7 @@ def bounded(rows: Iterable[Item], size_of: Callable[[Item], int] | None = None) 
 def counted(totals: Sequence[Any], policies: Iterable[Sequence[Any]]) -> dict[Kind, int]:
     """How much there is of each kind, by a store's totals and the terms of its standing schedules that pend."""
     positions, keys, receipts, documents, paused, finished, pending = totals
-    recurring = sum(not isinstance(decode_terms(terms).when, Once) for (terms,) in policies)
+    recurring = sum(not is_once(decode_terms(terms).when) for (terms,) in policies)
     return {
         "positions": positions,
         "keys": keys,

@@ -92,3 +92,8 @@ def test_channels(cli: Cli) -> None:
     assert [row.split()[:2] for row in rows] == [["in_app", "in_app"], ["outbox", "outbox"]]
     assert all("closed" in row for row in rows)
     assert cli.json("channels")["channels"]["email"] == ["outbox"]
+    assert cli("channels", "close", "outbox").out == "outbox is called anyhow\n"
+    receiver = "https://shop.example"
+    assert cli.json("channels", "close", "outbox", "--receiver", receiver)["receiver"] == receiver
+    nobody = cli("channels", "close", "nobody")
+    assert (nobody.code, "there is no provider 'nobody'" in nobody.err) == (3, True)

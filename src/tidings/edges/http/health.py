@@ -2,6 +2,7 @@
 
 import inspect
 
+from tidings.domain.errors import StoreError
 from tidings.edges.advice import NO_ANSWER, plain
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import query_of
@@ -34,8 +35,15 @@ class Health:
             told = dict.fromkeys(plain(problem).removeprefix(NO_ANSWER) for problem in problems)
             text = f"changes are taken, but Kafka is away: {'; '.join(told)}"
             raise Refusal("unavailable", text, headers=headers)
-        notices = self._edge.engine.notices()
+        notices = await self._notices()
         return json_answer({"status": "ready", "detail": detail, **({"notices": notices} if notices else {})})
+
+    async def _notices(self) -> list[str]:
+        """What somebody must put right, though this process does all that it is asked."""
+        try:
+            return await self._edge.office.notices()
+        except StoreError:
+            return []  # what cannot be looked up now is told the next time
 
     async def figures(self, call: Call) -> Reply:
         """The metrics in the text format of Prometheus."""

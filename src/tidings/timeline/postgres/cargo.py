@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from tidings.domain.command import Priority
+from tidings.domain.notification import GROUP, TOPICS
 from tidings.domain.schedule import Event
 from tidings.ports import ApiKey, Document, Key
 from tidings.timeline.carrying import (
@@ -80,7 +81,7 @@ class Cargo:
     async def rest(self, connection: Connection) -> Rest:
         """What is not carried."""
         ((outbox, held, records),) = await rows(connection, self._sql["rest"])
-        behind = tuple(Behind(*row) for row in await rows(connection, self._sql["behind"]))
+        behind = tuple(Behind(*row) for row in await rows(connection, self._sql["behind"], (GROUP, list(TOPICS))))
         return Rest(outbox - held, held, records, behind)
 
     # Stages

@@ -1,11 +1,13 @@
 """Carrying out: everything in the file, stage by stage, in an order that stays the same while nobody writes."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import apsw
 import numpy as np
 
+from tidings.domain.notification import GROUP, TOPICS
 from tidings.domain.schedule import Event
 from tidings.ports import ApiKey, Document, Key
 from tidings.timeline.carrying import (
@@ -27,6 +29,7 @@ from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
 from tidings.timeline.stages import Place, bounded, counted, decode_place, encode_place, following, is_full
 
 _SQL = queries("carrying")
+_TOLD_ON = json.dumps(TOPICS)
 _STAGES = ("positions", "keys", "receipts", "documents", "parcels", "far", "near", "standing", "finished")
 _FIRST: dict[str, Place] = {
     "positions": ("", -1),
@@ -79,7 +82,7 @@ class Cargo:
     def rest(self, connection: apsw.Connection) -> Rest:
         """What is not carried."""
         outbox, held, records = connection.execute(_SQL["rest"]).fetchone()
-        behind = tuple(Behind(*row) for row in connection.execute(_SQL["behind"]))
+        behind = tuple(Behind(*row) for row in connection.execute(_SQL["behind"], (GROUP, _TOLD_ON)))
         return Rest(outbox - held, held, records, behind)
 
     # Stages

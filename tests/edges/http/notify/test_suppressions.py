@@ -1,10 +1,14 @@
 """Suppressed addresses and the ways out, over HTTP."""
 
+import msgspec
+
 from tests.edges.http.notify.desk import NINE, Desk
+from tidings.delivery.breakers import breaker_put
+from tidings.delivery.ways import RECEIVERS_MAX
 from tidings.domain.breaker import Breaker
+from tidings.domain.fleet import Report
 from tidings.edges.http.inputs import QUERY_BYTES_MAX
-from tidings.ports import Key, Put
-from tidings.wires.answers import encode
+from tidings.ports import Key
 
 LIST = "/v1/suppressions"
 ADA = f"{LIST}/email/ada%40example.com"
@@ -82,9 +86,58 @@ async def test_the_ways_out_are_shown_without_secrets(desk: Desk) -> None:
     clock = desk.site.engine.clock
     broken = Breaker(clock.now() + 60_000_000, reason="credentials_refused")
     key = Key("", "breaker", "mail")
-    await desk.site.engine.store.cabinet.change([[Put(key, encode(broken), 0)]], clock.now())
+    await desk.site.engine.store.cabinet.change([[breaker_put(key, broken, 0)]], clock.now())
     [mail, _] = (await desk.done("GET", "/v1/channels"))["providers"]
     assert (mail["breaker"], mail["reason"], "until" in mail) == ("open", "credentials_refused", True)
     text = (await desk.call("GET", "/v1/channels")).body
     assert b"whsec" not in text
     assert b"token" not in text
+
+
+async def test_what_refuses_us_is_told_until_it_is_closed_by_hand(desk: Desk) -> None:
+    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
+    over = Breaker(clock.now() - 1, reason="credentials_refused", detail="535 no")
+    waits = Breaker(clock.now() + 60_000_000, reason="timeout")
+    keys = Key("", "breaker", "mail"), Key("", "breaker", "outbox")
+    await cabinet.change([[breaker_put(keys[0], over, 0), breaker_put(keys[1], waits, 0)]], clock.now())
+    ready = await desk.done("GET", "/readyz")
+    assert ready["notices"] == ["mail refuses us (credentials_refused: 535 no)"], "also while it is half open"
+    closed = await desk.done("POST", "/v1/channels/mail/close")
+    assert closed == {"name": "mail", "outcome": "closed"}
+    assert "notices" not in await desk.done("GET", "/readyz")
+    assert (await desk.done("POST", "/v1/channels/mail/close"))["outcome"] == "unchanged"
+    assert (await desk.call("POST", "/v1/channels/nobody/close")).status == 404
+    assert (await desk.call("POST", "/v1/channels/mail/close", {"x": 1})).status == 400
+
+
+async def test_receivers_of_webhooks_that_are_left_alone_are_shown_to_their_tenant(desk: Desk) -> None:
+    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
+    waits = Breaker(clock.now() + 60_000_000, reason="timeout")
+    names = [f"outbox https://{k:03}.example" for k in range(RECEIVERS_MAX + 1)]
+    groups = [[breaker_put(Key(tenant, "breaker", name), waits, 0)] for name in names for tenant in ("default", "b")]
+    await cabinet.change(groups, clock.now())
+    [mail, outbox] = (await desk.done("GET", "/v1/channels"))["providers"]
+    assert "receivers" not in mail
+    assert (len(outbox["receivers"]), outbox["more_receivers"]) == (RECEIVERS_MAX, True)
+    shown = outbox["receivers"][0]
+    assert (shown["receiver"], shown["breaker"], shown["reason"]) == ("https://000.example", "open", "timeout")
+    assert "until" in shown
+    for name in names[1:]:
+        receiver = name.removeprefix("outbox ")
+        await desk.done("POST", f"/v1/channels/outbox/close?receiver={receiver}")
+    [_, outbox] = (await desk.done("GET", "/v1/channels"))["providers"]
+    assert ([each["receiver"] for each in outbox["receivers"]], "more_receivers" in outbox) == (
+        ["https://000.example"],
+        False,
+    )
+    found = await cabinet.find("b", "breaker", "all", clock.now(), limit=1_000)
+    assert len(found) == RECEIVERS_MAX + 1, "those of others are theirs"
+
+
+async def test_where_nobody_delivers_it_is_told(desk: Desk) -> None:
+    engine = desk.site.engine
+    assert "notices" not in await desk.done("GET", "/readyz")
+    engine.settings = msgspec.structs.replace(engine.settings, about=Report("front", ("api", "dispatch")))
+    await engine.store.acquire(engine.clock.elapsed(), 60_000_000, engine.report())
+    [notice] = (await desk.done("GET", "/readyz"))["notices"]
+    assert notice.startswith("no living node has the role deliver")

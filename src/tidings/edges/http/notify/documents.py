@@ -11,7 +11,7 @@ from tidings.delivery.status import Status
 from tidings.delivery.suppressions import Suppression
 from tidings.delivery.templates import Content, Template
 from tidings.delivery.versions import StoredTemplate
-from tidings.delivery.ways import WayStanding
+from tidings.delivery.ways import Receiver, WayStanding
 from tidings.domain.bucket import Rate
 from tidings.domain.delivery import Attempt, Delivery
 from tidings.domain.inbox import Line
@@ -109,12 +109,12 @@ def delivery_document(delivery: Delivery) -> Document:
     """What became of one occurrence: through what, how late, the provider's id, each attempt and each piece of news."""
     names = ("name", "notification", "state", "reason", "channel", "user", "address", "provider", "provider_id")
     document = _given({name: getattr(delivery, name) for name in names})
-    document["due_at"] = format_instant(delivery.due)
+    document["due_at"] = format_instant(delivery.was_due)
     if delivery.next_try is not None:
         document["next_try_at"] = format_instant(delivery.next_try)
     if delivery.sent is not None:
         document["sent_at"] = format_instant(delivery.sent)
-        document["late_ms"] = max(0, delivery.sent - delivery.due) / 1000
+        document["late_ms"] = max(0, delivery.sent - delivery.was_due) / 1000
     if delivery.changed:
         document["changed_at"] = format_instant(delivery.changed)
     document["attempts"] = [_attempt(each) for each in delivery.attempts]
@@ -174,7 +174,17 @@ def way_document(standing: WayStanding) -> Document:
     if standing.breaker == "open" and standing.until is not None:
         document["until"] = format_instant(standing.until)
     limits = {"limit": _rate(standing.rate), "tenant_limit": _rate(standing.own)}
-    return document | _given({"reason": standing.reason} | limits)
+    document |= _given({"reason": standing.reason} | limits)
+    if standing.receivers:
+        document["receivers"] = [_receiver(each) for each in standing.receivers]
+    return document | {"more_receivers": True} if standing.more else document
+
+
+def _receiver(receiver: Receiver) -> Document:
+    document: Document = {"receiver": receiver.receiver, "breaker": _BREAKERS[receiver.breaker]}
+    if receiver.breaker == "open":
+        document["until"] = format_instant(receiver.until)
+    return document | {"reason": receiver.reason}
 
 
 def _rate(rate: Rate | None) -> Document | None:

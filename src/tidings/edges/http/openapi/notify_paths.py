@@ -138,6 +138,8 @@ def delivery_paths() -> dict[str, Schema]:
     smtp = {"name": "smtp", "provider": "smtp", "channels": ["email"], "breaker": "closed"}
     served = {"email": ["smtp"], "sms": [], "push": [], "webhook": [], "in_app": []}
     ways = answer("Never a secret.", "Channels", {"providers": [smtp], "channels": served})
+    closed = answer("It is called again.", "BreakerClosed", {"name": "smtp", "outcome": "closed"})
+    whom = [in_path("name", "The provider's name."), query("receiver", "Of webhooks: one of your receivers.")]
     of = query("notification", "Only of this notification.")
     tag, one = "Deliveries", "/v1/deliveries/{name}"
     filters = [*_OF, of, *_TIMES, CURSOR, LIMIT]
@@ -150,6 +152,9 @@ def delivery_paths() -> dict[str, Schema]:
             )
         },
         "/v1/channels": {"get": operation(tag, "listChannels", "Providers and how they stand", {200: ways})},
+        "/v1/channels/{name}/close": {
+            "post": operation(tag, "closeBreaker", "Call it again", {200: closed}, "404 413", parameters=whom)
+        },
     }
 
 

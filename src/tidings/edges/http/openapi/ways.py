@@ -82,6 +82,23 @@ SCHEMAS: dict[str, Schema] = {
         reason=text("Why it is not."),
         limit=_LIMIT,
         tenant_limit=_LIMIT,
+        receivers=array(ref("Receiver"), "Of webhooks: your receivers whose breaker is not closed."),
+        more_receivers={"const": True, "description": "There are more of them than are shown."},
+    ),
+    "Receiver": shape(
+        "One who receives webhooks and is left alone.",
+        "receiver breaker reason",
+        receiver=text("Scheme, host and port."),
+        breaker=text("Whether it is called.", enum=["open", "half_open"]),
+        until=instant("Of an open one: until when it is not called."),
+        reason=text("Why it is not."),
+    ),
+    "BreakerClosed": shape(
+        "A provider, or a receiver, that is called again.",
+        "name outcome",
+        name=_PROVIDER,
+        receiver=text("The receiver."),
+        outcome=text("`unchanged` if it was closed.", enum=["closed", "unchanged"]),
     ),
     "Channels": shape(
         "The providers, and who serves which channel.",

@@ -77,9 +77,13 @@ SELECT (SELECT count(*) FROM tidings.outbox), (SELECT count(*) FROM tidings.held
     (SELECT coalesce(sum(next - first), 0)::bigint FROM tidings.partition);
 
 -- name: behind
--- Groups that have not read all of a topic: how many records each has before it.
+-- Groups that have not read all of a topic: how many records each has before it. Workers read the topics of
+-- notifications, whether one has begun to or not.
 SELECT n.name, t.name, g.name, sum(p.next - greatest(p.first, coalesce(c.next, p.first)))::bigint
-FROM (SELECT DISTINCT topic, name FROM tidings.committed) g
+FROM (
+    SELECT DISTINCT topic, name FROM tidings.committed
+    UNION SELECT topic, %s::text FROM tidings.topic WHERE name = ANY(%s)
+) g
 JOIN tidings.topic t ON t.topic = g.topic
 JOIN tidings.tenant n ON n.tenant = t.tenant
 JOIN tidings.partition p ON p.topic = g.topic

@@ -65,9 +65,13 @@ SELECT (SELECT count(*) FROM source), (SELECT count(*) FROM api_key), (SELECT co
 SELECT policy FROM standing WHERE state = 'pending';
 
 -- name: behind
--- Groups that have not read all of a topic: how many records each has before it.
+-- Groups that have not read all of a topic: how many records each has before it. Workers read the topics of
+-- notifications, whether one has begun to or not.
 SELECT topic.tenant, topic.name, g.name, sum(p.next - max(p.first, ifnull(c.next, p.first)))
-FROM (SELECT DISTINCT partition / 16 AS topic, name FROM committed) g
+FROM (
+    SELECT DISTINCT partition / 16 AS topic, name FROM committed
+    UNION SELECT topic, ? FROM topic WHERE name IN (SELECT value FROM json_each(?))
+) g
 JOIN topic ON topic.topic = g.topic
 JOIN partition p ON p.partition / 16 = g.topic
 LEFT JOIN committed c ON c.partition = p.partition AND c.name = g.name

@@ -8,7 +8,7 @@ from tests.delivery.office import ACME, HOUR, Office
 from tidings.delivery.filing import ALL, SHARED, by_user, encode
 from tidings.delivery.profile import Profile
 from tidings.delivery.suppressions import Place
-from tidings.ports import Key, Put, Remove
+from tidings.ports import Change, Key, Put
 
 HERS = (
     b"ada@",
@@ -75,7 +75,7 @@ async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) 
     await furnish(office)
     change, calls = office.cabinet.change, 0
 
-    async def failing(groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def failing(groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         nonlocal calls
         calls += 1
         if calls == after:

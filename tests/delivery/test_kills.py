@@ -17,7 +17,7 @@ from tidings import crash
 from tidings.domain.command import Command, Outcome
 from tidings.domain.rendered import Rendered
 from tidings.domain.verdict import Permanent, Temporary, Verdict
-from tidings.ports import Document, Key, Put, Remove, Store
+from tidings.ports import Change, Document, Key, Store
 from tidings.testing import eventually
 
 MESSAGES = 12
@@ -48,7 +48,7 @@ class _Cabinet:
         self._life.check()
         return await self._cabinet.get(keys, now)
 
-    async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         self._life.check()
         return await self._cabinet.change(groups, now)
 

@@ -1,6 +1,6 @@
 """Every seam: what the stages ask of a store, of its cabinet, of a channel, and of a provider's callbacks."""
 
-from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Document, Key, Place, Put, Remove
+from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Change, Document, Key, Place, Put, Remove, Unchanged
 from tidings.ports.callback import Callback, ReceiptReader
 from tidings.ports.channel import Channel, Plugin, Surroundings
 from tidings.ports.store import (
@@ -31,6 +31,7 @@ __all__ = [
     "ApiKey",
     "Cabinet",
     "Callback",
+    "Change",
     "Channel",
     "Count",
     "Document",
@@ -58,4 +59,5 @@ __all__ = [
     "Surroundings",
     "Taken",
     "Timeline",
+    "Unchanged",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from tidings.ports import ANY, Document, Key, Place, Put, Remove
+from tidings.ports import ANY, Change, Document, Key, Place, Put, Remove, Unchanged
 from tidings.timeline.filing import FIRST, LAST, check, decode_tags, encode_tags
 from tidings.timeline.sqlite.database import connect, queries, translated
 from tidings.timeline.sqlite.worker import Worker
@@ -47,11 +47,11 @@ class SqliteCabinet:
         values = (tenant, kind, tag, *place, now, limit)
         return await self._listing.run(_find, self._lister, _SQL["find_newest" if newest else "find"], values)
 
-    async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         check(groups)
         return await self._writing.run(self._change, groups, now)
 
-    def _change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    def _change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         with self._writer.transaction() as connection:
             return change(connection, groups, now)
 
@@ -80,7 +80,7 @@ def _find(connection: apsw.Connection, sql: str, values: tuple[str | int, ...]) 
     ]
 
 
-def change(connection: apsw.Connection, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+def change(connection: apsw.Connection, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
     """Make the changes of each group that fits, inside the caller's transaction."""
     changing = _Changing(connection, now)
     answers = [changing.take(group) for group in groups]
@@ -115,11 +115,13 @@ class _Changing:
         self._rows: dict[str, _Rows] = {name: [] for name in _WRITES}
         self._first_version = self._version = int(connection.execute("SELECT version FROM cabinet").get)
 
-    def take(self, group: Sequence[Put | Remove]) -> bool:
+    def take(self, group: Sequence[Change]) -> bool:
         """Whether all that a group expects is so; then what it changes is."""
         if any(change.expected not in {ANY, self._found(change.key)} for change in group):
             return False
         for change in group:
+            if isinstance(change, Unchanged):
+                continue
             self._last[change.key] = change
             self._versions[change.key] = 0
             if isinstance(change, Put):

@@ -164,8 +164,7 @@ class Handling:
         now = self._clock.now()
         claim = Claim(self._worker, now + self._terms.claim_us)
         ours = msgspec.structs.replace(case.delivery, claim=claim, turn=case.errand.attempt, changed=now)
-        urgent = case.notification.priority == "high"
-        if not await self._tools.settling.claim(case.tenant, ours, case.version, urgent=urgent):
+        if not await self._tools.settling.claim(case, ours):
             return False
         found = await self._tools.looking.again(case.tenant, ours.name)
         if found is None or found[0].claim != claim:
@@ -202,8 +201,7 @@ class Handling:
         task = asyncio.current_task()
         self.claiming.add(task)
         try:
-            urgent = read.urgency == "high"
-            if not await self._tools.settling.claim(case.tenant, delivery, case.version, urgent=urgent):
+            if not await self._tools.settling.claim(case, delivery):
                 return False
             crash.point("deliver.claimed")
             return await self._call(read, case, delivery, ready, later)
@@ -257,8 +255,7 @@ class Handling:
         return await self._settle(case, conclusion, found[1])
 
     async def _settle(self, case: Case, conclusion: Conclusion, version: int) -> bool:
-        urgent = case.notification.priority == "high"
-        if not await self._tools.settling.settle(case.tenant, conclusion, version, urgent=urgent):
+        if not await self._tools.settling.settle(case, conclusion, version):
             return False
         delivery, now = conclusion.delivery, self._clock.now()
         if conclusion.until is not None:

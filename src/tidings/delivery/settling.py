@@ -9,15 +9,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from tidings import crash
 from tidings.clock import Clock
 from tidings.delivery.concluding import Conclusion
-from tidings.delivery.filing import delivery_put, sent_put
+from tidings.delivery.deciding import Case
+from tidings.delivery.filing import delivery_put, notification_key, sent_put
 from tidings.delivery.gathering import Gathering
 from tidings.domain.command import Add, Command, Outcome
 from tidings.domain.delivery import Delivery
 from tidings.domain.errors import StoreError
-from tidings.ports import Cabinet, Put, Remove
+from tidings.ports import Cabinet, Change, Unchanged
 
 Submit = Callable[[Sequence[Command]], Awaitable[Sequence[Outcome]]]
-Change = Sequence[Put | Remove]
+Group = Sequence[Change]
 
 
 class Settling:
@@ -27,20 +28,25 @@ class Settling:
         self._cabinet = cabinet
         self._submit = submit
         self._clock = clock
-        self._changes: Gathering[Change, bool] = Gathering(self._change)
+        self._changes: Gathering[Group, bool] = Gathering(self._change)
 
-    async def claim(self, tenant: str, delivery: Delivery, version: int, *, urgent: bool) -> bool:
-        """Make it ours; False if somebody else changed it since it was looked at."""
-        return await self._changes.ask([delivery_put(tenant, delivery, version)], urgent=urgent)
+    async def claim(self, case: Case, delivery: Delivery) -> bool:
+        """Make it ours; False if somebody else changed it since it was looked at, or cancelled or erased what it is of.
 
-    async def settle(self, tenant: str, conclusion: Conclusion, version: int, *, urgent: bool) -> bool:
+        So nothing leaves any more once either was answered.
+        """
+        change: list[Change] = [*_resting(case), delivery_put(case.tenant, delivery, case.version)]
+        return await self._changes.ask(change, urgent=case.is_urgent)
+
+    async def settle(self, case: Case, conclusion: Conclusion, version: int) -> bool:
         """Write down how it stands, behind what must be on the timeline; False if somebody else changed it."""
         await self.add(conclusion.adds)
         crash.point("deliver.added")
         now, delivery = self._clock.now(), conclusion.delivery
-        puts = {put.key: put for put in (sent_put(tenant, delivery, *each, now) for each in conclusion.sent)}
-        change = [delivery_put(tenant, delivery, version), *puts.values()]
-        done = await self._changes.ask(change, urgent=urgent)
+        puts = {put.key: put for put in (sent_put(case.tenant, delivery, *each, now) for each in conclusion.sent)}
+        resting = () if version else _resting(case)  # what is not kept yet must not outlive its person
+        change: list[Change] = [*resting, delivery_put(case.tenant, delivery, version), *puts.values()]
+        done = await self._changes.ask(change, urgent=case.is_urgent)
         crash.point("deliver.settled")
         return done
 
@@ -52,5 +58,12 @@ class Settling:
             if outcome.outcome == "rejected":
                 raise StoreError(f"{outcome.id} cannot be put onto the timeline: {outcome.reason}")
 
-    async def _change(self, changes: Sequence[Change]) -> list[bool]:
+    async def _change(self, changes: Sequence[Group]) -> list[bool]:
         return await self._cabinet.change(changes, self._clock.now())
+
+
+def _resting(case: Case) -> tuple[Unchanged, ...]:
+    """It goes only while its notification is there, and is what it was."""
+    if case.noted is None:
+        return ()
+    return (Unchanged(notification_key(case.tenant, case.notification.id), case.noted),)

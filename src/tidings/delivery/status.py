@@ -78,6 +78,11 @@ def names_of(notification: Notification, number: int, generation: int = 1) -> li
     return [delivery_name(notification.id, numbered)]
 
 
+def occurrence_of(notification: Notification, name: str) -> int:
+    """Which occurrence a delivery of this name is."""
+    return int(name.removeprefix(f"{notification.id}/").partition("/")[0].rpartition(".")[2])
+
+
 def last_names(notification: Notification, schedule: Schedule | None) -> list[str]:
     """The deliveries of the occurrence before the pending one, and of the pending one if it has just left."""
     number, generation = (1, 1) if schedule is None else (schedule.occurrence, schedule.generation)

@@ -93,7 +93,8 @@ class Notifications:
             raise unknown("notification", notification_id)
         if outcome.outcome != "cancelled":
             raise _not_cancelled(outcome)
-        return json_answer({"id": notification_id, "outcome": "cancelled"})
+        told = {} if outcome.in_flight is None else {"in_flight": outcome.in_flight}
+        return json_answer({"id": notification_id, "outcome": "cancelled"} | told)
 
     async def _found(self, call: Call) -> Document:
         tenant, notification_id = call.caller.tenant, call.text("id")

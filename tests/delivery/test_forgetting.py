@@ -1,0 +1,61 @@
+"""What a worker does must not bring back a person who was erased, nor say in a log who she is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.delivery.stalled import StalledStore
+from tests.delivery.world import TENANT, Recorder, World, ada, living, words
+from tidings.delivery.erasing import Erasing
+from tidings.delivery.suppressions import Suppressions
+from tidings.domain.message import unpack
+from tidings.domain.verdict import Permanent
+from tidings.testing import eventually
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with living() as world:
+        await world.put_user(ada(email="Ada.Lovelace@Example.com"))
+        yield world
+
+
+def erasing(world: World) -> Erasing:
+    cabinet = world.store.cabinet
+    return Erasing(cabinet, world.engine, Suppressions(cabinet, world.clock), world.clock)
+
+
+@pytest.mark.parametrize("user", ["ada", "eve"], ids=["to be sent", "to be given up"])
+async def test_what_a_worker_is_about_to_write_does_not_outlive_her(world: World, user: str) -> None:
+    mail, stalled = Recorder("email"), StalledStore(world.store)
+    worker = world.worker({"mail": mail}, store=stalled)
+    world.start(worker)
+    await world.notify(words("one", user=user))
+    await asyncio.wait_for(stalled.reached.wait(), 5)
+    await erasing(world).erase(TENANT, user)
+    stalled.goes_on.set()
+    await world.notify(words("two", user="bob"))
+    await world.settled("two/1")
+    await world.stop(worker)
+    assert (mail.calls, await world.delivery("one/1")) == ([], None)
+
+
+async def test_a_dead_letter_says_nothing_that_a_provider_said(world: World) -> None:
+    mail, sms = Recorder("email"), Recorder("sms")
+    mail.answer = lambda message: Permanent("address_refused", f"550 5.7.1 <{message.to}> refused")
+    sms.answer = lambda message: Permanent("address_refused", f"{message.to} is not reachable")
+    world.start(world.worker({"mail": mail, "sms": sms}))
+    await world.notify(words("one"), words("two", "email", "sms"))
+    kept = await world.settled("one/1", "two/1")
+    assert "Ada.Lovelace@Example.com" in kept[0].attempts[0].detail
+    letters = await eventually(lambda: _two(world))
+    said = b"".join(unpack(record.message).value or b"" for record in letters).lower()
+    assert b"address_refused" in said
+    assert not [trace for trace in (b"lovelace", b"example.com", b"15550100") if trace in said]
+
+
+async def _two(world: World) -> list[Any]:
+    found = await world.dead()
+    return found if len(found) == 2 else []

@@ -1,15 +1,17 @@
 """Erases a person: everything that is hers, in bounded slices. Cut off anywhere, it can be run again."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.filing import SHARED, by_user, read, user_key
+from tidings.delivery.filing import SHARED, by_address, by_user, read, user_key
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.suppressions import Suppressions
-from tidings.domain.command import Cancel
+from tidings.domain.command import FINISHED, Cancel
 from tidings.domain.delivery import Delivery
+from tidings.domain.rendered import CHANNEL_NAMES
 from tidings.domain.user import User
 from tidings.ports import Cabinet, Document, Remove
 
@@ -39,23 +41,27 @@ class Erasing:
         self._clock = clock
 
     async def erase(self, tenant: str, user_id: str) -> Erased:
-        """The user goes last, for her addresses find the rest; and what was accepted meanwhile goes after her."""
+        """The user goes last, for her addresses find the rest; and what was accepted meanwhile goes after her.
+
+        What went to one of her addresses without naming her is hers too, also if somebody else shares the address.
+        """
         [there] = await self._cabinet.get([user_key(tenant, user_id)], self._clock.now())
         user = User(user_id) if there is None else read(there, User)
         forgotten = await self._suppressions.forget(tenant, user)
         removed: dict[str, int] = {}
-        cancelled = await self._clear(tenant, user_id, removed)
+        cancelled = await self._clear(tenant, user, removed)
         if there is not None:
             await self._cabinet.change([[Remove(there.key)]], self._clock.now())
             removed["user"] = 1
-            cancelled += await self._clear(tenant, user_id, removed)
+            cancelled += await self._clear(tenant, user, removed)
         return Erased(user_id, removed, cancelled, forgotten)
 
-    async def _clear(self, tenant: str, user_id: str, removed: dict[str, int]) -> int:
+    async def _clear(self, tenant: str, user: User, removed: dict[str, int]) -> int:
         cancelled = 0
-        for kind in KINDS:
-            cancelled += await self._clear_kind(tenant, kind, by_user(user_id), tenant, removed)
-        return cancelled + await self._clear_kind(SHARED, "sent", by_user(user_id, tenant), tenant, removed)
+        for tag in (by_user(user.id), *_places(user)):
+            for kind in KINDS:
+                cancelled += await self._clear_kind(tenant, kind, tag, tenant, removed)
+        return cancelled + await self._clear_kind(SHARED, "sent", by_user(user.id, tenant), tenant, removed)
 
     async def _clear_kind(self, shelf: str, kind: str, tag: str, tenant: str, removed: dict[str, int]) -> int:
         cancelled = 0
@@ -63,6 +69,9 @@ class Erasing:
             cancelled += await self._cancel(tenant, kind, found)
             await self._cabinet.change([[Remove(document.key)] for document in found], self._clock.now())
             removed[kind] = removed.get(kind, 0) + len(found)
+            for gone in found if kind == "notification" else ():  # some have no tag that is hers
+                tag = f"notification:{gone.key.name}"
+                cancelled += await self._clear_kind(tenant, "delivery", tag, tenant, removed)
         return cancelled
 
     async def _cancel(self, tenant: str, kind: str, found: Sequence[Document]) -> int:
@@ -79,5 +88,16 @@ class Erasing:
             ]
         if not names:
             return 0
+        before = await asyncio.gather(*(self._schedules.find(tenant, name) for name in names))
         outcomes = await self._schedules.submit([Cancel(tenant, name) for name in names])
-        return sum(1 for outcome in outcomes if outcome.outcome == "cancelled")
+        return sum(
+            1
+            for schedule, outcome in zip(before, outcomes, strict=True)
+            if outcome.outcome == "cancelled" and schedule is not None and schedule.state not in FINISHED
+        )
+
+
+def _places(user: User) -> list[str]:
+    """The tags of what has one of her addresses instead of her id."""
+    channels = [channel for channel in CHANNEL_NAMES if channel != "in_app"]
+    return [by_address(channel, to) for channel in channels for to in user.addresses(channel)]

@@ -54,6 +54,7 @@ class Erasing:
             await self._cabinet.change([[Remove(there.key)]], self._clock.now())
             removed["user"] = 1
             cancelled += await self._clear(tenant, user, removed)
+        await self._cabinet.wipe()
         return Erased(user_id, removed, cancelled, forgotten)
 
     async def _clear(self, tenant: str, user: User, removed: dict[str, int]) -> int:

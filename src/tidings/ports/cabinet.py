@@ -94,3 +94,7 @@ class Cabinet(Protocol):
         what is to be left unchanged is expected not to be there.
         """
         ...
+
+    async def wipe(self) -> None:
+        """Leave nothing of what was removed in files that this store can overwrite."""
+        ...

@@ -44,6 +44,9 @@ class MemoryCabinet:
         check(groups)
         return [self._change(group, now) for group in groups]
 
+    async def wipe(self) -> None:
+        """What was removed is nowhere."""
+
     def tend(self, now: int) -> None:
         """Remove what has expired."""
         for key in [key for key in self._documents if self._there(key, now) is None]:

@@ -64,6 +64,9 @@ class PostgresCabinet:
                 continue
         return _answers(await self._pool.call(self.sql["change"], values))
 
+    async def wipe(self) -> None:
+        """The database's own vacuum does, when it comes by; its log and its copies are not ours to change."""
+
     async def expire(self, now: int, rows_max: int) -> int:
         """Remove some documents that are no longer there; answers how many."""
         ((gone,),) = await self._pool.call(self.sql["expire"], (now, rows_max))

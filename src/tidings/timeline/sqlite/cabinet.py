@@ -1,16 +1,20 @@
 """The cabinet in the file: documents beside the timeline, written by the one writer."""
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import apsw
 
 from tidings.ports import ANY, Change, Document, Key, Place, Put, Remove, Unchanged
 from tidings.timeline.filing import FIRST, LAST, check, decode_tags, encode_tags
-from tidings.timeline.sqlite.database import connect, queries, translated
+from tidings.timeline.sqlite.database import BUSY_MS, connect, queries, translated
 from tidings.timeline.sqlite.worker import Worker
 from tidings.timeline.sqlite.writer import Writer
 
 SHORT_KEYS_MAX = 16  # more of them are not read on the thread of the event loop
+WIPES_MAX = 40
+WIPE_PAUSE_S = 0.05
 
 _SQL = queries("cabinet")
 
@@ -55,6 +59,24 @@ class SqliteCabinet:
         with self._writer.transaction() as connection:
             return change(connection, groups, now)
 
+    async def wipe(self) -> None:
+        for _ in range(WIPES_MAX):  # who reads from before holds it up; nobody reads for long
+            if await self._writing.run(self._wipe):
+                return
+            await asyncio.sleep(WIPE_PAUSE_S)
+
+    def _wipe(self) -> bool:
+        """Bring all commits into the file, and begin the write-ahead log anew, empty; False if somebody reads it."""
+        connection = self._writer.connection
+        connection.set_busy_timeout(0)  # nobody waits for us meanwhile
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            return False
+        finally:
+            connection.set_busy_timeout(BUSY_MS)
+        return True
+
     async def close(self) -> None:
         """End the thread and its connection."""
         await self._listing.close()
@@ -84,17 +106,33 @@ def change(connection: apsw.Connection, groups: Sequence[Sequence[Change]], now:
     """Make the changes of each group that fits, inside the caller's transaction."""
     changing = _Changing(connection, now)
     answers = [changing.take(group) for group in groups]
-    changing.save()
+    with _overwriting(connection):
+        changing.save()
     return answers
 
 
 def expire(connection: apsw.Connection, now: int, rows_max: int) -> int:
     """Remove some documents that are no longer there, inside the caller's transaction; answers how many."""
     gone = connection.execute(_SQL["expired"], (now, rows_max)).fetchall()
-    for _, tenant, kind, name, order, tags in gone:
-        connection.executemany(_SQL["untag"], [(tenant, kind, tag, order, name) for tag in decode_tags(tags)])
-    connection.executemany(_SQL["delete"], [(document,) for document, *_ in gone])
+    with _overwriting(connection):
+        for _, tenant, kind, name, order, tags in gone:
+            connection.executemany(_SQL["untag"], [(tenant, kind, tag, order, name) for tag in decode_tags(tags)])
+        connection.executemany(_SQL["delete"], [(document,) for document, *_ in gone])
     return len(gone)
+
+
+@contextlib.contextmanager
+def _overwriting(connection: apsw.Connection) -> Iterator[None]:
+    """What documents leave behind in the file is overwritten: it may be about a person who is erased one day.
+
+    The timeline, whose pages come and go all the time and name nobody, goes on without. SQLite heeds the pragma when it
+    is compiled, so that it must not be kept ready.
+    """
+    connection.execute("PRAGMA secure_delete = ON", can_cache=False)
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA secure_delete = OFF", can_cache=False)
 
 
 _Kept = tuple[int, int, int, int | None, bytes]  # document, version, order, until, tags

@@ -2,15 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.channels.making import APNS_TOKEN, FCM_TOKEN
 from tests.delivery.stalled import StalledStore
 from tests.delivery.world import TENANT, Recorder, World, ada, living, words
+from tidings.channels.outbox import Outbox, Settings
 from tidings.delivery.erasing import Erasing
 from tidings.delivery.suppressions import Suppressions
+from tidings.domain.address import Device
 from tidings.domain.message import unpack
+from tidings.domain.user import User
 from tidings.domain.verdict import Permanent
 from tidings.testing import eventually
 
@@ -40,6 +45,26 @@ async def test_what_a_worker_is_about_to_write_does_not_outlive_her(world: World
     await world.settled("two/1")
     await world.stop(worker)
     assert (mail.calls, await world.delivery("one/1")) == ([], None)
+
+
+async def test_what_channels_keep_of_her_messages_goes_too(world: World, tmp_path: Path) -> None:
+    """One went by another channel first, one to several devices; one that others sent stays, and is told."""
+    await world.put_user(ada(devices=(Device("fcm", FCM_TOKEN), Device("apns", APNS_TOKEN))))
+    await world.put_user(User("bob", email="bob@example.com"))
+    outbox, mail = Outbox(Settings(terminal=False), world.clock, tmp_path), Recorder("webhook")
+    mail.answer = lambda _: Permanent("address_refused")
+    world.start(world.worker({"hook": mail, "files": outbox}))
+    sent = [words("a"), words("b", "webhook", "sms"), words("c", "push"), words("d", user="bob")]
+    await world.notify(*sent)
+    await world.settled("a/1", "b/1", "c/1", "d/1")
+    folder = tmp_path / "outbox"
+    assert len(list(folder.iterdir())) == 5
+    eraser = erasing(world)
+    eraser.keepers["files"] = outbox
+    erased = await eraser.erase(TENANT, "ada")
+    assert (erased.removed["files"], erased.providers) == (4, ("hook",))
+    [left] = folder.iterdir()
+    assert left.name.startswith("email-d-1-")
 
 
 async def test_a_dead_letter_says_nothing_that_a_provider_said(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Change, Document, Key, Place, Put, Remove, Unchanged
 from tidings.ports.callback import Callback, ReceiptReader
-from tidings.ports.channel import Channel, Plugin, Surroundings
+from tidings.ports.channel import Channel, Keeper, Plugin, Surroundings
 from tidings.ports.store import (
     ApiKey,
     Count,
@@ -36,6 +36,7 @@ __all__ = [
     "Count",
     "Document",
     "Group",
+    "Keeper",
     "Kept",
     "Key",
     "Keys",

@@ -1,8 +1,8 @@
 """What the workers ask of a channel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -37,6 +37,15 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A channel that keeps messages where it can take them away again."""
+
+    async def erase(self, message_ids: Sequence[str]) -> int:
+        """Remove the messages of these ids; says how many there were."""
+        ...
 
 
 class Plugin(msgspec.Struct, frozen=True):

@@ -34,6 +34,9 @@ class Cancelling:
         if there is None:
             return Outcome(notification_id, "unknown")
         kept = read(there, Notification)
+        if kept.first is not None:
+            reason = f"it was skipped as a duplicate of {kept.first}: there is nothing to cancel"
+            return Outcome(notification_id, "already_released", reason=reason)
         schedule = await self._schedules.find(tenant, notification_id)
         [outcome] = await self._schedules.submit([Cancel(tenant, notification_id)])
         if outcome.outcome == "cancelled":  # from now on no worker claims anything of it
@@ -69,9 +72,12 @@ class Cancelling:
         names = dict.fromkeys([*last, *(each.name for each in known)])
         states = {name: await self._cancel_delivery(tenant, kept, name, due) for name in names}
         sending = [name for name, state in states.items() if state == "processing"]
+        if is_cancelled and sending:
+            number = occurrence_of(kept, sending[-1])
+            note = f"occurrence {number} is being sent at this moment, and may still arrive"
+            return msgspec.structs.replace(outcome, in_flight=number, note=note)
         if is_cancelled:
-            number = occurrence_of(kept, sending[-1]) if sending else outcome.in_flight
-            return msgspec.structs.replace(outcome, in_flight=number)
+            return outcome
         if sending:
             return msgspec.structs.replace(outcome, outcome="in_flight", reason="a worker is sending it now")
         return msgspec.structs.replace(outcome, outcome="cancelled") if "cancelled" in states.values() else outcome

@@ -41,6 +41,8 @@ def status_of(notification: Notification, schedule: Schedule | None, deliveries:
 def _state(
     notification: Notification, schedule: Schedule | None, deliveries: Sequence[Delivery]
 ) -> tuple[State | None, str]:
+    if notification.first is not None:
+        return "skipped", "duplicate"
     if schedule is not None and schedule.state in {"pending", "paused", "in_flight"}:
         return "pending", "" if schedule.state == "pending" else schedule.state
     if notification.cancelled is not None or (schedule is not None and schedule.state == "cancelled"):

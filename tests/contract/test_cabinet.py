@@ -340,6 +340,16 @@ async def test_what_cannot_be_meant_is_refused_before_anything_is_done(store: St
     assert await change(store, put("bob")), "it goes on"
 
 
+async def test_wiping_changes_nothing_that_is_there(store: Store) -> None:
+    assert await change(store, put("ann", tags=("t",)), put("bob", tags=("t",)))
+    assert await change(store, Remove(key("bob")))
+    before = await kept(store, "ann")
+    await store.cabinet.wipe()
+    assert await kept(store, "ann") == before
+    assert await names(store, "t") == ["ann"]
+    assert await change(store, put("bob")), "it goes on"
+
+
 # --- the end of a document ---
 
 

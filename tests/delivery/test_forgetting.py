@@ -9,15 +9,18 @@ import pytest
 
 from tests.channels.making import APNS_TOKEN, FCM_TOKEN
 from tests.delivery.stalled import StalledStore
-from tests.delivery.world import TENANT, Recorder, World, ada, living, words
+from tests.delivery.world import QUICK, SECOND, TENANT, Recorder, World, ada, changed, living, words
 from tidings.channels.outbox import Outbox, Settings
 from tidings.delivery.erasing import Erasing
-from tidings.delivery.suppressions import Suppressions
+from tidings.delivery.handling import Terms
+from tidings.delivery.suppressions import Place, Suppression, Suppressions
 from tidings.domain.address import Device
 from tidings.domain.message import unpack
 from tidings.domain.user import User
 from tidings.domain.verdict import Permanent
 from tidings.testing import eventually
+
+PATIENT = changed(QUICK, send_s=20.0, terms=Terms(claim_us=30 * SECOND))
 
 
 @pytest.fixture
@@ -45,6 +48,28 @@ async def test_what_a_worker_is_about_to_write_does_not_outlive_her(world: World
     await world.settled("two/1")
     await world.stop(worker)
     assert (mail.calls, await world.delivery("one/1")) == ([], None)
+
+
+async def test_a_dead_address_of_an_erased_person_is_kept_as_a_digest(world: World) -> None:
+    mail = Recorder("email")
+    mail.gate = asyncio.Event()
+    mail.answer = lambda _: Permanent("address_refused", address_is_dead=True)
+    worker = world.worker({"mail": mail}, PATIENT)
+    world.start(worker)
+    await world.notify(words("one"))
+    await eventually(lambda: mail.calls)
+    await erasing(world).erase(TENANT, "ada")
+    mail.gate.set()
+    suppressions = Suppressions(world.store.cabinet, world.clock)
+    place = Place("email", "ada.lovelace@example.com")
+
+    async def found() -> list[Suppression]:
+        return [each for each in await suppressions.of(TENANT, [place]) if each is not None]
+
+    [kept] = await eventually(found)
+    assert (kept.address, kept.user, kept.reason) == (None, None, "address_refused")
+    await world.stop(worker)
+    assert await world.delivery("one/1") is None
 
 
 async def test_what_channels_keep_of_her_messages_goes_too(world: World, tmp_path: Path) -> None:

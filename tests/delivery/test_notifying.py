@@ -242,7 +242,9 @@ async def test_a_duplicate_can_be_looked_up(office: Office) -> None:
     assert status.notification.variables == {}
     page = await office.lookup.page(ACME, Search(state="skipped"))
     assert [each.notification.id for each in page.notifications] == ["again"]
-    [line] = await office.explaining.explain(ACME, "again") or ()
+    story = await office.explaining.explain(ACME, "again")
+    assert story is not None
+    [line] = story
     assert (line.event, line.reason) == ("skipped", f"duplicate of {first.id}")
     assert (await office.cancelling.cancel(ACME, "again")).outcome == "already_released"
 

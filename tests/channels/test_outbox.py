@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.channels.making import accepted, email, push, sms, webhook
-from tidings.channels.outbox import Outbox, Settings
+from tidings.channels.outbox import Outbox, Settings, file_name
 from tidings.domain.rendered import InApp
 from tidings.domain.verdict import Temporary
 from tidings.testing import SimulatedClock
@@ -65,6 +65,18 @@ async def test_a_folder_that_cannot_be_written_is_temporary(tmp_path: Path, cloc
     told = await Outbox(Settings(terminal=False), clock, tmp_path).send(sms())
     assert isinstance(told, Temporary)
     assert "cannot be written" in told.detail
+
+
+async def test_messages_can_be_taken_away(outbox: Outbox, tmp_path: Path) -> None:
+    assert await outbox.erase(["a"]) == 0, "there is no folder yet"
+    for name in ("a", "a/1", "b"):
+        accepted(await outbox.send(sms(id=name)))
+    accepted(await outbox.send(email(id="a")))
+    draft = tmp_path / "outbox" / f".{file_name(email(id='a'))}.new"
+    draft.write_text("cut off")
+    assert await outbox.erase(["a", "a/1", "c"]) == 3
+    assert [path.name for path in (tmp_path / "outbox").iterdir()] == [file_name(sms(id="b"))]
+    assert await outbox.erase(["a", "a/1", "c"]) == 0
 
 
 def test_an_inbox_is_not_its_business(outbox: Outbox) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.contract.making import ACME, NOW, SECOND, tend
-from tidings.ports import ANY, NAME_BYTES_MAX, Document, Key, Place, Put, Remove, Store
+from tidings.ports import ANY, NAME_BYTES_MAX, Document, Key, Place, Put, Remove, Store, Unchanged
 
 GLOBEX = "globex"
 
@@ -39,7 +39,7 @@ async def kept(store: Store, name: str, now: int = NOW) -> Document:
     return found
 
 
-async def change(store: Store, *changes: Put | Remove, now: int = NOW) -> bool:
+async def change(store: Store, *changes: Put | Remove | Unchanged, now: int = NOW) -> bool:
     """One group."""
     (answer,) = await store.cabinet.change([changes], now)
     return answer
@@ -260,6 +260,27 @@ async def test_a_group_is_done_whole_or_not_at_all(store: Store) -> None:
     assert await got(store, "bob") is None
 
 
+async def test_a_group_can_rest_on_what_it_leaves_as_it_is(store: Store) -> None:
+    assert await change(store, put("ann", b"1", tags=("t",), order=3, until=NOW + SECOND))
+    before = await kept(store, "ann")
+    rests = Unchanged(before.key, before.version)
+    assert await change(store, rests, put("bob", b"1"))
+    assert await kept(store, "ann") == before
+    assert await names(store, "t") == ["ann"]
+    assert not await change(store, rests, put("cid"), now=NOW + SECOND), "it is over by then"
+    groups: list[list[Put | Remove | Unchanged]] = [
+        [rests, put("bob", b"2", ANY)],
+        [put("ann", b"2", before.version), put("cid")],
+        [rests, put("bob", b"3", ANY)],
+        [Remove(key("ann"))],
+        [rests, put("bob", b"4", ANY)],
+    ]
+    assert await store.cabinet.change(groups, NOW) == [True, True, False, True, False]
+    assert (await kept(store, "bob")).body == b"2"
+    assert not await change(store, rests, put("dan"))
+    assert [await got(store, name) for name in ("ann", "dan")] == [None, None]
+
+
 async def test_groups_see_what_those_before_them_did(store: Store) -> None:
     assert await change(store, put("old", tags=("t",)))
     groups: list[list[Put | Remove]] = [
@@ -297,8 +318,10 @@ async def test_a_thousand_groups_in_one_call(store: Store) -> None:
 
 # --- wrong use ---
 
-WRONG: dict[str, list[Put | Remove]] = {
+WRONG: dict[str, list[Put | Remove | Unchanged]] = {
     "twice": [put("ann"), Remove(key("ann"))],
+    "nothing is left unchanged": [Unchanged(key("ann"), 0)],
+    "anything is left unchanged": [Unchanged(key("ann"), ANY)],
     "too long": [put("x" * (NAME_BYTES_MAX + 1))],
     "too long in bytes": [put("é" * (NAME_BYTES_MAX // 2 + 1))],
     "no text": [put("\ud800")],
@@ -314,6 +337,16 @@ async def test_what_cannot_be_meant_is_refused_before_anything_is_done(store: St
     with pytest.raises(ValueError, match=r"."):
         await store.cabinet.change([[put("bob")], WRONG[name]], NOW)
     assert await got(store, "bob") is None
+    assert await change(store, put("bob")), "it goes on"
+
+
+async def test_wiping_changes_nothing_that_is_there(store: Store) -> None:
+    assert await change(store, put("ann", tags=("t",)), put("bob", tags=("t",)))
+    assert await change(store, Remove(key("bob")))
+    before = await kept(store, "ann")
+    await store.cabinet.wipe()
+    assert await kept(store, "ann") == before
+    assert await names(store, "t") == ["ann"]
     assert await change(store, put("bob")), "it goes on"
 
 

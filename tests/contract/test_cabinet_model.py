@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from tests.contract.making import NOW, SECOND
 from tests.contract.test_model import QUICK
 from tests.contract.walking import Twins
-from tidings.ports import ANY, Cabinet, Document, Key, Place, Put, Remove
+from tidings.ports import ANY, Cabinet, Change, Document, Key, Place, Put, Remove, Unchanged
 
 TENANTS = ("acme", "globex")
 KINDS = ("user", "inbox")
@@ -32,6 +32,7 @@ class Plan(NamedTuple):
     tags: tuple[str, ...]
     order: int
     lasts: int | None
+    stays: bool
 
 
 plans = some.builds(
@@ -42,6 +43,7 @@ plans = some.builds(
     some.sampled_from([(), ("t",), ("t", "u"), ("u", "t"), ("ü",)]),
     some.sampled_from(ORDERS),
     some.sampled_from([None, None, 1, SECOND, 0]),
+    some.sampled_from([False, False, True]),
 )
 groups = some.lists(plans, max_size=4, unique_by=lambda plan: plan.key)
 
@@ -77,9 +79,11 @@ class Filing(RuleBasedStateMachine):
         self.former[index] |= {key: document.version for key, document in there.items() if document is not None}
         return answers
 
-    def _told(self, index: int, plan: Plan, there: Document | None) -> Put | Remove:
+    def _told(self, index: int, plan: Plan, there: Document | None) -> Change:
         current = 0 if there is None else there.version
         expected = {"any": ANY, "none": 0, "current": current, "former": self.former[index].get(plan.key, 1 << 40)}
+        if plan.stays and expected[plan.expects] > 0:
+            return Unchanged(plan.key, expected[plan.expects])
         if plan.body is None:
             return Remove(plan.key, expected[plan.expects])
         until = None if plan.lasts is None else self.now + plan.lasts

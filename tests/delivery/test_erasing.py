@@ -6,9 +6,10 @@ import pytest
 
 from tests.delivery.office import ACME, HOUR, Office
 from tidings.delivery.filing import ALL, SHARED, by_user, encode
+from tidings.delivery.lookup import Search
 from tidings.delivery.profile import Profile
 from tidings.delivery.suppressions import Place
-from tidings.ports import Key, Put, Remove
+from tidings.ports import Change, Key, Put
 
 HERS = (
     b"ada@",
@@ -75,7 +76,7 @@ async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) 
     await furnish(office)
     change, calls = office.cabinet.change, 0
 
-    async def failing(groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def failing(groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         nonlocal calls
         calls += 1
         if calls == after:
@@ -91,6 +92,31 @@ async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) 
     remains = await everything(office)
     assert not [trace for trace in HERS if trace in remains]
     assert b"bob@example.com" in remains
+
+
+async def test_what_went_to_her_addresses_without_naming_her_goes_too(office: Office) -> None:
+    for name, channel, to in (
+        ("a", "email", "Ada@Example.com"),
+        ("b", "sms", "+15550100"),
+        ("c", "email", "bob@x.example"),
+    ):
+        await office.notify(id=name, to=to, channel=channel, **HI, at="+1h")
+    await office.deliver("a", None, address="ada@example.com")
+    await office.deliver("b", None, address=None, state="cancelled")
+    await office.deliver("inline", None, address="ada@example.com")  # of a record that carried all of it
+    await office.deliver("c", None, address="bob@x.example")
+    erased = await office.erasing.erase(ACME, "ada")
+    assert (erased.removed, erased.cancelled) == ({"notification": 2, "delivery": 3, "user": 1}, 2)
+    page = await office.lookup.page(ACME, Search())
+    assert [status.notification.to for status in page.notifications] == ["bob@x.example"]
+    assert [one.name for one in (await office.lookup.deliveries(ACME, Search())).deliveries] == ["c/1"]
+
+
+async def test_what_was_cancelled_before_is_not_counted_again(office: Office) -> None:
+    for name in ("a", "b"):
+        await office.notify(id=name, user="ada", **HI, at="+1h")
+    await office.cancelling.cancel(ACME, "a")
+    assert (await office.erasing.erase(ACME, "ada")).cancelled == 1
 
 
 async def test_who_is_not_there_is_erased_too(office: Office) -> None:

@@ -18,7 +18,7 @@ from tidings.domain.command import Command, Outcome
 from tidings.domain.delivery import Delivery
 from tidings.domain.rendered import Rendered
 from tidings.domain.verdict import Permanent, Temporary, Verdict
-from tidings.ports import Document, Key, Put, Remove, Store
+from tidings.ports import Change, Document, Key, Store
 from tidings.testing import eventually
 
 MESSAGES = 12
@@ -49,7 +49,7 @@ class _Cabinet:
         self._life.check()
         return await self._cabinet.get(keys, now)
 
-    async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         self._life.check()
         return await self._cabinet.change(groups, now)
 

@@ -12,7 +12,7 @@ from tests.delivery.office import ACME, DAY, HOUR, SECOND, Office, in_app, remin
 from tidings.delivery.asking import Notify
 from tidings.delivery.lookup import Search
 from tidings.delivery.profile import Profile
-from tidings.domain.command import Command, Outcome
+from tidings.domain.command import Cancel, Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.message import unpack
 from tidings.domain.notification import Errand, Literally
@@ -230,6 +230,50 @@ async def test_an_id_of_a_plain_schedule_is_not_taken(office: Office) -> None:
 
 
 # Duplicates
+
+
+async def test_a_duplicate_can_be_looked_up(office: Office) -> None:
+    first = await office.notify(**NINE, dedupe_key="order-42")
+    second = await office.notify(**NINE, id="again", dedupe_key="order-42")
+    assert (second.id, second.outcome) == ("again", "skipped")
+    status = await office.lookup.get(ACME, "again")
+    assert status is not None
+    assert (status.state, status.reason, status.notification.first) == ("skipped", "duplicate", first.id)
+    assert status.notification.variables == {}
+    page = await office.lookup.page(ACME, Search(state="skipped"))
+    assert [each.notification.id for each in page.notifications] == ["again"]
+    story = await office.explaining.explain(ACME, "again")
+    assert story is not None
+    [line] = story
+    assert (line.event, line.reason) == ("skipped", f"duplicate of {first.id}")
+    assert (await office.cancelling.cancel(ACME, "again")).outcome == "already_released"
+
+
+async def test_a_duplicate_stays_what_it_is(office: Office) -> None:
+    """Asked again, also when the key is free by then; and for as long as others are kept."""
+    first = await office.notify(**NINE, dedupe_key="order-42", dedupe_window="PT1H")
+    for _ in range(2):
+        again = await office.notify(**NINE, id="again", dedupe_key="order-42", dedupe_window="PT1H")
+        assert (again.outcome, again.reason, again.first) == ("skipped", "duplicate", first.id)
+        office.clock.advance(2 * HOUR)
+    assert (await office.notify(**NINE, id="again")).outcome == "conflict"
+    office.clock.advance(30 * DAY)
+    assert await office.lookup.get(ACME, "again") is None
+
+
+@pytest.mark.parametrize("by", ["its own name", "its schedule"])
+async def test_what_was_cancelled_keeps_nobody_from_being_told(office: Office, by: str) -> None:
+    first = await office.notify(**NINE, dedupe_key="order-42")
+    if by == "its schedule":
+        await office.engine.submit([Cancel(ACME, first.id)])
+    else:
+        await office.cancelling.cancel(ACME, first.id)
+    second = await office.notify(**NINE, dedupe_key="order-42")
+    assert second.outcome == "scheduled"
+    third = await office.notify(**NINE, dedupe_key="order-42")
+    assert (third.outcome, third.first) == ("skipped", second.id)
+    await office.cancelling.cancel(ACME, first.id)
+    assert (await office.notify(**NINE, dedupe_key="order-42")).outcome == "skipped", "the key is the second one's now"
 
 
 async def test_a_duplicate_is_skipped(office: Office) -> None:

@@ -57,6 +57,20 @@ async def test_a_whole_notification_in_the_outbox(t: Tidings, tmp_path: Path) ->
     assert (await t.deliveries.retry(delivery.name)).outcome == "rejected"
 
 
+async def test_an_erased_person_is_in_no_file(t: Tidings, tmp_path: Path) -> None:
+    made = await t.notify("ada", text="For Ada alone.", channel="email")
+    await settled(t, made.id)
+    assert _said(tmp_path, b"ada@example.com", b"Ada alone")
+    erased = await t.users.erase("ada")
+    assert (erased.removed["outbox"], erased.providers) == (1, ())
+    assert not _said(tmp_path, b"ada@example.com", b"Ada alone")
+
+
+def _said(folder: Path, *words: bytes) -> list[Path]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if any(word in path.read_bytes() for word in words)]
+
+
 async def test_times_are_her_own(t: Tidings) -> None:
     moment = datetime(2030, 1, 1, 9)  # noqa: DTZ001 - what her clocks show
     hers = await t.notify("ada", text="x", channel="in_app", at=moment)

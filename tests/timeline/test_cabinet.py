@@ -1,14 +1,17 @@
 """The cabinet in a file: it outlives its process, its owner alone writes it, and reads search it by its keys."""
 
+import asyncio
 import re
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.contract.making import NOW, SECOND
+from tests.contract.stores import opened
 from tests.contract.test_cabinet import change, got, kept, key, names, put
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.ports import ANY, Remove
+from tidings.ports import ANY, Key, Put, Remove
 from tidings.timeline.sqlite.cabinet import SHORT_KEYS_MAX
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.store import SqliteStore
@@ -97,3 +100,44 @@ async def test_nothing_is_scanned_or_sorted(tmp_path: Path, name: str, searches:
     for step, search in zip(steps, searches, strict=True):
         assert step.startswith(f"SEARCH {search}"), steps
     await store.close()
+
+
+async def test_what_was_removed_is_in_no_file(tmp_path: Path) -> None:
+    """Neither what was changed before, nor what lay on pages of its own, nor the tags."""
+    async with opened("sqlite", tmp_path) as store:
+        others = [[Put(Key("acme", "user", f"bob{n}"), b"bob" * 50, 0, ("all", f"user:bob{n}"))] for n in range(200)]
+        await store.cabinet.change(others, NOW)
+        for turn in range(3):
+            groups = [
+                [Put(Key("acme", "user", f"ada{n}"), b"%d-lovelace" % turn * (n * 9 + 1), -1, ("all", "at:ada"))]
+                for n in range(200)
+            ]
+            await store.cabinet.change(groups, NOW)
+        assert _said(tmp_path, b"lovelace", b"at:ada")
+        for first in (0, 100):
+            gone = [[Remove(Key("acme", "user", f"ada{n}"))] for n in range(first, first + 100)]
+            assert all(await store.cabinet.change(gone, NOW))
+        await store.cabinet.wipe()
+        assert not _said(tmp_path, b"lovelace", b"at:ada")
+        assert _said(tmp_path, b"bob199")
+
+
+async def test_who_reads_holds_up_nobody_but_who_wipes(tmp_path: Path) -> None:
+    store = await owned(tmp_path / "one.db")
+    assert await change(store, put("ada", b"lovelace"))
+    reader = apsw.Connection(str(tmp_path / "one.db"))
+    reader.execute("BEGIN")
+    assert reader.execute("SELECT count(*) FROM document").get == 1
+    assert await change(store, Remove(key("ada")))
+    wiping = asyncio.create_task(store.cabinet.wipe())
+    assert await change(store, put("bob"))
+    assert not wiping.done()
+    reader.execute("ROLLBACK")
+    await wiping
+    assert not _said(tmp_path, b"lovelace")
+    reader.close()
+    await store.close()
+
+
+def _said(folder: Path, *words: bytes) -> bool:
+    return any(word in file.read_bytes() for file in folder.iterdir() if file.is_file() for word in words)

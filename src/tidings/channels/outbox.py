@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO, assert_never
 
@@ -15,13 +16,14 @@ import msgspec
 from tidings.channels.details import shortened
 from tidings.channels.mime import Sender, compose
 from tidings.clock import Clock
-from tidings.domain.rendered import Email, InApp, Push, Rendered, Sms, Webhook, channel_of
+from tidings.domain.rendered import ChannelName, Email, InApp, Push, Rendered, Sms, Webhook, channel_of
 from tidings.domain.sms import segments
 from tidings.domain.verdict import Accepted, Temporary, Verdict
 from tidings.ports import Plugin, Surroundings
 
 FOLDER = "outbox"
 NAME_CHARACTERS_MAX = 60
+ENDS: dict[ChannelName, str] = {"email": "eml", "sms": "txt", "push": "txt", "webhook": "txt", "in_app": "txt"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -60,6 +62,21 @@ class Outbox:
     async def close(self) -> None:
         """Nothing is kept open."""
 
+    async def erase(self, message_ids: Sequence[str]) -> int:
+        """Their files in this folder, whichever channel they are of, and drafts that a crash left behind."""
+        return await asyncio.to_thread(self._erase, message_ids)
+
+    def _erase(self, message_ids: Sequence[str]) -> int:
+        names = [f"{channel}-{_stem(each)}.{end}" for each in message_ids for channel, end in ENDS.items()]
+        gone = 0
+        for name in names:
+            (self._folder / f".{name}.new").unlink(missing_ok=True)
+            path = self._folder / name
+            if path.exists():
+                path.unlink(missing_ok=True)
+                gone += 1
+        return gone
+
     def _content(self, message: Rendered) -> bytes:
         if isinstance(message, Email):
             return compose(message, self._sender, self._clock.now())
@@ -79,9 +96,13 @@ class Outbox:
 
 def file_name(message: Rendered) -> str:
     """Readable, of safe characters, and its own for each id."""
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", message.id).strip("-")[:NAME_CHARACTERS_MAX]
-    digest = hashlib.sha256(message.id.encode()).hexdigest()[:8]
-    return f"{channel_of(message)}-{readable}-{digest}.{'eml' if isinstance(message, Email) else 'txt'}"
+    channel = channel_of(message)
+    return f"{channel}-{_stem(message.id)}.{ENDS[channel]}"
+
+
+def _stem(message_id: str) -> str:
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", message_id).strip("-")[:NAME_CHARACTERS_MAX]
+    return f"{readable}-{hashlib.sha256(message_id.encode()).hexdigest()[:8]}"
 
 
 def shown(message: Rendered) -> str:

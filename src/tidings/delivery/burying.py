@@ -4,11 +4,11 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.delivery.deciding import Address, Case
-from tidings.delivery.filing import read, user_key, user_put
+from tidings.delivery.filing import notification_key, read, suppressed_key, user_key, user_put
 from tidings.delivery.suppressions import Suppressions
 from tidings.domain.address import Device
 from tidings.domain.user import User
-from tidings.ports import Cabinet
+from tidings.ports import Cabinet, Unchanged
 
 TRIES_MAX = 20
 
@@ -26,8 +26,27 @@ class Burying:
         user = case.notification.user
         if user is not None and isinstance(address, Device):
             await self._forget_device(case.tenant, user, address)
-        else:
+        elif case.noted is None:
             await self._suppressions.add(case.tenant, case.channel, address, reason, user=user)
+        else:
+            await self._suppress(case, address, reason)
+
+    async def _suppress(self, case: Case, address: Address, reason: str) -> None:
+        """While it was sent she may have been erased: then her address must not be written down anew."""
+        keys = [
+            notification_key(case.tenant, case.notification.id),
+            suppressed_key(case.tenant, case.channel, address),
+        ]
+        for _ in range(TRIES_MAX):
+            noted, known = await self._cabinet.get(keys, self._clock.now())
+            if known is not None:
+                return
+            if noted is None:
+                await self._suppressions.add_nameless(case.tenant, case.channel, address, reason)
+                return
+            resting, user = Unchanged(noted.key, noted.version), case.notification.user
+            if await self._suppressions.add(case.tenant, case.channel, address, reason, user=user, resting=resting):
+                return
 
     async def _forget_device(self, tenant: str, user_id: str, device: Device) -> None:
         key = user_key(tenant, user_id)

@@ -59,7 +59,8 @@ Decision = Pass | Hold | Wait | Next | End | Send
 class Case(msgspec.Struct, frozen=True):
     """All that is known. `delivery` is as it is kept, or new; `version` 0 says that it is not kept yet.
 
-    `user` None where it has a bare address, or there is no such user any more.
+    `user` None where it has a bare address, or there is no such user any more. `noted` is the version of the
+    notification's document, None where the record carries all of it: it is sent only while that has not changed.
     """
 
     tenant: str
@@ -69,10 +70,15 @@ class Case(msgspec.Struct, frozen=True):
     version: int
     user: User | None = None
     suppressed: frozenset[Address] = frozenset()
+    noted: int | None = None
 
     @property
     def channel(self) -> ChannelName:
         return self.notification.channels[self.errand.channel]
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.notification.priority == "high"
 
 
 def addresses(notification: Notification, user: User | None, channel: ChannelName) -> tuple[Address, ...]:

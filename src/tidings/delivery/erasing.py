@@ -1,19 +1,25 @@
 """Erases a person: everything that is hers, in bounded slices. Cut off anywhere, it can be run again."""
 
+import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.filing import SHARED, by_user, read, user_key
+from tidings.delivery.filing import SHARED, by_address, by_user, read, user_key
+from tidings.delivery.handling import message_id
+from tidings.delivery.profile import DEVICES_MAX
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.suppressions import Suppressions
-from tidings.domain.command import Cancel
+from tidings.domain.command import FINISHED, Cancel
 from tidings.domain.delivery import Delivery
+from tidings.domain.rendered import CHANNEL_NAMES
 from tidings.domain.user import User
-from tidings.ports import Cabinet, Document, Remove
+from tidings.ports import Cabinet, Keeper, Remove
 
 SLICE = 200
+IN_APP = "in_app"  # what it keeps are documents
 KINDS = ("notification", "delivery", "inbox", "dedupe")
 
 
@@ -21,63 +27,108 @@ class Erased(msgspec.Struct, frozen=True):
     """What was removed: how many documents of each kind, how many pending schedules were cancelled.
 
     `suppressions` were reduced to a digest: they say nothing of her, and still keep messages from her addresses.
+    `providers` were handed messages to her: what they keep of them is for them to erase.
     """
 
     user: str
     removed: dict[str, int]
     cancelled: int
     suppressions: int
+    providers: tuple[str, ...] = ()
 
 
 class Erasing:
-    """Removes all that is known of a user."""
+    """Removes all that is known of a user. `keepers` are those channels of this node that keep messages in reach."""
 
     def __init__(self, cabinet: Cabinet, schedules: Schedules, suppressions: Suppressions, clock: Clock) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
         self._suppressions = suppressions
         self._clock = clock
+        self.keepers: dict[str, Keeper] = {}
 
     async def erase(self, tenant: str, user_id: str) -> Erased:
-        """The user goes last, for her addresses find the rest; and what was accepted meanwhile goes after her."""
+        """The user goes last, for her addresses find the rest; and what was accepted meanwhile goes after her.
+
+        What went to one of her addresses without naming her is hers too, also if somebody else shares the address.
+        """
         [there] = await self._cabinet.get([user_key(tenant, user_id)], self._clock.now())
         user = User(user_id) if there is None else read(there, User)
         forgotten = await self._suppressions.forget(tenant, user)
-        removed: dict[str, int] = {}
-        cancelled = await self._clear(tenant, user_id, removed)
+        tally = _Tally()
+        await self._clear(tenant, user, tally)
         if there is not None:
             await self._cabinet.change([[Remove(there.key)]], self._clock.now())
-            removed["user"] = 1
-            cancelled += await self._clear(tenant, user_id, removed)
-        return Erased(user_id, removed, cancelled, forgotten)
+            tally.removed["user"] = 1
+            await self._clear(tenant, user, tally)
+        await self._cabinet.wipe()
+        providers = tuple(sorted(tally.providers - self.keepers.keys() - {IN_APP}))
+        return Erased(user_id, dict(tally.removed), tally.cancelled, forgotten, providers)
 
-    async def _clear(self, tenant: str, user_id: str, removed: dict[str, int]) -> int:
-        cancelled = 0
-        for kind in KINDS:
-            cancelled += await self._clear_kind(tenant, kind, by_user(user_id), tenant, removed)
-        return cancelled + await self._clear_kind(SHARED, "sent", by_user(user_id, tenant), tenant, removed)
+    async def _clear(self, tenant: str, user: User, tally: "_Tally") -> None:
+        for tag in (by_user(user.id), *_places(user)):
+            for kind in KINDS:
+                await self._clear_kind(tenant, kind, tag, tenant, tally)
+        await self._clear_kind(SHARED, "sent", by_user(user.id, tenant), tenant, tally)
 
-    async def _clear_kind(self, shelf: str, kind: str, tag: str, tenant: str, removed: dict[str, int]) -> int:
-        cancelled = 0
+    async def _clear_kind(self, shelf: str, kind: str, tag: str, tenant: str, tally: "_Tally") -> None:
         while found := await self._cabinet.find(shelf, kind, tag, self._clock.now(), limit=SLICE):
-            cancelled += await self._cancel(tenant, kind, found)
+            names: list[str] = []
+            if kind == "notification":
+                names = [document.key.name for document in found]
+            elif kind == "delivery":
+                names = await self._let_go([read(each, Delivery) for each in found], tally)
+            tally.cancelled += await self._cancel(tenant, names)
             await self._cabinet.change([[Remove(document.key)] for document in found], self._clock.now())
-            removed[kind] = removed.get(kind, 0) + len(found)
-        return cancelled
+            tally.removed[kind] += len(found)
+            for name in names if kind == "notification" else ():  # some of its deliveries have no tag that is hers
+                await self._clear_kind(tenant, "delivery", f"notification:{name}", tenant, tally)
 
-    async def _cancel(self, tenant: str, kind: str, found: Sequence[Document]) -> int:
-        """Nothing of these leaves any more: neither the notifications nor another try of a delivery."""
-        names: list[str] = []
-        if kind == "notification":
-            names = [document.key.name for document in found]
-        elif kind == "delivery":
-            waiting = [delivery for delivery in (read(each, Delivery) for each in found) if not delivery.is_settled]
-            names = [
-                f"{delivery.name}~{number}"
-                for delivery in waiting
-                for number in (delivery.turn, delivery.turn + 1)  # it is put there before it is written down
-            ]
+    async def _let_go(self, deliveries: Sequence[Delivery], tally: "_Tally") -> list[str]:
+        """Remove what channels of this node keep of them; the names of the turns that may be on the timeline."""
+        message_ids = [each for delivery in deliveries for each in _message_ids(delivery)]
+        for name, keeper in self.keepers.items():
+            if gone := await keeper.erase(message_ids):
+                tally.removed[name] += gone
+        tried = [attempt.provider for delivery in deliveries for attempt in delivery.attempts]
+        tally.providers |= {provider for each in tried for provider in each.split("+")}
+        return [
+            f"{delivery.name}~{number}"
+            for delivery in deliveries
+            if not delivery.is_settled
+            for number in (delivery.turn, delivery.turn + 1)  # it is put there before it is written down
+        ]
+
+    async def _cancel(self, tenant: str, names: Sequence[str]) -> int:
+        """Nothing of these leaves any more; says how many of them would have."""
         if not names:
             return 0
+        before = await asyncio.gather(*(self._schedules.find(tenant, name) for name in names))
         outcomes = await self._schedules.submit([Cancel(tenant, name) for name in names])
-        return sum(1 for outcome in outcomes if outcome.outcome == "cancelled")
+        return sum(
+            1
+            for schedule, outcome in zip(before, outcomes, strict=True)
+            if outcome.outcome == "cancelled" and schedule is not None and schedule.state not in FINISHED
+        )
+
+
+class _Tally:
+    """What has been done so far."""
+
+    def __init__(self) -> None:
+        self.removed: Counter[str] = Counter()
+        self.cancelled = 0
+        self.providers: set[str] = set()
+
+
+def _message_ids(delivery: Delivery) -> list[str]:
+    """The ids that messages of a delivery can have been sent under: by push it is one for each device."""
+    base = message_id(delivery.name)
+    pushed = any(attempt.channel == "push" for attempt in delivery.attempts)
+    return [base, *(f"{base}/{number}" for number in range(1, DEVICES_MAX + 1) if pushed)]
+
+
+def _places(user: User) -> list[str]:
+    """The tags of what has one of her addresses instead of her id."""
+    channels = [channel for channel in CHANNEL_NAMES if channel != "in_app"]
+    return [by_address(channel, to) for channel in channels for to in user.addresses(channel)]

@@ -67,20 +67,17 @@ def turn(tenant: str, notification: Notification, errand: Errand, due: int) -> A
 def dead_letter(tenant: str, errand: Errand, delivery: Delivery, now: int) -> Add:
     """What was given up, with what it needs to be tried again. A log only grows: it must not say who a person is."""
     again = msgspec.structs.replace(errand, delivery=delivery.name, attempt=delivery.turn + 1)
-    told = msgspec.structs.replace(delivery, history=())  # what providers said is in it too
-    if errand.inline is None:
-        told = _without_address(told)
+    told = delivery if errand.inline is not None else _without_words(delivery)
     value = msgspec.json.encode(Dead(told, again))
     return _add(tenant, f"{delivery.name}~{delivery.turn}~dead", DEAD_TOPIC, pack(Message(None, value)), now)
 
 
-def _without_address(delivery: Delivery) -> Delivery:
-    """Providers repeat an address in what they say of it."""
-    address = delivery.address
-    if address is None:
-        return delivery
-    attempts = (msgspec.structs.replace(one, detail=one.detail.replace(address, "...")) for one in delivery.attempts)
-    return msgspec.structs.replace(delivery, address=None, attempts=tuple(attempts))
+def _without_words(delivery: Delivery) -> Delivery:
+    """Providers repeat an address, each in its own way, in what they say: only the delivery keeps their words."""
+    attempts = tuple(msgspec.structs.replace(one, detail="") for one in delivery.attempts)
+    news = tuple(msgspec.structs.replace(one, reason="") for one in delivery.news)
+    reason = delivery.reason.partition(":")[0]
+    return msgspec.structs.replace(delivery, address=None, reason=reason, attempts=attempts, news=news, history=())
 
 
 def poison_letter(tenant: str, record: Record, reason: str, now: int) -> Add:

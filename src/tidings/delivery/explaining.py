@@ -45,6 +45,8 @@ class Explaining:
         if there is None:
             return None
         kept = read(there, Notification)
+        if kept.first is not None:
+            return [Line(kept.created, "skipped", reason=f"duplicate of {kept.first}")]
         deliveries = await all_deliveries(self._cabinet, tenant, notification_id, now)
         schedule = await self._schedules.find(tenant, notification_id)
         if status_of(kept, schedule, deliveries) is None:

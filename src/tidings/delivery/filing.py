@@ -60,7 +60,7 @@ def user_key(tenant: str, user: str) -> Key:
 
 
 def by_address(channel: ChannelName, to: str | Device) -> str:
-    """Finds the users who have an address, and the notifications that went to it alone."""
+    """Finds the users who have an address, and what went to it without one."""
     return f"at:{channel}/{digest(channel, to)}"
 
 
@@ -121,6 +121,8 @@ def delivery_put(tenant: str, delivery: Delivery, expected: int) -> Put:
     tags = [ALL, f"notification:{delivery.notification}"]
     if delivery.user is not None:
         tags.append(by_user(delivery.user))
+    elif delivery.address is not None and delivery.channel is not None:
+        tags.append(by_address(delivery.channel, delivery.address))
     if delivery.state in _TROUBLE:
         tags.append(f"state:{delivery.state}")
     until = delivery.changed + KEPT_US if delivery.is_settled else None

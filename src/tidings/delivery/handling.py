@@ -189,8 +189,7 @@ class Handling:
         now = self._clock.now()
         claim = Claim(self._worker, now + self._terms.claim_us)
         ours = msgspec.structs.replace(case.delivery, claim=claim, turn=case.errand.attempt, changed=now)
-        urgent = case.notification.priority == "high"
-        if not await self._tools.settling.claim(case.tenant, ours, case.version, urgent=urgent):
+        if not await self._tools.settling.claim(case, ours):
             return False
         found = await self._tools.looking.again(case.tenant, ours.name)
         if found is None or found[0].claim != claim:
@@ -227,8 +226,7 @@ class Handling:
         delivery = claimed(case, [each.provider for each in ready], send.addresses, claim, now)
         crash.point("deliver.claiming")
         self.claiming.add(task)
-        urgent = read.urgency == "high"
-        if not await self._tools.settling.claim(case.tenant, delivery, case.version, urgent=urgent):
+        if not await self._tools.settling.claim(case, delivery):
             return False
         crash.point("deliver.claimed")
         if self._clock.now() >= claim.until:
@@ -284,8 +282,7 @@ class Handling:
         return await self._settle(case, conclusion, found[1])
 
     async def _settle(self, case: Case, conclusion: Conclusion, version: int) -> bool:
-        urgent = case.notification.priority == "high"
-        written = await self._tools.settling.settle(case, conclusion, version, urgent=urgent)
+        written = await self._tools.settling.settle(case, conclusion, version)
         if written is None:
             return False
         delivery, now = written.delivery, self._clock.now()

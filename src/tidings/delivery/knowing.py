@@ -24,6 +24,13 @@ class Knowing:
         last = await self.last_delivery(notification)
         return None if last is None else last.due
 
+    async def is_cancelled(self, notification: Notification) -> bool:
+        """Whether it was taken back, by its own name or by that of its schedule."""
+        if notification.cancelled is not None:
+            return True
+        schedule = await self._schedules.find(notification.tenant, notification.id)
+        return schedule is not None and schedule.state == "cancelled"
+
     async def last_delivery(self, notification: Notification) -> Delivery | None:
         """The latest that came of it."""
         tag = f"notification:{notification.id}"

@@ -32,7 +32,7 @@ class Looking:
         """All about a record; None if its notification was erased. `Invalid` if it makes no sense."""
         urgent = record.topic.endswith(".high")
         notification = errand.inline
-        found, likely = None, None
+        found, likely, noted = None, None, None
         if notification is None:
             assert errand.notification is not None, "errands that were read name one or carry one"
             likely = errand.delivery or delivery_name(errand.notification, record.number, record.generation)
@@ -40,13 +40,13 @@ class Looking:
             kept, found = await self._gathering.begin(keys, urgent=urgent)
             if kept is None:
                 return None
-            notification = read(kept, Notification)
+            notification, noted = read(kept, Notification), kept.version
         if not 0 <= errand.channel < len(notification.channels):
             raise Invalid("channel", f"{errand.channel} is none of the {len(notification.channels)} channels")
         name = errands.named(errand, record, notification)
         if likely != name:
             [found] = await self._gathering.begin([delivery_key(tenant, name)], urgent=urgent)
-        return await self._case(tenant, record, errand, notification, name, found)
+        return await self._case(tenant, record, errand, notification, name, found, noted)
 
     async def _case(
         self,
@@ -56,6 +56,7 @@ class Looking:
         notification: Notification,
         name: str,
         found: Document | None,
+        noted: int | None,
     ) -> Case:
         """The case with the person, unless there is nothing left to decide."""
         channel = notification.channels[errand.channel]
@@ -63,7 +64,8 @@ class Looking:
             delivery = Delivery(name, notification.id, record.due, channel=channel, user=notification.user)
         else:
             delivery = read(found, Delivery)
-        case = Case(tenant, errand, notification, delivery, 0 if found is None else found.version)
+        version = 0 if found is None else found.version
+        case = Case(tenant, errand, notification, delivery, version, noted=noted)
         if is_over(delivery, errand):
             return case
         urgent = notification.priority == "high"

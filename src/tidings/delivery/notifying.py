@@ -15,6 +15,7 @@ from tidings.clock import Clock
 from tidings.delivery.asking import Notify, check, dedupe_window_us
 from tidings.delivery.drafting import Draft, Plan, draft
 from tidings.delivery.filing import (
+    KEPT_US,
     Held,
     by_user,
     dedupe_key,
@@ -70,6 +71,7 @@ class _Case(msgspec.Struct):
     command: Add
     there: Document | None = None
     held: Document | None = None
+    first: str | None = None
     answer: Accepted | None = None
     written: bool = False
 
@@ -196,7 +198,7 @@ class Notifying:
             await asyncio.gather(*(self._judge(case, plan) for case in open_cases))
             ready = [case for case in open_cases if case.answer is None and case.written]
             await self._write(ready, plan)
-            await self._schedule([case for case in ready if case.written], plan)
+            await self._schedule([case for case in ready if case.written and case.first is None], plan)
         raise StoreError("others are at the same ids or dedupe keys and do not finish: try again")
 
     async def _look(self, cases: Sequence[_Case], plan: Plan) -> None:
@@ -206,13 +208,16 @@ class Notifying:
         found = await self._cabinet.get(keys, self._clock.now())
         held = found[len(cases) :] or [None] * len(cases)
         for case, there, holder in zip(cases, found, held, strict=False):
-            case.there, case.held, case.written = there, holder, True
+            case.there, case.held, case.first, case.written = there, holder, None, True
 
     async def _judge(self, case: _Case, plan: Plan) -> None:
         """Answer what is a repeat or a duplicate; `written` stays True for what may be written down."""
         own = case.draft.notification
         if case.there is not None:
             kept = read(case.there, Notification)
+            if kept.first is not None:
+                case.answer = _skipped(own, kept.first) if kept.content == own.content else _taken(own)
+                return
             due = await self._knowing.due(kept)
             if due is not None or kept.cancelled is not None:
                 case.answer = _repeated(own, kept, due)
@@ -226,13 +231,12 @@ class Notifying:
                 await self._judge_duplicate(case, plan, first)
 
     async def _judge_duplicate(self, case: _Case, plan: Plan, first: str) -> None:
-        own = case.draft.notification
         [there] = await self._cabinet.get([notification_key(plan.tenant, first)], self._clock.now())
         kept = None if there is None else read(there, Notification)
-        if kept is None:
-            return  # refused, or erased: the key is free
+        if kept is None or await self._knowing.is_cancelled(kept):
+            return  # refused, erased, or taken back: the key is free, or nobody would be told at all
         if await self._knowing.due(kept) is not None:
-            case.answer = Accepted(own.id, "skipped", own.user, reason="duplicate", first=first, batch=own.batch)
+            case.first = first
         elif not self._is_abandoned(kept):
             case.written = False
         else:
@@ -248,6 +252,8 @@ class Notifying:
         groups = [self._documents(case, plan) for case in cases]
         for case, done in zip(cases, await self._changes.ask(groups), strict=True):
             case.written = done
+            if done and case.first is not None:
+                case.answer = _skipped(case.draft.notification, case.first)
 
     async def _change(self, asked: Sequence[Groups]) -> list[list[bool]]:
         """One transaction for all requests that came together."""
@@ -255,8 +261,11 @@ class Notifying:
         return [[next(done) for _ in groups] for groups in asked]
 
     def _documents(self, case: _Case, plan: Plan) -> list[Put | Remove]:
-        own = case.draft.notification
-        group: list[Put | Remove] = [notification_put(own, 0 if case.there is None else case.there.version)]
+        own, version = case.draft.notification, 0 if case.there is None else case.there.version
+        if case.first is not None:  # so that it can be looked up
+            bare = msgspec.structs.replace(own, variables={}, words=None, first=case.first)
+            return [notification_put(bare, version, plan.now + KEPT_US)]
+        group: list[Put | Remove] = [notification_put(own, version)]
         if plan.ask.dedupe_key is not None:
             key = dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom)
             tags = () if own.user is None else (by_user(own.user),)
@@ -287,8 +296,16 @@ class Notifying:
 def _repeated(own: Notification, kept: Notification, due: int | None) -> Accepted:
     if kept.content == own.content:
         return Accepted(own.id, "unchanged", own.user, due, kept.channels, batch=kept.batch)
+    return _taken(own)
+
+
+def _taken(own: Notification) -> Accepted:
     reason = "the id belongs to a notification with other content: choose another id, or cancel that one"
     return Accepted(own.id, "conflict", own.user, reason=reason)
+
+
+def _skipped(own: Notification, first: str) -> Accepted:
+    return Accepted(own.id, "skipped", own.user, reason="duplicate", first=first, batch=own.batch)
 
 
 def _scheduled(own: Notification, outcome: Outcome) -> Accepted:

@@ -14,15 +14,15 @@ from tidings.clock import Clock
 from tidings.delivery import errands
 from tidings.delivery.concluding import Conclusion, renumbered, stranded
 from tidings.delivery.deciding import Case
-from tidings.delivery.filing import delivery_put, sent_put
+from tidings.delivery.filing import delivery_put, notification_key, sent_put
 from tidings.delivery.gathering import Gathering
 from tidings.domain.command import Add, Command, Outcome
 from tidings.domain.delivery import Delivery
 from tidings.domain.notification import Errand
-from tidings.ports import Cabinet, Put, Remove
+from tidings.ports import Cabinet, Change, Unchanged
 
 Submit = Callable[[Sequence[Command]], Awaitable[Sequence[Outcome]]]
-Change = Sequence[Put | Remove]
+Group = Sequence[Change]
 
 NUMBERS_MAX = 100
 REASON_CHARS_MAX = 200
@@ -39,13 +39,17 @@ class Settling:
         self._cabinet = cabinet
         self._submit = submit
         self._clock = clock
-        self._changes: Gathering[Change, bool] = Gathering(self._change)
+        self._changes: Gathering[Group, bool] = Gathering(self._change)
 
-    async def claim(self, tenant: str, delivery: Delivery, version: int, *, urgent: bool) -> bool:
-        """Make it ours; False if somebody else changed it since it was looked at."""
-        return await self._changes.begin([delivery_put(tenant, delivery, version)], urgent=urgent)
+    async def claim(self, case: Case, delivery: Delivery) -> bool:
+        """Make it ours; False if somebody else changed it since it was looked at, or cancelled or erased what it is of.
 
-    async def settle(self, case: Case, conclusion: Conclusion, version: int, *, urgent: bool) -> Conclusion | None:
+        So nothing leaves any more once either was answered.
+        """
+        change: list[Change] = [*_resting(case), delivery_put(case.tenant, delivery, case.version)]
+        return await self._changes.begin(change, urgent=case.is_urgent)
+
+    async def settle(self, case: Case, conclusion: Conclusion, version: int) -> Conclusion | None:
         """Write down how it stands, behind what must be on the timeline; None if somebody else changed it.
 
         Answers what was written: another end where the timeline does not take the next turn.
@@ -54,8 +58,9 @@ class Settling:
         crash.point("deliver.added")
         now, delivery, tenant = self._clock.now(), conclusion.delivery, case.tenant
         puts = {put.key: put for put in (sent_put(tenant, delivery, *each, now) for each in conclusion.sent)}
-        change = [delivery_put(tenant, delivery, version), *puts.values()]
-        done = await self._changes.begin(change, urgent=urgent)
+        resting = () if version else _resting(case)  # what is not kept yet must not outlive its person
+        change: list[Change] = [*resting, delivery_put(tenant, delivery, version), *puts.values()]
+        done = await self._changes.begin(change, urgent=case.is_urgent)
         crash.point("deliver.settled")
         return conclusion if done else None
 
@@ -110,5 +115,12 @@ class Settling:
             return None
         return None if outcome.outcome == "unchanged" and outcome.state in _THERE else outcome
 
-    async def _change(self, changes: Sequence[Change]) -> list[bool]:
+    async def _change(self, changes: Sequence[Group]) -> list[bool]:
         return await self._cabinet.change(changes, self._clock.now())
+
+
+def _resting(case: Case) -> tuple[Unchanged, ...]:
+    """It goes only while its notification is there, and is what it was."""
+    if case.noted is None:
+        return ()
+    return (Unchanged(notification_key(case.tenant, case.notification.id), case.noted),)

@@ -42,6 +42,8 @@ def status_of(notification: Notification, schedule: Schedule | None, deliveries:
 def _state(
     notification: Notification, schedule: Schedule | None, deliveries: Sequence[Delivery]
 ) -> tuple[State | None, str]:
+    if notification.first is not None:
+        return "skipped", "duplicate"
     if schedule is not None and schedule.state in {"pending", "paused", "in_flight"}:
         return "pending", "" if schedule.state == "pending" else schedule.state
     if notification.cancelled is not None or (schedule is not None and schedule.state == "cancelled"):
@@ -75,6 +77,11 @@ def names_of(notification: Notification, number: int, generation: int = 1) -> li
     """The deliveries of an occurrence: one, or one for each channel."""
     channels = notification.channels if notification.spread == "all" else [None]
     return [delivery_name(notification.id, number, generation, channel) for channel in channels]
+
+
+def occurrence_of(notification: Notification, name: str) -> int:
+    """Which occurrence a delivery of this name is."""
+    return int(name.removeprefix(f"{notification.id}/").partition("/")[0].rpartition(".")[2])
 
 
 def last_names(notification: Notification, schedule: Schedule) -> list[str]:

@@ -12,7 +12,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.place import check_place, place
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.user import TRANSACTIONAL, User
-from tidings.ports import ANY, Cabinet, Document, Key, Put, Remove
+from tidings.ports import ANY, Cabinet, Document, Key, Put, Remove, Unchanged
 
 PAGE_MAX = 1_000
 REASON_CHARS_MAX = 200
@@ -61,16 +61,27 @@ class Suppressions:
         *,
         category: str | None = None,
         user: str | None = None,
+        resting: Unchanged | None = None,
     ) -> bool:
-        """Send nothing there from now on (of one category, or at all); False if that is so already."""
+        """Send nothing there from now on (of one category, or at all); False if that is so already.
+
+        With what it rests on, also if that is not so any more.
+        """
         if channel != "in_app":
             check_place(channel, address, "address")
         if not reason or len(check_line(reason, "reason")) > REASON_CHARS_MAX:
             raise Invalid("reason", f"say why, in one line of at most {REASON_CHARS_MAX} characters")
         now = self._clock.now()
         made = Suppression(channel, place(channel, address), reason, now, category, user)
-        [done] = await self._cabinet.change([[_put(suppressed_key(tenant, channel, address, category), made, 0)]], now)
+        put = _put(suppressed_key(tenant, channel, address, category), made, 0)
+        [done] = await self._cabinet.change([[put] if resting is None else [put, resting]], now)
         return done
+
+    async def add_nameless(self, tenant: str, channel: ChannelName, address: str | Device, reason: str) -> None:
+        """The same for somebody who was erased: as a digest alone."""
+        now = self._clock.now()
+        put = _put(suppressed_key(tenant, channel, address), Suppression(channel, None, reason, now), 0)
+        await self._cabinet.change([[put]], now)
 
     async def of(self, tenant: str, places: Sequence[Place]) -> list[Suppression | None]:
         """For each place what forbids to send there, None if nothing does."""

@@ -34,6 +34,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `version` is that of its template, pinned; None takes the latest when it is sent. `expires_after_us` counts from
     its due time. `content` is a digest of what was asked, so that a repeat is known; `cancelled` is when that was.
+    `first` is the one that this would have repeated: then it is kept to be looked up, without what it says.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     created: int = 0
     content: str = ""
     cancelled: int | None = None
+    first: str | None = None
 
 
 class Errand(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -84,7 +84,10 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Notification(msgspec.Struct, frozen=True):
-    """A notification as it stands: its state and why, when it is due, and its deliveries, the latest last."""
+    """A notification as it stands: its state and why, when it is due, and its deliveries, the latest last.
+
+    `first` is the notification that a duplicate, which was skipped, would have repeated.
+    """
 
     id: str
     state: State
@@ -103,6 +106,7 @@ class Notification(msgspec.Struct, frozen=True):
     accepted: datetime
     cancelled: datetime | None
     deliveries: tuple[Delivery, ...]
+    first: str | None = None
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -178,6 +182,7 @@ def notification_of(status: Status) -> Notification:
         moment_of(kept.created),
         _maybe(kept.cancelled),
         tuple(map(delivery_of, status.deliveries)),
+        kept.first,
     )
 
 

@@ -24,6 +24,7 @@ from tidings.engine import Engine
 from tidings.node.channels import folder_of, is_outbox_alone, opened, rates_of, served_of, ways_of
 from tidings.node.receipts import readers_of
 from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
+from tidings.ports import Keeper
 
 UNSUBSCRIBE = "/unsubscribe"
 LINK_KEY_BYTES_MIN = 16
@@ -125,10 +126,12 @@ async def join_people(engine: Engine, config: Config, last: AsyncExitStack) -> P
     if "deliver" not in config.node.roles:
         return people
     clock = engine.clock
+    channels = await last.enter_async_context(opened(config, clock, engine.store.cabinet))
+    people.office.erasing.keepers |= {name: each for name, each in channels.items() if isinstance(each, Keeper)}
     worker = Worker(
         engine.store,
         engine.submit,
-        await last.enter_async_context(opened(config, clock, engine.store.cabinet)),
+        channels,
         people.office.templates,
         clock,
         settings_of(config.delivery, rates_of(config)),

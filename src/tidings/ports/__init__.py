@@ -1,8 +1,8 @@
 """Every seam: what the stages ask of a store, of its cabinet, of a channel, and of a provider's callbacks."""
 
-from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Document, Key, Place, Put, Remove
+from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Change, Document, Key, Place, Put, Remove, Unchanged
 from tidings.ports.callback import Callback, ReceiptReader
-from tidings.ports.channel import Bounded, Channel, Plugin, Surroundings
+from tidings.ports.channel import Bounded, Channel, Keeper, Plugin, Surroundings
 from tidings.ports.store import (
     ApiKey,
     Count,
@@ -32,10 +32,12 @@ __all__ = [
     "Bounded",
     "Cabinet",
     "Callback",
+    "Change",
     "Channel",
     "Count",
     "Document",
     "Group",
+    "Keeper",
     "Kept",
     "Key",
     "Keys",
@@ -59,4 +61,5 @@ __all__ = [
     "Surroundings",
     "Taken",
     "Timeline",
+    "Unchanged",
 ]

@@ -54,6 +54,14 @@ class Remove(msgspec.Struct, frozen=True, gc=False):
     expected: int = ANY
 
 
+class Unchanged(msgspec.Struct, frozen=True, gc=False):
+    """Leave a document that is there as it is; its group is done only if it has the version that is expected."""
+
+    key: Key
+    expected: int
+
+
+Change = Put | Remove | Unchanged
 Place = tuple[int, str]  # order and name: where a search goes on
 
 
@@ -78,10 +86,15 @@ class Cabinet(Protocol):
         """Those that have this tag, in order or with the last one first, from behind a place on."""
         ...
 
-    async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         """Make the changes of each group if all that it expects is so, and nothing of it otherwise; says which it was.
 
         All groups are one durable transaction. Groups see what those before them did. `ValueError`, before anything is
-        done, if a key is in a group twice, a tag on a document twice, or a name too long.
+        done, if a key is in a group twice, a tag on a document twice, a name too long, or
+        what is to be left unchanged is expected not to be there.
         """
+        ...
+
+    async def wipe(self) -> None:
+        """Leave nothing of what was removed in files that this store can overwrite."""
         ...

@@ -1,6 +1,6 @@
 """What the workers ask of a channel."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -48,6 +48,15 @@ class Bounded(Protocol):
 
         Who sends keeps to it, so that nobody waits inside the channel, where no priority is known.
         """
+        ...
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A channel that keeps messages where it can take them away again."""
+
+    async def erase(self, message_ids: Sequence[str]) -> int:
+        """Remove the messages of these ids; says how many there were."""
         ...
 
 

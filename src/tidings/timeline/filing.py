@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidings.ports import NAME_BYTES_MAX, Document, Place, Put, Remove
+from tidings.ports import NAME_BYTES_MAX, Change, Document, Place, Put, Unchanged
 
 NUMBER_MIN = -(1 << 63)
 NUMBER_MAX = (1 << 63) - 1
@@ -15,7 +15,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
-def check(groups: Sequence[Sequence[Put | Remove]]) -> None:
+def check(groups: Sequence[Sequence[Change]]) -> None:
     """`ValueError` if something in here was meant otherwise than it could be done."""
     for group in groups:
         if len(group) > 1 and len({change.key for change in group}) < len(group):
@@ -23,6 +23,8 @@ def check(groups: Sequence[Sequence[Put | Remove]]) -> None:
         for change in group:
             if isinstance(change, Put):
                 _check(change)
+            elif isinstance(change, Unchanged) and change.expected < 1:
+                raise ValueError(f"what is to be left unchanged must be there: {change.key}")
 
 
 def _check(put: Put) -> None:

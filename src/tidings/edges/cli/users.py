@@ -148,6 +148,8 @@ def erase(arguments: Arguments, screen: Screen) -> int:
     counts = [(KINDS.get(kind, kind), f"{count:,}") for kind, count in document["removed"].items()]
     screen.say(f"erased {screen.paint(arguments.which, 'bold')}")
     screen.facts([*counts, ("cancelled", document["cancelled"]), ("kept as a digest", document["suppressions"] or "")])
+    if document["providers"]:
+        screen.say(f"What {', '.join(document['providers'])} keep of messages to her is for them to erase.")
     return Exit.DONE
 
 

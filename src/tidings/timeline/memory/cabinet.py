@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from tidings.ports import ANY, Document, Key, Place, Put, Remove
+from tidings.ports import ANY, Change, Document, Key, Place, Put, Unchanged
 from tidings.timeline.filing import check
 
 Shelf = tuple[str, str, str]  # tenant, kind, tag
@@ -40,25 +40,30 @@ class MemoryCabinet:
         found = (self._there(Key(tenant, kind, name), now) for _, name in places)
         return list(islice((document for document in found if document is not None), limit))
 
-    async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         check(groups)
         return [self._change(group, now) for group in groups]
+
+    async def wipe(self) -> None:
+        """What was removed is nowhere."""
 
     def tend(self, now: int) -> None:
         """Remove what has expired."""
         for key in [key for key in self._documents if self._there(key, now) is None]:
             self._remove(key)
 
-    def _change(self, group: Sequence[Put | Remove], now: int) -> bool:
+    def _change(self, group: Sequence[Change], now: int) -> bool:
         if not all(self._is_expected(change, now) for change in group):
             return False
         for change in group:
+            if isinstance(change, Unchanged):
+                continue
             self._remove(change.key)
             if isinstance(change, Put):
                 self._put(change)
         return True
 
-    def _is_expected(self, change: Put | Remove, now: int) -> bool:
+    def _is_expected(self, change: Change, now: int) -> bool:
         there = self._there(change.key, now)
         return change.expected in {ANY, 0 if there is None else there.version}
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from tidings.ports import Document, Key, Place, Put, Remove
+from tidings.ports import Change, Document, Key, Place, Put, Unchanged
 from tidings.timeline.filing import FIRST, LAST, check, decode_tags, encode_tags
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection, queries
@@ -16,7 +16,7 @@ from tidings.timeline.postgres.pool import Pool, Row, rows
 
 TRIES_MAX = 10
 
-_NOTHING = Put(Key("", "", ""), b"", 0)  # in the place of a removal, which is told by its body that is none
+_NOTHING = Put(Key("", "", ""), b"", 0)  # in the place of what puts none
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -52,7 +52,7 @@ class PostgresCabinet:
             for name, body, version, tags, order, until in found
         ]
 
-    async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         check(groups)
         if not groups:
             return []
@@ -63,6 +63,9 @@ class PostgresCabinet:
             except Contended:  # another was quicker to make one of the documents: look again
                 continue
         return _answers(await self._pool.call(self.sql["change"], values))
+
+    async def wipe(self) -> None:
+        """The database's own vacuum does, when it comes by; its log and its copies are not ours to change."""
 
     async def expire(self, now: int, rows_max: int) -> int:
         """Remove some documents that are no longer there; answers how many."""
@@ -84,7 +87,7 @@ async def get(
 
 
 async def change(
-    connection: Connection, statements: dict[str, str], groups: Sequence[Sequence[Put | Remove]], now: int
+    connection: Connection, statements: dict[str, str], groups: Sequence[Sequence[Change]], now: int
 ) -> list[bool]:
     """Make the changes of each group that fits, inside the caller's transaction, which `Contended` ends."""
     return _answers(await rows(connection, statements["change"], _columns(groups, now)))
@@ -100,7 +103,7 @@ def _answers(found: list[Row]) -> list[bool]:
     return list(answers)
 
 
-def _columns(groups: Sequence[Sequence[Put | Remove]], now: int) -> tuple[object, ...]:
+def _columns(groups: Sequence[Sequence[Change]], now: int) -> tuple[object, ...]:
     """The changes of all groups, column by column, as the function takes them."""
     changes = [change for group in groups for change in group]
     digests = [digest(change.key) for change in changes]
@@ -114,7 +117,7 @@ def _columns(groups: Sequence[Sequence[Put | Remove]], now: int) -> tuple[object
         arrays.int4s(list(accumulate(len(group) for group in groups))),
         arrays.int4s([slots[each] for each in digests]),
         arrays.int8s([change.expected for change in changes]),
-        arrays.byteas([put.key.tenant.encode() for put in puts]),
+        arrays.byteas([None if isinstance(each, Unchanged) else each.key.tenant.encode() for each in changes]),
         arrays.byteas([put.key.kind.encode() for put in puts]),
         arrays.byteas([put.key.name.encode() for put in puts]),
         arrays.byteas([None if put is _NOTHING else put.body for put in puts]),

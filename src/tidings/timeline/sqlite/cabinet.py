@@ -1,16 +1,20 @@
 """The cabinet in the file: documents beside the timeline, written by the one writer."""
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import apsw
 
-from tidings.ports import ANY, Document, Key, Place, Put, Remove
+from tidings.ports import ANY, Change, Document, Key, Place, Put, Remove, Unchanged
 from tidings.timeline.filing import FIRST, LAST, check, decode_tags, encode_tags
-from tidings.timeline.sqlite.database import connect, queries, translated
+from tidings.timeline.sqlite.database import BUSY_MS, connect, queries, translated
 from tidings.timeline.sqlite.worker import Worker
 from tidings.timeline.sqlite.writer import Writer
 
 SHORT_KEYS_MAX = 16  # more of them are not read on the thread of the event loop
+WIPES_MAX = 40
+WIPE_PAUSE_S = 0.05
 
 _SQL = queries("cabinet")
 
@@ -47,13 +51,31 @@ class SqliteCabinet:
         values = (tenant, kind, tag, *place, now, limit)
         return await self._listing.run(_find, self._lister, _SQL["find_newest" if newest else "find"], values)
 
-    async def change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         check(groups)
         return await self._writing.run(self._change, groups, now)
 
-    def _change(self, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+    def _change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
         with self._writer.transaction() as connection:
             return change(connection, groups, now)
+
+    async def wipe(self) -> None:
+        for _ in range(WIPES_MAX):  # who reads from before holds it up; nobody reads for long
+            if await self._writing.run(self._wipe):
+                return
+            await asyncio.sleep(WIPE_PAUSE_S)
+
+    def _wipe(self) -> bool:
+        """Bring all commits into the file, and begin the write-ahead log anew, empty; False if somebody reads it."""
+        connection = self._writer.connection
+        connection.set_busy_timeout(0)  # nobody waits for us meanwhile
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            return False
+        finally:
+            connection.set_busy_timeout(BUSY_MS)
+        return True
 
     async def close(self) -> None:
         """End the thread and its connection."""
@@ -80,21 +102,37 @@ def _find(connection: apsw.Connection, sql: str, values: tuple[str | int, ...]) 
     ]
 
 
-def change(connection: apsw.Connection, groups: Sequence[Sequence[Put | Remove]], now: int) -> list[bool]:
+def change(connection: apsw.Connection, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
     """Make the changes of each group that fits, inside the caller's transaction."""
     changing = _Changing(connection, now)
     answers = [changing.take(group) for group in groups]
-    changing.save()
+    with _overwriting(connection):
+        changing.save()
     return answers
 
 
 def expire(connection: apsw.Connection, now: int, rows_max: int) -> int:
     """Remove some documents that are no longer there, inside the caller's transaction; answers how many."""
     gone = connection.execute(_SQL["expired"], (now, rows_max)).fetchall()
-    for _, tenant, kind, name, order, tags in gone:
-        connection.executemany(_SQL["untag"], [(tenant, kind, tag, order, name) for tag in decode_tags(tags)])
-    connection.executemany(_SQL["delete"], [(document,) for document, *_ in gone])
+    with _overwriting(connection):
+        for _, tenant, kind, name, order, tags in gone:
+            connection.executemany(_SQL["untag"], [(tenant, kind, tag, order, name) for tag in decode_tags(tags)])
+        connection.executemany(_SQL["delete"], [(document,) for document, *_ in gone])
     return len(gone)
+
+
+@contextlib.contextmanager
+def _overwriting(connection: apsw.Connection) -> Iterator[None]:
+    """What documents leave behind in the file is overwritten: it may be about a person who is erased one day.
+
+    The timeline, whose pages come and go all the time and name nobody, goes on without. SQLite heeds the pragma when it
+    is compiled, so that it must not be kept ready.
+    """
+    connection.execute("PRAGMA secure_delete = ON", can_cache=False)
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA secure_delete = OFF", can_cache=False)
 
 
 _Kept = tuple[int, int, int, int | None, bytes]  # document, version, order, until, tags
@@ -115,11 +153,13 @@ class _Changing:
         self._rows: dict[str, _Rows] = {name: [] for name in _WRITES}
         self._first_version = self._version = int(connection.execute("SELECT version FROM cabinet").get)
 
-    def take(self, group: Sequence[Put | Remove]) -> bool:
+    def take(self, group: Sequence[Change]) -> bool:
         """Whether all that a group expects is so; then what it changes is."""
         if any(change.expected not in {ANY, self._found(change.key)} for change in group):
             return False
         for change in group:
+            if isinstance(change, Unchanged):
+                continue
             self._last[change.key] = change
             self._versions[change.key] = 0
             if isinstance(change, Put):

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from tests.edges.http.notify.desk import FAR, NINE, Desk
+from tidings.delivery.filing import delivery_put
+from tidings.domain.delivery import Delivery
 from tidings.domain.rendered import Email
 from tidings.domain.verdict import Temporary
 
@@ -104,6 +106,22 @@ async def test_a_duplicate_is_skipped(each_desk: Desk) -> None:
     assert second.status == 200
     assert (second.document["outcome"], second.document["reason"]) == ("skipped", "duplicate")
     assert second.document["first"] == first["id"]
+    shown = await each_desk.done("GET", f"{LIST}/{second.document['id']}")
+    assert (shown["state"], shown["reason"], shown["first"]) == ("skipped", "duplicate", first["id"])
+    story = await each_desk.done("GET", f"{LIST}/{second.document['id']}/explain")
+    assert [line["event"] for line in story["history"]] == ["skipped"]
+
+
+async def test_a_series_is_cancelled_while_one_of_it_is_sent(each_desk: Desk) -> None:
+    await each_desk.welcome()
+    told = await each_desk.done("POST", LIST, NINE | {"every": "R/PT1H"})
+    cabinet, now = each_desk.office.cancelling._cabinet, each_desk.office.clock.now()
+    sending = Delivery(f"{told['id']}/7", told["id"], now, "processing", channel="email", user="ada")
+    await cabinet.change([[delivery_put("default", sending, 0)]], now)
+    note = "occurrence 7 is being sent at this moment, and may still arrive"
+    for _ in range(2):
+        gone = await each_desk.done("DELETE", f"{LIST}/{told['id']}")
+        assert gone == {"id": told["id"], "outcome": "cancelled", "in_flight": 7, "note": note}
 
 
 async def test_a_bare_address_and_words(each_desk: Desk) -> None:

@@ -101,7 +101,9 @@ class Notifications:
             raise unknown("notification", notification_id)
         if outcome.outcome != "cancelled":
             raise _not_cancelled(outcome)
-        return json_answer({"id": notification_id, "outcome": "cancelled"})
+        told = {"in_flight": outcome.in_flight, "note": outcome.note}
+        answer = {"id": notification_id, "outcome": "cancelled"}
+        return json_answer(answer | {name: value for name, value in told.items() if value is not None})
 
     async def _found(self, call: Call) -> Document:
         tenant, notification_id = call.caller.tenant, call.text("id")

@@ -109,7 +109,7 @@ class Users:
         if not erased.removed and not erased.suppressions:
             raise unknown("user", user_id, LIST)
         counts = {"removed": erased.removed, "cancelled": erased.cancelled, "suppressions": erased.suppressions}
-        return json_answer({"id": user_id, "outcome": "erased"} | counts)
+        return json_answer({"id": user_id, "outcome": "erased"} | counts | {"providers": erased.providers})
 
     async def take(self, call: Call) -> Reply:
         """Many, as CSV or as lines of JSON."""

@@ -75,12 +75,13 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Erased": shape(
         "What was removed.",
-        "id outcome removed cancelled suppressions",
+        "id outcome removed cancelled suppressions providers",
         id=text("Her id."),
         outcome={"const": "erased"},
         removed=_COUNTS | {"description": "How many documents, by kind."},
         cancelled=number("How many pending schedules will not leave any more."),
         suppressions=number("How many suppressed addresses were reduced to a digest."),
+        providers=array(text("A channel."), "Through which messages went to her: what they keep is for them to erase."),
     ),
     "Imported": shape(
         "How far an import has come.",
@@ -171,7 +172,14 @@ _SUPPRESSION = {"channel": "email", "address": "ada@example.com", "reason": "bou
 def user_paths() -> dict[str, Schema]:
     """Users."""
     page = answer("A page.", "UserPage", {"users": [_SHOWN], "cursor": None})
-    erased = {"id": "ada", "outcome": "erased", "removed": {"user": 1}, "cancelled": 0, "suppressions": 0}
+    erased = {
+        "id": "ada",
+        "outcome": "erased",
+        "removed": {"user": 1},
+        "cancelled": 0,
+        "suppressions": 0,
+        "providers": ["smtp"],
+    }
     erase = answer("Gone, everywhere.", "Erased", erased)
     lines = answer("Progress after each batch; the last line has the totals.", "Imported", _PROGRESS, NDJSON)
     file: Schema = {

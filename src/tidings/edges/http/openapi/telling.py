@@ -91,6 +91,7 @@ _STANDING: dict[str, Schema] = {
     "batch": text("Its batch."),
     "accepted_at": instant("When it was taken."),
     "cancelled_at": instant("When it was cancelled."),
+    "first": text("Of a duplicate: the notification that it would repeat."),
     "deliveries": array(ref("Delivery"), "The latest last; in lists only the last ones."),
 }
 _STANDING_REQUIRED = "id state channels priority category spread accepted_at deliveries"

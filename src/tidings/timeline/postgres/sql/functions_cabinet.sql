@@ -1,7 +1,8 @@
 -- Documents: changed in groups, each whole or not at all.
 
 -- Each group of changes ends with the number of its last one; a change names its document by its slot among the keys, and
--- removes it where it has no body. The tags of a change are those from `tags_first` on, up to those of the next.
+-- removes it where it has no body, or leaves it as it is where it has no tenant. The tags of a change are those from
+-- `tags_first` on, up to those of the next.
 --
 -- All documents that are there are locked first, in the order of their keys. Groups are decided in memory, each by what
 -- those before it left, and what comes of all of them is written once. New ones are written first of all, again in the
@@ -46,6 +47,7 @@ BEGIN
         END LOOP;
         IF fits THEN
             FOR i IN begins .. group_ends[g] LOOP
+                CONTINUE WHEN tenants[i] IS NULL;
                 last[slots[i]] := i;
                 versions[slots[i]] := 0;
                 IF bodies[i] IS NOT NULL THEN

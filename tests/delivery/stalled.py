@@ -1,0 +1,34 @@
+"""A store whose claims stand still at the last moment: between what a worker looked up and what it writes."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from tidings.ports import Change, Store
+
+
+class StalledStore:
+    """Tells when somebody is about to write a delivery down, and lets it happen when it is told to."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.cabinet = _Cabinet(self, store)
+        self.reached = asyncio.Event()
+        self.goes_on = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class _Cabinet:
+    def __init__(self, stalled: StalledStore, store: Store) -> None:
+        self._stalled, self._cabinet = stalled, store.cabinet
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cabinet, name)
+
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+        if any(change.key.kind == "delivery" for group in groups for change in group):
+            self._stalled.reached.set()
+            await self._stalled.goes_on.wait()
+        return await self._cabinet.change(groups, now)

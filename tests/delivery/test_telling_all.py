@@ -85,7 +85,7 @@ async def test_why_a_breaker_is_open_and_where_to_look(world: World, office: Off
 
 
 async def test_how_long_it_waited_for_a_limit(world: World, office: Office) -> None:
-    settings = changed(QUICK, rates=Rates({"mail": Rate(5, 1)}))
+    settings = changed(QUICK, rates=Rates({"mail": Rate(1, 1)}))
     world.start(world.worker({"mail": Recorder()}, settings))
     ids = [(await office.notify(**NINE, channel="email")).id for _ in range(3)]
     await world.settled(*(f"{each}/1" for each in ids))

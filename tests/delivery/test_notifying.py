@@ -56,6 +56,7 @@ async def test_tomorrow_at_nine_her_time(office: Office) -> None:
         ({"at": "2026-11-21T09:00", "zone": "America/Los_Angeles"}, (2026, 11, 21, 12)),
         ({"at": "tomorrow 09:00", "zone": "America/Los_Angeles"}, (2026, 11, 21, 12)),
         ({"at": "2026-11-21T09:00:00Z"}, (2026, 11, 21, 4)),
+        ({"at": "2026-11-21T09:00:00.250Z"}, (2026, 11, 21, 4)),
         ({"at": "+1h"}, (2026, 11, 20, 5)),
         ({"cron": "0 9 * * *"}, (2026, 11, 20, 9)),
         ({"rrule": "FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0"}, (2026, 11, 20, 9)),

@@ -8,6 +8,7 @@ import msgspec
 from tidings.delivery.asking import Notify
 from tidings.domain import daywords
 from tidings.domain.errors import Invalid
+from tidings.domain.iso8601 import parse_instant
 from tidings.domain.notification import PRIORITIES, Errand, Notification, topic
 from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.request import Request, Timing
@@ -58,7 +59,7 @@ def _at(ask: Notify, zone: str, now: int) -> int | str | None:
         return at
     if daywords.is_said(at):
         return daywords.said(at, ask.zone or zone, now)
-    if not _MEASURED.match(at) and not _is_moment(at):
+    if not (_MEASURED.match(at) or _is_instant(at) or _is_moment(at)):
         raise Invalid(field, f"{at[:60]!r} is no time: write {_FORMS}")
     return at
 
@@ -75,6 +76,14 @@ def _is_local(ask: Notify, at: int | str | None) -> bool:
 
 def _is_wall_time(text: str) -> bool:
     return _is_moment(text) and parse_moment(text, "at").form == "local"
+
+
+def _is_instant(text: str) -> bool:
+    try:
+        parse_instant(text)
+    except Invalid:
+        return False
+    return True
 
 
 def _is_moment(text: str) -> bool:

@@ -4,6 +4,7 @@ import io
 from email import message_from_bytes, policy
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.channels.making import accepted, email, push, sms, webhook
@@ -68,15 +69,22 @@ async def test_a_folder_that_cannot_be_written_is_temporary(tmp_path: Path, cloc
 
 
 async def test_messages_can_be_taken_away(outbox: Outbox, tmp_path: Path) -> None:
-    assert await outbox.erase(["a"]) == 0, "there is no folder yet"
+    assert await outbox.erase("default", ["a"]) == 0, "there is no folder yet"
     for name in ("a", "a/1", "b"):
         accepted(await outbox.send(sms(id=name)))
     accepted(await outbox.send(email(id="a")))
     draft = tmp_path / "outbox" / f".{file_name(email(id='a'))}.new"
     draft.write_text("cut off")
-    assert await outbox.erase(["a", "a/1", "c"]) == 3
+    assert await outbox.erase("default", ["a", "a/1", "c"]) == 3
     assert [path.name for path in (tmp_path / "outbox").iterdir()] == [file_name(sms(id="b"))]
-    assert await outbox.erase(["a", "a/1", "c"]) == 0
+    assert await outbox.erase("default", ["a", "a/1", "c"]) == 0
+
+
+async def test_tenants_may_use_the_same_id(outbox: Outbox, tmp_path: Path) -> None:
+    for tenant in ("default", "acme"):
+        accepted(await outbox.send(msgspec.structs.replace(sms(id="a"), tenant=tenant)))
+    assert len(list((tmp_path / "outbox").iterdir())) == 2
+    assert await outbox.erase("acme", ["a"]) == 1
 
 
 def test_an_inbox_is_not_its_business(outbox: Outbox) -> None:

@@ -62,12 +62,12 @@ class Outbox:
     async def close(self) -> None:
         """Nothing is kept open."""
 
-    async def erase(self, message_ids: Sequence[str]) -> int:
+    async def erase(self, tenant: str, message_ids: Sequence[str]) -> int:
         """Their files in this folder, whichever channel they are of, and drafts that a crash left behind."""
-        return await asyncio.to_thread(self._erase, message_ids)
+        return await asyncio.to_thread(self._erase, tenant, message_ids)
 
-    def _erase(self, message_ids: Sequence[str]) -> int:
-        names = [f"{channel}-{_stem(each)}.{end}" for each in message_ids for channel, end in ENDS.items()]
+    def _erase(self, tenant: str, message_ids: Sequence[str]) -> int:
+        names = [f"{channel}-{_stem(tenant, each)}.{end}" for each in message_ids for channel, end in ENDS.items()]
         gone = 0
         for name in names:
             (self._folder / f".{name}.new").unlink(missing_ok=True)
@@ -95,14 +95,14 @@ class Outbox:
 
 
 def file_name(message: Rendered) -> str:
-    """Readable, of safe characters, and its own for each id."""
+    """Readable, of safe characters, and its own for each id of a tenant."""
     channel = channel_of(message)
-    return f"{channel}-{_stem(message.id)}.{ENDS[channel]}"
+    return f"{channel}-{_stem(message.tenant, message.id)}.{ENDS[channel]}"
 
 
-def _stem(message_id: str) -> str:
+def _stem(tenant: str, message_id: str) -> str:
     readable = re.sub(r"[^A-Za-z0-9]+", "-", message_id).strip("-")[:NAME_CHARACTERS_MAX]
-    return f"{readable}-{hashlib.sha256(message_id.encode()).hexdigest()[:8]}"
+    return f"{readable}-{hashlib.sha256(f'{tenant} {message_id}'.encode()).hexdigest()[:8]}"
 
 
 def shown(message: Rendered) -> str:

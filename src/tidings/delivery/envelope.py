@@ -25,12 +25,12 @@ def put(
     if isinstance(to, Device):
         if channel != "push":
             raise Invalid("to", f"is a device, which gets no {channel}")
-        return Push(message_id, to, content.title, content.text, content.data, collapse, urgency, expires)
+        return Push(message_id, to, content.title, content.text, content.data, collapse, urgency, expires, tenant)
     match channel:
         case "email":
             return Email(message_id, to, content.title, content.text, content.html, to_name, unsubscribe_url, tenant)
         case "sms":
-            return Sms(message_id, to, content.text)
+            return Sms(message_id, to, content.text, tenant)
         case "webhook":
             return Webhook(message_id, to, tenant, content.json)
         case "in_app":

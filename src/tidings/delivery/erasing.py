@@ -77,18 +77,18 @@ class Erasing:
             if kind == "notification":
                 names = [document.key.name for document in found]
             elif kind == "delivery":
-                names = await self._let_go([read(each, Delivery) for each in found], tally)
+                names = await self._let_go(tenant, [read(each, Delivery) for each in found], tally)
             tally.cancelled += await self._cancel(tenant, names)
             await self._cabinet.change([[Remove(document.key)] for document in found], self._clock.now())
             tally.removed[kind] += len(found)
             for name in names if kind == "notification" else ():  # some of its deliveries have no tag that is hers
                 await self._clear_kind(tenant, "delivery", f"notification:{name}", tenant, tally)
 
-    async def _let_go(self, deliveries: Sequence[Delivery], tally: "_Tally") -> list[str]:
+    async def _let_go(self, tenant: str, deliveries: Sequence[Delivery], tally: "_Tally") -> list[str]:
         """Remove what channels of this node keep of them; the names of the turns that may be on the timeline."""
         message_ids = [each for delivery in deliveries for each in _message_ids(delivery)]
         for name, keeper in self.keepers.items():
-            if gone := await keeper.erase(message_ids):
+            if gone := await keeper.erase(tenant, message_ids):
                 tally.removed[name] += gone
         tried = [attempt.provider for delivery in deliveries for attempt in delivery.attempts]
         tally.providers |= {provider for each in tried for provider in each.split("+")}

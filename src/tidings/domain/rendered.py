@@ -51,6 +51,7 @@ class Sms(msgspec.Struct, frozen=True, gc=False):
     id: str
     to: str
     text: str
+    tenant: str = "default"
 
     def __post_init__(self) -> None:
         _check_id(self.id)
@@ -72,6 +73,7 @@ class Push(msgspec.Struct, frozen=True, gc=False):
     collapse: str | None = None
     urgency: Urgency = "high"
     expires: int | None = None
+    tenant: str = "default"
 
     def __post_init__(self) -> None:
         _check_id(self.id)

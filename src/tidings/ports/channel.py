@@ -55,8 +55,8 @@ class Bounded(Protocol):
 class Keeper(Protocol):
     """A channel that keeps messages where it can take them away again."""
 
-    async def erase(self, message_ids: Sequence[str]) -> int:
-        """Remove the messages of these ids; says how many there were."""
+    async def erase(self, tenant: str, message_ids: Sequence[str]) -> int:
+        """Remove a tenant's messages of these ids; says how many there were."""
         ...
 
 

@@ -34,12 +34,12 @@ class Failing:
         self._connection = connection
         self._left = commits
 
-    def execute(self, sql: str, *values: Any) -> Any:
+    def execute(self, sql: str, *values: Any, **options: Any) -> Any:
         if sql == "COMMIT":
             self._left -= 1
             if self._left == 0:
                 raise apsw.FullError("the disk is full")
-        return self._connection.execute(sql, *values)
+        return self._connection.execute(sql, *values, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)

@@ -29,7 +29,7 @@ from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
 from tidings.timeline.stages import Place, bounded, counted, decode_place, encode_place, following, is_full
 
 _SQL = queries("carrying")
-_TOLD_ON = json.dumps(TOPICS)
+_TOLD_ON = json.dumps(list(TOPICS))
 _STAGES = ("positions", "keys", "receipts", "documents", "parcels", "far", "near", "standing", "finished")
 _FIRST: dict[str, Place] = {
     "positions": ("", -1),

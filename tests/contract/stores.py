@@ -85,12 +85,13 @@ def needs_a_server(name: str) -> bool:
     return kind(name) == "postgres"
 
 
-def parameters() -> list[object]:
-    """The stores for `pytest.fixture(params=...)`; those that are not written yet are skipped and say so."""
+def parameters(*, lanes: bool = True) -> list[object]:
+    """The stores for `pytest.fixture(params=...)`, or those of one lane; unwritten ones are skipped, and say so."""
     unwritten = pytest.mark.skip(reason="this store is not written yet")
     return [
         pytest.param(name, marks=unwritten if is_missing(name) else [pytest.mark.slow] * needs_a_server(name))
         for name in NAMES
+        if lanes or not has_lanes(name)
     ]
 
 

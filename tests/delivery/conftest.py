@@ -14,7 +14,7 @@ from tidings.testing import SimulatedClock
 __all__ = ["postgres"]
 
 
-@pytest.fixture(params=parameters())
+@pytest.fixture(params=parameters(lanes=False))  # documents know no lanes
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     async with opened(request.param, tmp_path) as store:
         yield store

@@ -4,7 +4,7 @@ It shares no code with the one under test and takes zones from the standard libr
 """
 
 from calendar import isleap, monthrange
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from importlib.resources import files
@@ -172,11 +172,23 @@ def library_zone(name: str) -> ZoneInfo:
         return ZoneInfo.from_file(content, key=name)
 
 
-def placed(walls: Iterator[datetime], zone: ZoneInfo, gap: str, overlap: str) -> list[int]:
+def placed(walls: Iterable[datetime], zone: ZoneInfo, gap: str, overlap: str) -> list[int]:
     """The instants of wall times, by asking the standard library about each."""
+    return chosen(both(walls, zone), gap, overlap)
+
+
+def both(walls: Iterable[datetime], zone: ZoneInfo) -> list[tuple[int, int]]:
+    """What the standard library makes of each wall time, the first and the second time that clocks show it."""
+    return [
+        (int(wall.replace(tzinfo=zone).timestamp()), int(wall.replace(tzinfo=zone, fold=1).timestamp()))
+        for wall in walls
+    ]
+
+
+def chosen(pairs: Iterable[tuple[int, int]], gap: str, overlap: str) -> list[int]:
+    """The instants that a policy takes of them."""
     found: set[int] = set()
-    for wall in walls:
-        first, second = (int(wall.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
+    for first, second in pairs:
         if first == second:  # no clock changes around it
             found.add(first)
         elif first > second:  # it does not exist: the fold says by which of two offsets it is read

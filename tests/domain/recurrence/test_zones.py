@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import pytest
 
 from tests.domain.recurrence.asking import EPOCH, between
-from tests.domain.recurrence.oracle import library_zone, placed
+from tests.domain.recurrence.oracle import both, chosen, library_zone
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.parts import Gap, Overlap, Rule
@@ -70,18 +70,19 @@ def check_zone(name: str) -> int:
     """Whatever a dense daily rule gives around each transition is what the library says, under each policy."""
     library = library_zone(name)
     start = 86_400 * 2
-    for gap, overlap in product(GAPS, OVERLAPS):
-        rule = Rule(RULE, start, name, 0, gap, overlap)
-        moments = compiled(rule)
-        for at, before, after in changes(name):
-            if at < 86_400 * 4:
-                continue
-            shift = abs(after - before)
-            begin, end = at - 3_600, at + min(shift, 7_200) + 3_600
-            first = EPOCH + timedelta(seconds=(begin + min(before, after) - shift) // 3_600 * 3_600)
-            hours = (end - begin + 3 * shift) // 3_600 + 3
-            walls = (first + timedelta(hours=hour, minutes=minute) for hour in range(hours) for minute in MINUTES)
-            wanted = [instant for instant in placed(walls, library, gap, overlap) if begin <= instant <= end]
+    policies = [(gap, overlap, Rule(RULE, start, name, 0, gap, overlap)) for gap, overlap in product(GAPS, OVERLAPS)]
+    for at, before, after in changes(name):
+        if at < 86_400 * 4:
+            continue
+        shift = abs(after - before)
+        begin, end = at - 3_600, at + min(shift, 7_200) + 3_600
+        first = EPOCH + timedelta(seconds=(begin + min(before, after) - shift) // 3_600 * 3_600)
+        hours = (end - begin + 3 * shift) // 3_600 + 3
+        walls = [first + timedelta(hours=hour, minutes=minute) for hour in range(hours) for minute in MINUTES]
+        pairs = both(walls, library)
+        for gap, overlap, rule in policies:
+            moments = compiled(rule)
+            wanted = [instant for instant in chosen(pairs, gap, overlap) if begin <= instant <= end]
             found = between(rule, begin, end)
             assert found == wanted, (name, gap, overlap, at)
             assert all(one < other for one, other in pairwise(found)), "never twice"

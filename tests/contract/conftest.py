@@ -7,7 +7,7 @@ from typing import Protocol, Unpack
 
 import pytest
 
-from tests.contract.stores import Options, has_lanes, opened, parameters
+from tests.contract.stores import Options, has_lanes, needs_a_server, opened, parameters
 from tidings.ports import Store
 
 
@@ -17,11 +17,23 @@ class OpenStore(Protocol):
     async def __call__(self, **options: Unpack[Options]) -> Store: ...
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the lanes that a test is not for."""
+    unfit = [item for item in items if not _is_fit(item)]
+    items[:] = [item for item in items if _is_fit(item)]
+    config.hook.pytest_deselected(items=unfit)
+
+
+def _is_fit(item: pytest.Item) -> bool:
+    called = getattr(item, "callspec", None)  # with which parameters
+    name = None if called is None else called.params.get("open_store")
+    if name is None or not needs_a_server(name):
+        return True
+    return has_lanes(name) == (item.get_closest_marker("one_lane") is None)
+
+
 @pytest.fixture(params=parameters())
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
-    one_lane = request.node.get_closest_marker("one_lane")
-    if one_lane is not None and has_lanes(request.param):
-        pytest.skip(f"holds for one lane: {one_lane.args[0]}")
     async with contextlib.AsyncExitStack() as stack:
 
         async def open_one(**options: Unpack[Options]) -> Store:

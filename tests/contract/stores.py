@@ -22,8 +22,8 @@ from tidings.timeline.memory import MemoryStore
 LEASE_US = 3_000_000
 
 # A store with four lanes has a batch, an outbox and a partition for each: what is told of one batch, of one order, or
-# of the partition that a key chooses, holds for a single lane and is marked `one_lane`. On a server the suite runs once:
-# what is so marked on one lane, all else on four.
+# of the partition that a key chooses, holds for a single lane and is marked `one_lane`. On a server the suite runs
+# once: what is so marked on one lane, all else on four.
 NAMES = ("memory", "sqlite", "postgres", "postgres-4")
 
 # A store that is being written may be named here until its module is there. Empty: every store is mandatory.

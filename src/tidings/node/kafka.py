@@ -4,20 +4,21 @@ import secrets
 from typing import TYPE_CHECKING
 
 from tidings.config import Config
-from tidings.delivery.office import Office
 from tidings.domain.errors import Invalid
 from tidings.engine import Engine
 from tidings.node.stores import MEMORY, CannotStart, file_of
 
 if TYPE_CHECKING:
     from tidings.bus.kafka.client import Cluster
+    from tidings.delivery.office import Office
     from tidings.node.joining import Joined
     from tidings.wires.requests import Requests
 
 
-def join_kafka(engine: Engine, config: Config, office: Office | None = None) -> "Joined":
+def join_kafka(engine: Engine, config: Config, office: "Office | None" = None) -> "Joined":
     """Let the engine read requests from Kafka and release to it; `office` accepts the notifications among them."""
     cluster, requests = cluster_of(config)
+    from tidings.delivery.office import Office
     from tidings.node.joining import join
 
     office = office or Office(engine.store.cabinet, engine, engine.clock)

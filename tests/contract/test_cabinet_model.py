@@ -144,4 +144,4 @@ def test_a_cabinet_is_the_same_on_every_store() -> None:
 
 @pytest.mark.slow
 def test_many_cabinets() -> None:
-    run_state_machine_as_test(Filing, settings=settings(QUICK, max_examples=200))
+    run_state_machine_as_test(Filing, settings=settings(QUICK, max_examples=60))

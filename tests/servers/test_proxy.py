@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.servers.frames import Api
@@ -116,7 +116,14 @@ def test_rules_may_be_for_one_client_alone(proxy: Proxy, broker: Broker) -> None
     unlucky = AdminClient(told | {"client.id": "unlucky"})
     cut.wait_for_strikes()
     proxy.clear()
-    assert unlucky.list_topics(timeout=10).brokers
+    assert any(_answers(unlucky) for _ in range(5)), "the connection that was cut last may take a question with it"
+
+
+def _answers(client: AdminClient) -> bool:
+    try:
+        return bool(client.list_topics(timeout=10).brokers)
+    except KafkaException:
+        return False
 
 
 def test_its_end_does_not_wait_for_what_is_held(broker: Broker) -> None:

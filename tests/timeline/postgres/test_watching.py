@@ -16,6 +16,7 @@ from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3_600 * SECOND
 KEY = b"K\0\0\0\x0c"  # how the server begins to tell a client its number
+WHOLE_S = 0.02
 LISTENERS = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
 
 
@@ -105,6 +106,9 @@ async def pooler(postgres: Postgres, change: Callable[[bytes], bytes]) -> AsyncI
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
+                with contextlib.suppress(TimeoutError):  # what is changed must be whole
+                    while more := await asyncio.wait_for(reader.read(65_536), 0 if change is bytes else WHOLE_S):
+                        data += more
                 writer.write(change(data))
                 await writer.drain()
         writer.close()

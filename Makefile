@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev run kafka postgres check test bench-check lint fmt bench lock clean
+.PHONY: help setup setup-dev run kafka postgres check test test-long bench-check lint fmt bench lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,15 +30,18 @@ kafka: setup  ## start a real Kafka on localhost:9092 (needs Java 17 and Maven);
 postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed); flags in ARGS="--port 5433"
 	@$(BIN)/python -m tests.servers postgres $(ARGS)
 
-check: lint  ## style, types, layers and the quick tests: under two minutes
+check: lint  ## style, types, layers and the quick tests: some minutes
 	$(BIN)/pytest -m "not slow and not kill and not bench" -n 2 --dist loadfile $(ARGS)
 
 # Two processes share the tests, in their order: files of few tests are the long ones. What takes the time between two
 # events comes when all others are done.
-test: lint  ## everything, slow tests and kill loops too
-	$(BIN)/pytest -m "not kill and not timed and not bench" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: lint  ## slow tests and kill loops too
+	$(BIN)/pytest -m "not kill and not timed and not bench and not long" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(BIN)/pytest -m kill -n 2 --dist worksteal $(ARGS)
 	$(BIN)/pytest -m timed -n 2 --dist worksteal $(ARGS)
+
+test-long: lint  ## what takes too long for every run: more lives, more cuts
+	$(BIN)/pytest -m long -n 2 $(ARGS)
 
 bench-check: lint  ## see that the benchmarks of servers run, on tiny sizes
 	$(BIN)/pytest -m bench $(ARGS)

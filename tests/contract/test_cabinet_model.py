@@ -142,6 +142,7 @@ def test_a_cabinet_is_the_same_on_every_store() -> None:
     run_state_machine_as_test(Filing, settings=settings(QUICK, max_examples=30))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_cabinets() -> None:
     run_state_machine_as_test(Filing, settings=settings(QUICK, max_examples=60))

@@ -175,6 +175,7 @@ def test_a_life_is_the_same_on_every_store() -> None:
     run_state_machine_as_test(Life, settings=QUICK)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_lives() -> None:
     run_state_machine_as_test(Life, settings=settings(QUICK, max_examples=20))

@@ -426,6 +426,7 @@ async def begin(path: Path, number: int, cut: Cut | None = None) -> list[str]:
     return acknowledged
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_power_may_end_while_a_store_is_made(disk: Disk, tmp_path: Path) -> None:
     """At every single operation of the disk, from making the file to its third transaction and its end."""

@@ -59,6 +59,7 @@ class Journey(Life):
         self.twins.compare(self.now, TENANTS, TOPICS)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_life_with_journeys() -> None:
     run_state_machine_as_test(Journey, settings=settings(QUICK, max_examples=12, stateful_step_count=30))

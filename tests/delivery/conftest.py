@@ -7,6 +7,7 @@ import pytest
 
 from tests.contract.stores import opened, parameters
 from tests.delivery.office import ACME, ADA, Office, reminder
+from tests.delivery.world import World, living
 from tests.servers.fixtures import postgres
 from tidings.ports import Store
 from tidings.testing import SimulatedClock
@@ -26,3 +27,9 @@ async def office(store: Store) -> Office:
     await office.users.put(ACME, "ada", ADA)
     await office.templates.put(ACME, "reminder", reminder())
     return office
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with living() as world:
+        yield world

@@ -1,13 +1,12 @@
 """Explaining tells all that happened to a delivery, also what went wrong, in order and within bounds."""
 
-from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from tests.delivery.office import ACME, ADA, Office, reminder
-from tests.delivery.world import MS, QUICK, SECOND, Recorder, World, changed, living
+from tests.delivery.world import MS, QUICK, SECOND, Recorder, World, changed
 from tidings.delivery.explaining import Line
 from tidings.delivery.retrying import Retrying
 from tidings.delivery.throttle import Rates
@@ -17,12 +16,6 @@ from tidings.domain.verdict import Broken, Permanent
 from tidings.testing import SimulatedClock, eventually
 
 NINE: dict[str, Any] = {"user": "ada", "template": "reminder", "variables": {"what": "nine"}}
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with living() as world:
-        yield world
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """From a request to a provider and back: the services, an engine and a worker around one store."""
 
-from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
 
 from tests.delivery.office import ACME, ADA, Office, reminder
-from tests.delivery.world import Recorder, World, living
+from tests.delivery.world import Recorder, World
 from tidings.delivery.lookup import Search
 from tidings.domain.delivered import DeliveryReceipt
 from tidings.domain.recurrence.zones import zone_named
@@ -15,12 +14,6 @@ from tidings.domain.verdict import Permanent
 from tidings.testing import SimulatedClock, eventually
 
 NINE: dict[str, Any] = {"user": "ada", "template": "reminder", "variables": {"what": "nine"}}
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with living() as world:
-        yield world
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.kafka.served import PATIENCE_S, Served
 from tests.kafka.site import read_all
@@ -104,6 +104,27 @@ def test_a_topic_that_comes_later(
     assert code == 0
     assert json.loads(out)["value"] == "0"
     assert err.splitlines() == [f"there is no topic {tenant}-out on Kafka yet: waiting for it"]
+
+
+def test_a_topic_without_its_leader_yet_is_waited_for(
+    served: Served, tenant: str, lines: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = fill(served, tenant, 1)
+    lines("tail", out, "--count", "1")
+    moves = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART]
+    ask = follow._Reading._span
+
+    def ask_while_it_moves(reading: follow._Reading, partition: int) -> tuple[int, int]:
+        if moves:
+            raise KafkaException(KafkaError(moves.pop()))
+        return ask(reading, partition)
+
+    monkeypatch.setattr(follow._Reading, "_span", ask_while_it_moves)
+    assert [record["value"] for record in lines("tail", out, "--count", "1", "--from", "beginning")] == ["0"]
+    assert moves == []
+    moves += [KafkaError.NOT_LEADER_FOR_PARTITION] * 2
+    monkeypatch.setattr(follow, "SILENCE_US_MAX", 0)
+    assert "Not leader for partition" in problem(served, f"/v1/topics/{out}/records?bus=kafka")["detail"]
 
 
 def test_a_stream_that_begins_nowhere_is_known() -> None:

@@ -20,16 +20,17 @@ PREFIX = "kafka."  # a position on Kafka is none on the log
 READERS_MAX = 32
 ASK_S = 10.0
 SLICE_S = 0.5
+SETTLE_S = 0.1
 SILENCE_US_MAX = 10_000_000
 LOOK_AGAIN_US = 2_000_000  # for a topic that comes later, or gets more partitions
 
-_PASSING = {
+_UNLED = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+_SETTLING = _UNLED | {KafkaError.UNKNOWN_TOPIC_OR_PART}  # a topic that was just made, or whose leader moves
+_PASSING = _UNLED | {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
 }
 
 T = TypeVar("T")
@@ -98,8 +99,15 @@ class Follower:
         return self._reading.cursor
 
     async def begin(self, wanted: tuple[int, ...] | str | None) -> None:
-        """Find the position."""
-        await self._on_thread(self._reading.begin, wanted)
+        """Find the position, once every partition has its leader; raises `BusError` if one stays without."""
+        begun = self._clock.elapsed()
+        while True:
+            try:
+                return await self._on_thread(self._reading.begin, wanted)
+            except _Settling as error:
+                if self._clock.elapsed() - begun >= SILENCE_US_MAX:
+                    raise BusError(str(error)) from None
+            await asyncio.sleep(SETTLE_S)
 
     async def read(self, limit: int, wait_us: int) -> list[Seen]:
         """What is there, at most so many; waits for the first that long. Empty at the end of the topic only."""
@@ -124,7 +132,12 @@ class Follower:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         except KafkaException as error:
-            raise BusError(f"Kafka does not answer: {error.args[0]}") from None
+            kind = _Settling if error.args[0].code() in _SETTLING else BusError
+            raise kind(f"Kafka does not answer: {error.args[0]}") from None
+
+
+class _Settling(BusError):
+    """A partition has no leader yet."""
 
 
 class _Reading:

@@ -6,6 +6,9 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CODE := $(wildcard src tests bench)
 ARGS ?=
 
+# Tests start many processes: each would compile the whole project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first of these that runs and is new enough; looked for only when .venv is made.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
@@ -30,13 +33,15 @@ kafka: setup  ## start a real Kafka on localhost:9092 (needs Java 17 and Maven);
 postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed); flags in ARGS="--port 5433"
 	@$(BIN)/python -m tests.servers postgres $(ARGS)
 
-check: lint  ## style, types, layers and the quick tests: some minutes
-	$(BIN)/pytest -m "not slow and not kill and not bench" -n 2 --dist loadfile $(ARGS)
+# Quick tests wait more than they work: four processes keep two cores busy.
+check: lint  ## style, types, layers and the quick tests: under two minutes
+	$(BIN)/pytest -m "not slow and not kill and not bench" -n 4 --dist loadfile $(ARGS)
 
-# Two processes share the tests, in their order: files of few tests are the long ones. What takes the time between two
-# events comes when all others are done.
-test: lint  ## slow tests and kill loops too
-	$(BIN)/pytest -m "not kill and not timed and not bench and not long" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+# Two processes share the slow tests, in their order: files of few tests are the long ones. What takes the time between
+# two events comes when all others are done.
+test: check  ## slow tests and kill loops too
+	$(BIN)/pytest -m "slow and not kill and not timed and not bench and not long" -n 2 --dist loadfile \
+		--no-loadscope-reorder $(ARGS)
 	$(BIN)/pytest -m kill -n 2 --dist worksteal $(ARGS)
 	$(BIN)/pytest -m timed -n 2 --dist worksteal $(ARGS)
 

@@ -20,6 +20,8 @@ from tidings.edges.cli.client import Client
 from tidings.edges.cli.exits import Failure
 from tidings.node import url_from_here, url_of
 
+pytestmark = pytest.mark.slow
+
 START_S = 15.0
 STOP_S = 5.0
 POLL_S = 0.02

@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 
+import pytest
+
 from tidings import tasks
 
 
+@pytest.mark.slow
 async def test_a_cancel_that_is_lost_is_said_again() -> None:
     begun = asyncio.Event()
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT_S = 240
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "figure"),
     [
@@ -71,6 +72,7 @@ def test_an_unknown_benchmark_is_refused_by_name() -> None:
     assert b"nothing" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_java_a_benchmark_of_kafka_says_what_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "kafka_burst", "--json"]
     without = os.environ | {"JAVA_HOME": str(tmp_path)}

@@ -120,6 +120,7 @@ async def test_a_wait_is_passed_on(site: Site) -> None:
     assert told.retry_after_us == 11_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -138,6 +139,7 @@ async def test_faults_of_the_network(site: Site, fault: Fault, reason: str) -> N
     accepted(await site.channel.send(push()))
 
 
+@pytest.mark.slow
 async def test_a_connection_that_does_not_answer_is_left(site: Site) -> None:
     accepted(await site.channel.send(push()))
     site.server.script.then("silence", "silence")

@@ -39,6 +39,7 @@ def shown_name(header: str) -> str:
     return unquote(name) if name.startswith('"') else name
 
 
+@pytest.mark.slow
 @given(text=TEXT, html=TEXT)
 def test_bodies_come_back(text: str, html: str) -> None:
     message = parsed(compose(email(text=text, html=html), SENDER, START))

@@ -114,6 +114,7 @@ async def test_a_key_that_an_error_repeats_is_not_shown(site: Site) -> None:
     assert "\n" not in told.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [("reset", "connection_lost"), ("garbage", "connection_lost"), ("half", "connection_lost"), ("silence", "timeout")],

@@ -155,6 +155,7 @@ async def test_refusals_by_step_and_code(site: Site, step: Step, told: str, verd
     assert site.server.connections == (2 if step == "connect" else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "act", "reason", "may_have_arrived"),
     [

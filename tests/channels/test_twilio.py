@@ -104,6 +104,7 @@ async def test_a_wait_is_passed_on(site: Site) -> None:
     assert told.retry_after_us == 60_000_000
 
 
+@pytest.mark.slow
 async def test_faults_of_the_network(site: Site) -> None:
     site.provider.script.then("reset", "silence", Answer(200, {}, b"[]"))
     lost, late, odd = [await site.channel.send(sms()) for _ in range(3)]

@@ -153,6 +153,7 @@ async def test_while_a_secret_is_replaced_both_sign(site: Site, clock: Simulated
     assert len(request.headers["webhook-signature"].split()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "reason", "wait_us"),
     [

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from random import Random
 
 import msgspec
+import pytest
 
 from tests.contract.conftest import OpenStore
 from tests.contract.making import (
@@ -93,6 +94,7 @@ async def test_a_thousand_of_which_some_repeat(store: Store) -> None:
     assert await left(store) == sorted(contents)
 
 
+@pytest.mark.slow
 async def test_one_batch_is_as_good_as_a_thousand(open_store: OpenStore) -> None:
     together, apart = await open_store(), await open_store()
     for seed in range(3):
@@ -108,6 +110,7 @@ async def test_one_batch_is_as_good_as_a_thousand(open_store: OpenStore) -> None
         assert await left(together) == await left(apart)
 
 
+@pytest.mark.slow
 async def test_a_thousand_cancels_beside_a_thousand_new_ones(store: Store) -> None:
     old, new = [f"old{number}" for number in range(ROWS)], [f"new{number}" for number in range(ROWS)]
     await applied(store, *(add(one, NOW + DAY) for one in old[::2]), *(add(one, NOW) for one in old[1::2]))

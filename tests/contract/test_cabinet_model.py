@@ -138,6 +138,7 @@ def _seen(document: Document) -> Seen:
     return document.key, document.body, document.tags, document.order, document.until
 
 
+@pytest.mark.slow
 def test_a_cabinet_is_the_same_on_every_store() -> None:
     run_state_machine_as_test(Filing, settings=settings(QUICK, max_examples=30))
 

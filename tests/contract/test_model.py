@@ -165,12 +165,12 @@ QUICK = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking would take minutes: the seed tells it again
     max_examples=15,
     stateful_step_count=40,
-    deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
+@pytest.mark.slow
 def test_a_life_is_the_same_on_every_store() -> None:
     run_state_machine_as_test(Life, settings=QUICK)
 

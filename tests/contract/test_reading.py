@@ -110,6 +110,7 @@ async def test_history_of_a_recurring_one(store: Store) -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_history_keeps_the_latest_occurrences(store: Store) -> None:
     await applied(store, every("one", NOW))
     await drain(store, NOW + 299 * SECOND)

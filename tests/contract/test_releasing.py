@@ -162,7 +162,7 @@ headers = some.lists(some.tuples(some.text(max_size=9), some.none() | some.binar
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the store is shared on purpose: each example adds to it
 @given(key=some.none() | some.binary(max_size=20), value=some.none() | some.binary(max_size=99), headers=headers)
 async def test_any_bytes(store: Store, key: bytes | None, value: bytes | None, headers: Headers) -> None:

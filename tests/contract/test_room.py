@@ -198,6 +198,7 @@ async def test_recurring_ones_count_in_bytes(open_store: OpenStore) -> None:
     assert 9 <= (await drain(store)).handed <= 10
 
 
+@pytest.mark.slow
 async def test_by_default_it_holds_thousands(open_store: OpenStore) -> None:
     store = await open_store()
     for _ in range(2):

@@ -46,6 +46,7 @@ async def shares(store: Store, tenant: str = ACME) -> Counter[str]:
     return Counter({topic.name: sum(topic.next) for topic in await store.topics(tenant)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("due", [FRESH, OVERDUE], ids=["fresh", "overdue"])
 @pytest.mark.parametrize("priority", list(Priority))
 async def test_a_single_message_leaves_beside_another_tenants_burst(store: Store, priority: Priority, due: int) -> None:
@@ -55,6 +56,7 @@ async def test_a_single_message_leaves_beside_another_tenants_burst(store: Store
     assert await state(store, "single", tenant=GLOBEX) == "released"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("priority", list(Priority))
 async def test_a_single_message_of_any_priority_leaves(store: Store, priority: Priority) -> None:
     await burst(store, *many(3_000, priority=Priority.HIGH), *many(3_000, priority=Priority.NORMAL))

@@ -91,6 +91,7 @@ async def test_a_slow_receiver_leaves_the_others_their_connections(world: World)
     hooks.gate.set()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:aiosmtpd")
 async def test_high_is_mailed_while_a_bulk_waits_for_a_slow_server(world: World) -> None:
     async with serving("none", ssl.create_default_context(), login=False) as server:

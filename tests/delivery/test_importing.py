@@ -44,6 +44,7 @@ async def test_a_name_over_two_lines_is_refused_and_plain_ones_are_taken(office:
     assert (kim.user.name, kim.user.devices) == ("K, im", (Device("fcm", "x" * 20),))
 
 
+@pytest.mark.slow
 async def test_ndjson_in_batches(office: Office) -> None:
     count = BATCH_LINES * 2 + 7
     lines = [f'{{"id": "u{n:05}", "email": "u{n}@example.com"}}' for n in range(count)]

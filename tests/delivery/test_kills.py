@@ -89,6 +89,7 @@ def troubled(message: Rendered, tried: Counter[str]) -> Verdict | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "visit"),
     [(point, visit) for point in crash.DELIVERY_POINTS for visit in (1, 2 if point == "deliver.committed" else 7)],
@@ -120,6 +121,7 @@ async def test_an_end_at_any_point_loses_nothing(point: str, visit: int, monkeyp
         await _nothing_is_left(world)
 
 
+@pytest.mark.slow
 async def test_without_such_ids_only_a_kill_after_the_acceptance_sends_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     twice: dict[str, int] = {}
     for point in ("deliver.claiming", "deliver.claimed", "deliver.sent", "deliver.settled"):
@@ -186,6 +188,7 @@ async def test_a_clean_stop_writes_down_what_is_under_way() -> None:
         assert delivery.state == "sent"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
 async def test_workers_on_one_store_never_send_the_same(workers: int) -> None:
     names = [f"n-{k}" for k in range(200)]
@@ -204,6 +207,7 @@ async def test_workers_on_one_store_never_send_the_same(workers: int) -> None:
         await _nothing_is_left(world)
 
 
+@pytest.mark.slow
 async def test_killed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker after the other ends somewhere, while a provider is in trouble; then one lives."""
     names = [f"n-{k}" for k in range(60)]
@@ -243,6 +247,7 @@ def _nobody_is_told_twice(provider: Recorder, found: Sequence[Delivery]) -> None
         assert 1 <= provider.accepted[delivery.name] <= 1 + cut_off, delivery
 
 
+@pytest.mark.slow
 async def test_a_call_ends_with_its_claim_though_the_store_was_slow_to_write_it() -> None:
     """Else two would be at it: the next one comes when the claim ends."""
     async with living() as world:

@@ -49,6 +49,7 @@ async def test_high_does_not_wait_behind_a_bulk_that_was_promised_places(world: 
     assert max(places) - before < 20, "hardly any of the bulk goes first"
 
 
+@pytest.mark.slow
 async def test_a_single_message_does_not_wait_behind_anothers_places(world: World) -> None:
     provider = await behind_a_bulk(world)
     before = len(provider.calls)

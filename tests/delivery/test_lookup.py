@@ -161,6 +161,7 @@ async def test_searches(office: Office) -> None:
         await office.lookup.page(ACME, Search(cursor="x"))
 
 
+@pytest.mark.slow
 async def test_a_search_that_finds_little_goes_on_behind_its_cursor(office: Office) -> None:
     now = office.clock.now()
     await office.notify(**HI, id="oldest", at="+1h")

@@ -54,6 +54,7 @@ async def test_every_day_of_a_year_in_every_zone(office: Office) -> None:
     assert changes > 150  # so many zones change their clocks
 
 
+@pytest.mark.slow
 async def test_one_morning_in_every_zone(office: Office) -> None:
     places = await people(office.users)
     for day in ("2027-03-14", "2027-03-28", "2027-10-31", "2027-11-07"):

@@ -94,6 +94,7 @@ async def test_each_of_several_at_her_own_hour(office: Office) -> None:
     assert [one.outcome for one in again] == ["unchanged", "unchanged", "rejected", "rejected"]
 
 
+@pytest.mark.slow
 async def test_a_thousand_are_one_transaction_each_way(office: Office) -> None:
     names = [f"u{number:04}" for number in range(1_000)]
     for name in names:
@@ -327,6 +328,7 @@ async def test_a_crash_before_the_schedule_leaves_nothing_that_counts(office: Of
     assert len(await office.release("notify.email")) == 1
 
 
+@pytest.mark.slow
 async def test_a_key_that_a_crash_left_is_given_to_the_next(office: Office) -> None:
     broken = Office(office.store, office.clock)
     break_submit(broken)

@@ -79,6 +79,7 @@ async def hooked(authority: Authority, world: World) -> AsyncIterator[tuple[Rece
             await channel.close()
 
 
+@pytest.mark.slow
 async def test_webhooks_arrive_whatever_the_receiver_does(authority: Authority) -> None:
     names = [f"n-{k}" for k in range(60)]
     async with living() as world, hooked(authority, world) as (receiver, channel, _):
@@ -104,6 +105,7 @@ async def test_webhooks_arrive_whatever_the_receiver_does(authority: Authority) 
         assert all(after.begun - (before.ended or 0) >= SECOND for before, after in limited), "Retry-After is kept"
 
 
+@pytest.mark.slow
 async def test_webhooks_and_workers_that_are_killed(authority: Authority) -> None:
     """A receiver that knows ids again sees each once, though workers end in the middle of calls."""
     names = [f"n-{k}" for k in range(120)]
@@ -151,6 +153,7 @@ async def test_mail_through_a_real_server_with_a_refused_address(authority: Auth
         await channel.close()
 
 
+@pytest.mark.slow
 async def test_a_wrong_password_stops_mail_and_loses_nothing(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:

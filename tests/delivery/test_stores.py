@@ -19,6 +19,7 @@ NAMES = [f"n-{k}" for k in range(150)]
 PATIENT = changed(QUICK, terms=msgspec.structs.replace(QUICK.terms, claim_us=20 * SECOND))
 
 
+@pytest.mark.slow
 async def test_on_a_file(tmp_path: Path) -> None:
     async with living(await SqliteStore.open(tmp_path / "t.db")) as world:
         await world.put_user(ada())

@@ -120,6 +120,7 @@ class Mistaken:
         raise AttributeError("a mistake")
 
 
+@pytest.mark.slow
 async def test_a_mistake_of_ours_while_the_store_is_away_loses_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ async def test_why_a_breaker_is_open_and_where_to_look(world: World, office: Off
     assert delivery.reason == "breaker_open"
 
 
+@pytest.mark.slow
 async def test_how_long_it_waited_for_a_limit(world: World, office: Office) -> None:
     settings = changed(QUICK, rates=Rates({"mail": Rate(1, 1)}))
     world.start(world.worker({"mail": Recorder()}, settings))
@@ -87,6 +88,7 @@ async def test_how_long_it_waited_for_a_limit(world: World, office: Office) -> N
     assert all(line.reason.startswith("rate_limited") and line.due for line in waited)
 
 
+@pytest.mark.slow
 async def test_what_was_given_up_stays_in_the_story_when_it_is_sent_again(world: World, office: Office) -> None:
     provider = Recorder()
     provider.answer = lambda _: Permanent("content_refused", "no")

@@ -57,6 +57,7 @@ async def test_preview(office: Office) -> None:
     assert await office.templates.preview(ACME, "none", "sms", {}) is None
 
 
+@pytest.mark.slow
 async def test_others_do_not_wait_while_a_large_template_is_parsed(office: Office) -> None:
     large = TemplateDraft(Parts(webhook={"en": WebhookPart({"a": "{{ a }}" * 2_000, "b": "{{ b }}" * 2_000})}))
     turns = 0

@@ -197,6 +197,7 @@ async def test_what_is_too_late_expires(world: World) -> None:
     assert (delivery.state, provider.calls) == ("expired", [])
 
 
+@pytest.mark.slow
 async def test_time_without_a_provider_does_not_count(world: World) -> None:
     """Longer than it may be tried, nobody can be called; then it goes, and has all of its attempts."""
     provider = Recorder()
@@ -252,6 +253,7 @@ async def test_a_fallback_provider_takes_over(world: World) -> None:
     assert {each.provider for each in found} == {"second"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [Broken("credentials_refused", "535"), Temporary("provider_error", "451")])
 async def test_a_provider_that_works_again_is_used_again_though_another_takes_over(
     world: World, trouble: Verdict
@@ -370,6 +372,7 @@ async def test_a_poison_record_is_told_once_and_does_not_wedge(world: World) -> 
     await eventually(all_committed)
 
 
+@pytest.mark.slow
 async def test_a_rate_is_kept_and_the_rest_waits_on_the_timeline(world: World) -> None:
     provider = Recorder()
     rates = Rates({"mail": Rate(40.0, burst=4)})

@@ -53,6 +53,7 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo.from_file(file, key=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", ["22:00-07:00", "01:30-02:30", "23:15-02:15"])
 def test_every_zone_over_every_change_of_a_year(hours: str) -> None:
     quiet = Quiet(*parse_hours(hours))
@@ -66,7 +67,8 @@ def test_every_zone_over_every_change_of_a_year(hours: str) -> None:
     assert asked > 1_500
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=300)
 @given(
     st.integers(0, 1439),
     st.integers(1, 1439),

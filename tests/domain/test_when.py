@@ -114,6 +114,7 @@ def test_indexes_are_what_counting_gives(when: When, data: some.DataObject) -> N
     assert first_index_at_or_after(when, at) == sum(moment < at for moment in walked) + 1
 
 
+@pytest.mark.slow
 @given(WHENS, some.integers(1, 10**7))
 def test_index_and_occurrence_undo_each_other(when: When, n: int) -> None:
     at = occurrence(when, n)

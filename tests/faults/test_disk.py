@@ -138,6 +138,7 @@ async def test_a_full_disk_stops_intake_and_loses_nothing(small_disk: Path) -> N
         assert "Traceback" not in node.log, node.log
 
 
+@pytest.mark.slow
 async def test_a_clean_stop_on_a_full_disk(small_disk: Path) -> None:
     async with serving(small_disk) as (node, session):
         acknowledged = await fill(session)
@@ -164,17 +165,20 @@ def check_refused(done: subprocess.CompletedProcess[str], said: str) -> None:
     assert "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_a_start_on_a_full_disk(small_disk: Path) -> None:
     with (small_disk / "ballast").open("wb") as file, contextlib.suppress(OSError):
         file.write(bytes(8 * MIB))
     check_refused(serve(small_disk), "disk is full")
 
 
+@pytest.mark.slow
 def test_a_read_only_disk(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     check_refused(serve(small_disk), "tidings.db cannot be opened")
 
 
+@pytest.mark.slow
 def test_a_read_only_disk_with_a_store(small_disk: Path) -> None:
     asyncio.run(make_store(small_disk / "tidings.db", 20))
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
@@ -225,6 +229,7 @@ def overwritten(path: Path) -> None:
         file.write(random.Random(1).randbytes(size - 3 * 8192))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -299,6 +304,7 @@ def whole(_operation: str, _name: str) -> apsw.Error | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [broken, full])
 async def test_an_engine_goes_on_after_its_disk_failed(
     disk: Disk, tmp_path: Path, fault: Callable[[str, str], apsw.Error | None]
@@ -340,6 +346,7 @@ async def test_an_engine_goes_on_after_its_disk_failed(
     await engine.stop()
 
 
+@pytest.mark.slow
 async def test_a_merge_that_fails_loses_no_id(disk: Disk, tmp_path: Path) -> None:
     """What was put aside in memory for a slice that was never written must not be taken for done."""
     chance = random.Random(7)

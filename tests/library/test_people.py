@@ -160,6 +160,7 @@ async def test_templates(t: Tidings) -> None:
     assert await t.templates.get("reminder") is None
 
 
+@pytest.mark.slow
 async def test_suppressions(t: Tidings) -> None:
     assert await t.suppressions.add("email", "ada@example.com")
     made = await t.notify("ada", text="x", channel="email")

@@ -11,12 +11,14 @@ from tests.servers.downloads import Missing
 from tests.servers.postgres import Postgres
 
 
+@pytest.mark.slow
 def test_it_answers_and_does_not_run_as_root(postgres: Postgres) -> None:
     with postgres.connect() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
     assert Path(f"/proc/{postgres.pid}").stat().st_uid != 0
 
 
+@pytest.mark.slow
 def test_what_was_committed_survives_an_immediate_end() -> None:
     with Postgres.start() as server:
         with server.connect() as connection:

@@ -9,6 +9,7 @@ from tests.sim.simulation import simulate
 PARTS: list[tuple[Kind, int, int]] = [("memory", 120, 2), ("sqlite", 12, 4), ("power", 8, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "first", "seeds"),
     [

@@ -171,6 +171,7 @@ def test_a_checkpoint_that_fails_is_tried_again_at_the_next_commit(tmp_path: Pat
     checkpointer.close()
 
 
+@pytest.mark.slow
 async def test_what_is_read_of_the_outbox_fits_into_memory(store: SqliteStore) -> None:
     value = bytes(1024 * 1024)
     for index in range(40):

@@ -11,6 +11,8 @@ from tidings.domain.command import Cancel
 from tidings.timeline.sqlite import idmap, keeping, merge
 from tidings.timeline.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 FOREVER = 10**15
 Small = Callable[[], None]
 

@@ -44,6 +44,7 @@ async def left(store: SqliteStore) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.slow
 async def test_everything_leaves_on_time_over_days(store: SqliteStore) -> None:
     random = Random(3)
     dues = sorted(NOW + random.randrange(3 * DAY) for _ in range(400))

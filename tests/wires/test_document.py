@@ -155,6 +155,7 @@ def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
     assert not isinstance(outcome, Invalid) or outcome.detail
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from([*document.FIELDS, "zzz"]), JSON, max_size=5))
 def test_no_document_does_more_than_be_refused(members: dict[str, Any]) -> None:
     outcome = attempt(lambda: document.read(json.dumps(members).encode()))

@@ -87,6 +87,7 @@ def variables() -> dict[str, Any]:
     return {"big": BIG, "list": LIST, "rows": rows, "blanks": [""] * 5_000, "n": 9_999_999_999, "deep": deep}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", BOMBS, ids=lambda text: text[:60])
 def test_a_bomb_is_refused(text: str) -> None:
     before, memory = time.process_time(), peak_bytes()

@@ -36,7 +36,8 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 VALUES = st.recursive(SCALARS, nested, max_leaves=6)
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=150)
 @given(
     pieces=st.lists(PIECES, max_size=6),
     variables=st.dictionaries(st.sampled_from("abc"), VALUES),
@@ -55,7 +56,7 @@ def test_both_ways_agree(pieces: list[str], variables: dict[str, Any], html: boo
         assert Source(text, "text", html=html).render(variables) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text("{}%|.'\"[]() abfori\n-=:,0", max_size=60))
 def test_any_text_is_taken_or_refused(text: str) -> None:
     with suppress(Invalid):

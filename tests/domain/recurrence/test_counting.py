@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.domain.recurrence.asking import first, rule, seconds, wall
@@ -57,8 +57,8 @@ WHENS: list[When] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", WHENS, ids=str)
-@settings(deadline=None)  # the budget is counted in steps
 @given(some.integers(1, 10**6))
 def test_number_and_moment_undo_each_other(when: When, number: int) -> None:
     at = occurrence(when, number)
@@ -225,6 +225,7 @@ def test_what_a_sparse_rule_never_meets_is_refused_soon(text: str) -> None:
     assert METER.taken - before < 1_000
 
 
+@pytest.mark.slow
 def test_equal_calendars_are_kept_once() -> None:
     """Ten schedules with 5,000 days each keep one table of days, and no copies of them."""
     days = range(20_600, 30_600, 2)

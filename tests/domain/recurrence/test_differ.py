@@ -10,6 +10,7 @@ from tests.domain.recurrence.differ import tally
 from tests.domain.recurrence.oracle import Oracle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_some_rules_agree(seed: int) -> None:
     assert tally(seed, range(500)).differences == []
@@ -45,6 +46,7 @@ DOCUMENTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "text", "start"), DOCUMENTED)
 def test_documented_differences_from_dateutil(what: str, text: str, start: str) -> None:
     found = ours(text, start, 6)

@@ -37,7 +37,8 @@ def modelled(text: str, days: set[int], policy: OnExcluded, excepted: set[int], 
     return sorted(moved)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=60)
 @given(
     some.sampled_from(TEXTS),
     some.sets(some.integers(0, 60), max_size=20),

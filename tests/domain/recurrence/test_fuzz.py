@@ -101,7 +101,8 @@ def bounded(asked: Rule | Cron) -> None:
         assert METER.taken - before <= STEPS_MAX
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=400)
 @given(RULES, ZONES)
 @example("FREQ=YEARLY;INTERVAL=4;BYMONTH=2;BYMONTHDAY=29", "UTC")
 @example("FREQ=SECONDLY;INTERVAL=86399;BYSECOND=1;BYMINUTE=1;BYHOUR=1;BYMONTH=2;BYMONTHDAY=29", "Europe/Berlin")
@@ -116,7 +117,7 @@ def test_rules(text: str, zone: str) -> None:
         bounded(asked)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(CRONS | some.text(max_size=80), ZONES)
 @example("0 0 30 2 *", "UTC")
 @example("* * * * * *", "Europe/Berlin")
@@ -126,7 +127,8 @@ def test_crons(text: str, zone: str) -> None:
         bounded(asked)
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=80)
 @given(likely_rules(), TERMS)
 @example("FREQ=HOURLY;INTERVAL=12", Terms(start="1970-01-01", excluded=range(0, 10_000, 2), on_excluded="next_day"))
 @example("FREQ=SECONDLY;INTERVAL=50000", Terms(zone="Europe/Berlin", excluded=range(21_000, 26_000)))
@@ -138,7 +140,8 @@ def test_rules_with_all_that_stands_beside_them(text: str, terms: Terms) -> None
         bounded(asked)
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=80)
 @given(some.sampled_from(["0 9 * * *", "*/15 * * * *", "0 0 29 2 *", "*/30 9-17 * * MON#2"]), TERMS)
 def test_crons_with_all_that_stands_beside_them(text: str, terms: Terms) -> None:
     asked = answer(lambda: read_cron(text, NOW, terms))
@@ -153,7 +156,7 @@ def test_local_times(text: str) -> None:
     assert local == "at" if isinstance(local, str) else compiled(local).at(1) is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(some.text(max_size=300) | some.lists(some.sampled_from(LINES), max_size=12).map("\n".join) | EVENTS)
 def test_calendars(text: str) -> None:
     before = METER.taken

@@ -401,6 +401,7 @@ def test_what_an_event_repeats_to_is_read_around_today() -> None:
     assert parse_calendar(ics(*single), today=today) == days("20200101", "20600101")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -50,6 +50,7 @@ def test_a_byte_order_mark_is_left_out(cli: Cli, end: bytes) -> None:
     assert done.code == 0, done
 
 
+@pytest.mark.slow
 def test_far_more_than_any_buffer_holds(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "many.ndjson"
     rows = (json.dumps({"topic": cli.topic, "at": "1h", "value": "v" * 400}) for _ in range(20_000))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.edges.cli.conftest import Cli, RunningNode
 
 
@@ -87,6 +89,7 @@ def test_over_the_server(cli: Cli) -> None:
     assert (missing.code, missing.err) == (3, "tidings: there is no key 'nobody': `tidings keys list` shows them\n")
 
 
+@pytest.mark.slow
 def test_the_first_over_the_server(tmp_path: Path) -> None:
     """On a server of its own, which it locks."""
     running = RunningNode(tmp_path)

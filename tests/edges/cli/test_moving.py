@@ -87,6 +87,7 @@ async def test_a_cancel_after_the_move_was_taken_back_is_a_conflict(cli: Cli, ol
     assert "conflict: schedule acme/b" in err
 
 
+@pytest.mark.slow
 async def test_a_refused_copy_makes_no_target(cli: Cli, old: Path, tmp_path: Path) -> None:
     clock, store = SystemClock(), await SqliteStore.open(old)
     assert await store.acquire(clock.elapsed(), MINUTE)

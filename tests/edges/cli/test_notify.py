@@ -149,6 +149,7 @@ def test_what_has_left_cannot_be_cancelled_nor_tried_again(cli: Cli, ada: str) -
     assert cli("deliveries", "show", f"{ada}/9").code == 3
 
 
+@pytest.mark.slow
 def test_what_was_given_up_is_sent_again(cli: Cli, ada: str) -> None:
     cli("suppressions", "add", "email", f"{ada}@example.com")
     cli("users", "put", ada, "--email", f"{ada}@example.com")
@@ -213,6 +214,7 @@ def test_ten_megabytes_of_variables_are_refused_in_words(cli: Cli, ada: str, tmp
     assert "ndjson" not in done.err
 
 
+@pytest.mark.slow
 def test_all_that_was_given_up_is_sent_again_by_one_command(cli: Cli, ada: str) -> None:
     cli("users", "change", ada, "--prefer", "news=no")
     for number in range(3):

@@ -80,6 +80,7 @@ async def test_nothing_is_answered_with_nothing(site: Site) -> None:
         assert (reply.status, reply.body) == (200, b"")
 
 
+@pytest.mark.slow
 async def test_an_array_is_answered_with_an_array(each_site: Site) -> None:
     documents = [json.loads(line(f"id-{n}")) for n in range(2500)]
     documents[7] = {"topic": "many", "rrule": "FREQ=NEVER"}
@@ -145,6 +146,7 @@ async def test_a_client_that_goes_away_leaves_what_was_answered(each_site: Site)
     assert (await each_site.engine.count()).pending == 2
 
 
+@pytest.mark.slow
 async def test_a_client_may_send_all_before_it_reads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ndjson, "ANSWERS_BYTES_MAX", 64 * 1024 * 1024)
     count = 60_000

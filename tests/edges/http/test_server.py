@@ -190,6 +190,7 @@ async def test_it_ends_in_time_with_streams_polls_and_uploads_open() -> None:
     assert clock.elapsed() - began < 3_000_000
 
 
+@pytest.mark.slow
 async def test_it_ends_in_time_with_a_client_that_reads_nothing() -> None:
     clock = SystemClock()
     async with serving(MemoryStore()) as site:
@@ -244,6 +245,7 @@ class SilentStore(MemoryStore):
         return []
 
 
+@pytest.mark.slow
 async def test_who_waits_for_a_silent_store_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
     store = SilentStore()
     async with aiohttp.ClientSession() as session:

@@ -1,11 +1,14 @@
 """Deliveries over HTTP: what became of each, and once more what was given up."""
 
+import pytest
+
 from tests.edges.http.notify.desk import NINE, Desk
 from tidings.domain.verdict import Permanent
 
 LIST = "/v1/deliveries"
 
 
+@pytest.mark.slow
 async def test_what_failed_is_sent_again(each_desk: Desk) -> None:
     await each_desk.welcome()
     each_desk.mail.answer = lambda _: Permanent("content_refused", "no spam")

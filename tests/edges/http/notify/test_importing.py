@@ -5,6 +5,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from tests.edges.http.notify.desk import Desk
 from tests.edges.http.site import NDJSON
 from tidings.delivery.importing import BATCH_LINES, LINE_CHARS_MAX
@@ -56,6 +58,7 @@ async def test_long_lines_are_left_out(desk: Desk) -> None:
     assert {bad["field"] for line in progress for bad in line["bad_lines"]} == {"line"}
 
 
+@pytest.mark.slow
 async def test_a_quote_that_is_never_closed_takes_no_longer_than_what_follows_it(desk: Desk) -> None:
     body = b'id,name\nada,"' + b"\n" * (2 * LINE_CHARS_MAX) + b"eve,Eve\n"
     async with asyncio.timeout(10):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.edges.http.notify.desk import Desk, Events
 from tidings.domain.inbox import Line, line_name, line_tags
@@ -62,6 +63,7 @@ async def test_lines_come_as_they_are_told_and_go_on_behind_the_last(each_desk: 
         assert first not in seen, "what was seen last does not come again"
 
 
+@pytest.mark.slow
 async def test_a_line_that_appears_behind_a_later_one_is_not_left_out(desk: Desk) -> None:
     """Of two that are written at once, that of the earlier time may be there second."""
     clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet

@@ -54,6 +54,7 @@ def standard(
     return body, sign([read_key(secret, "secret")], "event-1", now_s, body)
 
 
+@pytest.mark.slow
 async def test_a_signed_receipt_moves_the_delivery_once(each_desk: Desk) -> None:
     name, provider_id = await told(each_desk, "generic")
     news = {"state": "bounced", "provider_id": provider_id, "reason": "550 no such user", "suppress": True}

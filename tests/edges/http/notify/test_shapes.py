@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+import pytest
+
 from tests.edges.http.notify.desk import ADA, FAR, IN_APP, LINK_KEY, NINE, REMINDER, Desk
 from tests.edges.http.notify.test_receipts import standard
 from tests.edges.http.test_openapi import API, SHAPES, check_answer
@@ -74,6 +76,7 @@ async def test_real_answers_have_their_shapes(each_desk: Desk) -> None:
         check_answer(method, path, reply)
 
 
+@pytest.mark.slow
 async def test_so_have_those_of_what_was_sent(each_desk: Desk) -> None:
     await each_desk.welcome()
     lines = await each_desk.call("POST", "/v1/users/import", data=b"id\n?\n", headers={"Content-Type": "text/csv"})

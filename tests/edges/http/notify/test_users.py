@@ -84,6 +84,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "field", "advice"), WRONG)
 async def test_a_wrong_field_is_named(desk: Desk, wrong: dict[str, Any], field: str, advice: str) -> None:
     reply = await desk.call("PUT", ONE, wrong)

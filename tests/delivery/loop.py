@@ -2,7 +2,8 @@
 
 Of each notification it must be known what became of it. Through a provider that honours ids nobody is told twice;
 through one that does not, only after a kill between its acceptance and our record, or after an answer that was lost.
-`python -m tests.delivery.loop --kills 300` runs a long one and prints the counts.
+On PostgreSQL another node lives beside the one that is killed: it is killed too, or stands still beyond its claims.
+`python -m tests.delivery.loop --kills 300` runs a long one and prints the counts; with `--postgres` on a PostgreSQL.
 """
 
 import argparse
@@ -14,18 +15,23 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 
 from tests.delivery.served import REFUSED, SECRETS, Providers, provided
 from tests.faults.lives import Node, Nursery, Pace, nursery
+from tests.servers.postgres import Postgres
 from tidings.clock import SystemClock
 from tidings.crash import DELIVERY_POINTS
 from tidings.delivery.filing import delivery_key, read
 from tidings.domain.delivery import Delivery
+from tidings.ports import Store
 from tidings.testing import eventually
+from tidings.timeline.postgres.store import PostgresStore
 from tidings.timeline.sqlite.store import SqliteStore
 
 TENANT = "default"
@@ -37,7 +43,10 @@ FOR_EACH_KILL = 12
 KILL_S = 1.4  # about what one life takes, so that messages fall due until the last
 TRIES = 4
 RANDOM = "at random"
-OWNER = "owns the timeline"
+OWNER = r"owns (the timeline|lanes)"
+BESIDE = "beside another"
+LEASES_US = {"sqlite": 300_000, "postgres": 1_000_000}
+STILL_LIVES = (2, 5)  # of others, while one stands still: up to about twice as long as a claim
 TROUBLE = 0.25
 VISITS = {point: 2 if point == "deliver.committed" else 12 for point in DELIVERY_POINTS}
 QUICK = {
@@ -95,6 +104,7 @@ class Outcome:
     passed_by: Counter[str] = field(default_factory=Counter)
     states: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
+    stills: int = 0
     cut_off: int = 0
     lost_answers: int = 0
     calls: int = 0
@@ -116,6 +126,7 @@ class Outcome:
         faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
         return (
             f"killed\n{kills}\n  {'in all':<20}{self.kills.total():>5}\n"
+            f"  {'stood still':<20}{self.stills:>5}\n"
             f"{self.states.total():,} notifications: {ended}; {self.attempts:,} attempts, {self.cut_off} cut off by a "
             f"kill, {self.lost_answers} without an answer\n"
             f"webhooks, which honour ids: {self.calls:,} calls ({faults}); {self.hooked_twice} told twice\n"
@@ -125,16 +136,62 @@ class Outcome:
         )
 
 
+class Beside:
+    """A node that shares the store with those who are killed: it works, is killed too, or stands still for a while."""
+
+    def __init__(self, start: Callable[[], Awaitable[Node]], chance: random.Random) -> None:
+        self._start = start
+        self._chance = chance
+        self._still = 0
+        self.node: Node | None = None
+        self.stills = 0
+
+    async def live(self) -> bool:
+        """What it does during the next life of another; True if it was killed."""
+        killed = False
+        if self._still:
+            self._still -= 1
+            if not self._still:
+                self._send(signal.SIGCONT)
+        elif self.node is not None:
+            fate = self._chance.random()
+            killed = fate < 0.3
+            if killed:
+                await self.die()
+            elif fate < 0.5:
+                self._still = self._chance.randint(*STILL_LIVES)
+                self.stills += 1
+                self._send(signal.SIGSTOP)
+        if self.node is None:
+            self.node = await self._start()
+        return killed
+
+    async def die(self) -> None:
+        """kill -9."""
+        self._send(signal.SIGKILL)
+        assert self.node is not None
+        assert await self.node.ended(STOP_S)
+        assert "Traceback" not in self.node.log, self.node.log
+        self.node, self._still = None, 0
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self.node is not None
+        self.node.send(number)
+
+
 class Loop:
     """One store, many lives."""
 
-    def __init__(self, folder: Path, chance: random.Random, providers: Providers, born: Nursery) -> None:
+    def __init__(
+        self, store: str, file: Path, chance: random.Random, providers: Providers, born: Sequence[Nursery]
+    ) -> None:
         self.outcome = Outcome()
         self._chance = chance
         self._providers = providers
-        self._nursery = born
-        self._store = folder / "tidings.db"
-        self._file = folder / "tidings.toml"
+        self._nursery = born[0]
+        self._beside = [Beside(partial(self._start, None, each), chance) for each in born[1:]]
+        self._store = store
+        self._file = file
         self._file.write_text(providers.settings(**QUICK), "utf-8")
         self._messages: list[Message] = []
 
@@ -146,8 +203,11 @@ class Loop:
         for name in DELIVERY_POINTS * TRIES:
             if not self.outcome.kills[name]:
                 await self._live(name)
+        for beside in self._beside:
+            self.outcome.stills += beside.stills
+            await beside.die()
         self._providers.calm()
-        node = await self._start(None)
+        node = await self._start(None, self._nursery)
         try:
             self._judge(await self._settled())
         finally:
@@ -155,7 +215,7 @@ class Loop:
 
     async def _accept(self, count: int, within_s: float) -> None:
         """Webhooks and mail, of all priorities, due one after the other; some that the receiver never wants."""
-        node = await self._start(None)
+        node = await self._start(None, self._nursery)
         await node.said(OWNER)
         person = {"email": "ada@example.com", "webhook": self._providers.webhook}
         async with aiohttp.ClientSession(await node.url(), raise_for_status=True) as session:
@@ -184,8 +244,10 @@ class Loop:
     async def _live(self, name: str) -> None:
         """One life, from birth to death."""
         self._providers.trouble_mail(self._chance)
+        for beside in self._beside:
+            self.outcome.kills[BESIDE] += await beside.live()
         visits = self._chance.randint(1, VISITS.get(name, 1)) if not self.outcome.passed_by[name] else 1
-        node = await self._start(f"{name}:{visits}" if name in VISITS else None)
+        node = await self._start(f"{name}:{visits}" if name in VISITS else None, self._nursery)
         with contextlib.suppress(AssertionError):  # it may die before it says so
             await node.said(OWNER)
         if name in VISITS and not await node.ended(POINT_S):
@@ -199,9 +261,9 @@ class Loop:
         assert "Traceback" not in node.log, node.log
         self.outcome.kills[name] += 1
 
-    async def _start(self, crash: str | None) -> Node:
-        environment = {"TIDINGS_CONFIG": str(self._file), "TIDINGS_STORE_PATH": str(self._store), **SECRETS}
-        return await self._nursery.start(crash=crash, environment=environment)
+    async def _start(self, crash: str | None, born: Nursery) -> Node:
+        environment = {"TIDINGS_CONFIG": str(self._file), **SECRETS}
+        return await born.start("--store", self._store, crash=crash, environment=environment)
 
     async def _stop(self, node: Node) -> None:
         node.send(signal.SIGTERM)
@@ -213,7 +275,7 @@ class Loop:
     async def _settled(self) -> dict[str, Delivery]:
         """All deliveries, once nothing is left to do for any; what is not after a while is what is wrong."""
         clock = SystemClock()
-        store = await SqliteStore.open(self._store, created=clock.now())
+        store = await opened(self._store, clock)
         keys = [delivery_key(TENANT, f"{message.name}/1") for message in self._messages]
         found: list[Delivery] = []
 
@@ -245,28 +307,40 @@ class Loop:
                 outcome.wrong.append(f"{message.name} {fault}: {delivery}")
 
 
-async def run(kills: int, seed: int, folder: Path | None = None) -> Outcome:
-    """Run a loop to its end, in a folder of its own if none is given."""
+async def opened(store: str, clock: SystemClock) -> Store:
+    """The store, to look into."""
+    if store.startswith("postgres"):
+        return await PostgresStore.open(store, clock)
+    return await SqliteStore.open(Path(store), created=clock.now())
+
+
+async def run(kills: int, seed: int, folder: Path, dsn: str | None = None) -> Outcome:
+    """Run a loop to its end: on a file in the folder, or with two nodes on a database that is empty."""
     chance = random.Random(seed)
     logging.getLogger("mail.log").setLevel(logging.CRITICAL)  # the mail server tells of every connection that breaks
-    with tempfile.TemporaryDirectory() as made:
-        place = folder or Path(made)
-        async with (
-            provided(place, chance, TROUBLE) as providers,
-            nursery(place, Pace(), module="tests.delivery.nursery") as born,
-        ):
-            loop = Loop(place, chance, providers, born)
-            await loop.run(kills)
-            return loop.outcome
+    lease_us = LEASES_US["sqlite" if dsn is None else "postgres"]
+    async with contextlib.AsyncExitStack() as stack:
+        providers = await stack.enter_async_context(provided(folder, chance, TROUBLE))
+        born = [
+            await stack.enter_async_context(nursery(folder, Pace(), lease_us, "tests.delivery.nursery"))
+            for _ in range(1 if dsn is None else 2)
+        ]
+        loop = Loop(dsn or str(folder / "tidings.db"), folder / "tidings.toml", chance, providers, born)
+        await loop.run(kills)
+        return loop.outcome
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.delivery.loop", description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--postgres", action="store_true", help="two nodes on a PostgreSQL that is started for it")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    outcome = asyncio.run(run(options.kills, options.seed))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        dsn = stack.enter_context(Postgres.start()).dsn if options.postgres else None
+        outcome = asyncio.run(run(options.kills, options.seed, folder, dsn))
     print(outcome)
     return 1 if outcome.wrong else 0
 

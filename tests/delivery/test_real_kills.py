@@ -1,24 +1,36 @@
 """Real nodes, killed at every point while sockets misbehave; `python -m tests.delivery.loop` runs longer."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.delivery.loop import Message, fault_of, run
+from tests.servers.fixtures import started_postgres
 from tidings.crash import DELIVERY_POINTS
 from tidings.domain.delivery import Attempt, Delivery
 
-KILLS = 30
+KILLS = 20
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def dsn(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """A database of its own, or None for a file."""
+    if request.param == "sqlite":
+        yield None
+    else:
+        for server in started_postgres():
+            yield server.dsn
 
 
 @pytest.mark.slow
 @pytest.mark.kill
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:aiosmtpd")
-async def test_no_kill_loses_anybody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_no_kill_loses_anybody(dsn: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = random.randrange(1_000_000)
-    outcome = await run(KILLS, seed, tmp_path)
+    outcome = await run(KILLS, seed, tmp_path, dsn)
     with capsys.disabled():
         print(f"\nseed {seed}\n{outcome}")
     assert outcome.wrong == [], f"seed {seed}\n{outcome}"

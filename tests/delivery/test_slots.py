@@ -42,10 +42,11 @@ class Crowd:
         await asyncio.wait([self._tasks[name]])
 
     async def _hold(self, name: str, tenant: str, high: bool, count: int) -> None:
-        async with self._slots.taken(tenant, high=high, count=count):
-            self.inside.append(name)
-            await self._leave[name].wait()
-            self.inside.remove(name)
+        taken = await self._slots.take(tenant, high=high, count=count)
+        self.inside.append(name)
+        await self._leave[name].wait()
+        self.inside.remove(name)
+        self._slots.leave(tenant, high=high, count=taken)
 
 
 async def test_some_are_for_high_priority_alone() -> None:
@@ -139,8 +140,9 @@ async def test_who_takes_several_waits_for_all_of_them_and_is_not_overtaken() ->
 
 async def test_who_wants_more_than_there_are_gets_what_he_may_hold() -> None:
     slots = Slots(4, 1)
-    async with slots.taken("a", high=False, count=20):
-        assert slots.in_use == 2, "one is left for another tenant, one for high priority"
-    async with slots.taken("a", high=True, count=20):
-        assert slots.in_use == 4
+    assert await slots.take("a", high=False, count=20) == 2, "one is left for another tenant, one for high priority"
+    slots.leave("a", high=False, count=2)
+    assert await slots.take("a", high=True, count=20) == 4
+    assert slots.in_use == 4
+    slots.leave("a", high=True, count=4)
     assert slots.in_use == 0

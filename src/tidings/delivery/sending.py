@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -69,6 +69,7 @@ class Sending:
         concurrency: Mapping[ChannelName, Concurrency] | None = None,
     ) -> None:
         self._providers = dict(providers)
+        self._bounded = {name: channel for name, channel in providers.items() if isinstance(channel, Bounded)}
         self._breakers = breakers
         self._throttle = throttle
         self._clock = clock
@@ -81,12 +82,16 @@ class Sending:
     @asynccontextmanager
     async def slot(self, case: Case, addresses: Sequence[Address]) -> AsyncIterator[None]:
         """A place among those that are under way: at the providers that it would go to, then in its channel."""
-        high = case.notification.priority == "high"
-        async with AsyncExitStack() as held:
-            for slots, count in await self._bounds(case, addresses):
-                await held.enter_async_context(slots.taken(case.tenant, high=high, count=count))
-            await held.enter_async_context(self._slots[case.channel].taken(case.tenant, high=high))
+        tenant, high = case.tenant, case.notification.priority == "high"
+        wanted = [*await self._bounds(case, addresses), (self._slots[case.channel], 1)]
+        taken: list[tuple[Slots, int]] = []
+        try:
+            for slots, count in wanted:
+                taken.append((slots, await slots.take(tenant, high=high, count=count)))
             yield
+        finally:
+            for slots, count in reversed(taken):
+                slots.leave(tenant, high=high, count=count)
 
     async def _bounds(self, case: Case, addresses: Sequence[Address]) -> list[tuple[Slots, int]]:
         """The connections that it needs, in an order that is the same for all: nobody waits for one in a circle."""
@@ -97,8 +102,8 @@ class Sending:
             found = None if blank is None else await self._option(case, blank)
             if blank is None or not isinstance(found, Option):
                 continue
-            channel = self._providers[found.provider]
-            if isinstance(channel, Bounded):
+            channel = self._bounded.get(found.provider)
+            if channel is not None:
                 lines = {(found.provider, line): size for line, size in channel.lines(blank).items() if size > 0}
                 sizes |= lines
                 needed.update(lines.keys())

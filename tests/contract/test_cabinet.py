@@ -1,11 +1,12 @@
 """The cabinet: documents found by name or by tag, changed by compare-and-set in groups."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from tests.contract.making import ACME, NOW, SECOND, tend
-from tidings.ports import ANY, NAME_BYTES_MAX, Document, Key, Place, Put, Remove, Store, Unchanged
+from tidings.ports import ANY, NAME_BYTES_MAX, Change, Document, Key, Place, Put, Remove, Store, Unchanged
 
 GLOBEX = "globex"
 
@@ -41,8 +42,13 @@ async def kept(store: Store, name: str, now: int = NOW) -> Document:
 
 async def change(store: Store, *changes: Put | Remove | Unchanged, now: int = NOW) -> bool:
     """One group."""
-    (answer,) = await store.cabinet.change([changes], now)
+    (answer,) = await made(store, [changes], now)
     return answer
+
+
+async def made(store: Store, groups: Sequence[Sequence[Change]], now: int = NOW) -> list[bool]:
+    """Which groups were made."""
+    return [answer != 0 for answer in await store.cabinet.change(groups, now)]
 
 
 async def names(
@@ -275,10 +281,27 @@ async def test_a_group_can_rest_on_what_it_leaves_as_it_is(store: Store) -> None
         [Remove(key("ann"))],
         [rests, put("bob", b"4", ANY)],
     ]
-    assert await store.cabinet.change(groups, NOW) == [True, True, False, True, False]
+    assert await made(store, groups) == [True, True, False, True, False]
     assert (await kept(store, "bob")).body == b"2"
     assert not await change(store, rests, put("dan"))
     assert [await got(store, name) for name in ("ann", "dan")] == [None, None]
+
+
+async def test_what_was_made_is_told_with_the_version_that_was_put_last(store: Store) -> None:
+    assert await change(store, put("ann", b"1"))
+    there = await kept(store, "ann")
+    groups: list[list[Put | Remove | Unchanged]] = [
+        [Unchanged(there.key, there.version), put("bob"), put("cid")],
+        [put("ann", b"2", there.version), Remove(key("dan"))],
+        [put("ann", b"3", there.version)],
+        [Remove(key("ann"))],
+    ]
+    several, changed, refused, removed = await store.cabinet.change(groups, NOW)
+    assert (await kept(store, "bob")).version < several == (await kept(store, "cid")).version < changed
+    assert refused == 0
+    assert removed != 0
+    [last] = await store.cabinet.change([[put("cid", b"2", several)]], NOW)
+    assert last == (await kept(store, "cid")).version
 
 
 async def test_groups_see_what_those_before_them_did(store: Store) -> None:
@@ -295,7 +318,7 @@ async def test_groups_see_what_those_before_them_did(store: Store) -> None:
         [put("old", b"last", ANY, tags=("t", "u"), order=-1)],
         [],
     ]
-    answers = await store.cabinet.change(groups, NOW)
+    answers = await made(store, groups)
     assert answers == [True, False, False, True, True, True, True, False, True, True]
     assert (await kept(store, "ann")).body == b"3"
     assert (await kept(store, "old")).body == b"last"
@@ -306,12 +329,12 @@ async def test_groups_see_what_those_before_them_did(store: Store) -> None:
 
 async def test_a_thousand_groups_in_one_call(store: Store) -> None:
     groups = [[put(f"n{number % 700:03}", b"%d" % number, tags=("t",), order=number)] for number in range(1_000)]
-    assert await store.cabinet.change(groups, NOW) == [number < 700 for number in range(1_000)]
+    assert await made(store, groups) == [number < 700 for number in range(1_000)]
     found = await store.cabinet.find(ACME, "user", "t", NOW, limit=2_000)
     assert [document.body for document in found] == [b"%d" % number for number in range(700)]
     assert len({document.version for document in found}) == 700
     groups = [[put("n000", b"%d" % number, ANY, tags=("t",))] for number in range(1_000)]
-    assert await store.cabinet.change(groups, NOW) == [True] * 1_000
+    assert await made(store, groups) == [True] * 1_000
     assert (await kept(store, "n000")).body == b"999"
     assert await store.cabinet.change([], NOW) == []
 
@@ -371,7 +394,7 @@ async def test_from_its_end_on_it_is_as_if_it_were_not_there(store: Store) -> No
 
 async def test_what_is_put_with_its_end_behind_it_is_not_there_for_the_next_group_either(store: Store) -> None:
     ended, former = put("ann", b"1", until=NOW), put("ann", b"2", until=NOW + 1)
-    assert await store.cabinet.change([[ended], [ended], [former], [former]], NOW) == [True, True, True, False]
+    assert await made(store, [[ended], [ended], [former], [former]]) == [True, True, True, False]
     assert (await kept(store, "ann")).body == b"2"
     assert await got(store, "ann", NOW + 1) is None
 
@@ -379,7 +402,7 @@ async def test_what_is_put_with_its_end_behind_it_is_not_there_for_the_next_grou
 async def test_what_has_ended_is_removed_by_and_by(store: Store) -> None:
     """Looked at from before its end, which nobody does but this test."""
     groups = [[put(f"n{number}", tags=("t",), until=NOW + number)] for number in range(2_500)]
-    assert all(await store.cabinet.change(groups, NOW))
+    assert all(await made(store, groups))
     assert await change(store, put("stays", tags=("t",)))
     await tend(store, NOW + 2_000)
     before = NOW - 1

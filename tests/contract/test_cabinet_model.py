@@ -77,7 +77,7 @@ class Filing(RuleBasedStateMachine):
         asked = [[self._told(index, plan, there[plan.key]) for plan in group] for group in batch]
         answers = await self.cabinets[index].change(asked, self.now)
         self.former[index] |= {key: document.version for key, document in there.items() if document is not None}
-        return answers
+        return [answer != 0 for answer in answers]
 
     def _told(self, index: int, plan: Plan, there: Document | None) -> Change:
         current = 0 if there is None else there.version

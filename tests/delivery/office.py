@@ -91,7 +91,7 @@ class Office:
         group: list[Put] = [delivery_put(ACME, delivery, -1)]
         if delivery.provider_id is not None:
             group.append(sent_put(ACME, delivery, "smtp", delivery.provider_id, now))
-        assert await self.cabinet.change([group], now) == [True]
+        assert await self.cabinet.change([group], now) != [0]
         return delivery
 
 

@@ -27,7 +27,7 @@ class _Cabinet:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cabinet, name)
 
-    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         if any(change.key.kind == "delivery" for group in groups for change in group):
             self._stalled.reached.set()
             await self._stalled.goes_on.wait()

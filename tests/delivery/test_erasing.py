@@ -76,7 +76,7 @@ async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) 
     await furnish(office)
     change, calls = office.cabinet.change, 0
 
-    async def failing(groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+    async def failing(groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         nonlocal calls
         calls += 1
         if calls == after:

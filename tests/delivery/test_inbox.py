@@ -101,7 +101,7 @@ async def test_who_waits_is_told_at_once_and_goes_on_from_there(world: World) ->
 
 async def test_a_store_that_does_not_answer_is_a_temporary_failure(world: World) -> None:
     class Away:
-        async def change(self, *_: object) -> list[bool]:
+        async def change(self, *_: object) -> list[int]:
             raise StoreError("away")
 
     verdict = await InAppChannel(Settings(), world.clock, Away()).send(line(1))  # type: ignore[arg-type]

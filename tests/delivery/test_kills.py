@@ -49,7 +49,7 @@ class _Cabinet:
         self._life.check()
         return await self._cabinet.get(keys, now)
 
-    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         self._life.check()
         return await self._cabinet.change(groups, now)
 
@@ -256,7 +256,7 @@ async def test_a_call_ends_with_its_claim_though_the_store_was_slow_to_write_it(
         provider.gate = asyncio.Event()
         plain = life.store.cabinet.change
 
-        async def change(groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+        async def change(groups: Sequence[Sequence[Change]], now: int) -> list[int]:
             written = asyncio.Event()
             asyncio.get_running_loop().call_later(0.8, written.set)
             await written.wait()

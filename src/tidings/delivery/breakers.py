@@ -126,7 +126,7 @@ class Breakers:
     async def _change(self, change: Put | Remove) -> bool:
         [done] = await self._cabinet.change([[change]], self._clock.now())
         self._known.pop(change.key, None)
-        return done
+        return bool(done)
 
     async def _look(self, keys: Sequence[Key]) -> list[Document | None]:
         found = await self._cabinet.get(keys, self._clock.now())

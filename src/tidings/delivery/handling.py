@@ -16,7 +16,7 @@ from tidings.delivery import errands
 from tidings.delivery.burying import Burying
 from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, parts_of, without_attempt
 from tidings.delivery.deciding import Case, Decision, End, Hold, Next, Pass, Send, Wait, decide, onwards
-from tidings.delivery.looking import Found, Looking, standing
+from tidings.delivery.looking import Looking
 from tidings.delivery.reader import Read
 from tidings.delivery.sending import Ready, Sending, Target
 from tidings.delivery.settling import Settling
@@ -24,7 +24,7 @@ from tidings.delivery.wording import Wording
 from tidings.domain.delivery import Claim, Delivery
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.place import digest
-from tidings.domain.rendered import ID_BYTES_MAX
+from tidings.domain.rendered import ID_BYTES_MAX, ChannelName
 from tidings.domain.retry import Backoff
 from tidings.domain.telling import Deferred, Ended, Listener, Poisoned
 
@@ -62,12 +62,12 @@ class Holding(Protocol):
 
 
 class _Heard(msgspec.Struct, frozen=True):
-    """A delivery that we claimed, what the providers said to it, and the look at how it was written."""
+    """A delivery that we claimed, the version of that, and what the providers said to it."""
 
     delivery: Delivery
+    version: int
     answers: list[Answer]
     later: Wait | None
-    written: "asyncio.Future[Found]"
 
 
 class Handling:
@@ -189,13 +189,11 @@ class Handling:
         now = self._clock.now()
         claim = Claim(self._worker, now + self._terms.claim_us)
         ours = msgspec.structs.replace(case.delivery, claim=claim, turn=case.errand.attempt, changed=now)
-        if not await self._tools.settling.claim(case, ours):
+        version = await self._tools.settling.claim(case, ours)
+        if not version:
             return False
-        found = await self._tools.looking.again(case.tenant, ours.name)
-        if found is None or found[0].claim != claim:
-            return False
-        claimed_case = msgspec.structs.replace(case, delivery=found[0])
-        return await self._settle(case, without_attempt(claimed_case, decision, now), found[1])
+        claimed_case = msgspec.structs.replace(case, delivery=ours)
+        return await self._settle(case, without_attempt(claimed_case, decision, now), version)
 
     async def _hold(self, read: Read, until: int) -> None:
         """Wait for the end of somebody's claim; from time to time one looks whether he has settled it."""
@@ -226,58 +224,43 @@ class Handling:
         delivery = claimed(case, [each.provider for each in ready], send.addresses, claim, now)
         crash.point("deliver.claiming")
         self.claiming.add(task)
-        if not await self._tools.settling.claim(case, delivery):
+        version = await self._tools.settling.claim(case, delivery)
+        if not version:
             return False
         crash.point("deliver.claimed")
         if self._clock.now() >= claim.until:
             return False  # this process stood still: another one may be at it
-        return await self._call(read, case, delivery, ready, later)
+        answers = await self._call(case.channel, read.record.due, claim.until, ready)
+        return _Heard(delivery, version, answers, later)
 
-    async def _call(
-        self, read: Read, case: Case, delivery: Delivery, ready: Sequence[Ready], later: Wait | None
-    ) -> "_Heard":
-        """Call the providers under our claim; while they work, see under which version it was written."""
-        claim = delivery.claim
-        assert claim is not None, "it was claimed"
-        written = self._tools.looking.begin(case.tenant, delivery.name, urgent=read.urgency == "high")
-        calls = [self._tools.sending.call(each, case.channel, read.record.due, claim.until) for each in ready]
+    async def _call(self, channel: ChannelName, due: int, until: int, ready: Sequence[Ready]) -> list[Answer]:
+        """Call the providers, before our claim ends."""
+        calls = [self._tools.sending.call(each, channel, due, until) for each in ready]
         verdicts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        answers = [
+        return [
             Answer(each.target.number, each.target.address, each.provider, verdict, each.trial)
             for each, verdict in zip(ready, verdicts, strict=True)
         ]
-        return _Heard(delivery, answers, later, written)
 
     async def _write_down(self, case: Case, heard: "_Heard") -> bool:
         """Keep what the providers said; while the store is away, wait for it."""
-        kept = await self._version(heard.delivery, heard.written)
         crash.point("deliver.sent")
         while True:
             try:
-                return await self._conclude(case, heard.delivery, heard.answers, heard.later, kept)
+                return await self._conclude(case, heard)
             except (StoreError, NotOwner):
                 await asyncio.sleep(LOOK_AGAIN_S)
 
-    async def _version(self, delivery: Delivery, written: "asyncio.Future[Found]") -> int | None:
-        """The version of a delivery that is ours; None if it is another's by now, or cannot be read."""
-        try:
-            found = standing(await written)
-        except (StoreError, NotOwner):
-            return None
-        return found[1] if found is not None and found[0].claim == delivery.claim else None
-
-    async def _conclude(
-        self, case: Case, delivery: Delivery, answers: Sequence[Answer], later: Wait | None, version: int | None
-    ) -> bool:
+    async def _conclude(self, case: Case, heard: "_Heard") -> bool:
         """Write it down as long as it is ours. If it is not, whoever took it over writes down what came of that."""
         share, now = self._random.random(), self._clock.now()
-        conclusion = conclude(case, delivery, answers, later, self._terms.backoff, share, now)
+        conclusion = conclude(case, heard.delivery, heard.answers, heard.later, self._terms.backoff, share, now)
         for address, reason in conclusion.dead:
             await self._tools.burying.bury(case, address, reason)
-        if version is not None and await self._settle(case, conclusion, version):
+        if await self._settle(case, conclusion, heard.version):
             return True
-        found = await self._tools.looking.again(case.tenant, delivery.name)
-        if found is None or found[0].claim != delivery.claim:
+        found = await self._tools.looking.again(case.tenant, heard.delivery.name)
+        if found is None or found[0].claim != heard.delivery.claim:
             return False
         return await self._settle(case, conclusion, found[1])
 

@@ -158,7 +158,7 @@ class Inbox:
         for there in found:
             line = msgspec.structs.replace(read(there, Line), read=now)
             groups.append([Put(there.key, encode(line), there.version, line_tags(line), there.order, there.until)])
-        return await self._cabinet.change(groups, now)
+        return [answer != 0 for answer in await self._cabinet.change(groups, now)]
 
 
 def _place(line: Line) -> Place:

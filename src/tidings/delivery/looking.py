@@ -1,6 +1,5 @@
 """Everything that a decision needs, looked up for many at once, and at the moment when it would leave."""
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -90,20 +89,11 @@ class Looking:
 
     async def again(self, tenant: str, name: str) -> tuple[Delivery, int] | None:
         """A delivery as it stands, and its version."""
-        return standing(await self.begin(tenant, name, urgent=True))
-
-    def begin(self, tenant: str, name: str, *, urgent: bool) -> "asyncio.Future[Found]":
-        """The same for who has something else to do meanwhile; `standing` reads what is found."""
-        return self._gathering.begin([delivery_key(tenant, name)], urgent=urgent)
+        [there] = await self._gathering.begin([delivery_key(tenant, name)], urgent=True)
+        return None if there is None else (read(there, Delivery), there.version)
 
     async def _get(self, asked: Sequence[Sequence[Key]]) -> list[Found]:
         """One look for all of them; what several ask for is read once."""
         wanted = list({key: None for keys in asked for key in keys})
         found = dict(zip(wanted, await self._cabinet.get(wanted, self._clock.now()), strict=True))
         return [[found[key] for key in keys] for keys in asked]
-
-
-def standing(found: Found) -> tuple[Delivery, int] | None:
-    """A delivery as it was found, and its version."""
-    [there] = found
-    return None if there is None else (read(there, Delivery), there.version)

@@ -102,7 +102,7 @@ class Notifying:
         self._make_id = make_id
         self._served = served
         self._knowing = Knowing(cabinet, schedules, clock)
-        self._changes: Gathering[Groups, list[bool]] = Gathering(self._change)
+        self._changes: Gathering[Groups, list[int]] = Gathering(self._change)
 
     async def accept(self, tenant: str, ask: Notify, since: int | None = None) -> list[Accepted]:
         """Accept a notification for each person that it is for, in order, each with an answer of its own.
@@ -251,11 +251,11 @@ class Notifying:
             return
         groups = [self._documents(case, plan) for case in cases]
         for case, done in zip(cases, await self._changes.ask(groups), strict=True):
-            case.written = done
+            case.written = bool(done)
             if done and case.first is not None:
                 case.answer = _skipped(case.draft.notification, case.first)
 
-    async def _change(self, asked: Sequence[Groups]) -> list[list[bool]]:
+    async def _change(self, asked: Sequence[Groups]) -> list[list[int]]:
         """One transaction for all requests that came together."""
         done = iter(await self._cabinet.change([group for groups in asked for group in groups], self._clock.now()))
         return [[next(done) for _ in groups] for groups in asked]

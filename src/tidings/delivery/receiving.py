@@ -73,7 +73,7 @@ class Receiving:
                 return Applied("unknown")
             before = read(there, Delivery)
             after = _after(before, receipt, now)
-            done = True
+            done = 1
             if after != before:
                 [done] = await self._cabinet.change([[delivery_put(whose.tenant, after, there.version)]], now)
             if done:

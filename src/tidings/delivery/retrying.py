@@ -82,7 +82,7 @@ class Retrying:
 
     async def _write(self, tenant: str, waiting: Delivery, there: Document) -> bool:
         [done] = await self._cabinet.change([[delivery_put(tenant, waiting, there.version)]], self._clock.now())
-        return done
+        return bool(done)
 
 
 def _waiting(before: Delivery, turn: int, now: int, due: int) -> Delivery:

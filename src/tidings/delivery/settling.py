@@ -39,12 +39,11 @@ class Settling:
         self._cabinet = cabinet
         self._submit = submit
         self._clock = clock
-        self._changes: Gathering[Group, bool] = Gathering(self._change)
+        self._changes: Gathering[Group, int] = Gathering(self._change)
 
-    async def claim(self, case: Case, delivery: Delivery) -> bool:
-        """Make it ours; False if somebody else changed it since it was looked at, or cancelled or erased what it is of.
-
-        So nothing leaves any more once either was answered.
+    async def claim(self, case: Case, delivery: Delivery) -> int:
+        """Make it ours; answers its version, or 0 if somebody else changed it since it was looked at, or cancelled or
+        erased what it is of: nothing leaves any more once either was answered.
         """
         change: list[Change] = [*_resting(case), delivery_put(case.tenant, delivery, case.version)]
         return await self._changes.begin(change, urgent=case.is_urgent)
@@ -115,7 +114,7 @@ class Settling:
             return None
         return None if outcome.outcome == "unchanged" and outcome.state in _THERE else outcome
 
-    async def _change(self, changes: Sequence[Group]) -> list[bool]:
+    async def _change(self, changes: Sequence[Group]) -> list[int]:
         return await self._cabinet.change(changes, self._clock.now())
 
 

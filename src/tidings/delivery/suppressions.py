@@ -75,7 +75,7 @@ class Suppressions:
         made = Suppression(channel, place(channel, address), reason, now, category, user)
         put = _put(suppressed_key(tenant, channel, address, category), made, 0)
         [done] = await self._cabinet.change([[put] if resting is None else [put, resting]], now)
-        return done
+        return bool(done)
 
     async def add_nameless(self, tenant: str, channel: ChannelName, address: str | Device, reason: str) -> None:
         """The same for somebody who was erased: as a digest alone."""

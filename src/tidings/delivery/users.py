@@ -111,7 +111,7 @@ class Users:
 
     async def _try_put(self, tenant: str, user: User, version: int) -> bool:
         [done] = await self._cabinet.change([[user_put(tenant, user, version)]], self._clock.now())
-        return done
+        return bool(done)
 
     async def _stored(self, tenant: str, user_id: str, *, created: bool = False) -> StoredUser:
         there = await self.get(tenant, user_id)

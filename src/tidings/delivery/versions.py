@@ -223,7 +223,7 @@ class Templates:
             Put(_version_key(tenant, template.name, template.version), encode(template), 0),
         ]
         [done] = await self._cabinet.change([group], self._clock.now())
-        return done
+        return bool(done)
 
 
 def _version_key(tenant: str, name: str, version: int) -> Key:

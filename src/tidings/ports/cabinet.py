@@ -86,8 +86,11 @@ class Cabinet(Protocol):
         """Those that have this tag, in order or with the last one first, from behind a place on."""
         ...
 
-    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         """Make the changes of each group if all that it expects is so, and nothing of it otherwise; says which it was.
+
+        The answer to a group that was not made is 0; to one that was, the version of what it put last, or just
+        something else than 0 where it put nothing.
 
         All groups are one durable transaction. Groups see what those before them did. `ValueError`, before anything is
         done, if a key is in a group twice, a tag on a document twice, a name too long, or

@@ -204,7 +204,7 @@ async def test_a_batch_is_few_transactions(office: Office, monkeypatch: pytest.M
     scheduled: list[int] = []
     change, apply = office.cabinet.change, office.store.apply
 
-    async def changing(groups: Sequence[Any], now: int) -> list[bool]:
+    async def changing(groups: Sequence[Any], now: int) -> list[int]:
         written.append(len(groups))
         return await change(groups, now)
 

@@ -40,7 +40,7 @@ class MemoryCabinet:
         found = (self._there(Key(tenant, kind, name), now) for _, name in places)
         return list(islice((document for document in found if document is not None), limit))
 
-    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         check(groups)
         return [self._change(group, now) for group in groups]
 
@@ -52,16 +52,17 @@ class MemoryCabinet:
         for key in [key for key in self._documents if self._there(key, now) is None]:
             self._remove(key)
 
-    def _change(self, group: Sequence[Change], now: int) -> bool:
+    def _change(self, group: Sequence[Change], now: int) -> int:
         if not all(self._is_expected(change, now) for change in group):
-            return False
+            return 0
+        answer = 1
         for change in group:
             if isinstance(change, Unchanged):
                 continue
             self._remove(change.key)
             if isinstance(change, Put):
-                self._put(change)
-        return True
+                answer = self._put(change)
+        return answer
 
     def _is_expected(self, change: Change, now: int) -> bool:
         there = self._there(change.key, now)
@@ -71,12 +72,13 @@ class MemoryCabinet:
         document = self._documents.get(key)
         return None if document is None or (document.until is not None and document.until <= now) else document
 
-    def _put(self, change: Put) -> None:
+    def _put(self, change: Put) -> int:
         self._last_version += 1
         document = Document(change.key, change.body, self._last_version, change.tags, change.order, change.until)
         self._documents[change.key] = document
         for shelf in _shelves(document):
             bisect.insort(self._shelves.setdefault(shelf, []), (document.order, document.key.name))
+        return document.version
 
     def _remove(self, key: Key) -> None:
         document = self._documents.pop(key, None)

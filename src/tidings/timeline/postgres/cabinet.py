@@ -52,7 +52,7 @@ class PostgresCabinet:
             for name, body, version, tags, order, until in found
         ]
 
-    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         check(groups)
         if not groups:
             return []
@@ -88,7 +88,7 @@ async def get(
 
 async def change(
     connection: Connection, statements: dict[str, str], groups: Sequence[Sequence[Change]], now: int
-) -> list[bool]:
+) -> list[int]:
     """Make the changes of each group that fits, inside the caller's transaction, which `Contended` ends."""
     return _answers(await rows(connection, statements["change"], _columns(groups, now)))
 
@@ -98,7 +98,7 @@ def _documents(keys: Sequence[Key], digests: Sequence[bytes], found: Iterable[Ro
     return [Document(key, *there[one]) if one in there else None for key, one in zip(keys, digests, strict=True)]
 
 
-def _answers(found: list[Row]) -> list[bool]:
+def _answers(found: list[Row]) -> list[int]:
     ((answers,),) = found
     return list(answers)
 

@@ -51,11 +51,11 @@ class SqliteCabinet:
         values = (tenant, kind, tag, *place, now, limit)
         return await self._listing.run(_find, self._lister, _SQL["find_newest" if newest else "find"], values)
 
-    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         check(groups)
         return await self._writing.run(self._change, groups, now)
 
-    def _change(self, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+    def _change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         with self._writer.transaction() as connection:
             return change(connection, groups, now)
 
@@ -102,7 +102,7 @@ def _find(connection: apsw.Connection, sql: str, values: tuple[str | int, ...]) 
     ]
 
 
-def change(connection: apsw.Connection, groups: Sequence[Sequence[Change]], now: int) -> list[bool]:
+def change(connection: apsw.Connection, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
     """Make the changes of each group that fits, inside the caller's transaction."""
     changing = _Changing(connection, now)
     answers = [changing.take(group) for group in groups]
@@ -153,10 +153,11 @@ class _Changing:
         self._rows: dict[str, _Rows] = {name: [] for name in _WRITES}
         self._first_version = self._version = int(connection.execute("SELECT version FROM cabinet").get)
 
-    def take(self, group: Sequence[Change]) -> bool:
-        """Whether all that a group expects is so; then what it changes is."""
+    def take(self, group: Sequence[Change]) -> int:
+        """0 if not all that a group expects is so; else the version that it put last, and what it changes is."""
         if any(change.expected not in {ANY, self._found(change.key)} for change in group):
-            return False
+            return 0
+        answer = 1
         for change in group:
             if isinstance(change, Unchanged):
                 continue
@@ -164,10 +165,10 @@ class _Changing:
             self._versions[change.key] = 0
             if isinstance(change, Put):
                 self._version += 1
-                self._given[change.key] = self._version
+                self._given[change.key] = answer = self._version
                 if self._is_there(change.until):
                     self._versions[change.key] = self._version
-        return True
+        return answer
 
     def _is_there(self, until: int | None) -> bool:
         return until is None or until > self._now

@@ -276,7 +276,7 @@ class Arriving:
 
     def _document(self, document: Document, now: int) -> Landing:
         connection = self._writer.connection
-        if cabinet.change(connection, [[brought(document)]], now) == [True]:
+        if all(cabinet.change(connection, [[brought(document)]], now)):
             return "moved"
         return "left" if is_same(document, cabinet.get(connection, document.key, now)) else "conflict"
 

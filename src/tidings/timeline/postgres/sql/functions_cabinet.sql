@@ -2,7 +2,8 @@
 
 -- Each group of changes ends with the number of its last one; a change names its document by its slot among the keys, and
 -- removes it where it has no body, or leaves it as it is where it has no tenant. The tags of a change are those from
--- `tags_first` on, up to those of the next.
+-- `tags_first` on, up to those of the next. The answer to a group that was not made is 0; to one that was, the version
+-- that it put last.
 --
 -- All documents that are there are locked first, in the order of their keys. Groups are decided in memory, each by what
 -- those before it left, and what comes of all of them is written once. New ones are written first of all, again in the
@@ -11,7 +12,7 @@
 CREATE OR REPLACE FUNCTION tidings.change_documents(
     now_ bigint, keys uuid[], group_ends int[], slots int[], expecteds bigint[], tenants bytea[], kinds bytea[],
     names bytea[], bodies bytea[], orders bigint[], untils bigint[], tags_ bytea[], tags_first int[], shelves_ uuid[]
-) RETURNS boolean[] LANGUAGE plpgsql VOLATILE
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 SET lock_timeout = '2s' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -20,7 +21,7 @@ DECLARE
     given bigint[] := array_fill(0::bigint, ARRAY[size]);    -- by slot, the versions to be written
     known boolean[] := array_fill(false, ARRAY[size]);       -- by slot, whether there is a row
     last int[] := array_fill(0, ARRAY[size]);                -- by slot, the change that counts in the end
-    answers boolean[] := array_fill(false, ARRAY[cardinality(group_ends)]);
+    answers bigint[] := array_fill(0::bigint, ARRAY[cardinality(group_ends)]);
     begins int := 1;
     fits boolean;
     found record;
@@ -46,18 +47,19 @@ BEGIN
             END IF;
         END LOOP;
         IF fits THEN
+            answers[g] := 1;
             FOR i IN begins .. group_ends[g] LOOP
                 CONTINUE WHEN tenants[i] IS NULL;
                 last[slots[i]] := i;
                 versions[slots[i]] := 0;
                 IF bodies[i] IS NOT NULL THEN
                     given[slots[i]] := nextval('tidings.document_version');
+                    answers[g] := given[slots[i]];
                     IF untils[i] IS NULL OR untils[i] > now_ THEN
                         versions[slots[i]] := given[slots[i]];
                     END IF;
                 END IF;
             END LOOP;
-            answers[g] := true;
         END IF;
         begins := group_ends[g] + 1;
     END LOOP;

@@ -257,12 +257,15 @@ class Handling:
         conclusion = conclude(case, heard.delivery, heard.answers, heard.later, self._terms.backoff, share, now)
         for address, reason in conclusion.dead:
             await self._tools.burying.bury(case, address, reason)
-        if await self._settle(case, conclusion, heard.version):
-            return True
-        found = await self._tools.looking.again(case.tenant, heard.delivery.name)
-        if found is None or found[0].claim != heard.delivery.claim:
-            return False
-        return await self._settle(case, conclusion, found[1])
+        version = heard.version
+        while not await self._settle(case, conclusion, version):
+            found = await self._tools.looking.again(case.tenant, heard.delivery.name)
+            if found is None or found[0].claim != heard.delivery.claim:
+                return False
+            told, version = found  # a receipt came meanwhile: it stays ours, and keeps the news
+            delivery = msgspec.structs.replace(conclusion.delivery, news=told.news)
+            conclusion = msgspec.structs.replace(conclusion, delivery=delivery)
+        return True
 
     async def _settle(self, case: Case, conclusion: Conclusion, version: int) -> bool:
         written = await self._tools.settling.settle(case, conclusion, version)

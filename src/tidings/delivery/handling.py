@@ -1,6 +1,7 @@
 """One record of a notification, from its look-up to its end or its next turn."""
 
 import asyncio
+import contextlib
 import random
 import re
 from collections.abc import Sequence
@@ -189,7 +190,7 @@ class Handling:
         now = self._clock.now()
         claim = Claim(self._worker, now + self._terms.claim_us)
         ours = msgspec.structs.replace(case.delivery, claim=claim, turn=case.errand.attempt, changed=now)
-        version = await self._tools.settling.claim(case, ours)
+        version = await self._claim(case, ours, claim)
         if not version:
             return False
         claimed_case = msgspec.structs.replace(case, delivery=ours)
@@ -224,7 +225,7 @@ class Handling:
         delivery = claimed(case, [each.provider for each in ready], send.addresses, claim, now)
         crash.point("deliver.claiming")
         self.claiming.add(task)
-        version = await self._tools.settling.claim(case, delivery)
+        version = await self._claim(case, delivery, claim)
         if not version:
             return False
         crash.point("deliver.claimed")
@@ -232,6 +233,19 @@ class Handling:
             return False  # this process stood still: another one may be at it
         answers = await self._call(case.channel, read.record.due, claim.until, ready)
         return _Heard(delivery, version, answers, later)
+
+    async def _claim(self, case: Case, ours: Delivery, claim: Claim) -> int:
+        """The version of what is ours now, 0 if it is not. Where the store's answer was lost, it is looked up: to wait
+        for the end of a claim of our own would make it late."""
+        try:
+            return await self._tools.settling.claim(case, ours)
+        except (StoreError, NotOwner):
+            while self._clock.now() < claim.until:
+                await asyncio.sleep(LOOK_AGAIN_S)
+                with contextlib.suppress(StoreError, NotOwner):
+                    found = await self._tools.looking.again(case.tenant, ours.name)
+                    return found[1] if found is not None and found[0].claim == claim else 0
+            return 0
 
     async def _call(self, channel: ChannelName, due: int, until: int, ready: Sequence[Ready]) -> list[Answer]:
         """Call the providers, before our claim ends."""

@@ -9,9 +9,14 @@ from tidings.domain.command import CONTENT_BYTES, Add, Priority
 from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
 from tidings.domain.message import Message, pack, unpack
+from tidings.domain.names import BEHIND_BYTES_MAX, ID_BYTES_MOST, check_id
 from tidings.domain.notification import DEAD_TOPIC, PRIORITIES, Errand, Notification, topic
 from tidings.domain.schedule import Record
 from tidings.domain.when import Once
+
+NOTIFICATION_BYTES_MAX = ID_BYTES_MOST - BEHIND_BYTES_MAX
+DELIVERY_BYTES_MAX = ID_BYTES_MOST - 19  # its turn comes behind it
+ATTEMPT_MAX = 999_999_999
 
 REASON_HEADER, SOURCE_HEADER = "tidings-reason", "tidings-source"
 
@@ -37,10 +42,31 @@ def read(record: Record, tenant: str) -> Errand:
         raise Invalid("record", f"is no errand: {str(error)[:200]}") from None
     if (errand.notification is None) == (errand.inline is None):
         raise Invalid("record", "names no notification and carries none, or both")
-    if errand.inline is None:
-        return errand
-    inline = msgspec.structs.replace(errand.inline, tenant=tenant, id=errand.inline.id or record.id)
-    return msgspec.structs.replace(errand, inline=inline)
+    if errand.inline is not None:
+        inline = msgspec.structs.replace(errand.inline, tenant=tenant, id=errand.inline.id or record.id)
+        errand = msgspec.structs.replace(errand, inline=inline)
+        _check_inline(inline)
+    _check(errand)
+    return errand
+
+
+def _check(errand: Errand) -> None:
+    """Anybody may publish here: what becomes a name in the store has to be one there."""
+    if errand.notification is not None:
+        check_id(errand.notification, NOTIFICATION_BYTES_MAX, "notification")
+    if errand.delivery is not None:
+        check_id(errand.delivery, DELIVERY_BYTES_MAX, "delivery")
+    if not 0 < errand.attempt <= ATTEMPT_MAX:
+        raise Invalid("attempt", f"must lie between 1 and {ATTEMPT_MAX:,}")
+
+
+def _check_inline(inline: Notification) -> None:
+    named = {"id": inline.id, "user": inline.user, "template": inline.template, "category": inline.category}
+    for field, text in named.items():
+        if text is not None:
+            check_id(text, NOTIFICATION_BYTES_MAX, field)
+    if len(set(inline.channels)) < len(inline.channels):
+        raise Invalid("channels", "names one twice: name each once")
 
 
 def named(errand: Errand, record: Record, notification: Notification) -> str:

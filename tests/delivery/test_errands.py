@@ -1,5 +1,6 @@
 """What anybody may publish on the topics of notifications, and what of it is an errand."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,11 +9,15 @@ import pytest
 from tests.delivery.world import TENANT, Recorder, ada, living, schedule, states, words
 from tidings.delivery import errands
 from tidings.domain.errors import Invalid
+from tidings.domain.message import unpack
 from tidings.domain.names import ID_BYTES_MOST
 from tidings.domain.notification import Errand, Notification
+from tidings.domain.request import LIMITS_MOST
 from tidings.domain.schedule import Record
 from tidings.domain.telling import Poisoned
+from tidings.domain.verdict import Temporary
 from tidings.testing import eventually
+from tidings.timeline.sqlite.store import SqliteStore
 
 LONGEST = "é" * (errands.NOTIFICATION_BYTES_MAX // 2)
 
@@ -67,6 +72,25 @@ def test_the_longest_that_is_an_errand_has_turns_that_can_be_kept() -> None:
         name = errands.turn(TENANT, errand.inline, each, 0).id
         assert name is not None
         assert len(f"{name}~dead".encode()) <= ID_BYTES_MOST
+
+
+async def test_the_longest_is_tried_again_on_a_file(tmp_path: Path) -> None:
+    async with living(await SqliteStore.open(tmp_path / "t.db")) as world:
+        await world.put_user(ada())
+        provider = Recorder()
+        provider.answer = lambda _: Temporary("provider_error") if len(provider.calls) == 1 else None
+        world.start(world.worker({"mail": provider}))
+        name = "n" * LIMITS_MOST["id_bytes_max"]
+        await world.notify(words(name))
+        [delivery] = await world.settled(f"{name}/1")
+        assert (delivery.state, len(delivery.attempts)) == ("sent", 2)
+
+
+def test_what_is_not_even_a_message_is_put_aside_as_it_came() -> None:
+    came = record(b"mangled")
+    with pytest.raises(Invalid, match="is no errand"):
+        errands.read(came, TENANT)
+    assert unpack(errands.poison_letter(TENANT, came, "is no errand", 0).message).value == b"mangled"
 
 
 async def test_what_one_tenant_publishes_harms_no_message_of_another() -> None:

@@ -35,9 +35,8 @@ _dead = msgspec.json.Decoder(Dead)
 
 def read(record: Record, tenant: str) -> Errand:
     """The errand of a record; `Invalid` if it is none that can be run. Whose it is says the topic, not the text."""
-    value = unpack(record.message).value
     try:
-        errand = _errand.decode(value or b"")
+        errand = _errand.decode(unpack(record.message).value or b"")
     except (msgspec.MsgspecError, Invalid, UnicodeDecodeError) as error:
         raise Invalid("record", f"is no errand: {str(error)[:200]}") from None
     if (errand.notification is None) == (errand.inline is None):
@@ -108,7 +107,11 @@ def _without_words(delivery: Delivery) -> Delivery:
 
 def poison_letter(tenant: str, record: Record, reason: str, now: int) -> Add:
     """A record that is no errand, as it came, and why."""
-    came, where = unpack(record.message), f"{record.topic}/{record.partition}/{record.offset}"
+    where = f"{record.topic}/{record.partition}/{record.offset}"
+    try:
+        came = unpack(record.message)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # it is not even a message
+        came = Message(None, record.message)
     headers = (*came.headers, (REASON_HEADER, reason.encode()), (SOURCE_HEADER, where.encode()))
     packed = pack(Message(came.key, came.value, headers))
     return _add(tenant, f"{where}~poison", DEAD_TOPIC, packed, now)

@@ -328,6 +328,23 @@ async def test_a_crash_before_the_schedule_leaves_nothing_that_counts(office: Of
     assert len(await office.release("notify.email")) == 1
 
 
+@pytest.mark.parametrize("dedupe", [{}, {"dedupe_key": "k"}], ids=["", "with a key"])
+async def test_who_was_slower_takes_nothing_away(office: Office, dedupe: dict[str, str]) -> None:
+    """Both write it down; when the slower one comes to schedule it, that of the other has been released already."""
+    slow = Office(office.store, office.clock)
+    submit = slow.engine.submit
+
+    async def late(commands: list[Command], receipt: Any = None) -> list[Outcome]:
+        assert (await office.notify(**NINE, id="order-42", **dedupe)).outcome == "scheduled"
+        await office.release("notify.email")
+        return await submit(commands, receipt)
+
+    slow.engine.submit = late  # type: ignore[method-assign, assignment]
+    assert (await slow.notify(**NINE, id="order-42", **dedupe)).outcome == "unchanged"
+    assert await office.lookup.get(ACME, "order-42") is not None
+    assert len(await office.release("notify.email")) == 1
+
+
 @pytest.mark.slow
 async def test_a_key_that_a_crash_left_is_given_to_the_next(office: Office) -> None:
     broken = Office(office.store, office.clock)

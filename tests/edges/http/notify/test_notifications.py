@@ -98,6 +98,25 @@ async def test_an_idempotency_key_is_kept(each_desk: Desk) -> None:
     assert len(found["notifications"]) == 2
 
 
+@pytest.mark.parametrize("key", [None, "k-1"])
+async def test_an_id_of_somebody_erased_is_refused(desk: Desk, key: str | None) -> None:
+    await desk.welcome()
+    ask, headers = NINE | {"at": FAR}, {}
+    if key is None:
+        ask["id"] = "mine"
+    else:
+        headers["Idempotency-Key"] = key
+    assert (await desk.call("POST", LIST, ask, headers=headers)).status == 201
+    ada = await desk.done("GET", "/v1/users/ada")
+    await desk.done("POST", "/v1/users/ada/erase")
+    ada.pop("id")
+    await desk.call("PUT", "/v1/users/ada", ada)
+    again = await desk.call("POST", LIST, ask, headers=headers)
+    assert again.status == 409
+    assert "cancelled already" in again.problem["detail"]
+    assert (await desk.done("GET", LIST))["notifications"] == []
+
+
 async def test_a_duplicate_is_skipped(each_desk: Desk) -> None:
     await each_desk.welcome()
     ask = NINE | {"at": FAR, "dedupe_key": "order-42"}

@@ -11,6 +11,7 @@ import pytest
 from tests.delivery.office import ACME, DAY, HOUR, SECOND, Office, in_app, reminder
 from tidings.delivery.asking import Notify
 from tidings.delivery.lookup import Search
+from tidings.delivery.notifying import OTHER_CONTENT, Accepted
 from tidings.delivery.profile import Profile
 from tidings.domain.command import Cancel, Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
@@ -225,6 +226,32 @@ async def test_the_same_id_again(office: Office) -> None:
     office.clock.advance(DAY)
     assert len(await office.release("notify.email")) == 1
     assert (await office.notify(**NINE, id="order-42", at="tomorrow 09:00")).outcome == "unchanged"
+
+
+async def test_a_repeat_says_how_it_stands(office: Office) -> None:
+    """And what can be done: to cancel what is cancelled, or sent, helps nobody."""
+
+    async def again(name: str, **more: Any) -> Accepted:
+        return await office.notify(**NINE, id=name, at="+1h", **more)
+
+    for name in ("one", "two"):
+        assert (await again(name)).state is None
+    told = await again("one")
+    assert (told.outcome, told.state) == ("unchanged", "pending")
+    assert "cancel that one" in ((await again("one", category="news")).reason or "")
+    await office.cancelling.cancel(ACME, "one")
+    await office.engine.submit([Cancel(ACME, "two")])
+    for name in ("one", "two"):
+        told = await again(name)
+        assert (told.outcome, told.state) == ("unchanged", "cancelled")
+        other = await again(name, category="news")
+        assert other.reason == f"{OTHER_CONTENT}, which is cancelled already: choose another id"
+    await office.notify(**NINE, id="three", channels=["email", "sms"], spread="all")
+    await office.release("notify.email")
+    repeat = {**NINE, "id": "three", "channels": ["email", "sms"], "spread": "all"}
+    assert (await office.notify(**repeat)).state == "pending"  # for a worker
+    await office.deliver("three", state="failed")
+    assert (await office.notify(**repeat)).state == "failed"
 
 
 async def test_an_id_of_a_plain_schedule_is_not_taken(office: Office) -> None:

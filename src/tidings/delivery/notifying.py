@@ -28,9 +28,11 @@ from tidings.delivery.gathering import Gathering
 from tidings.delivery.knowing import Knowing
 from tidings.delivery.proving import Proving
 from tidings.delivery.schedules import Schedules
+from tidings.delivery.status import Status
 from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
 from tidings.domain.command import FINISHED, Add, Outcome
+from tidings.domain.delivery import State
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.notification import Notification
 from tidings.domain.rendered import ChannelName
@@ -50,7 +52,7 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of a request for one person. `first` is the notification that a duplicate would repeat.
 
     `rejected` names the `field` at fault; `conflict` is an id that belongs to something else. `note` is what to know
-    of its time, such as that clocks jump over it.
+    of its time, such as that clocks jump over it. `state` is how that stands which an `unchanged` one repeats.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True):
     first: str | None = None
     batch: str | None = None
     note: str | None = None
+    state: State | None = None
 
 
 class _Case(msgspec.Struct):
@@ -218,11 +221,11 @@ class Notifying:
         if case.there is not None:
             kept = read(case.there, Notification)
             if kept.first is not None:
-                case.answer = _skipped(own, kept.first) if kept.content == own.content else _taken(own)
+                case.answer = _skipped(own, kept.first) if kept.content == own.content else _taken(own, "skipped")
                 return
-            due = await self._knowing.due(kept)
-            if due is not None or kept.cancelled is not None:
-                case.answer = _repeated(own, kept, due)
+            status = await self._knowing.standing(kept)
+            if status is not None:
+                case.answer = _repeated(own, status)
                 return
             if kept.content != own.content and not self._is_abandoned(kept):
                 case.written = False
@@ -307,14 +310,17 @@ class Notifying:
         return group
 
 
-def _repeated(own: Notification, kept: Notification, due: int | None) -> Accepted:
-    if kept.content == own.content:
-        return Accepted(own.id, "unchanged", own.user, due, kept.channels, batch=kept.batch)
-    return _taken(own)
+def _repeated(own: Notification, status: Status) -> Accepted:
+    kept = status.notification
+    if kept.content != own.content:
+        return _taken(own, status.state)
+    return Accepted(own.id, "unchanged", own.user, status.due, kept.channels, batch=kept.batch, state=status.state)
 
 
-def _taken(own: Notification) -> Accepted:
-    reason = f"{OTHER_CONTENT}: choose another id, or cancel that one"
+def _taken(own: Notification, state: State) -> Accepted:
+    reason = f"{OTHER_CONTENT}, which is {state} already: choose another id"
+    if state == "pending":
+        reason = f"{OTHER_CONTENT}: choose another id, and cancel that one if this is to replace it"
     return Accepted(own.id, "conflict", own.user, reason=reason)
 
 

@@ -77,9 +77,13 @@ async def test_a_repeat_and_a_conflict(each_desk: Desk) -> None:
     ask = NINE | {"id": "mine", "at": FAR}
     assert (await each_desk.call("POST", LIST, ask)).status == 201
     again = await each_desk.call("POST", LIST, ask)
-    assert (again.status, again.document["outcome"]) == (200, "unchanged")
+    assert (again.status, again.document["outcome"], again.document["state"]) == (200, "unchanged", "pending")
     other = await each_desk.call("POST", LIST, ask | {"priority": "high"})
     assert (other.status, other.problem["id"], other.problem["outcome"]) == (409, "mine", "rejected")
+    await each_desk.done("DELETE", f"{LIST}/mine")
+    assert (await each_desk.done("POST", LIST, ask))["state"] == "cancelled"
+    other = await each_desk.call("POST", LIST, ask | {"priority": "high"})
+    assert other.problem["detail"].endswith("which is cancelled already: choose another id")
 
 
 async def test_an_idempotency_key_is_kept(each_desk: Desk) -> None:

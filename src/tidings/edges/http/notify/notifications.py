@@ -168,7 +168,7 @@ def _as_before(accepted: Accepted) -> Accepted:
     """A repeat under an idempotency key is answered as the first time."""
     if accepted.outcome != "unchanged":
         return accepted
-    return msgspec.structs.replace(accepted, outcome="scheduled")
+    return msgspec.structs.replace(accepted, outcome="scheduled", state=None)
 
 
 def _not_cancelled(outcome: Outcome) -> Refusal:

@@ -71,6 +71,10 @@ class Throttle:
             spent.append(purse)
         return None
 
+    def give_back(self, provider: str, tenant: str) -> None:
+        """One that might have gone does not: another may."""
+        _give_back([self._purses[key] for key, _ in self._rates.of(provider, tenant)])
+
     async def _spend(self, purse: Purse, line: Line, *, returning: bool) -> int | None:
         now = self._clock.now()
         patience_us = self._patience_us

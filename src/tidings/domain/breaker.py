@@ -62,3 +62,8 @@ def opened(before: Breaker | None, terms: Terms, reason: str, now: int, detail: 
 def tried(before: Breaker, terms: Terms, worker: str, now: int) -> Breaker:
     """Half open: this worker tries."""
     return msgspec.structs.replace(before, worker=worker, trial_until=now + terms.trial_us)
+
+
+def untried(before: Breaker) -> Breaker:
+    """Nobody tries any more: the next one may."""
+    return msgspec.structs.replace(before, worker="", trial_until=0)

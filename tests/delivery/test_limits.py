@@ -133,3 +133,34 @@ async def test_a_short_line_is_served_beside_a_long_one_and_nothing_is_left_unus
     assert places(10, "short")[-1] <= 2, "ten, and ten of the others between them"
     assert places(40, "long")[-1] == 9, "a hundred in ten seconds"
     assert places(10, "long", high=True)[-1] <= 1
+
+
+async def test_a_clock_set_back_does_not_stop_a_limit() -> None:
+    clock, cabinet, rates = SimulatedClock(), MemoryCabinet(), Rates({"mail": Rate(10.0, burst=2)})
+    throttle, other = (Throttle(cabinet, clock, rates, patience_us=0) for _ in range(2))
+    places = [await throttle.take("mail", TENANT) for _ in range(50)]
+    assert places.count(None) < 3
+    clock.step(-3_600 * SECOND)
+    place = await other.take("mail", TENANT)
+    assert place is not None
+    assert place < clock.now() + SECOND, "the limit is kept"
+    again = await throttle.take("mail", TENANT)
+    assert again is not None
+    assert again < clock.now() + SECOND, "it stands behind no places of before"
+    clock.advance(SECOND)
+    assert await throttle.take("mail", TENANT) is None
+
+
+async def test_who_waits_while_the_clock_is_set_back_goes_on() -> None:
+    clock = SimulatedClock()
+    throttle = Throttle(MemoryCabinet(), clock, Rates({"mail": Rate(10.0)}), patience_us=2 * SECOND)
+    assert await throttle.take("mail", TENANT) is None
+    first, second = (asyncio.create_task(throttle.take("mail", TENANT)) for _ in range(2))
+    await asyncio.wait([first], timeout=0.01)
+    clock.step(-3_600 * SECOND)
+    purse = throttle._purses[Key("", "throttle", "mail")]
+    await eventually(lambda: purse.empty_until[False] <= clock.now() + SECOND)
+    clock.advance(SECOND)
+    assert await first is None
+    clock.advance(2 * SECOND)
+    await asyncio.wait_for(second, 5)

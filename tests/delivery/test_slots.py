@@ -56,7 +56,7 @@ async def test_some_are_for_high_priority_alone() -> None:
         await crowd.come(name, tenant=name)
     assert crowd.inside == ["1", "2"]
     for name in ("h1", "h2", "h3"):
-        await crowd.come(name, high=True)
+        await crowd.come(name, tenant=name, high=True)
     assert crowd.inside == ["1", "2", "h1", "h2"]
     await crowd.go("1")
     assert crowd.inside == ["2", "h1", "h2", "h3"], "high goes first, and takes an open one too"
@@ -75,6 +75,56 @@ async def test_tenants_take_turns() -> None:
     await crowd.go("a0")
     await crowd.go("b0")
     assert sorted(crowd.inside) == ["a1", "b1"]
+
+
+async def test_a_bulk_of_high_priority_leaves_room_for_another_tenants_messages() -> None:
+    crowd = Crowd(Slots(16, 4))
+    for number in range(40):
+        await crowd.come(f"high-{number}", "a", high=True)
+        await crowd.come(f"low-{number}", "a")
+    assert len(crowd.inside) == 15
+    await crowd.come("normal", "b")
+    assert crowd.inside[-1] == "normal", "though nobody has left"
+    await crowd.go("normal")
+    await crowd.come("urgent", "b", high=True)
+    assert crowd.inside[-1] == "urgent"
+
+
+async def test_tenants_take_turns_with_high_priority_too() -> None:
+    crowd = Crowd(Slots(4, 1))
+    for number in range(20):
+        await crowd.come(f"a{number}", "a", high=True)
+    assert crowd.inside == ["a0", "a1"], "one is left for another tenant, one for what has no high priority"
+    for name in ("b0", "b1", "b2"):
+        await crowd.come(name, "b", high=True)
+    assert crowd.inside == ["a0", "a1", "b0"]
+    await crowd.go("a0")
+    assert crowd.inside == ["a1", "b0", "a2"]
+    await crowd.go("a1")
+    assert crowd.inside == ["b0", "a2", "b1"]
+
+
+@pytest.mark.parametrize(("size", "reserved"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (8, 2)])
+@pytest.mark.parametrize(("high", "count"), [(False, 1), (False, 3), (True, 1), (True, 3)])
+@pytest.mark.parametrize("tenant", ["a", "b"])
+async def test_nobody_waits_for_ever(size: int, reserved: int, high: bool, count: int, tenant: str) -> None:
+    """However few there are, and though of a bulk, of its own tenant or of others, there is always one more."""
+    slots, order = Slots(size, reserved), list[str]()
+
+    async def hold(name: str, tenant: str, high: bool, count: int = 1) -> None:
+        taken = await slots.take(tenant, high=high, count=count)
+        order.append(name)
+        await others()
+        slots.leave(tenant, high=high, count=taken)
+
+    bulk = [hold("bulk", each, urgent) for _ in range(150) for each in "ac" for urgent in (True, False)]
+    waiting = [asyncio.create_task(each) for each in bulk[:300]]
+    await others()
+    waiting.append(asyncio.create_task(hold("one", tenant, high, count)))
+    waiting += [asyncio.create_task(each) for each in bulk[300:]]
+    await asyncio.gather(*waiting)
+    assert slots.in_use == 0
+    assert tenant == "a" or order.index("one") < 80, "it stands behind nobody's bulk but its own"
 
 
 async def test_who_gives_up_waiting_takes_nothing_away() -> None:
@@ -172,7 +222,7 @@ async def test_who_wants_more_than_there_are_gets_what_he_may_hold() -> None:
     slots = Slots(4, 1)
     assert await slots.take("a", high=False, count=20) == 2, "one is left for another tenant, one for high priority"
     slots.leave("a", high=False, count=2)
-    assert await slots.take("a", high=True, count=20) == 4
-    assert slots.in_use == 4
-    slots.leave("a", high=True, count=4)
+    assert await slots.take("a", high=True, count=20) == 2, "one is left for others of it, one for the rest"
+    assert slots.in_use == 2
+    slots.leave("a", high=True, count=2)
     assert slots.in_use == 0

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tidings.domain.breaker import Breaker, Terms, opened, standing, tried
+from tidings.domain.breaker import Breaker, Terms, opened, standing, tried, untried
 from tidings.domain.bucket import WHOLE, Bucket, Rate, filled, next_at, take
 from tidings.domain.retry import Backoff, next_try, pause_us
 
@@ -59,13 +59,34 @@ def test_how_a_breaker_stands() -> None:
     assert standing(trial, 150) == ("due", 150)
 
 
+def test_a_breaker_of_before_a_clock_was_set_back_is_tried() -> None:
+    terms = Terms(first_us=15 * SECOND, trial_us=40 * SECOND)
+    then, now = 3_600 * SECOND, 60 * SECOND
+    breaker = opened(None, terms, "timeout", then)
+    assert standing(breaker, then - SECOND // 2)[0] == "open", "another worker's clock is a little behind"
+    assert standing(breaker, now) == ("due", now)
+    trial = tried(breaker, terms, "w", now)
+    assert standing(trial, now + 1) == ("open", now + 40 * SECOND)
+    assert standing(untried(trial), now + 1)[0] == "due"
+    assert standing(tried(breaker, terms, "w", then), now)[0] == "due", "nor does a trial of before last any longer"
+
+
 def test_a_bucket_fills_and_is_never_more_than_full() -> None:
     rate = Rate(10.0, burst=5)
     assert take(None, rate, 9, 0) == (Bucket(0, 0), 5)
     assert take(Bucket(0, 0), rate, 9, SECOND // 10 - 1)[1] == 0
     assert take(Bucket(0, 0), rate, 9, SECOND // 10)[1] == 1
     assert filled(Bucket(0, 0), rate, 3_600 * SECOND).parts == 5 * WHOLE
-    assert filled(Bucket(WHOLE, SECOND), rate, 0).parts == WHOLE, "a clock that is set back adds nothing"
+
+
+def test_a_bucket_counts_no_time_twice_and_goes_on_after_a_clock_was_set_back() -> None:
+    rate = Rate(10.0, burst=5)
+    ahead = filled(Bucket(WHOLE, SECOND), rate, SECOND - 1_000)
+    assert ahead == Bucket(WHOLE, SECOND), "another worker's clock is a little ahead"
+    assert next_at(ahead, Rate(10.0, burst=5), SECOND - 1_000, left=1) == SECOND + SECOND // 10 + 1
+    back = filled(Bucket(WHOLE, 3_600 * SECOND), rate, SECOND)
+    assert back == Bucket(WHOLE, SECOND)
+    assert filled(back, rate, 2 * SECOND).parts == 5 * WHOLE
 
 
 def test_the_next_token_is_there_when_it_is_said_to_be() -> None:

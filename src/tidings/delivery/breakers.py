@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from tidings.clock import Clock
 from tidings.delivery.filing import ALL, SHARED, encode, read
 from tidings.delivery.gathering import Gathering
-from tidings.domain.breaker import Breaker, Standing, Terms, opened, standing, tried
+from tidings.domain.breaker import Breaker, Standing, Terms, opened, standing, tried, untried
 from tidings.domain.rendered import Rendered, Webhook
 from tidings.domain.telling import Closed, Listener, Opened
 from tidings.domain.verdict import Broken, Temporary, Verdict
@@ -77,6 +77,12 @@ class Breakers:
             return False
         trial = tried(breaker, self._terms, self._worker, now)
         return await self._change(breaker_put(key, trial, there.version))
+
+    async def give_back(self, key: Key) -> None:
+        """Our message cannot try after all; the next one may, at once."""
+        there = await self._looks.ask(key, urgent=True)
+        if there is not None and (breaker := read(there, Breaker)).worker == self._worker:
+            await self._change(breaker_put(key, untried(breaker), there.version))
 
     async def heard(self, key: Key, verdict: Verdict, *, trial: bool) -> None:
         """What became of a call. Only a trial closes it: other answers may have been under way since before."""

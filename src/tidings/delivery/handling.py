@@ -225,7 +225,12 @@ class Handling:
         delivery = claimed(case, [each.provider for each in ready], send.addresses, claim, now)
         crash.point("deliver.claiming")
         self.claiming.add(task)
-        version = await self._claim(case, delivery, claim)
+        version = 0
+        try:
+            version = await self._claim(case, delivery, claim)
+        finally:
+            if not version:
+                await self._tools.sending.withdraw(ready)
         if not version:
             return False
         crash.point("deliver.claimed")

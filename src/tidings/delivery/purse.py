@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 
 from tidings.domain.bucket import Rate
+from tidings.domain.stepping import is_set_back
 from tidings.ports import Key
 
 SECOND_US = 1_000_000
@@ -48,6 +49,16 @@ class Purse:
         self.lock = asyncio.Lock()
         self._lines: dict[tuple[bool, str], Line] = {}
         self._in_a_row = 0
+        self._seen = 0
+
+    def see(self, now: int) -> None:
+        """What time it is. If the clock was set back, all that was said of moments before counts no more."""
+        if is_set_back(self._seen, now):
+            self.until = 0
+            self.empty_until = {True: 0, False: 0}
+            for line in self._lines.values():
+                line.places.clear()
+        self._seen = now
 
     def line(self, tenant: str, *, high: bool) -> Line:
         return self._lines.setdefault((high, tenant), Line(high=high))

@@ -134,24 +134,30 @@ class Sending:
         return ready, min(waits, key=lambda wait: wait.until, default=None)
 
     async def _choose(self, case: Case, target: Target) -> Ready | Wait:
+        """The limit is asked before the trial: who tries can go, and keeps nobody from trying while he waits."""
         options = await self._options(target.message)
         tried = _tried(case)
-        chosen = choose(options, tried)
-        while isinstance(chosen, Option) and chosen.standing == "due":
-            if await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
-                break
-            later = self._clock.now() + SPREAD_US  # another message tries already
-            options[options.index(chosen)] = Option(chosen.provider, chosen.deduplicates, "open", later)
-            chosen = choose(options, tried)
-        if isinstance(chosen, Wait):
-            moment = jittered(chosen.until, SPREAD_US, case.delivery.name.encode())
-            return Wait(moment, chosen.reason, self._why(options, target.message))
         returning = case.delivery.reason == "rate_limited"
         high = case.notification.priority == "high"
-        free = await self._throttle.take(chosen.provider, case.tenant, high=high, returning=returning)
-        if free is not None:
-            return Wait(free, "rate_limited")
-        return Ready(target, chosen.provider, chosen.standing == "due")
+        while isinstance(chosen := choose(options, tried), Option):
+            free = await self._throttle.take(chosen.provider, case.tenant, high=high, returning=returning)
+            if free is not None:
+                return Wait(free, "rate_limited")
+            if chosen.standing != "due":
+                return Ready(target, chosen.provider, trial=False)
+            if await self._breakers.try_one(breaker_key(chosen.provider, target.message)):
+                return Ready(target, chosen.provider, trial=True)
+            self._throttle.give_back(chosen.provider, case.tenant)
+            later = self._clock.now() + SPREAD_US  # another message tries already
+            options[options.index(chosen)] = Option(chosen.provider, chosen.deduplicates, "open", later)
+        moment = jittered(chosen.until, SPREAD_US, case.delivery.name.encode())
+        return Wait(moment, chosen.reason, self._why(options, target.message))
+
+    async def withdraw(self, ready: Sequence[Ready]) -> None:
+        """They are not called after all: whose trial it was leaves it to the next one."""
+        for each in ready:
+            if each.trial:
+                await self._breakers.give_back(breaker_key(each.provider, each.target.message))
 
     def _why(self, options: Sequence[Option], message: Rendered) -> str:
         """Which providers do not work, why, and where to look."""

@@ -71,32 +71,37 @@ class Throttle:
             spent.append(purse)
         return None
 
+    def give_back(self, provider: str, tenant: str) -> None:
+        """One that might have gone does not: another may."""
+        _give_back([self._purses[key] for key, _ in self._rates.of(provider, tenant)])
+
     async def _spend(self, purse: Purse, line: Line, *, returning: bool) -> int | None:
         now = self._clock.now()
+        purse.see(now)
         patience_us = self._patience_us
         if (not returning and line.until(now) > now + patience_us) or len(line.waiting) >= WAITERS_MAX:
             return purse.promise(line, now)
-        if await self._wait(purse, line, now):
+        if await self._wait(purse, line, 0):
             return None
         place = now if returning else purse.promise(line, now)
         if place > now + patience_us:
             # It comes a little early: who is there when the token is gets it before those who are less urgent.
             return place - patience_us // 2 if line.high else place
-        if patience_us and await self._wait(purse, line, now + patience_us):
+        if patience_us and await self._wait(purse, line, patience_us):
             return None
         return purse.promise(line, self._clock.now())
 
-    async def _wait(self, purse: Purse, line: Line, until: int) -> bool:
-        """Stand in line up to a moment; True if there was a token. Who waits sees to it that there are more."""
-        waiter = line.enter()
+    async def _wait(self, purse: Purse, line: Line, within_us: int) -> bool:
+        """Stand in line for a time; True if there was a token. Who waits sees to it that there are more."""
+        waiter, until = line.enter(), self._clock.elapsed() + within_us
         try:
             while True:
                 await self._fill(purse, line)
                 purse.deal()
-                now = self._clock.now()
-                if waiter.done() or now >= until:
+                left_us = until - self._clock.elapsed()
+                if waiter.done() or left_us <= 0:
                     return waiter.done()
-                pause_us = max(PAUSE_US_MIN, min(until, purse.empty_until[line.high]) - now)
+                pause_us = max(PAUSE_US_MIN, min(left_us, purse.empty_until[line.high] - self._clock.now()))
                 await asyncio.wait([waiter], timeout=pause_us / SECOND_US)
         except BaseException:
             if waiter.done():
@@ -108,25 +113,29 @@ class Throttle:
     async def _fill(self, purse: Purse, line: Line) -> None:
         async with purse.lock:
             now = self._clock.now()
+            purse.see(now)
             if now >= purse.until:
                 purse.tokens = 0
             if not purse.tokens and now >= purse.empty_until[line.high]:
                 await self._refill(purse, now, high=line.high)
 
     async def _refill(self, purse: Purse, now: int, *, high: bool) -> None:
-        """Take a portion, as often as another worker is faster. Only for high priority is the last of it taken."""
+        """Take a portion, as often as another worker is faster. Only for high priority is the last of it taken.
+
+        A bucket that stands ahead of a clock set back is written anew, though nothing is taken: it would never fill.
+        """
         portion = max(1, min(purse.rate.burst, int(purse.rate.per_s * PORTION_S)))
         wanted, left = (min(portion, purse.urgent), 0) if high else (portion, purse.reserved)
         for _ in range(TRIES_MAX):
             [there] = await self._cabinet.get([purse.key], now)
             before = None if there is None else read(there, Bucket)
             after, given = take(before, purse.rate, wanted, now, left)
-            if not given:
+            if not given and (before is None or before.at <= after.at):
                 purse.empty_until[high] = next_at(filled(before, purse.rate, now), purse.rate, now, left)
                 return
             change = Put(purse.key, encode(after), 0 if there is None else there.version, until=now + KEPT_US)
             [done] = await self._cabinet.change([[change]], now)
-            if done:
+            if done and given:
                 purse.tokens, purse.until = given, now + SPEND_US
                 return
         purse.empty_until[high] = now + int(SECOND_US / purse.rate.per_s)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from tidings.domain.stepping import is_set_back
 from tidings.domain.verdict import BrokenReason
 
 SECOND_US = 1_000_000
@@ -23,7 +24,10 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
 
 
 class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Open until a moment, the `times`-th time in a row; or half open: `worker` tries one until `trial_until`."""
+    """Open until a moment, the `times`-th time in a row; or half open: `worker` tries one until `trial_until`.
+
+    `since` is when it was opened or tried: if that is still to come, the clock was set back.
+    """
 
     until: int
     times: int = 1
@@ -31,6 +35,7 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     worker: str = ""
     trial_until: int = 0
     detail: str = ""
+    since: int = 0
 
     @property
     def is_ours(self) -> bool:
@@ -45,6 +50,8 @@ def standing(breaker: Breaker | None, now: int) -> tuple[Standing, int]:
     """Whether calls may be made, and from when on to ask again. `due` asks for somebody who tries."""
     if breaker is None:
         return "closed", now
+    if is_set_back(breaker.since, now):
+        return "due", now
     if now < breaker.until:
         return "open", breaker.until
     if now < breaker.trial_until:
@@ -56,9 +63,15 @@ def opened(before: Breaker | None, terms: Terms, reason: str, now: int, detail: 
     """Open, for twice as long as the time before."""
     times = 1 if before is None else before.times + 1
     length = min(terms.first_us << min(times - 1, 30), terms.longest_us)
-    return Breaker(now + length, times, reason, detail=detail)
+    return Breaker(now + length, times, reason, detail=detail, since=now)
 
 
 def tried(before: Breaker, terms: Terms, worker: str, now: int) -> Breaker:
     """Half open: this worker tries."""
-    return msgspec.structs.replace(before, worker=worker, trial_until=now + terms.trial_us)
+    until = min(before.until, now)
+    return msgspec.structs.replace(before, until=until, worker=worker, trial_until=now + terms.trial_us, since=now)
+
+
+def untried(before: Breaker) -> Breaker:
+    """Nobody tries any more: the next one may."""
+    return msgspec.structs.replace(before, worker="", trial_until=0)

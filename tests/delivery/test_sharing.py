@@ -181,8 +181,10 @@ async def test_an_open_breaker_leaves_messages_on_the_timeline(world: World) -> 
     provider = Recorder()
     provider.answer = lambda _: DOWN
     terms = msgspec.structs.replace(QUICK.breaker, first_us=60 * SECOND, longest_us=60 * SECOND)
+    backoff = msgspec.structs.replace(QUICK.terms.backoff, attempts_max=100)  # until the other worker has looked
+    patient = msgspec.structs.replace(QUICK.terms, backoff=backoff)
     for _ in range(2):
-        world.start(world.worker({"mail": provider}, changed(QUICK, breaker=terms)))
+        world.start(world.worker({"mail": provider}, changed(QUICK, breaker=terms, terms=patient)))
     await world.notify(*(words(f"n-{k}") for k in range(50)))
 
     async def all_wait() -> bool:

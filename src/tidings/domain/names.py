@@ -4,6 +4,8 @@ import re
 
 from tidings.domain.errors import Invalid
 
+DEFAULT_TENANT = "default"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 

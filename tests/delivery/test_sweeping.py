@@ -1,0 +1,33 @@
+"""What is over is swept; what no worker has read is not, however long ago it was released."""
+
+from tests.delivery.office import ACME, DAY, SECOND, Office
+from tidings.delivery.filing import notification_key
+from tidings.delivery.sweeping import Sweeper
+from tidings.domain.notification import GROUP
+
+
+async def forget(office: Office) -> None:
+    """Let so much time pass that finished schedules are no longer known."""
+    office.clock.advance(8 * DAY)
+    for _ in range(20):
+        await office.store.tend(office.clock.now())
+        office.clock.advance(2 * SECOND)
+
+
+async def is_kept(office: Office, name: str) -> bool:
+    [there] = await office.cabinet.get([notification_key(ACME, name)], office.clock.now())
+    return there is not None
+
+
+async def test_what_waits_for_a_worker_longer_than_its_schedule_is_known_is_not_swept(office: Office) -> None:
+    sweeper = Sweeper(office.store, office.sweeping, office.clock)
+    await office.notify(id="visa", user="ada", words={"text": "Your visa ends"}, channel="email", at="P32D")
+    office.clock.advance(33 * DAY)
+    [record] = await office.release("notify.email")
+    await forget(office)
+    assert await office.engine.find(ACME, "visa") is None
+    await sweeper.round()
+    assert await is_kept(office, "visa")
+    await office.store.commit(ACME, "notify.email", GROUP, {record.partition: record.offset + 1})
+    await sweeper.round()
+    assert not await is_kept(office, "visa")

@@ -31,3 +31,28 @@ async def test_what_waits_for_a_worker_longer_than_its_schedule_is_known_is_not_
     await office.store.commit(ACME, "notify.email", GROUP, {record.partition: record.offset + 1})
     await sweeper.round()
     assert not await is_kept(office, "visa")
+
+
+async def test_what_waits_for_another_try_for_longer_than_that_can_be_cancelled(office: Office) -> None:
+    for name in ("waits", "went"):
+        await office.notify(id=name, user="ada", words={"text": "Hi"}, channel="email")
+    await office.release("notify.email")
+    await office.deliver("waits", state="pending", reason="credentials_refused", provider_id=None)
+    await office.deliver("went")
+    await forget(office)
+    assert (await office.cancelling.cancel(ACME, "went")).outcome == "already_released"
+    assert (await office.cancelling.cancel(ACME, "waits")).outcome == "cancelled"
+    delivery, status = await office.lookup.delivery(ACME, "waits/1"), await office.lookup.get(ACME, "waits")
+    assert delivery is not None
+    assert status is not None
+    assert (delivery.state, status.state) == ("cancelled", "cancelled")
+
+
+async def test_what_no_worker_has_read_for_longer_than_that_can_be_cancelled(office: Office) -> None:
+    await office.notify(id="unread", user="ada", words={"text": "Hi"}, channel="email")
+    await office.release("notify.email")
+    await forget(office)
+    assert (await office.cancelling.cancel(ACME, "unread")).outcome == "cancelled"
+    status = await office.lookup.get(ACME, "unread")
+    assert status is not None
+    assert status.state == "cancelled"  # and a worker that comes back leaves it where it is

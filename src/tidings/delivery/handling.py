@@ -255,6 +255,9 @@ class Handling:
         if await self._settle(case, conclusion, heard.version):
             return True
         found = await self._tools.looking.again(case.tenant, heard.delivery.name)
+        if found is None:
+            sent = [message_id(case.tenant, heard.delivery.name, answer.number) for answer in heard.answers]
+            await self._tools.sending.erase(case.tenant, sent)
         if found is None or found[0].claim != heard.delivery.claim:
             return False
         return await self._settle(case, conclusion, found[1])

@@ -56,3 +56,13 @@ async def test_what_no_worker_has_read_for_longer_than_that_can_be_cancelled(off
     status = await office.lookup.get(ACME, "unread")
     assert status is not None
     assert status.state == "cancelled"  # and a worker that comes back leaves it where it is
+
+
+async def test_what_no_worker_has_read_does_not_give_way_to_a_duplicate(office: Office) -> None:
+    """Nobody can say any more that it was accepted: the later one goes too, but not instead of it."""
+    asked = {"user": "ada", "words": {"text": "Hi"}, "channel": "email", "dedupe_key": "k", "dedupe_window": "P30D"}
+    await office.notify(id="unread", **asked)
+    await office.release("notify.email")
+    await forget(office)
+    assert (await office.notify(id="later", **asked)).outcome == "scheduled"
+    assert await is_kept(office, "unread")

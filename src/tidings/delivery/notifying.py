@@ -15,6 +15,7 @@ from tidings.clock import Clock
 from tidings.delivery.asking import Notify, check, dedupe_window_us
 from tidings.delivery.drafting import Draft, Plan, draft
 from tidings.delivery.filing import (
+    DAY_US,
     KEPT_US,
     Held,
     by_user,
@@ -239,7 +240,7 @@ class Notifying:
             case.first = first
         elif not self._is_abandoned(kept):
             case.written = False
-        else:
+        elif kept.created + DAY_US > self._clock.now():  # an older one may be released: its record still needs it
             await self._cabinet.change([[Remove(notification_key(plan.tenant, first))]], self._clock.now())
 
     def _is_abandoned(self, kept: Notification) -> bool:

@@ -23,7 +23,7 @@ from tidings.delivery.waiting import Waiting
 from tidings.domain.delivery import Attempt, Delivery
 from tidings.domain.schedule import Record
 from tidings.engine import Engine
-from tidings.ports import Put, Store
+from tidings.ports import ANY, Put, Store
 from tidings.testing import SimulatedClock
 
 ACME = "acme"
@@ -39,7 +39,8 @@ ADA = Profile(
 class Office:
     """What an edge has at hand."""
 
-    def __init__(self, store: Store, clock: SimulatedClock, engine: Engine | None = None) -> None:
+    def __init__(self, store: Store, clock: SimulatedClock, engine: Engine | None = None, tenant: str = ACME) -> None:
+        self.tenant = tenant
         self.store, self.clock, self.cabinet = store, clock, store.cabinet
         self.engine = engine = engine or _timed(Engine(store, clock), clock)
         cabinet = store.cabinet
@@ -57,7 +58,7 @@ class Office:
 
     async def notify(self, **asked: Any) -> Accepted:
         """Ask for one, as an edge does."""
-        [accepted] = await self.notifying.accept(ACME, msgspec.convert(asked, Notify))
+        [accepted] = await self.notifying.accept(self.tenant, msgspec.convert(asked, Notify))
         return accepted
 
     async def release(self, topic: str) -> list[Record]:
@@ -66,14 +67,14 @@ class Office:
             await lane.release(self.clock.now(), 1_000)
         found = []
         for partition in range(self.store.partitions):
-            found += await self.store.read(ACME, topic, partition, 0, 1_000)
+            found += await self.store.read(self.tenant, topic, partition, 0, 1_000)
         return found
 
     async def deliver(self, notification: str, user: str | None = "ada", **about: Any) -> Delivery:
         """Write down what a worker writes when a provider took it."""
         now = self.clock.now()
         attempt = Attempt(1, "email", "smtp", now, now + 2_000, "accepted", provider_id=f"p-{notification}")
-        sent = Delivery(
+        made = Delivery(
             f"{notification}/1",
             notification,
             now,
@@ -87,10 +88,11 @@ class Office:
             provider="smtp",
             provider_id=attempt.provider_id,
         )
-        delivery = msgspec.structs.replace(sent, **about)
-        group: list[Put] = [delivery_put(ACME, delivery, -1)]
+        delivery = msgspec.structs.replace(made, **about)
+        group: list[Put] = [delivery_put(self.tenant, delivery, -1)]
         if delivery.provider_id is not None:
-            group.append(sent_put(ACME, delivery, "smtp", delivery.provider_id, now))
+            sent = sent_put(self.tenant, delivery, "smtp", delivery.provider_id, now)
+            group.append(msgspec.structs.replace(sent, expected=ANY))
         assert await self.cabinet.change([group], now) != [0]
         return delivery
 

@@ -8,10 +8,11 @@ from tidings.ports import Change, Store
 
 
 class StalledStore:
-    """Tells when somebody is about to write a delivery down, and lets it happen when it is told to."""
+    """Tells when somebody is about to write a delivery (or another `kind`) down, and lets it happen when told to."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, kind: str = "delivery") -> None:
         self._store = store
+        self.kind = kind
         self.cabinet = _Cabinet(self, store)
         self.reached = asyncio.Event()
         self.goes_on = asyncio.Event()
@@ -28,7 +29,7 @@ class _Cabinet:
         return getattr(self._cabinet, name)
 
     async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
-        if any(change.key.kind == "delivery" for group in groups for change in group):
+        if any(change.key.kind == self._stalled.kind for group in groups for change in group):
             self._stalled.reached.set()
             await self._stalled.goes_on.wait()
         return await self._cabinet.change(groups, now)

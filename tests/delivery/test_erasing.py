@@ -1,15 +1,19 @@
 """Erasing a person: nothing of her is left, and others keep what is theirs."""
 
+import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from tests.delivery.office import ACME, ADA, HOUR, Office
+from tests.delivery.stalled import StalledStore
 from tidings.delivery.filing import ALL, SHARED, by_user, encode
 from tidings.delivery.lookup import Search
 from tidings.delivery.profile import Profile
 from tidings.delivery.suppressions import Place
-from tidings.ports import Change, Key, Put
+from tidings.domain.errors import Invalid
+from tidings.ports import Change, Key, Put, Store
 
 HERS = (
     b"ada@",
@@ -110,6 +114,29 @@ async def test_what_went_to_her_addresses_without_naming_her_goes_too(office: Of
     page = await office.lookup.page(ACME, Search())
     assert [status.notification.to for status in page.notifications] == ["bob@x.example"]
     assert [one.name for one in (await office.lookup.deliveries(ACME, Search())).deliveries] == ["c/1"]
+
+
+async def test_what_is_accepted_at_the_same_time_does_not_outlive_her(office: Office) -> None:
+    stalled = StalledStore(office.store, "notification")
+    other = Office(cast(Store, stalled), office.clock, office.engine)
+    asked = asyncio.create_task(other.notify(id="ada-late", user="ada", **HI, dedupe_key="k"))
+    await asyncio.wait_for(stalled.reached.wait(), 5)
+    await office.erasing.erase(ACME, "ada")
+    stalled.goes_on.set()
+    with pytest.raises(Invalid, match="there is no user 'ada'"):
+        await asked
+    remains = await everything(office)
+    assert not [trace for trace in HERS if trace in remains]
+
+
+async def test_who_changes_at_the_same_time_is_told_all_the_same(office: Office) -> None:
+    stalled = StalledStore(office.store, "notification")
+    other = Office(cast(Store, stalled), office.clock, office.engine)
+    asked = asyncio.create_task(other.notify(id="n", user="ada", **HI))
+    await asyncio.wait_for(stalled.reached.wait(), 5)
+    await office.users.patch(ACME, "ada", {"name": "Ada L."})
+    stalled.goes_on.set()
+    assert (await asked).outcome == "scheduled"
 
 
 async def test_what_was_cancelled_before_is_not_counted_again(office: Office) -> None:

@@ -3,21 +3,25 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.channels.making import APNS_TOKEN, FCM_TOKEN
 from tests.delivery.stalled import StalledStore
 from tests.delivery.world import QUICK, SECOND, TENANT, Recorder, World, ada, changed, living, words
+from tidings.channels.in_app import InAppChannel
+from tidings.channels.in_app import Settings as InAppSettings
 from tidings.channels.outbox import Outbox, Settings
 from tidings.delivery.erasing import Erasing
 from tidings.delivery.handling import Terms
 from tidings.delivery.suppressions import Place, Suppression, Suppressions
 from tidings.domain.address import Device
 from tidings.domain.message import unpack
+from tidings.domain.rendered import Rendered
 from tidings.domain.user import User
-from tidings.domain.verdict import Permanent
+from tidings.domain.verdict import Permanent, Verdict
+from tidings.ports import Cabinet
 from tidings.testing import eventually
 
 PATIENT = changed(QUICK, send_s=20.0, terms=Terms(claim_us=30 * SECOND))
@@ -90,6 +94,44 @@ async def test_what_channels_keep_of_her_messages_goes_too(world: World, tmp_pat
     assert (erased.removed["files"], erased.providers) == (4, ("hook",))
     [left] = folder.iterdir()
     assert left.name.startswith("email-d-1-")
+
+
+async def test_what_is_being_written_for_her_does_not_outlive_her(world: World, tmp_path: Path) -> None:
+    """Into a folder, and into her inbox."""
+
+    class Late(Outbox):
+        async def send(self, message: Rendered) -> Verdict:
+            begun.set()
+            await goes_on.wait()
+            return await super().send(message)
+
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    stalled = StalledStore(world.store, "inbox")
+    inbox = InAppChannel(InAppSettings(), world.clock, cast(Cabinet, stalled.cabinet))
+    worker = world.worker({"files": Late(Settings(terminal=False), world.clock, tmp_path), "in_app": inbox}, PATIENT)
+    world.start(worker)
+    await world.notify(words("one"), words("two", "in_app"))
+    await asyncio.wait_for(asyncio.gather(begun.wait(), stalled.reached.wait()), 5)
+    await erasing(world).erase(TENANT, "ada")
+    goes_on.set()
+    stalled.goes_on.set()
+    await world.stop(worker)
+    assert list((tmp_path / "outbox").iterdir()) == []
+    assert await world.store.cabinet.find(TENANT, "inbox", "user:ada", world.clock.now()) == []
+    assert [await world.delivery(name) for name in ("one/1", "two/1")] == [None, None]
+
+
+async def test_a_line_is_written_though_her_profile_changes_meanwhile(world: World) -> None:
+    stalled = StalledStore(world.store, "inbox")
+    inbox = InAppChannel(InAppSettings(), world.clock, cast(Cabinet, stalled.cabinet))
+    world.start(world.worker({"in_app": inbox}, PATIENT))
+    await world.notify(words("one", "in_app"))
+    await asyncio.wait_for(stalled.reached.wait(), 5)
+    await world.put_user(ada(email="ada@new.example"))
+    stalled.goes_on.set()
+    [delivery] = await world.settled("one/1")
+    assert delivery.state == "sent"
+    assert len(await world.store.cabinet.find(TENANT, "inbox", "user:ada", world.clock.now())) == 1
 
 
 async def test_a_dead_letter_says_nothing_that_a_provider_said(world: World) -> None:

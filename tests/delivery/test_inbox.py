@@ -11,7 +11,8 @@ from tidings.channels.in_app import PLUGIN, InAppChannel, Settings
 from tidings.delivery.inbox import Inbox, Unread
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.rendered import InApp
-from tidings.domain.verdict import Accepted, Temporary
+from tidings.domain.user import User
+from tidings.domain.verdict import Accepted, Permanent, Temporary
 from tidings.ports import Surroundings
 from tidings.testing import eventually
 
@@ -62,9 +63,11 @@ async def test_the_same_message_is_one_line_and_stays_read(world: World) -> None
 
 async def test_pages_and_reading_all(world: World) -> None:
     inbox, into = Inbox(world.store.cabinet, world.clock), channel(world)
+    await world.put_user(User("bob"))
     for number in range(450):
         await into.send(line(number))
     await into.send(line(1, "bob"))
+    assert isinstance(await into.send(line(1, "nobody")), Permanent)
     seen, cursor = [], None
     while True:
         page = await inbox.page(TENANT, "ada", cursor=cursor, limit=100)
@@ -101,7 +104,7 @@ async def test_who_waits_is_told_at_once_and_goes_on_from_there(world: World) ->
 
 async def test_a_store_that_does_not_answer_is_a_temporary_failure(world: World) -> None:
     class Away:
-        async def change(self, *_: object) -> list[int]:
+        async def get(self, *_: object) -> list[None]:
             raise StoreError("away")
 
     verdict = await InAppChannel(Settings(), world.clock, Away()).send(line(1))  # type: ignore[arg-type]

@@ -55,8 +55,8 @@ async def test_a_single_message_does_not_wait_behind_anothers_places(world: Worl
     before = len(provider.calls)
     single = msgspec.structs.replace(words("single", user=None, to="bob@example.com"), tenant="globex")
     await world.notify(single)
-    await eventually(lambda: provider.took["single/1"])
-    place = next(k for k, message in enumerate(provider.calls) if message.id == "single/1")
+    await eventually(lambda: provider.took["single/1@globex"])
+    place = next(k for k, message in enumerate(provider.calls) if message.id == "single/1@globex")
     assert place - before < 20
 
 

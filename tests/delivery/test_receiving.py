@@ -31,9 +31,24 @@ async def test_receipts_move_forward_once(office: Office) -> None:
 
 async def test_by_our_own_id(office: Office) -> None:
     await office.deliver("a", provider_id=None)
-    told = receipt("delivered", "e1", "unheard", message="a/1")
+    told = receipt("delivered", "e1", "unheard", message="a/1@acme")
     assert (await office.receiving.apply("smtp", told)).outcome == "unknown"
+    assert (await office.receiving.apply("smtp", told, "default")).outcome == "unknown"
+    anothers = receipt("delivered", "e1", "unheard", message="a/1")
+    assert (await office.receiving.apply("smtp", anothers, ACME)).outcome == "unknown"
     assert (await office.receiving.apply("smtp", told, ACME)).state == "delivered"
+
+
+async def test_a_receipt_for_one_tenant_moves_no_other_ones_delivery(office: Office) -> None:
+    """A provider's id that came twice stands for the first; who was told under our own id is found by that."""
+    await office.deliver("a")
+    assert (await office.receiving.apply("smtp", receipt("bounced", "e1"), "beta")).outcome == "unknown"
+    told = receipt("bounced", "e1", tenant="beta", message="a/1@beta")
+    assert (await office.receiving.apply("smtp", told)).outcome == "unknown"
+    kept = await office.lookup.delivery(ACME, "a/1")
+    assert kept is not None
+    assert kept.state == "sent"
+    assert (await office.receiving.apply("smtp", receipt("bounced", "e1"), ACME)).state == "bounced"
 
 
 async def test_a_receipt_ends_what_was_about_to_be_sent_again(office: Office) -> None:

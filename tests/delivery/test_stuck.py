@@ -104,7 +104,7 @@ async def test_poison_that_cannot_be_put_aside_does_not_wedge(world: World, capl
     world.start(world.worker({"all": Recorder()}, submit=Full(world, DEAD_TOPIC).submit))
     poison = schedule(words("bad"), world.clock.now(), Errand())
     await world.engine.submit([poison])
-    await eventually(lambda: "~poison of acme cannot be put onto notify.dead" in caplog.text)
+    await eventually(lambda: f"~poison of {TENANT} cannot be put onto notify.dead" in caplog.text)
     committed = await eventually(lambda: world.store.committed(TENANT, "notify.email", "tidings.deliver"))
     assert sum(committed.values()) == 1
 

@@ -5,8 +5,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from tests.delivery.office import ACME, ADA, Office, reminder
-from tests.delivery.world import MS, QUICK, SECOND, Recorder, World, changed
+from tests.delivery.office import ADA, Office, reminder
+from tests.delivery.world import MS, QUICK, SECOND, TENANT, Recorder, World, changed
 from tidings.delivery.explaining import Line
 from tidings.delivery.retrying import Retrying
 from tidings.delivery.throttle import Rates
@@ -20,14 +20,14 @@ NINE: dict[str, Any] = {"user": "ada", "template": "reminder", "variables": {"wh
 
 @pytest.fixture
 async def office(world: World) -> Office:
-    office = Office(world.store, cast(SimulatedClock, world.clock), world.engine)
-    await office.users.put(ACME, "ada", ADA)
-    await office.templates.put(ACME, "reminder", reminder())
+    office = Office(world.store, cast(SimulatedClock, world.clock), world.engine, TENANT)
+    await office.users.put(TENANT, "ada", ADA)
+    await office.templates.put(TENANT, "reminder", reminder())
     return office
 
 
 async def story(office: Office, notification: str) -> list[Line]:
-    lines = await office.explaining.explain(ACME, notification)
+    lines = await office.explaining.explain(TENANT, notification)
     assert lines is not None
     assert [line.at for line in lines] == sorted(line.at for line in lines)
     return lines
@@ -35,7 +35,7 @@ async def story(office: Office, notification: str) -> list[Line]:
 
 async def test_a_channel_that_is_passed_over_and_why(world: World, office: Office) -> None:
     world.start(world.worker({"mail": Recorder("email"), "text": Recorder("sms")}))
-    await office.suppressions.add(ACME, "email", "ada@example.com", "bounced")
+    await office.suppressions.add(TENANT, "email", "ada@example.com", "bounced")
     told = await office.notify(**NINE, channels=["email", "sms"])
     await world.settled(f"{told.id}/1")
     lines = await story(office, told.id)
@@ -97,7 +97,7 @@ async def test_what_was_given_up_stays_in_the_story_when_it_is_sent_again(world:
     [failed] = await world.settled(f"{told.id}/1")
     provider.answer = lambda _: None
     retrying = Retrying(world.store.cabinet, world.engine, world.clock)
-    assert (await retrying.retry(ACME, failed.name)).outcome == "retried"
+    assert (await retrying.retry(TENANT, failed.name)).outcome == "retried"
     await eventually(lambda: len(provider.calls) == 2)
     await world.settled(failed.name)
     lines = await story(office, told.id)

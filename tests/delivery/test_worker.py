@@ -24,7 +24,7 @@ from tests.delivery.world import (
 )
 from tidings.delivery.errands import read_dead
 from tidings.delivery.filing import SHARED, read, sent_key, suppressed_key, user_key
-from tidings.delivery.handling import Terms, message_id
+from tidings.delivery.handling import Terms
 from tidings.delivery.throttle import Rates
 from tidings.delivery.ways import Ways
 from tidings.domain.address import Device
@@ -443,13 +443,6 @@ async def test_what_was_removed_unread_is_said_aloud(caplog: pytest.LogCaptureFi
         await world.store.commit(TENANT, "notify.email", GROUP, dict.fromkeys(ends, 0))
         world.start(world.worker({"mail": Recorder()}))
         await eventually(lambda: "removed before a worker read them" in caplog.text)
-
-
-@pytest.mark.parametrize("name", ["n 1/ü~2", "x" * 300, "tea\nbreak"])
-def test_every_delivery_has_a_message_id_that_providers_take(name: str) -> None:
-    assert Email(f"{message_id(name)}/12", "ada@example.com", "s", "t").id
-    assert message_id(name) != message_id(name + "!")
-    assert message_id("n-1/1") == "n-1/1"
 
 
 async def test_only_what_she_can_be_left_out_of_has_a_link_to_unsubscribe() -> None:

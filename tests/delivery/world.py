@@ -31,7 +31,7 @@ from tidings.ports import Channel, Store
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
 
-TENANT = "acme"
+TENANT = "default"
 MS = 1_000
 SECOND = 1_000_000
 QUICK = Settings(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tidings.clock import SystemClock
 from tidings.config import Config, load
 from tidings.config.channels import Channel
 from tidings.config.settings import Delivery, Node
@@ -15,6 +16,7 @@ from tidings.delivery.throttle import Rates
 from tidings.delivery.unsubscribe import Unsubscription
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import CHANNEL_NAMES
+from tidings.domain.schedule import Topic
 from tidings.node.channels import check_channels, served_of, tables_of, try_channels
 from tidings.node.delivering import check_delivery, link_keys, link_of, settings_of
 from tidings.node.receipts import readers_of
@@ -153,9 +155,10 @@ async def test_all_tenants_are_swept_until_the_node_stops() -> None:
     class Tenants(MemoryStore):
         async def prefixed(self, prefix: str) -> list[Any]:
             assert prefix == "notify."
-            return [("acme", None), ("globex", None), ("acme", None)]
+            one, other = (Topic(name, (0,), (0,), 0) for name in ("notify.email", "notify.sms"))
+            return [("acme", one), ("globex", one), ("acme", other)]
 
-    sweeper = Sweeper(Tenants(), Recorded(), pause_s=0.001)
+    sweeper = Sweeper(Tenants(), Recorded(), SystemClock(), pause_s=0.001)
     running = asyncio.create_task(sweeper.run())
     await eventually(lambda: len(swept) >= 8)
     sweeper.stop()

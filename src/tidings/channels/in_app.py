@@ -1,4 +1,7 @@
-"""The inbox inside the product: a line among the documents, under the id of its message, so that it is there once."""
+"""The inbox inside the product: a line among the documents, under the id of its message, so that it is there once.
+
+It is written only while its person is there: a line that came behind her erasing would stay.
+"""
 
 import msgspec
 
@@ -6,10 +9,12 @@ from tidings.clock import Clock
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.inbox import KIND, Line, line_name, line_tags
 from tidings.domain.rendered import InApp, Rendered
-from tidings.domain.verdict import Accepted, Temporary, Verdict
-from tidings.ports import Cabinet, Key, Plugin, Put, Surroundings
+from tidings.domain.verdict import Accepted, Permanent, Temporary, Verdict
+from tidings.ports import Cabinet, Key, Plugin, Put, Surroundings, Unchanged
 
 DAY_US = 86_400_000_000
+TRIES_MAX = 20
+USER = "user"  # the kind of documents that persons are
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,11 +46,17 @@ class InAppChannel:
         line = Line(message.id, message.to, message.title, message.body, now)
         key = Key(message.tenant, KIND, line_name(message.to, message.id))
         put = Put(key, _encode(line), 0, line_tags(line), now, now + self._keep_us)
+        person = Key(message.tenant, USER, message.to)
         try:
-            await self._cabinet.change([[put]], now)  # not done: it is there already
+            for _ in range(TRIES_MAX):
+                her, there = await self._cabinet.get([person, key], now)
+                if her is None:
+                    return Permanent("address_refused", "there is no such user: nobody else has an inbox")
+                if there is not None or any(await self._cabinet.change([[Unchanged(person, her.version), put]], now)):
+                    return Accepted(message.id)
         except (StoreError, NotOwner):
             return Temporary("provider_error", "the store does not answer")
-        return Accepted(message.id)
+        return Temporary("provider_error", "her profile is changed all the time")
 
     async def close(self) -> None:
         """Nothing is kept open."""

@@ -4,6 +4,7 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.delivery.filing import KEPT_US, delivery_key, delivery_put, notification_key, notification_put, read
+from tidings.delivery.notifying import UNFINISHED_US
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.status import all_deliveries, names_of, occurrence_of
 from tidings.domain.command import Cancel, Outcome
@@ -39,6 +40,8 @@ class Cancelling:
             return Outcome(notification_id, "already_released", reason=reason)
         schedule = await self._schedules.find(tenant, notification_id)
         [outcome] = await self._schedules.submit([Cancel(tenant, notification_id)])
+        if outcome.outcome == "unknown" and kept.created + UNFINISHED_US <= self._clock.now():
+            outcome = await self._forgotten(tenant, notification_id)
         if outcome.outcome == "cancelled":  # from now on no worker claims anything of it
             await self._mark(tenant, notification_id)
         if outcome.outcome in {"cancelled", "already_released"}:
@@ -46,6 +49,11 @@ class Cancelling:
         if outcome.outcome == "cancelled":
             await self._mark(tenant, notification_id)
         return outcome
+
+    async def _forgotten(self, tenant: str, notification_id: str) -> Outcome:
+        """Its schedule is no longer remembered, but it may wait for another try, or for any worker to look at it."""
+        known = await all_deliveries(self._cabinet, tenant, notification_id, self._clock.now(), limit=1)
+        return Outcome(notification_id, "already_released" if known else "cancelled")
 
     async def _mark(self, tenant: str, notification_id: str) -> None:
         """Write down that it is cancelled, unless it is, or was erased meanwhile."""

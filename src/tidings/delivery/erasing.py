@@ -8,7 +8,7 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.delivery.filing import SHARED, by_address, by_user, read, user_key
-from tidings.delivery.handling import message_id
+from tidings.delivery.naming import message_id
 from tidings.delivery.profile import DEVICES_MAX
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.suppressions import Suppressions
@@ -86,7 +86,7 @@ class Erasing:
 
     async def _let_go(self, tenant: str, deliveries: Sequence[Delivery], tally: "_Tally") -> list[str]:
         """Remove what channels of this node keep of them; the names of the turns that may be on the timeline."""
-        message_ids = [each for delivery in deliveries for each in _message_ids(delivery)]
+        message_ids = [each for delivery in deliveries for each in _message_ids(tenant, delivery)]
         for name, keeper in self.keepers.items():
             if gone := await keeper.erase(tenant, message_ids):
                 tally.removed[name] += gone
@@ -121,11 +121,10 @@ class _Tally:
         self.providers: set[str] = set()
 
 
-def _message_ids(delivery: Delivery) -> list[str]:
+def _message_ids(tenant: str, delivery: Delivery) -> list[str]:
     """The ids that messages of a delivery can have been sent under: by push it is one for each device."""
-    base = message_id(delivery.name)
     pushed = any(attempt.channel == "push" for attempt in delivery.attempts)
-    return [base, *(f"{base}/{number}" for number in range(1, DEVICES_MAX + 1) if pushed)]
+    return [message_id(tenant, delivery.name, number) for number in range(DEVICES_MAX + 1 if pushed else 1)]
 
 
 def _places(user: User) -> list[str]:

@@ -134,10 +134,10 @@ def sent_key(provider: str, provider_id: str) -> Key:
 
 
 def sent_put(tenant: str, delivery: Delivery, provider: str, provider_id: str, now: int) -> Put:
-    """What a receipt of this provider will speak of."""
+    """What a receipt of this provider will speak of, if nothing is there: an id that comes twice stays the first's."""
     tags = () if delivery.user is None else (by_user(delivery.user, tenant),)
     body = encode(Sent(tenant, delivery.name))
-    return Put(sent_key(provider, provider_id), body, -1, tags, now, now + KEPT_US)
+    return Put(sent_key(provider, provider_id), body, 0, tags, now, now + KEPT_US)
 
 
 # Suppressed addresses and dedupe keys

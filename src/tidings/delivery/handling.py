@@ -3,11 +3,8 @@
 import asyncio
 import contextlib
 import random
-import re
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Protocol, assert_never
-from urllib.parse import quote
 
 import msgspec
 
@@ -18,6 +15,7 @@ from tidings.delivery.burying import Burying
 from tidings.delivery.concluding import Answer, Conclusion, claimed, conclude, parts_of, without_attempt
 from tidings.delivery.deciding import Case, Decision, End, Hold, Next, Pass, Send, Wait, decide, onwards
 from tidings.delivery.looking import Looking
+from tidings.delivery.naming import message_id
 from tidings.delivery.reader import Read
 from tidings.delivery.sending import Ready, Sending, Target
 from tidings.delivery.settling import Settling
@@ -25,16 +23,13 @@ from tidings.delivery.wording import Wording
 from tidings.domain.delivery import Claim, Delivery
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.place import digest
-from tidings.domain.rendered import ID_BYTES_MAX, ChannelName
+from tidings.domain.rendered import ChannelName
 from tidings.domain.retry import Backoff
 from tidings.domain.telling import Deferred, Ended, Listener, Poisoned
 
 STALE_US = 1_000_000  # what was looked up is looked up again if its turn came later than that
 LOOK_AGAIN_S = 0.25
 HOLD_S = 1.0
-DEVICE_CHARS = 6  # of a message id: a slash and the number of a device
-
-_PLAIN = re.compile(r"[!-~]+")
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -279,6 +274,9 @@ class Handling:
         version = heard.version
         while not await self._settle(case, conclusion, version):
             found = await self._tools.looking.again(case.tenant, heard.delivery.name)
+            if found is None:
+                sent = [message_id(case.tenant, heard.delivery.name, answer.number) for answer in heard.answers]
+                await self._tools.sending.erase(case.tenant, sent)
             if found is None or found[0].claim != heard.delivery.claim:
                 return False
             told, version = found  # a receipt came meanwhile: it stays ours, and keeps the news
@@ -300,24 +298,16 @@ class Handling:
     async def _targets(self, case: Case, send: Send) -> list[Target]:
         """The messages: for a push one for each device that has not got it, under a number that stays its own."""
         content = await self._tools.wording.content(case)
-        base = message_id(case.delivery.name)
         if case.channel != "push":
             [address] = send.addresses
-            return [Target(0, address, self._tools.wording.message(case, content, address, base))]
+            name = message_id(case.tenant, case.delivery.name)
+            return [Target(0, address, self._tools.wording.message(case, content, address, name))]
         numbers = {part.digest: part.number for part in parts_of(case, send.addresses) if not part.outcome}
         targets = []
         for address in send.addresses:
             number = numbers.get(digest("push", address))
             if number is not None:
-                message = self._tools.wording.message(case, content, address, f"{base}/{number}")
+                name = message_id(case.tenant, case.delivery.name, number)
+                message = self._tools.wording.message(case, content, address, name)
                 targets.append(Target(number, address, message))
         return targets
-
-
-def message_id(name: str) -> str:
-    """The id under which a delivery is sent: its name, or where a provider could not take that, what stands for it."""
-    if not _PLAIN.fullmatch(name):
-        name = quote(name)
-    if len(name) > ID_BYTES_MAX - DEVICE_CHARS:
-        name = blake2b(name.encode(), digest_size=32).hexdigest()
-    return name

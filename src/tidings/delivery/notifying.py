@@ -15,6 +15,7 @@ from tidings.clock import Clock
 from tidings.delivery.asking import Notify, check, dedupe_window_us
 from tidings.delivery.drafting import Draft, Plan, draft
 from tidings.delivery.filing import (
+    DAY_US,
     KEPT_US,
     Held,
     by_user,
@@ -23,6 +24,7 @@ from tidings.delivery.filing import (
     notification_key,
     notification_put,
     read,
+    user_key,
 )
 from tidings.delivery.gathering import Gathering
 from tidings.delivery.knowing import Knowing
@@ -37,14 +39,14 @@ from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.notification import Notification
 from tidings.domain.rendered import ChannelName
 from tidings.domain.user import User
-from tidings.ports import Cabinet, Document, Put, Remove
+from tidings.ports import Cabinet, Change, Document, Key, Put, Remove, Unchanged
 
 TRIES_MAX = 40
 LOOK_AGAIN_S = 0.05
 UNFINISHED_US = 10_000_000  # whoever has not scheduled by then what he wrote down is gone
 OTHER_CONTENT = "the id belongs to a notification with other content"
 
-Groups = Sequence[Sequence[Put | Remove]]
+Groups = Sequence[Sequence[Change]]
 Word = Literal["scheduled", "unchanged", "skipped", "rejected", "conflict"]
 
 
@@ -75,6 +77,7 @@ class _Case(msgspec.Struct):
     command: Add
     there: Document | None = None
     held: Document | None = None
+    person: Document | None = None
     first: str | None = None
     answer: Accepted | None = None
     written: bool = False
@@ -173,15 +176,12 @@ class Notifying:
         names = ask.users or ((ask.user,) if ask.user is not None else ())
         found = await self._users.several(tenant, names)
         own = ask.id or (plan.batch if ask.users and ask.batch is None else self._make_id(plan.now))
-        field = "users" if ask.users else "user"
         return [
             (
                 f"{own}:{name}" if ask.users else str(own),
                 name,
                 user,
-                Invalid(field, f"there is no user {name!r}: put her there first, or give an address as 'to'")
-                if user is None
-                else None,
+                _nobody(plan, name) if user is None else None,
             )
             for name, user in zip(names, found, strict=True)
         ]
@@ -207,13 +207,12 @@ class Notifying:
         raise StoreError("others are at the same ids or dedupe keys and do not finish: try again")
 
     async def _look(self, cases: Sequence[_Case], plan: Plan) -> None:
-        keys = [notification_key(plan.tenant, case.draft.notification.id) for case in cases]
-        if plan.ask.dedupe_key is not None:
-            keys += [dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom) for case in cases]
-        found = await self._cabinet.get(keys, self._clock.now())
-        held = found[len(cases) :] or [None] * len(cases)
-        for case, there, holder in zip(cases, found, held, strict=False):
-            case.there, case.held, case.first, case.written = there, holder, None, True
+        looked_at = [_keys(case, plan) for case in cases]
+        keys = list(dict.fromkeys(key for each in looked_at for key in each if key is not None))
+        found = dict(zip(keys, await self._cabinet.get(keys, self._clock.now()), strict=True))
+        for case, each in zip(cases, looked_at, strict=True):
+            case.there, case.held, case.person = (None if key is None else found[key] for key in each)
+            case.first, case.written = None, True
 
     async def _judge(self, case: _Case, plan: Plan) -> None:
         """Answer what is a repeat or a duplicate; `written` stays True for what may be written down."""
@@ -230,7 +229,9 @@ class Notifying:
             if kept.content != own.content and not self._is_abandoned(kept):
                 case.written = False
                 return
-        if case.held is not None:
+        if own.user is not None and case.person is None:
+            case.answer = _rejected(own.id, own.user, _nobody(plan, own.user))
+        elif case.held is not None:
             first = read(case.held, Held).notification
             if first != own.id:
                 await self._judge_duplicate(case, plan, first)
@@ -244,7 +245,7 @@ class Notifying:
             case.first = first
         elif not self._is_abandoned(kept):
             case.written = False
-        else:
+        elif kept.created + DAY_US > self._clock.now():  # an older one may be released: its record still needs it
             await self._cabinet.change([[Remove(notification_key(plan.tenant, first))]], self._clock.now())
 
     def _is_abandoned(self, kept: Notification) -> bool:
@@ -265,12 +266,14 @@ class Notifying:
         done = iter(await self._cabinet.change([group for groups in asked for group in groups], self._clock.now()))
         return [[next(done) for _ in groups] for groups in asked]
 
-    def _documents(self, case: _Case, plan: Plan) -> list[Put | Remove]:
+    def _documents(self, case: _Case, plan: Plan) -> list[Change]:
+        """They are written only while their person is as she was looked up: what is hers must not outlive her."""
         own, version = case.draft.notification, 0 if case.there is None else case.there.version
+        group: list[Change] = [] if case.person is None else [Unchanged(case.person.key, case.person.version)]
         if case.first is not None:  # so that it can be looked up
             bare = msgspec.structs.replace(own, variables={}, words=None, first=case.first)
-            return [notification_put(bare, version, plan.now + KEPT_US)]
-        group: list[Put | Remove] = [notification_put(own, version)]
+            return [*group, notification_put(bare, version, plan.now + KEPT_US)]
+        group.append(notification_put(own, version))
         if plan.ask.dedupe_key is not None:
             key = dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom)
             tags = () if own.user is None else (by_user(own.user),)
@@ -308,6 +311,21 @@ class Notifying:
         if plan.ask.dedupe_key is not None:
             group.append(Remove(dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom)))
         return group
+
+
+def _keys(case: _Case, plan: Plan) -> tuple[Key, Key | None, Key | None]:
+    """What is looked at: the notification, who holds its dedupe key, and its person."""
+    own, dedupe = case.draft.notification, plan.ask.dedupe_key
+    return (
+        notification_key(plan.tenant, own.id),
+        None if dedupe is None else dedupe_key(plan.tenant, dedupe, case.draft.whom),
+        None if own.user is None else user_key(plan.tenant, own.user),
+    )
+
+
+def _nobody(plan: Plan, name: str) -> Invalid:
+    field = "users" if plan.ask.users else "user"
+    return Invalid(field, f"there is no user {name!r}: put her there first, or give an address as 'to'")
 
 
 def _repeated(own: Notification, status: Status) -> Accepted:

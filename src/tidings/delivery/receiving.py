@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from typing import Literal
-from urllib.parse import unquote
 
 import msgspec
 
 from tidings.clock import Clock
 from tidings.delivery import unsubscribe
 from tidings.delivery.filing import Sent, delivery_key, delivery_put, read, sent_key
+from tidings.delivery.naming import named_by
 from tidings.delivery.suppressions import Suppressions
 from tidings.delivery.users import Users
 from tidings.domain.delivered import DeliveryReceipt
@@ -61,7 +61,7 @@ class Receiving:
         """Move the delivery that a receipt speaks of. Late, or for the second time, it changes nothing.
 
         `tenant` is needed only to find a delivery by our own message id, where the provider's is not known and the
-        receipt does not say it.
+        receipt does not say it. If it is given, no other tenant's is moved.
         """
         whose = await self._find(provider, receipt, tenant)
         if whose is None:
@@ -116,11 +116,14 @@ class Receiving:
         return Unsubscribed(wish.tenant, wish.channel, wish.address, wish.category, names, changed)
 
     async def _find(self, provider: str, receipt: DeliveryReceipt, tenant: str | None) -> Sent | None:
-        [there] = await self._cabinet.get([sent_key(provider, receipt.provider_id)], self._clock.now())
-        if there is not None:
-            return read(there, Sent)
+        """By the provider's id, else by ours. Who said whose it is speaks of nobody else's, whatever id it has."""
         whose = tenant or receipt.tenant
-        return None if whose is None or receipt.message is None else Sent(whose, unquote(receipt.message))
+        [there] = await self._cabinet.get([sent_key(provider, receipt.provider_id)], self._clock.now())
+        found = None if there is None else read(there, Sent)
+        if found is not None and whose in {None, found.tenant}:
+            return found
+        name = None if whose is None or receipt.message is None else named_by(whose, receipt.message)
+        return None if whose is None or name is None else Sent(whose, name)
 
     async def _suppress(self, tenant: str, delivery: Delivery, receipt: DeliveryReceipt) -> bool:
         """An address that bounced, or whose owner complained, gets nothing any more."""

@@ -23,7 +23,7 @@ from tidings.domain.jitter import jittered
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName, Rendered
 from tidings.domain.telling import Called, Listener
 from tidings.domain.verdict import Accepted, Temporary, Verdict
-from tidings.ports import Bounded, Channel
+from tidings.ports import Bounded, Channel, Keeper
 
 SPREAD_US = 1_000_000  # those whom an open breaker kept do not all come back in the same moment
 RESERVED_SHARE = 4  # one in so many of a provider's connections is for high priority alone
@@ -186,6 +186,12 @@ class Sending:
         self._tell(Called(begun, channel, ready.provider, outcome, took_us, max(0, begun - due)))
         await self._breakers.heard(breaker_key(ready.provider, ready.target.message), verdict, trial=ready.trial)
         return verdict
+
+    async def erase(self, tenant: str, message_ids: Sequence[str]) -> None:
+        """Take away again what channels keep in reach: whom it was for was erased while it was being sent."""
+        for channel in self._providers.values():
+            if isinstance(channel, Keeper):
+                await channel.erase(tenant, message_ids)
 
     async def _call(self, ready: Ready, within_s: float) -> Verdict:
         try:

@@ -5,7 +5,7 @@ turn that nobody needs, never a delivery that nobody takes up.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -19,7 +19,7 @@ from tidings.delivery.gathering import Gathering
 from tidings.domain.command import Add, Command, Outcome
 from tidings.domain.delivery import Delivery
 from tidings.domain.notification import Errand
-from tidings.ports import Cabinet, Change, Unchanged
+from tidings.ports import Cabinet, Change, Key, Put, Unchanged
 
 Submit = Callable[[Sequence[Command]], Awaitable[Sequence[Outcome]]]
 Group = Sequence[Change]
@@ -58,10 +58,23 @@ class Settling:
         now, delivery, tenant = self._clock.now(), conclusion.delivery, case.tenant
         puts = {put.key: put for put in (sent_put(tenant, delivery, *each, now) for each in conclusion.sent)}
         resting = () if version else _resting(case)  # what is not kept yet must not outlive its person
-        change: list[Change] = [*resting, delivery_put(tenant, delivery, version), *puts.values()]
+        change: list[Change] = [*resting, *puts.values(), delivery_put(tenant, delivery, version)]
         done = await self._changes.begin(change, urgent=case.is_urgent)
+        if not done and puts:
+            change = [*resting, *await self._ours(puts), delivery_put(tenant, delivery, version)]
+            done = await self._changes.begin(change, urgent=case.is_urgent)
         crash.point("deliver.settled")
         return conclusion if done else None
+
+    async def _ours(self, puts: Mapping[Key, Put]) -> list[Put]:
+        """Those of the ids of providers that nothing else stands under: what is another's stays so."""
+        found = await self._cabinet.get(list(puts), self._clock.now())
+        there = {each.key: each for each in found if each is not None}
+        return [
+            msgspec.structs.replace(put, expected=there[key].version if key in there else 0)
+            for key, put in puts.items()
+            if key not in there or there[key].body == put.body
+        ]
 
     async def spread(self, case: Case, errand: Errand) -> None:
         """Put the errand of another channel onto the timeline, as the first turn of a delivery of its own.

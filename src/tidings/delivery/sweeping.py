@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 from tidings.clock import Clock
 from tidings.delivery.cursors import place_of
@@ -9,11 +10,13 @@ from tidings.delivery.filing import ALL, KEPT_US, read
 from tidings.delivery.knowing import Knowing
 from tidings.delivery.schedules import Schedules
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.notification import PREFIX, Notification
+from tidings.domain.notification import GROUP, PREFIX, TOPICS, Notification
+from tidings.domain.schedule import Topic
 from tidings.ports import Cabinet, Place, Remove, Store
 
 SLICE = 100
 PAUSE_S = 600.0
+LATE_US = 60_000_000  # of what was released just now the schedule is still known
 
 
 class Sweeping:
@@ -46,13 +49,18 @@ class Sweeping:
 
 
 class Sweeper:
-    """Sweeps all tenants now and then, beside the engine. Of several nodes that do, each finds less."""
+    """Sweeps all tenants now and then, beside the engine. Of several nodes that do, each finds less.
+
+    A tenant whose records no worker has read for a while is left alone: once its schedule is forgotten, a notification
+    that was released looks like one that was never scheduled, and only its document knows what to say.
+    """
 
     problem: str | None = None
 
-    def __init__(self, store: Store, sweeping: Sweeping, pause_s: float = PAUSE_S) -> None:
+    def __init__(self, store: Store, sweeping: Sweeping, clock: Clock, pause_s: float = PAUSE_S) -> None:
         self._store = store
         self._sweeping = sweeping
+        self._clock = clock
         self._pause_s = pause_s
         self._is_over = asyncio.Event()
 
@@ -67,8 +75,30 @@ class Sweeper:
         """Sweep until stopped; what fails while the store is away is done the next time."""
         while not await self._pauses():
             with contextlib.suppress(StoreError, NotOwner):
-                for tenant in sorted({tenant for tenant, _ in await self._store.prefixed(PREFIX)}):
-                    await self._sweep(tenant)
+                await self.round()
+
+    async def round(self) -> None:
+        """Once through all tenants."""
+        topics: dict[str, list[Topic]] = {}
+        for tenant, topic in await self._store.prefixed(PREFIX):
+            topics.setdefault(tenant, []).append(topic)
+        for tenant in sorted(topics):
+            if not await self._is_unread(tenant, topics[tenant]):
+                await self._sweep(tenant)
+
+    async def _is_unread(self, tenant: str, topics: Sequence[Topic]) -> bool:
+        """Whether something that was released a while ago is not settled by any worker."""
+        before = self._clock.now() - LATE_US
+        for topic in topics:
+            if topic.name not in TOPICS:
+                continue
+            committed = await self._store.committed(tenant, topic.name, GROUP)
+            for number, end in enumerate(topic.next):
+                place = committed.get(number, 0)
+                oldest = await self._store.read(tenant, topic.name, number, place, 1) if place < end else []
+                if oldest and oldest[0].released <= before:
+                    return True
+        return False
 
     async def _sweep(self, tenant: str) -> None:
         more = True

@@ -4,6 +4,7 @@ import re
 
 from tidings.domain.errors import Invalid
 
+DEFAULT_TENANT = "default"
 ID_BYTES_MOST = 999  # what every store can hold
 BEHIND_BYTES_MAX = 99  # what a delivery has behind an id: its occurrence, its channel, its turn
 

@@ -140,7 +140,7 @@ async def join_people(engine: Engine, config: Config, last: AsyncExitStack) -> P
         is_ready=lambda: engine.readiness()[0],
     )
     engine.listen(worker)
-    engine.accompany(worker, Sweeper(engine.store, people.office.sweeping), aside=True)
+    engine.accompany(worker, Sweeper(engine.store, people.office.sweeping, clock), aside=True)
     if is_outbox_alone(config):
         logger.info("no channel is configured: what people are told is written to %s", folder_of(config) / "outbox")
     return people

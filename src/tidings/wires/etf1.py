@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import ClassVar
 
 from tidings.domain.errors import Invalid
+from tidings.domain.names import DEFAULT_TENANT
 from tidings.domain.request import Limits, Request
 from tidings.domain.schedule import MADE_ID
 from tidings.domain.when import SECOND_US
@@ -22,7 +23,7 @@ from tidings.wires.destinations import REJECTIONS, SCHEDULES, Destinations
 from tidings.wires.headers import last_of, required
 from tidings.wires.record import Ask, Record
 from tidings.wires.refusal import shorten
-from tidings.wires.wire import DEFAULT_TENANT, Wire
+from tidings.wires.wire import Wire
 
 EPOCH = "scheduler-epoch"
 TARGET_TOPIC = "scheduler-target-topic"

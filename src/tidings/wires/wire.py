@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from tidings.domain.errors import Invalid
+from tidings.domain.names import DEFAULT_TENANT
 from tidings.wires.destinations import Destinations, is_topic
 from tidings.wires.record import Ask, Record, Refusal, Rejection, Tell
 
-DEFAULT_TENANT = "default"
 TENANT_CHARS_MAX = 229  # with the longest that a wire puts around it, it still is a topic's name
 
 REJECT_REASON = "tidings-reject-reason"

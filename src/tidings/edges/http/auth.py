@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid
+from tidings.domain.names import DEFAULT_TENANT
 from tidings.edges.advice import SEND_KEY, wrong_tenant
 from tidings.edges.http.problems import Refusal
 from tidings.ports import ApiKey, Keys
 
-DEFAULT_TENANT = "default"
 TENANT_HEADER = "Tidings-Tenant"
 KEY_PREFIX = "tdk_"
 KEY_BYTES = 32

@@ -4,8 +4,8 @@ import msgspec
 
 from tidings.domain.errors import NotFound
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.names import check_name
-from tidings.edges.http.auth import DEFAULT_TENANT, make_key
+from tidings.domain.names import DEFAULT_TENANT, check_name
+from tidings.edges.http.auth import make_key
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, body_kind, decode, query_of, read_body
 from tidings.edges.http.problems import Refusal

@@ -9,11 +9,12 @@ from tidings.domain.destination import join
 from tidings.domain.errors import Invalid
 from tidings.domain.facts import Refused
 from tidings.domain.message import Message, pack
+from tidings.domain.names import DEFAULT_TENANT
 from tidings.edges.kafka.accepting import Accepting, wanted
 from tidings.edges.kafka.reader import Reading
 from tidings.engine import Engine
 from tidings.wires.record import Ask, Record, Refusal, Rejection, Tell
-from tidings.wires.wire import DEFAULT_TENANT, Wire, told
+from tidings.wires.wire import Wire, told
 
 # Of a record that was to schedule something: what came of it instead.
 NOT_TAKEN = {

@@ -7,7 +7,7 @@ import pytest
 
 from tests.edges.http.notify.desk import Desk, Events
 from tidings.domain.inbox import Line, line_name, line_tags
-from tidings.edges.http.auth import DEFAULT_TENANT
+from tidings.domain.names import DEFAULT_TENANT
 from tidings.ports import Key, Put
 from tidings.wires.answers import encode
 

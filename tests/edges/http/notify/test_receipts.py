@@ -21,9 +21,9 @@ from tidings.channels.receipts import sendgrid, signed
 from tidings.delivery.filing import sent_put
 from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
+from tidings.domain.names import DEFAULT_TENANT
 from tidings.domain.secret import Secret
 from tidings.domain.signature import read_key, sign
-from tidings.edges.http.auth import DEFAULT_TENANT
 from tidings.edges.http.notify import receipts
 from tidings.timeline.memory import MemoryStore
 

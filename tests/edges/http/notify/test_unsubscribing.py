@@ -5,7 +5,7 @@ import pytest
 from tests.edges.http.notify.desk import LINK_KEY, NINE, Desk
 from tests.edges.http.test_keys import made
 from tidings.delivery.unsubscribe import ONE_CLICK, Unsubscription, link
-from tidings.edges.http.auth import DEFAULT_TENANT
+from tidings.domain.names import DEFAULT_TENANT
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 MULTIPART = b'--b\r\nContent-Disposition: form-data; name="List-Unsubscribe"\r\n\r\nOne-Click\r\n--b--\r\n'

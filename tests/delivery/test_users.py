@@ -65,6 +65,7 @@ async def test_single_fields(office: Office) -> None:
         ({"preferences": {"transactional": False}}, "preferences.transactional"),
         ({"devices": [{"platform": "apns", "token": "short"}]}, "token"),
         ({"devices": [{"platform": "pager", "token": "x"}]}, "devices[0].platform"),
+        ({"devices": [FCM | {"name": "x"}]}, "devices[0].name"),
         ({"name": "a\nb"}, "name"),
         ({"name": 7}, "name"),
         ({"nick": "a"}, "nick"),

@@ -102,7 +102,7 @@ def _wrong_shape(text: str, fields: Iterable[str], field: str) -> Invalid:
             return Invalid(where, f"has the field {shorten(unknown[1])!r}, which is not known: leave it out")
         return unknown_field(unknown[1], fields)
     if missing := _MISSING.match(what):
-        return Invalid(missing[1], "is missing: give it")
+        return Invalid(f"{where}.{missing[1]}" if where else missing[1], "is missing: give it")
     if not where:
         return Invalid(field, _plain(what, "a JSON object"))
     root = re.split(r"[.\[]", where, maxsplit=1)[0]

@@ -189,6 +189,14 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"dedupe_window": "PT1H"}, "dedupe_window", "dedupe_key"),
     ({"expires_after": "soon"}, "expires_after", ""),
     ({"collapse": "a\nb"}, "collapse", ""),
+    ({"template": None, "variables": None, "words": {"text": "x", "tilte": "Tea"}}, "words", "'tilte'"),
+    ({"template": None, "variables": None, "words": {"txt": "x"}}, "words", "'txt'"),
+    ({"template": None, "variables": None, "words": {"title": "x"}}, "words.text", "is missing"),
+    (
+        {"user": None, "channel": "push", "to": {"platform": "fcm", "token": "x" * 20, "name": "x"}},
+        "to",
+        "'name'",
+    ),
 ]
 
 

@@ -32,11 +32,7 @@ def user_document(user: User) -> Document:
 def template_document(template: Template) -> Document:
     """One version of a template, its parts by channel and language."""
     parts = msgspec.to_builtins(template.parts)
-    shown = {
-        channel: {language: _given(part) for language, part in languages.items()}
-        for channel, languages in parts.items()
-        if languages
-    }
+    shown = {channel: languages for channel, languages in parts.items() if languages}
     document: Document = {"name": template.name, "version": template.version, "locale": template.locale}
     if template.urgency is not None:
         document["urgency"] = template.urgency

@@ -33,6 +33,15 @@ def test_at_her_hour(cli: Cli, ada: str) -> None:
     assert "choose another id" in other.err
 
 
+def test_at_the_hour_of_each(cli: Cli, ada: str) -> None:
+    assert cli("users", "put", f"{ada}-kim", "--email", "kim@example.com", "--zone", "Asia/Tokyo").code == 0
+    done = cli("notify", ada, f"{ada}-kim", "--text", "Hi", "--at", "2029-11-20 09:00")
+    assert [line.split(" due ")[1].split(" = ")[0] for line in done.out.splitlines()] == [
+        "2029-11-20 09:00:00-05:00",
+        "2029-11-20 09:00:00+09:00",
+    ]
+
+
 def test_it_lies_in_the_outbox_and_shows_among_the_deliveries(cli: Cli, ada: str, node: RunningNode) -> None:
     cli.json("notify", ada, "--template", ada, "--var", "name=Ada", "--channel", "email", "--id", ada)
     found = cli.settled(ada)

@@ -17,6 +17,7 @@ from tidings.domain.delivery import Attempt, Delivery
 from tidings.domain.inbox import Line
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.notification import Notification
+from tidings.domain.recurrence.preview import local_text
 from tidings.domain.user import User
 from tidings.wires.answers import Document, format_iso_duration
 
@@ -57,14 +58,15 @@ def content_document(content: Content) -> Document:
     return {"locale": content.locale} | document
 
 
-def accepted_document(accepted: Accepted, local: str | None = None) -> Document:
+def accepted_document(accepted: Accepted) -> Document:
     """What became of a request for one person."""
     document = _given(msgspec.to_builtins(accepted))
+    document.pop("zone", None)
     if accepted.due is not None:
         document.pop("due")
         document["due_at"] = format_instant(accepted.due)
-    if local is not None:
-        document["due_at_local"] = local
+        if accepted.zone is not None:
+            document["due_at_local"] = local_text(accepted.zone, accepted.due)
     if accepted.field is not None:
         document["errors"] = [{"field": document.pop("field"), "detail": document.pop("reason")}]
     return document

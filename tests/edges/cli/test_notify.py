@@ -175,7 +175,7 @@ def test_what_was_given_up_is_sent_again(cli: Cli, ada: str) -> None:
     ("argv", "said"),
     [
         ((), "whom?"),
-        (("ada", "--to", "x@example.com", "--text", "x"), "whom?"),
+        (("ada", "--to", "x@example.com", "--text", "x"), "either a USER (or several) or --to ADDRESS, not both"),
         (("ada",), "--template, or your own words as --text"),
         (("ada", "--template", "t", "--text", "x"), "not both"),
         (("ada", "--title", "x"), "--text beside it"),

@@ -113,7 +113,7 @@ def test_printed_settings_can_be_loaded_again() -> None:
         ('[log]\nretention = "0.1us"', ["whole number of the smallest unit"]),
         ('[log]\nretention = "1111111111111111s"', ["more than 15 digits"]),
         ('[limits]\nperiod_min = "500ms"', ["[limits] period_min", "whole seconds"]),
-        ('[limits]\nid_size_max = "1 KiB"', ["[limits] id_size_max: '1 KiB'", "at most 999 B"]),
+        ('[limits]\nid_size_max = "1 KiB"', ["[limits] id_size_max: '1 KiB'", "at most 900 B"]),
         ('[limits]\nhorizon = "60y"', ["[limits] horizon: '60y'", "at most 18300d"]),
         ('[limits]\nvalue_size_max = "much"', ["value_size_max", "'much' is not understood", "16 KiB"]),
         ('[logs]\nformat = "xml"', ["[logs] format", "'xml'", "auto, human, json"]),

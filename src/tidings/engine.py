@@ -28,6 +28,7 @@ from tidings.intake.revision import Revision
 from tidings.ports import Count, Part, Receipt, Store, Taken
 
 STOP_S = 4.0
+DRAIN_S = 3.0
 RETRY_S = 1.0
 
 
@@ -63,10 +64,14 @@ class Engine:
         self._groups = Groups(store, clock, self.following, self.settings.session_us)
         self._companions: list[Companion] = []
         self._aside: list[Companion] = []
+        self._beside: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def accompany(self, *companions: Companion, aside: bool = False) -> None:
-        """Let these run beside the lanes, from start to stop. `aside`: what troubles them troubles no change."""
+        """Let these run beside the lanes, from start to stop. `aside`: what troubles them troubles no change.
+
+        Those end first of all, for what they have in hand they must still be able to write down.
+        """
         self._companions += companions
         if aside:
             self._aside += companions
@@ -74,11 +79,13 @@ class Engine:
     async def start(self) -> None:
         """Begin to release, once this process owns the timeline."""
         await self.owner.try_once()
+        self._beside = [asyncio.create_task(companion.run()) for companion in self._aside]
         self._tasks = [
+            *self._beside,
             asyncio.create_task(self.owner.run(), name="tidings-owner"),
             asyncio.create_task(self.owner.tend(), name="tidings-tending"),
             asyncio.create_task(self._release(), name="tidings-lanes"),
-            *(asyncio.create_task(companion.run()) for companion in self._companions),
+            *(asyncio.create_task(each.run()) for each in self._companions if each not in self._aside),
         ]
 
     async def _release(self) -> None:
@@ -100,8 +107,16 @@ class Engine:
         for task in done:
             task.result()
 
+    async def drain(self) -> None:
+        """Let those who work aside end what they have in hand, while the lanes still release."""
+        for companion in self._aside:
+            companion.stop()
+        if self._beside:
+            await asyncio.wait(self._beside, timeout=DRAIN_S)
+
     async def stop(self) -> None:
         """Finish the batch in hand, hand over the lease, close the store."""
+        await self.drain()
         self.lanes.stop()
         for companion in self._companions:
             companion.stop()

@@ -22,11 +22,13 @@ from tests.contract.making import (
     state,
     words,
 )
-from tidings.domain.command import Cancel, Fire, Pause, Priority, Replace, Resume
+from tidings.domain.command import Cancel, Command, Fire, Pause, Priority, Replace, Resume
 from tidings.domain.lateness import Lateness, deadline
+from tidings.domain.names import ID_BYTES_MOST
 from tidings.domain.schedule import MADE_ID, Schedule, make_id
 from tidings.ports import Store
 
+REJECTED = ["rejected"]
 AWKWARD_IDS = [
     "x",
     "order 42 / 'quoted' \"twice\" %s ?1 \\",
@@ -38,6 +40,24 @@ AWKWARD_IDS = [
     make_id(1, NOW, 1).upper(),
     make_id(1, NOW, 1) + "0",
 ]
+
+
+async def test_an_id_that_no_store_could_hold_is_rejected_and_the_longest_is_kept(store: Store) -> None:
+    longest, longer = "é" * 499 + "x", "é" * 500
+    assert len(longest.encode()) == ID_BYTES_MOST
+    asked: list[Command] = [
+        add("a"),
+        add(longer),
+        add(longest),
+        every(f"{longer}y"),
+        Replace(add("z" * 3_000)),
+        add("b"),
+    ]
+    outcomes = await applied(store, *asked)
+    assert [each.outcome for each in outcomes] == ["scheduled", *REJECTED, "scheduled", *REJECTED * 2, "scheduled"]
+    assert [each.field for each in outcomes if each.outcome == "rejected"] == ["id"] * 3
+    await drain(store, NOW)
+    assert await left(store) == sorted(["a", "b", longest])
 
 
 async def test_everything_that_was_asked_for_can_be_seen(store: Store) -> None:

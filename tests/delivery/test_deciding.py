@@ -117,6 +117,12 @@ def test_quiet_hours(quiet: Quiet, priority: str, expected: object) -> None:
     assert decided(words("n", priority=priority), ada(quiet=quiet)) == expected
 
 
+def test_what_quiet_hours_would_make_stale_ends_at_once() -> None:
+    quiet = ada(quiet=Quiet(480, 600))
+    assert decided(words("n", expires_after_us=1_800 * SECOND), quiet) == End("expired", "quiet_hours")
+    assert decided(words("n", expires_after_us=7_200 * SECOND), quiet) == Wait(NOW + 3_600 * SECOND, "quiet_hours")
+
+
 def test_a_turn_that_came_early_waits() -> None:
     delivery = {"next_try": NOW + SECOND, "reason": "rate_limited"}
     assert decided(delivery=delivery) == Wait(NOW + SECOND, "rate_limited")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.delivery.office import ACME, HOUR, Office
+from tests.delivery.office import ACME, ADA, HOUR, Office
 from tidings.delivery.filing import ALL, SHARED, by_user, encode
 from tidings.delivery.lookup import Search
 from tidings.delivery.profile import Profile
@@ -122,3 +122,23 @@ async def test_what_was_cancelled_before_is_not_counted_again(office: Office) ->
 async def test_who_is_not_there_is_erased_too(office: Office) -> None:
     erased = await office.erasing.erase(ACME, "nobody")
     assert (erased.removed, erased.cancelled) == ({}, 0)
+
+
+@pytest.mark.parametrize("text", ["Hi", "Ho"], ids=["the same", "something else"])
+@pytest.mark.parametrize("state", ["released", "cancelled"])
+async def test_an_id_of_hers_is_not_taken_for_what_it_was(office: Office, state: str, text: str) -> None:
+    """Its schedule is remembered and will send nothing any more, so a new message under it would be lost."""
+    when = {"at": "+1h"} if state == "cancelled" else {}
+    asked = {"user": "ada", "id": "mine", "channel": "email", "dedupe_key": "k", **when}
+    await office.notify(**asked, **HI)
+    await office.release("notify.email")
+    await office.erasing.erase(ACME, "ada")
+    await office.users.put(ACME, "ada", ADA)
+    for _ in range(2):
+        told = await office.notify(**asked, words={"text": text})
+        assert (told.outcome, told.due) == ("conflict", None)
+        assert told.reason == f"the id belongs to a schedule that is {state} already: choose another id"
+        assert await office.lookup.get(ACME, "mine") is None
+    assert await office.cabinet.find(ACME, "dedupe", by_user("ada"), office.clock.now()) == []
+    other = await office.notify(**(asked | {"id": "another"}), words={"text": text})
+    assert other.outcome == "scheduled"

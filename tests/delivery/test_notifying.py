@@ -11,6 +11,7 @@ import pytest
 from tests.delivery.office import ACME, DAY, HOUR, SECOND, Office, in_app, reminder
 from tidings.delivery.asking import Notify
 from tidings.delivery.lookup import Search
+from tidings.delivery.notifying import OTHER_CONTENT, Accepted
 from tidings.delivery.profile import Profile
 from tidings.domain.command import Cancel, Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
@@ -227,6 +228,32 @@ async def test_the_same_id_again(office: Office) -> None:
     assert (await office.notify(**NINE, id="order-42", at="tomorrow 09:00")).outcome == "unchanged"
 
 
+async def test_a_repeat_says_how_it_stands(office: Office) -> None:
+    """And what can be done: to cancel what is cancelled, or sent, helps nobody."""
+
+    async def again(name: str, **more: Any) -> Accepted:
+        return await office.notify(**NINE, id=name, at="+1h", **more)
+
+    for name in ("one", "two"):
+        assert (await again(name)).state is None
+    told = await again("one")
+    assert (told.outcome, told.state) == ("unchanged", "pending")
+    assert "cancel that one" in ((await again("one", category="news")).reason or "")
+    await office.cancelling.cancel(ACME, "one")
+    await office.engine.submit([Cancel(ACME, "two")])
+    for name in ("one", "two"):
+        told = await again(name)
+        assert (told.outcome, told.state) == ("unchanged", "cancelled")
+        other = await again(name, category="news")
+        assert other.reason == f"{OTHER_CONTENT}, which is cancelled already: choose another id"
+    await office.notify(**NINE, id="three", channels=["email", "sms"], spread="all")
+    await office.release("notify.email")
+    repeat = {**NINE, "id": "three", "channels": ["email", "sms"], "spread": "all"}
+    assert (await office.notify(**repeat)).state == "pending"  # for a worker
+    await office.deliver("three", state="failed")
+    assert (await office.notify(**repeat)).state == "failed"
+
+
 async def test_an_id_of_a_plain_schedule_is_not_taken(office: Office) -> None:
     await office.engine.schedule(ACME, Request("greetings", b"x", id="mine", at="+1h"))
     told = await office.notify(**NINE, id="mine")
@@ -325,6 +352,23 @@ async def test_a_crash_before_the_schedule_leaves_nothing_that_counts(office: Of
     assert (await office.lookup.page(ACME, Search())).notifications == ()
     again = await office.notify(**NINE, id="order-42", dedupe_key="k")
     assert again.outcome == "scheduled"
+    assert len(await office.release("notify.email")) == 1
+
+
+@pytest.mark.parametrize("dedupe", [{}, {"dedupe_key": "k"}], ids=["", "with a key"])
+async def test_who_was_slower_takes_nothing_away(office: Office, dedupe: dict[str, str]) -> None:
+    """Both write it down; when the slower one comes to schedule it, that of the other has been released already."""
+    slow = Office(office.store, office.clock)
+    submit = slow.engine.submit
+
+    async def late(commands: list[Command], receipt: Any = None) -> list[Outcome]:
+        assert (await office.notify(**NINE, id="order-42", **dedupe)).outcome == "scheduled"
+        await office.release("notify.email")
+        return await submit(commands, receipt)
+
+    slow.engine.submit = late  # type: ignore[method-assign, assignment]
+    assert (await slow.notify(**NINE, id="order-42", **dedupe)).outcome == "unchanged"
+    assert await office.lookup.get(ACME, "order-42") is not None
     assert len(await office.release("notify.email")) == 1
 
 

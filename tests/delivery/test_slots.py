@@ -7,6 +7,7 @@ import pytest
 
 from tidings.delivery.gathering import Gathering
 from tidings.delivery.slots import Slots
+from tidings.domain.errors import StoreError
 from tidings.testing import eventually
 
 
@@ -120,6 +121,35 @@ async def test_a_failure_is_that_of_those_who_asked_and_the_next_go_on() -> None
     with pytest.raises(ValueError, match="no"):
         await gathering.ask(0)
     assert await gathering.ask(1) == 1
+
+
+async def test_one_that_fails_fails_nobody_beside_it() -> None:
+    calls: list[int] = []
+
+    async def call(items: Sequence[int]) -> list[int]:
+        calls.append(len(items))
+        if 7 in items:
+            raise ValueError("no")
+        return [item * 2 for item in items]
+
+    gathering: Gathering[int, int] = Gathering(call)
+    answers = await asyncio.gather(*(gathering.ask(number) for number in range(100)), return_exceptions=True)
+    assert [number for number, answer in enumerate(answers) if answer != number * 2] == [7]
+    assert isinstance(answers[7], ValueError)
+    assert len(calls) < 20, "not each by itself"
+
+
+async def test_while_the_store_is_away_nobody_is_asked_for_apart() -> None:
+    calls: list[int] = []
+
+    async def call(items: Sequence[int]) -> list[int]:
+        calls.append(len(items))
+        raise StoreError("away")
+
+    gathering: Gathering[int, int] = Gathering(call)
+    answers = await asyncio.gather(*(gathering.ask(number) for number in range(10)), return_exceptions=True)
+    assert all(isinstance(answer, StoreError) for answer in answers)
+    assert calls == [10]
 
 
 async def test_who_takes_several_waits_for_all_of_them_and_is_not_overtaken() -> None:

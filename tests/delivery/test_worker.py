@@ -81,6 +81,29 @@ async def test_a_provider_that_names_no_id_has_nothing_kept_for_its_receipts(wor
     assert await world.store.cabinet.get([sent_key("mail", "")], world.clock.now()) == [None]
 
 
+@pytest.mark.parametrize("told", ["q" * 3_000, "é" * 600, "half \ud800"])
+async def test_an_id_that_cannot_be_kept_does_not_have_it_sent_again(world: World, told: str) -> None:
+    provider = Recorder(deduplicates=False)
+    provider.answer = lambda message: Accepted(told) if message.id == "a/1" else None
+    world.start(world.worker({"mail": provider}))
+    await world.notify(*(words(name) for name in "abcd"))
+    found = await world.settled(*(f"{name}/1" for name in "abcd"))
+    assert [(each.state, each.provider_id) for each in found] == [
+        ("sent", None),
+        *(("sent", f"p-{n}/1") for n in "bcd"),
+    ]
+    assert set(provider.took.values()) == {1}
+
+
+async def test_what_a_provider_says_is_written_down_though_it_is_no_text(world: World) -> None:
+    provider = Recorder(deduplicates=False)
+    provider.answer = lambda _: Permanent("content_refused", "half \ud800")
+    world.start(world.worker({"mail": provider}))
+    await world.notify(words("a"))
+    [delivery] = await world.settled("a/1")
+    assert [(each.outcome, each.detail) for each in delivery.attempts] == [("content_refused", "half ?")]
+
+
 async def test_what_is_published_by_others_is_the_same(world: World) -> None:
     provider = Recorder()
     world.start(world.worker({"all": provider}))

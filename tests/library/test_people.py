@@ -106,6 +106,14 @@ async def test_a_bare_address_and_a_duplicate(t: Tidings) -> None:
     assert (again.outcome, again.reason, again.first) == ("skipped", "duplicate", first.id)
 
 
+async def test_a_repeat_says_that_it_was_cancelled(t: Tidings) -> None:
+    made = [await t.notify("ada", text="x", channel="in_app", at=timedelta(hours=1), id="mine") for _ in range(2)]
+    assert [(each.outcome, each.state) for each in made] == [("scheduled", None), ("unchanged", "pending")]
+    await t.notifications.cancel("mine")
+    again = await t.notify("ada", text="x", channel="in_app", at=timedelta(hours=1), id="mine")
+    assert (again.outcome, again.state) == ("unchanged", "cancelled")
+
+
 async def test_inbox(t: Tidings) -> None:
     coming = t.inbox.follow("ada")
     made = await t.notify("ada", template="reminder", variables={"name": "Ada"}, channel="in_app")

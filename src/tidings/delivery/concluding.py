@@ -14,6 +14,7 @@ from tidings.domain.retry import Backoff, next_try
 from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
 
 DETAIL_CHARS_MAX = 300
+PROVIDER_ID_BYTES_MAX = 1_000
 AGAIN_US = 200_000  # after a mistake of ours, for another provider if there is one; its breaker is open by then
 
 _GIVEN_UP = frozenset({"failed"})
@@ -109,6 +110,7 @@ def conclude(
     now: int,
 ) -> Conclusion:
     """What follows from the answers to one attempt. `later` says that some devices could not be tried at all."""
+    answers = [_keepable(each) for each in answers]
     ended = _ended(delivery, answers, now)
     sent = tuple(
         (each.provider, each.verdict.id)
@@ -121,6 +123,25 @@ def conclude(
         if isinstance(each.verdict, Permanent) and each.verdict.address_is_dead
     )
     return msgspec.structs.replace(_follow(case, ended, answers, later, backoff, share, now), sent=sent, dead=dead)
+
+
+def _keepable(answer: Answer) -> Answer:
+    """Without an id that no document could be named by: it was taken all the same, and must not be sent again."""
+    if not isinstance(answer.verdict, Accepted):
+        return answer
+    provider_id = answer.verdict.id
+    if len(provider_id.encode(errors="replace")) <= PROVIDER_ID_BYTES_MAX and provider_id == _text(provider_id):
+        return answer
+    return msgspec.structs.replace(answer, verdict=Accepted(""))
+
+
+def _brief(detail: str) -> str:
+    return _text(detail[:DETAIL_CHARS_MAX])
+
+
+def _text(said: str) -> str:
+    """What a provider said, as text that can be written down: halves of surrogate pairs are none."""
+    return said.encode(errors="replace").decode()
 
 
 def _follow(
@@ -240,7 +261,7 @@ def _ended(delivery: Delivery, answers: Sequence[Answer], now: int) -> Delivery:
     """The delivery with what was said to its attempt, which does not count if all of it was our own mistake."""
     verdicts = [answer.verdict for answer in answers]
     refusals = [
-        Step(now, each.verdict.reason, delivery.channel, each.provider, detail=each.verdict.detail[:DETAIL_CHARS_MAX])
+        Step(now, each.verdict.reason, delivery.channel, each.provider, detail=_brief(each.verdict.detail))
         for each in answers
         if isinstance(each.verdict, Broken)
     ]
@@ -252,7 +273,7 @@ def _ended(delivery: Delivery, answers: Sequence[Answer], now: int) -> Delivery:
         delivery.attempts[-1],
         ended=now,
         outcome="accepted" if telling is None else telling.reason,
-        detail="" if telling is None else telling.detail[:DETAIL_CHARS_MAX],
+        detail="" if telling is None else _brief(telling.detail),
         provider_id=taken,
         may_have_arrived=any(isinstance(verdict, Temporary) and verdict.may_have_arrived for verdict in verdicts),
     )

@@ -102,7 +102,7 @@ def decide(case: Case, backoff: Backoff, now: int) -> Decision:
         return Hold(delivery.claim.until)
     if notification.cancelled is not None:
         return End("cancelled", "cancelled")
-    if notification.expires_after_us is not None and now > delivery.due + notification.expires_after_us:
+    if _is_stale(case, now):
         return End("expired", "expired")
     if notification.user is not None and case.user is None:
         return End("failed", "unknown_user")
@@ -111,6 +111,12 @@ def decide(case: Case, backoff: Backoff, now: int) -> Decision:
     if _is_deadly(case, backoff, now):
         return onwards(case, "failed", "cut_off")
     return _by_wish(case, now)
+
+
+def _is_stale(case: Case, at: int) -> bool:
+    """Whether it would be told too late then."""
+    expires_after_us = case.notification.expires_after_us
+    return expires_after_us is not None and at > case.delivery.due + expires_after_us
 
 
 def _is_deadly(case: Case, backoff: Backoff, now: int) -> bool:
@@ -133,8 +139,10 @@ def _by_wish(case: Case, now: int) -> Decision:
     quiet = user.quiet
     if quiet is not None and not (quiet.spares_high and notification.priority == "high"):
         until = quiet_until(quiet, user.zone, now)
+        if until > now and quiet.then == "drop":
+            return End("skipped", "quiet_hours")
         if until > now:
-            return End("skipped", "quiet_hours") if quiet.then == "drop" else Wait(until, "quiet_hours")
+            return End("expired", "quiet_hours") if _is_stale(case, until) else Wait(until, "quiet_hours")
     return Send(channel, open_to)
 
 

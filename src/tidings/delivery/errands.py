@@ -9,9 +9,14 @@ from tidings.domain.command import CONTENT_BYTES, Add, Priority
 from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
 from tidings.domain.message import Message, pack, unpack
+from tidings.domain.names import BEHIND_BYTES_MAX, ID_BYTES_MOST, check_id
 from tidings.domain.notification import DEAD_TOPIC, PRIORITIES, Errand, Notification, topic
 from tidings.domain.schedule import Record
 from tidings.domain.when import Once
+
+NOTIFICATION_BYTES_MAX = ID_BYTES_MOST - BEHIND_BYTES_MAX
+DELIVERY_BYTES_MAX = ID_BYTES_MOST - 19  # its turn comes behind it
+ATTEMPT_MAX = 999_999_999
 
 REASON_HEADER, SOURCE_HEADER = "tidings-reason", "tidings-source"
 
@@ -30,17 +35,37 @@ _dead = msgspec.json.Decoder(Dead)
 
 def read(record: Record, tenant: str) -> Errand:
     """The errand of a record; `Invalid` if it is none that can be run. Whose it is says the topic, not the text."""
-    value = unpack(record.message).value
     try:
-        errand = _errand.decode(value or b"")
+        errand = _errand.decode(unpack(record.message).value or b"")
     except (msgspec.MsgspecError, Invalid, UnicodeDecodeError) as error:
         raise Invalid("record", f"is no errand: {str(error)[:200]}") from None
     if (errand.notification is None) == (errand.inline is None):
         raise Invalid("record", "names no notification and carries none, or both")
-    if errand.inline is None:
-        return errand
-    inline = msgspec.structs.replace(errand.inline, tenant=tenant, id=errand.inline.id or record.id)
-    return msgspec.structs.replace(errand, inline=inline)
+    if errand.inline is not None:
+        inline = msgspec.structs.replace(errand.inline, tenant=tenant, id=errand.inline.id or record.id)
+        errand = msgspec.structs.replace(errand, inline=inline)
+        _check_inline(inline)
+    _check(errand)
+    return errand
+
+
+def _check(errand: Errand) -> None:
+    """Anybody may publish here: what becomes a name in the store has to be one there."""
+    if errand.notification is not None:
+        check_id(errand.notification, NOTIFICATION_BYTES_MAX, "notification")
+    if errand.delivery is not None:
+        check_id(errand.delivery, DELIVERY_BYTES_MAX, "delivery")
+    if not 0 < errand.attempt <= ATTEMPT_MAX:
+        raise Invalid("attempt", f"must lie between 1 and {ATTEMPT_MAX:,}")
+
+
+def _check_inline(inline: Notification) -> None:
+    named = {"id": inline.id, "user": inline.user, "template": inline.template, "category": inline.category}
+    for field, text in named.items():
+        if text is not None:
+            check_id(text, NOTIFICATION_BYTES_MAX, field)
+    if len(set(inline.channels)) < len(inline.channels):
+        raise Invalid("channels", "names one twice: name each once")
 
 
 def named(errand: Errand, record: Record, notification: Notification) -> str:
@@ -82,7 +107,11 @@ def _without_words(delivery: Delivery) -> Delivery:
 
 def poison_letter(tenant: str, record: Record, reason: str, now: int) -> Add:
     """A record that is no errand, as it came, and why."""
-    came, where = unpack(record.message), f"{record.topic}/{record.partition}/{record.offset}"
+    where = f"{record.topic}/{record.partition}/{record.offset}"
+    try:
+        came = unpack(record.message)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # it is not even a message
+        came = Message(None, record.message)
     headers = (*came.headers, (REASON_HEADER, reason.encode()), (SOURCE_HEADER, where.encode()))
     packed = pack(Message(came.key, came.value, headers))
     return _add(tenant, f"{where}~poison", DEAD_TOPIC, packed, now)

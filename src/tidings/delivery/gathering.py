@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from tidings.domain.errors import NotOwner, StoreError
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -25,7 +27,7 @@ class Gathering(Generic[Item, Answer]):
         self._loop: asyncio.AbstractEventLoop | None = None  # to ask for it each time is a system call
 
     async def ask(self, item: Item, *, urgent: bool = False) -> Answer:
-        """The answer to one; raises what the call for it, and for those beside it, raised."""
+        """The answer to one; raises what the call for it raised."""
         return await self.begin(item, urgent=urgent)
 
     def begin(self, item: Item, *, urgent: bool = False) -> "asyncio.Future[Answer]":
@@ -50,14 +52,30 @@ class Gathering(Generic[Item, Answer]):
     async def _step(self, taken: list[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
         try:
             answers = await self._call([item for item, _ in taken]) if taken else ()
-        except Exception as error:  # noqa: BLE001 - it belongs to those who asked
-            for _, waiter in taken:
-                if not waiter.done():
-                    waiter.set_exception(error)
+        except (NotOwner, StoreError) as error:
+            _fail(taken, error)
+            return
+        except Exception as error:  # noqa: BLE001 - one of them is at fault; nobody else is to suffer for it
+            await self._apart(taken, error)
             return
         for (_, waiter), answer in zip(taken, answers, strict=True):
             if not waiter.done():
                 waiter.set_result(answer)
+
+    async def _apart(self, taken: list[tuple[Item, "asyncio.Future[Answer]"]], error: Exception) -> None:
+        """Ask those of a call that failed again, half by half, until who is at fault stands alone."""
+        if len(taken) == 1:
+            _fail(taken, error)
+            return
+        half = len(taken) // 2
+        await self._step(taken[:half])
+        await self._step(taken[half:])
+
+
+def _fail(taken: list[tuple[Item, "asyncio.Future[Answer]"]], error: Exception) -> None:
+    for _, waiter in taken:
+        if not waiter.done():
+            waiter.set_exception(error)
 
 
 class _Queue(Generic[Item, Answer]):

@@ -3,6 +3,8 @@
 from tidings.clock import Clock
 from tidings.delivery.filing import read
 from tidings.delivery.schedules import Schedules
+from tidings.delivery.status import Status, all_deliveries, status_of
+from tidings.domain.command import FINISHED
 from tidings.domain.delivery import Delivery
 from tidings.domain.notification import Notification
 from tidings.ports import Cabinet
@@ -23,6 +25,15 @@ class Knowing:
             return schedule.due
         last = await self.last_delivery(notification)
         return None if last is None else last.due
+
+    async def standing(self, notification: Notification) -> Status | None:
+        """How it stands, with its last deliveries only where it has left; None if it was never scheduled."""
+        schedule = await self._schedules.find(notification.tenant, notification.id)
+        if schedule is not None and schedule.state not in FINISHED:
+            return status_of(notification, schedule, ())
+        tenant, limit = notification.tenant, 2 * len(notification.channels)
+        last = await all_deliveries(self._cabinet, tenant, notification.id, self._clock.now(), limit)
+        return status_of(notification, schedule, last)
 
     async def is_cancelled(self, notification: Notification) -> bool:
         """Whether it was taken back, by its own name or by that of its schedule."""

@@ -28,19 +28,22 @@ from tidings.delivery.gathering import Gathering
 from tidings.delivery.knowing import Knowing
 from tidings.delivery.proving import Proving
 from tidings.delivery.schedules import Schedules
+from tidings.delivery.status import Status
 from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
-from tidings.domain.command import Add, Outcome
+from tidings.domain.command import FINISHED, Add, Outcome
+from tidings.domain.delivery import State
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.notification import Notification
 from tidings.domain.rendered import ChannelName
 from tidings.domain.revising import zone_of
 from tidings.domain.user import User
-from tidings.ports import ANY, Cabinet, Document, Key, Put, Remove
+from tidings.ports import Cabinet, Document, Put, Remove
 
 TRIES_MAX = 40
 LOOK_AGAIN_S = 0.05
 UNFINISHED_US = 10_000_000  # whoever has not scheduled by then what he wrote down is gone
+OTHER_CONTENT = "the id belongs to a notification with other content"
 
 Groups = Sequence[Sequence[Put | Remove]]
 Word = Literal["scheduled", "unchanged", "skipped", "rejected", "conflict"]
@@ -50,7 +53,7 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of a request for one person. `first` is the notification that a duplicate would repeat.
 
     `rejected` names the `field` at fault; `conflict` is an id that belongs to something else. `note` is what to know
-    of its time, such as that clocks jump over it.
+    of its time, such as that clocks jump over it. `state` is how that stands which an `unchanged` one repeats.
     """
 
     id: str
@@ -64,6 +67,7 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True):
     zone: str | None = None  # whose clocks its time follows
     batch: str | None = None
     note: str | None = None
+    state: State | None = None
 
 
 class _Case(msgspec.Struct):
@@ -76,6 +80,7 @@ class _Case(msgspec.Struct):
     first: str | None = None
     answer: Accepted | None = None
     written: bool = False
+    version: int = 0  # of the document that was written
 
 
 def made_id(now: int) -> str:
@@ -218,11 +223,11 @@ class Notifying:
         if case.there is not None:
             kept = read(case.there, Notification)
             if kept.first is not None:
-                case.answer = _skipped(own, kept.first) if kept.content == own.content else _taken(own)
+                case.answer = _skipped(own, kept.first) if kept.content == own.content else _taken(own, "skipped")
                 return
-            due = await self._knowing.due(kept)
-            if due is not None or kept.cancelled is not None:
-                case.answer = _repeated(own, kept, due)
+            status = await self._knowing.standing(kept)
+            if status is not None:
+                case.answer = _repeated(own, status)
                 return
             if kept.content != own.content and not self._is_abandoned(kept):
                 case.written = False
@@ -253,7 +258,7 @@ class Notifying:
             return
         groups = [self._documents(case, plan) for case in cases]
         for case, done in zip(cases, await self._changes.ask(groups), strict=True):
-            case.written = bool(done)
+            case.written, case.version = bool(done), done
             if done and case.first is not None:
                 case.answer = _skipped(case.draft.notification, case.first)
 
@@ -273,36 +278,51 @@ class Notifying:
             tags = () if own.user is None else (by_user(own.user),)
             expected = 0 if case.held is None else case.held.version
             until = plan.now + dedupe_window_us(plan.ask)
-            group.append(Put(key, encode(Held(own.id)), expected, tags, plan.now, until))
+            held = Put(key, encode(Held(own.id)), expected, tags, plan.now, until)
+            group.insert(0, held)  # the version that is told is that of what is put last
         return group
 
     async def _schedule(self, cases: Sequence[_Case], plan: Plan) -> None:
+        """What the timeline refuses takes its document away again; if that is no longer ours, it is looked at again.
+
+        So is a schedule that was there before, for somebody may be at the same. But one that is over would send nothing
+        of a document that is new: it is another's, such as that of a person who was erased.
+        """
         if not cases:
             return
         outcomes = await self._schedules.submit([case.command for case in cases])
         refused = []
         for case, outcome in zip(cases, outcomes, strict=True):
-            case.answer = _scheduled(case.draft.notification, outcome)
-            if case.answer.outcome in {"rejected", "conflict"}:
-                refused.append(case)
+            if outcome.outcome == "unchanged" and not (case.there is None and outcome.state in FINISHED):
+                continue
+            answer = _scheduled(case.draft.notification, outcome)
+            if answer.outcome == "scheduled":
+                case.answer = answer
+            else:
+                refused.append((case, answer))
         if refused:
-            await self._cabinet.change([self._undone(case, plan) for case in refused], self._clock.now())
+            undone = await self._cabinet.change([self._undone(case, plan) for case, _ in refused], self._clock.now())
+            for (case, answer), done in zip(refused, undone, strict=True):
+                case.answer = answer if done else None
 
     def _undone(self, case: _Case, plan: Plan) -> list[Put | Remove]:
-        keys: list[Key] = [notification_key(plan.tenant, case.draft.notification.id)]
+        group: list[Put | Remove] = [Remove(notification_key(plan.tenant, case.draft.notification.id), case.version)]
         if plan.ask.dedupe_key is not None:
-            keys.append(dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom))
-        return [Remove(key, ANY) for key in keys]
+            group.append(Remove(dedupe_key(plan.tenant, plan.ask.dedupe_key, case.draft.whom)))
+        return group
 
 
-def _repeated(own: Notification, kept: Notification, due: int | None) -> Accepted:
-    if kept.content == own.content:
-        return Accepted(own.id, "unchanged", own.user, due, kept.channels, batch=kept.batch)
-    return _taken(own)
+def _repeated(own: Notification, status: Status) -> Accepted:
+    kept = status.notification
+    if kept.content != own.content:
+        return _taken(own, status.state)
+    return Accepted(own.id, "unchanged", own.user, status.due, kept.channels, batch=kept.batch, state=status.state)
 
 
-def _taken(own: Notification) -> Accepted:
-    reason = "the id belongs to a notification with other content: choose another id, or cancel that one"
+def _taken(own: Notification, state: State) -> Accepted:
+    reason = f"{OTHER_CONTENT}, which is {state} already: choose another id"
+    if state == "pending":
+        reason = f"{OTHER_CONTENT}: choose another id, and cancel that one if this is to replace it"
     return Accepted(own.id, "conflict", own.user, reason=reason)
 
 
@@ -312,13 +332,13 @@ def _skipped(own: Notification, first: str) -> Accepted:
 
 def _scheduled(own: Notification, outcome: Outcome) -> Accepted:
     match outcome.outcome:
-        case "scheduled" | "released" | "unchanged":
-            word: Word = "unchanged" if outcome.outcome == "unchanged" else "scheduled"
-            return Accepted(own.id, word, own.user, outcome.due, own.channels, batch=own.batch, note=outcome.note)
+        case "scheduled" | "released":
+            due, note = outcome.due, outcome.note
+            return Accepted(own.id, "scheduled", own.user, due, own.channels, batch=own.batch, note=note)
         case _ if outcome.field is not None:
             return _rejected(own.id, own.user, Invalid(outcome.field, outcome.reason or ""))
         case _:
-            told = outcome.reason or "the id belongs to a schedule that has been released: choose another id"
+            told = outcome.reason or f"the id belongs to a schedule that is {outcome.state} already: choose another id"
             return Accepted(own.id, "conflict", own.user, reason=told)
 
 

@@ -25,7 +25,7 @@ from tidings.domain.rendered import ChannelName
 from tidings.domain.telling import Listener, Telling
 from tidings.ports import Channel, Store
 
-DRAIN_S = 3.0
+DRAIN_S = 2.5
 TRIES_MAX = 3
 PAUSE_S = 0.5
 

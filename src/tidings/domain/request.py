@@ -7,6 +7,7 @@ from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import CATCH_UP_MAX, Policy
 from tidings.domain.message import Headers
+from tidings.domain.names import BEHIND_BYTES_MAX, ID_BYTES_MOST
 
 DAY_S = 86_400
 
@@ -78,6 +79,10 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
                 raise Invalid(f"limits.{name}", f"must lie between 1 and {most}")
 
 
-# What the layout of the stores can hold.
-LIMITS_MOST = {"id_bytes_max": 999, "labels_bytes_max": 9_999, "horizon_s": 50 * 366 * DAY_S}
-LIMITS_MOST["catch_up_max"] = CATCH_UP_MAX
+# What the layout of the stores can hold, of an id also with what its deliveries have behind it.
+LIMITS_MOST = {
+    "id_bytes_max": ID_BYTES_MOST - BEHIND_BYTES_MAX,
+    "labels_bytes_max": 9_999,
+    "horizon_s": 50 * 366 * DAY_S,
+    "catch_up_max": CATCH_UP_MAX,
+}

@@ -16,6 +16,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.jitter import jittered
 from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness, overdue_count
 from tidings.domain.message import Headers, Message, pack
+from tidings.domain.names import check_id
 from tidings.domain.request import Limits, Request
 from tidings.domain.revising import calendar_of
 from tidings.domain.schedule import MADE_ID
@@ -28,7 +29,6 @@ NAME_SHOWN_CHARS = 48
 HALF = "hold half of a surrogate pair, which is no text: give whole characters"
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+\Z")
-_ID_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _DEFAULT_LATENESS = Lateness()
 _encode = msgspec.json.Encoder(order="sorted").encode
 _PRIORITIES = tuple(str(int(priority)) for priority in Priority)
@@ -55,7 +55,7 @@ class Admission:
         if request.topic not in self._topics_seen:
             self.check_topic(request.topic)
         if request.id is not None:
-            self._check_id(request.id)
+            check_id(request.id, self.limits.id_bytes_max)
         destination = request.topic
         if (request.bus or self._bus) == "kafka":
             seen = self._destinations_seen.get((tenant, request.topic))
@@ -121,12 +121,6 @@ class Admission:
             raise Invalid("topic", "use letters, digits, '.', '_' and '-' only (at least one, not '.' or '..')")
         if len(self._topics_seen) < TOPICS_SEEN_MAX:
             self._topics_seen.add(topic)
-
-    def _check_id(self, schedule_id: str) -> None:
-        if not schedule_id or _ID_FORBIDDEN.search(schedule_id):
-            raise Invalid("id", "is empty or holds control characters: leave it out, or use printable text")
-        if len(schedule_id.encode()) > self.limits.id_bytes_max:
-            raise Invalid("id", f"is longer than {self.limits.id_bytes_max} bytes of UTF-8")
 
     def _check_sizes(self, request: Request) -> None:
         limits = self.limits

@@ -23,7 +23,7 @@ class Notified(msgspec.Struct, frozen=True):
     """What became of a request for one person: `scheduled`, `unchanged`, `skipped`, `rejected` or `conflict`.
 
     `first` is the notification that a duplicate would repeat; `rejected` names the `field` at fault; `note` is what to
-    know of its time.
+    know of its time; `state` is how that stands which an `unchanged` one repeats: it may be cancelled.
     """
 
     id: str
@@ -36,6 +36,7 @@ class Notified(msgspec.Struct, frozen=True):
     first: str | None
     batch: str | None
     note: str | None = None
+    state: State | None = None
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -158,6 +159,7 @@ def notified_of(accepted: Accepted) -> Notified:
         accepted.first,
         accepted.batch,
         accepted.note,
+        accepted.state,
     )
 
 

@@ -124,7 +124,14 @@ async def _serve(
             logger.warning("%s; takes over when it is free", reason, extra={"store": shown(config.store.path)})
         await _until(stop, engine)
         logger.info("stopping: the batch in hand is finished first")
-        engine.lanes.stop()
+        winding_down = asyncio.create_task(_wind_down(engine))
+    await winding_down
+
+
+async def _wind_down(engine: Engine) -> None:
+    """While the server answers its last requests: calls of providers end, then the lanes."""
+    await engine.drain()
+    engine.lanes.stop()
 
 
 async def _until(stop: asyncio.Event, engine: Engine) -> None:

@@ -9,14 +9,12 @@ from hashlib import blake2b
 
 from tidings.domain.errors import Invalid
 from tidings.domain.message import Headers
+from tidings.domain.names import ID_BYTES_MOST
 from tidings.domain.request import Limits
 from tidings.wires.record import Record, Verb
 from tidings.wires.refusal import refused_words
 
 Found = dict[str, bytes | None]
-
-# Looking up an id needs no more than any store can hold; what makes a schedule is held to the node's own limits.
-ID_BYTES_MAX = 999
 
 _DERIVED_BYTES_MAX = Limits().id_bytes_max
 _DIGEST_BYTES = 16
@@ -79,8 +77,9 @@ def id_of(found: Found, name: str, verb: Verb) -> str | None:
     schedule_id = text_of(found, name)
     if schedule_id is None and verb != "add":
         raise Verbatim(name, missing(name, verb.upper()))
-    if schedule_id is not None and len(schedule_id.encode()) > ID_BYTES_MAX:
-        raise Invalid(name, f"is longer than {ID_BYTES_MAX} bytes of UTF-8")
+    # Looking up an id needs no more than any store can hold; what makes a schedule is held to the node's own limits.
+    if schedule_id is not None and len(schedule_id.encode()) > ID_BYTES_MOST:
+        raise Invalid(name, f"is longer than {ID_BYTES_MOST} bytes of UTF-8")
     return schedule_id
 
 

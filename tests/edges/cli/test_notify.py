@@ -42,6 +42,19 @@ def test_at_the_hour_of_each(cli: Cli, ada: str) -> None:
     ]
 
 
+def test_a_repeat_of_what_was_cancelled_says_so(cli: Cli, ada: str) -> None:
+    said = ("notify", ada, "--text", "x", "--channel", "in_app", "--at", "+1h", "--id", ada)
+    assert cli(*said).code == 0
+    assert cli(*said).out.startswith(f"unchanged {ada} to {ada} by in_app, due ")
+    assert cli("notifications", "cancel", ada).code == 0
+    again = cli(*said)
+    assert (again.code, again.out) == (
+        4,
+        f"unchanged {ada} to {ada} by in_app: it is cancelled already, and nothing new will be sent\n",
+    )
+    assert cli(*said, "--json").code == 4
+
+
 def test_it_lies_in_the_outbox_and_shows_among_the_deliveries(cli: Cli, ada: str, node: RunningNode) -> None:
     cli.json("notify", ada, "--template", ada, "--var", "name=Ada", "--channel", "email", "--id", ada)
     found = cli.settled(ada)

@@ -1,8 +1,13 @@
 """Whole engines on one database: lanes are shared, and a clean stop hands them over without a loss."""
 
+import asyncio
+from collections import Counter
+
 from tests.contract.making import SECOND, add, left, records
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.clock import SystemClock
+from tidings.domain.command import Cancel
+from tidings.domain.errors import Invalid
 from tidings.engine import Engine
 from tidings.testing import eventually
 from tidings.timeline.postgres.store import PostgresStore
@@ -57,3 +62,18 @@ async def test_lateness_on_an_idle_store(open_store: OpenStore) -> None:
     assert late[len(late) // 2] < SECOND // 10, late
     await one.stop()
     await two.stop()
+
+
+async def test_text_that_the_database_cannot_hold_fails_nobody_beside_it(open_store: OpenStore) -> None:
+    clock = SystemClock()
+    engine = await started(await open_store(clock))
+    later = clock.now() + 3_600 * SECOND
+    names = [f"s{number}" for number in range(30)]
+    bad = [engine.submit([add("a\0b", later, tenant="other")]), engine.submit([Cancel("other", "a\0b")])]
+    asked = [engine.submit([add(name, later)]) for name in names]
+    answers = await asyncio.gather(*asked[:15], *bad, *asked[15:], return_exceptions=True)
+    await engine.stop()
+    refused = [answer for answer in answers if isinstance(answer, BaseException)]
+    told = Counter(answer[0].outcome for answer in answers if not isinstance(answer, BaseException))
+    assert [type(each) for each in refused] == [Invalid]
+    assert told == {"scheduled": len(names), "unknown": 1}

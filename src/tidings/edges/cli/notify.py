@@ -136,10 +136,11 @@ def _version(text: str) -> int | str:
 
 def _tell(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> Exit:
     """One answer in one line."""
-    outcome = str(answer.get("outcome"))
+    outcome, state = str(answer.get("outcome")), answer.get("state")
+    code = Exit.CONFLICT if state == "cancelled" else CODES.get(outcome, Exit.DONE)
     if arguments.json:
         screen.json(answer)
-        return CODES.get(outcome, Exit.DONE)
+        return code
     whom = shown(answer.get("user") or arguments.to)
     words = [screen.word(outcome), screen.paint(shown(answer.get("id")), "bold"), f"to {whom}"]
     if channels := answer.get("channels"):
@@ -147,10 +148,12 @@ def _tell(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> Exit:
     local = str(answer.get("due_at_local") or "").replace("T", " ")
     due = " = ".join(text for text in (local, screen.moment(answer.get("due_at"))) if text)
     end = f", due {due}" if due else ""
+    if state not in {None, "pending", "processing"}:
+        end = f": it is {shown(state)} already, and nothing new will be sent"
     if reason := answer.get("reason") or "; ".join(faults(answer)):
         first = f" of {shown(answer['first'])}" if answer.get("first") else ""
         end = f": {shown(reason)}{first}"
     screen.say(" ".join(words) + end)
     if note := answer.get("note"):
         screen.note(f"note: {note}")
-    return CODES.get(outcome, Exit.DONE)
+    return code

@@ -16,6 +16,7 @@ from tidings.domain.command import (
     Replace,
     Resume,
     State,
+    overlong,
 )
 from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.revising import Pending, calendar_of
@@ -39,9 +40,9 @@ class Changes:
         """Do what the command asks, if the schedule's state allows it, and say what happened."""
         match command:
             case Add():
-                return self._add(command, now)
+                return overlong(command) or self._add(command, now)
             case Replace():
-                return self._replace(command, now)
+                return overlong(command.add) or self._replace(command, now)
             case Cancel() | Pause() | Resume() | Fire():
                 return self._change(command, now)
             case _:

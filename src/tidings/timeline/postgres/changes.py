@@ -6,7 +6,7 @@ from zlib import crc32
 
 import msgspec
 
-from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume
+from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, overlong
 from tidings.domain.destination import is_kafka
 from tidings.domain.lateness import Lateness, Policy, deadline
 from tidings.domain.revising import Pending, calendar_of
@@ -70,9 +70,9 @@ class Changes:
             entry.now = None
 
     def _refusal(self, add: Add) -> Outcome | None:
-        """A tenant has no end of schedules, but an end of topics."""
+        """A tenant has no end of schedules, but an end of topics; and an id has an end."""
         if self._names.may_open(add.tenant, add.topic):
-            return None
+            return overlong(add)
         return Outcome(
             add.id or "", "rejected", reason=f"topic: there are {TOPICS_PER_TENANT_MAX} already, use one of them"
         )

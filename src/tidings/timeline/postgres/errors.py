@@ -102,6 +102,9 @@ def explained(error: psycopg.Error, connection: psycopg.AsyncConnection[Any] | N
         return StoreError("this store has moved to another place, and takes no more changes: start this node again")
     if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
         return Contended("PostgreSQL found this call in the way of another: try again")
+    if isinstance(error, psycopg.errors.CharacterNotInRepertoire | psycopg.errors.UntranslatableCharacter):
+        # No fault of the store's: it would not end by waiting, and who was asked for beside it can do without.
+        return Invalid("text", f"PostgreSQL cannot hold it, leave out NUL and the like: {brief(error)}")
     if isinstance(error, psycopg.errors.DiskFull):
         return StoreError("PostgreSQL's disk is full: nothing was changed. Free some space; Tidings goes on by itself")
     if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from tidings import crash
-from tidings.domain.command import Add, Command, Outcome, Replace
+from tidings.domain.command import Add, Command, Outcome, Replace, overlong
 from tidings.domain.errors import KeyReused
 from tidings.domain.lateness import Lateness, deadline
 from tidings.domain.when import Once
@@ -90,14 +90,18 @@ class Intake:
                 if not self._writer.may_open(tenant, command.topic):
                     break
                 topics.add(command.topic)
+            if overlong(command) is not None:
+                break
             adds.append(command)
         return adds
 
     def _refusal(self, command: Command) -> Outcome | None:
-        """A tenant has no end of schedules, but an end of topics."""
+        """A tenant has no end of schedules, but an end of topics; and an id has an end."""
         add = command.add if isinstance(command, Replace) else command
-        if not isinstance(add, Add) or self._writer.may_open(add.tenant, add.topic):
+        if not isinstance(add, Add):
             return None
+        if self._writer.may_open(add.tenant, add.topic):
+            return overlong(add)
         return Outcome(
             add.id or "", "rejected", reason=f"topic: there are {TOPICS_PER_TENANT_MAX} already, use one of them"
         )

@@ -82,9 +82,13 @@ async def test_a_repeat_and_a_conflict(each_desk: Desk) -> None:
     ask = NINE | {"id": "mine", "at": FAR}
     assert (await each_desk.call("POST", LIST, ask)).status == 201
     again = await each_desk.call("POST", LIST, ask)
-    assert (again.status, again.document["outcome"]) == (200, "unchanged")
+    assert (again.status, again.document["outcome"], again.document["state"]) == (200, "unchanged", "pending")
     other = await each_desk.call("POST", LIST, ask | {"priority": "high"})
     assert (other.status, other.problem["id"], other.problem["outcome"]) == (409, "mine", "rejected")
+    await each_desk.done("DELETE", f"{LIST}/mine")
+    assert (await each_desk.done("POST", LIST, ask))["state"] == "cancelled"
+    other = await each_desk.call("POST", LIST, ask | {"priority": "high"})
+    assert other.problem["detail"].endswith("which is cancelled already: choose another id")
 
 
 async def test_an_idempotency_key_is_kept(each_desk: Desk) -> None:
@@ -101,6 +105,25 @@ async def test_an_idempotency_key_is_kept(each_desk: Desk) -> None:
     assert (await each_desk.call("POST", LIST, ask | {"id": "other"}, headers=own)).status == 422
     found = await each_desk.done("GET", LIST)
     assert len(found["notifications"]) == 2
+
+
+@pytest.mark.parametrize("key", [None, "k-1"])
+async def test_an_id_of_somebody_erased_is_refused(desk: Desk, key: str | None) -> None:
+    await desk.welcome()
+    ask, headers = NINE | {"at": FAR}, {}
+    if key is None:
+        ask["id"] = "mine"
+    else:
+        headers["Idempotency-Key"] = key
+    assert (await desk.call("POST", LIST, ask, headers=headers)).status == 201
+    ada = await desk.done("GET", "/v1/users/ada")
+    await desk.done("POST", "/v1/users/ada/erase")
+    ada.pop("id")
+    await desk.call("PUT", "/v1/users/ada", ada)
+    again = await desk.call("POST", LIST, ask, headers=headers)
+    assert again.status == 409
+    assert "cancelled already" in again.problem["detail"]
+    assert (await desk.done("GET", LIST))["notifications"] == []
 
 
 async def test_a_duplicate_is_skipped(each_desk: Desk) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from tidings.delivery.asking import Notify, check
 from tidings.delivery.lookup import Search
-from tidings.delivery.notifying import Accepted
+from tidings.delivery.notifying import OTHER_CONTENT, Accepted
 from tidings.domain.command import Outcome
 from tidings.domain.errors import Invalid, KeyReused
 from tidings.domain.notification import Priority
@@ -67,7 +67,7 @@ class Notifications:
             return self._answer(ask, await self._office.notifying.accept(tenant, ask))
         named = msgspec.structs.replace(ask, id=derived_id(f"{call.scope['path']}\n{key}"))
         accepted = await self._office.notifying.accept(tenant, named)
-        if any(each.outcome == "conflict" for each in accepted):
+        if any(OTHER_CONTENT in (each.reason or "") for each in accepted):
             raise KeyReused
         first = [_as_before(each) for each in accepted]
         return self._answer(ask, first)
@@ -168,7 +168,7 @@ def _as_before(accepted: Accepted) -> Accepted:
     """A repeat under an idempotency key is answered as the first time."""
     if accepted.outcome != "unchanged":
         return accepted
-    return msgspec.structs.replace(accepted, outcome="scheduled")
+    return msgspec.structs.replace(accepted, outcome="scheduled", state=None)
 
 
 def _not_cancelled(outcome: Outcome) -> Refusal:

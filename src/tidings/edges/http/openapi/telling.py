@@ -214,6 +214,7 @@ SCHEMAS: dict[str, Schema] = {
         first=text("Of a duplicate: the notification that it would repeat."),
         batch=text("Its batch."),
         note=text("What to know of its time, such as that clocks jump over it."),
+        state=text("Of what is unchanged: how it stands, for it may be cancelled.", enum=_STATE["enum"]),
         errors=array(ref("Error"), "Of what was rejected, by field."),
     ),
     "AcceptedAll": shape(

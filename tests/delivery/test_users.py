@@ -65,6 +65,7 @@ async def test_single_fields(office: Office) -> None:
         ({"preferences": {"transactional": False}}, "preferences.transactional"),
         ({"devices": [{"platform": "apns", "token": "short"}]}, "token"),
         ({"devices": [{"platform": "pager", "token": "x"}]}, "devices[0].platform"),
+        ({"devices": [FCM | {"name": "x"}]}, "devices[0].name"),
         ({"name": "a\nb"}, "name"),
         ({"name": 7}, "name"),
         ({"nick": "a"}, "nick"),
@@ -76,6 +77,15 @@ async def test_wrong_fields_are_named(office: Office, document: dict[str, Any], 
         await office.users.put(ACME, "bob", document)
     assert refused.value.field == field
     assert await office.users.get(ACME, "bob") is None
+
+
+async def test_the_words_that_may_stand_there_are_told(office: Office) -> None:
+    for document, told in (
+        ({"devices": [{"platform": "pager", "token": "x"}]}, "'pager' is not one of apns, fcm"),
+        ({"quiet": {"hours": "22:00-07:00", "then": "sleep"}}, "'sleep' is not one of defer, drop"),
+    ):
+        with pytest.raises(Invalid, match=told):
+            await office.users.put(ACME, "bob", document)
 
 
 @pytest.mark.parametrize("wrong", ["", "a/b", "a b", "-a", "a" * 101, "\u00e4"])

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from tests.delivery.office import ACME, HOUR, SECOND, Office, in_app, reminder
-from tidings.delivery.templates import Parts, SmsPart, WebhookPart
-from tidings.delivery.versions import TemplateDraft
+from tidings.delivery.filing import ALL, encode
+from tidings.delivery.templates import InAppPart, Parts, PushPart, SmsPart, Template, WebhookPart
+from tidings.delivery.versions import Latest, TemplateDraft
 from tidings.domain.errors import Conflict, Invalid
+from tidings.ports import Key, Put
 
 
 async def test_versions(office: Office) -> None:
@@ -39,6 +41,10 @@ async def test_wrong_templates_are_refused_when_stored(office: Office) -> None:
         (reminder(expires_after="soon"), "expires_after"),
         (reminder(urgency="asap", expires_after="PT1H"), "urgency"),
         (TemplateDraft(Parts()), "parts"),
+        (reminder(" "), "parts.email.en.subject"),
+        (TemplateDraft(Parts(sms={"en": SmsPart("Hi"), "de": SmsPart("")})), "parts.sms.de.text"),
+        (TemplateDraft(Parts(push={"en": PushPart("", "Hi")})), "parts.push.en.title"),
+        (TemplateDraft(Parts(in_app={"en": InAppPart("", "Hi")})), "parts.in_app.en.title"),
     ):
         with pytest.raises(Invalid) as refused:
             await office.templates.put(ACME, "wrong", draft)
@@ -46,6 +52,17 @@ async def test_wrong_templates_are_refused_when_stored(office: Office) -> None:
     with pytest.raises(Invalid):
         await office.templates.put(ACME, "a/b", reminder())
     assert await office.templates.get(ACME, "wrong") is None
+
+
+async def test_an_empty_text_of_earlier_days_can_be_read_and_replaced(office: Office) -> None:
+    template = Template("old", Parts(sms={"en": SmsPart("")}))
+    head, one = Key(ACME, "template", "old"), Key(ACME, "template_version", "old/1")
+    stored = [Put(head, encode(Latest(1, 1)), 0, (ALL,)), Put(one, encode(template), 0)]
+    assert await office.cabinet.change([stored], office.clock.now())
+    found = await office.templates.get(ACME, "old")
+    assert found is not None
+    assert found.template == template
+    await office.templates.put(ACME, "old", TemplateDraft(Parts(sms={"en": SmsPart("Hi")})))
 
 
 async def test_preview(office: Office) -> None:

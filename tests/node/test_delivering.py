@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.channels.making import email, sms
 from tidings.clock import SystemClock
 from tidings.config import Config, load
 from tidings.config.channels import Channel
-from tidings.config.settings import Delivery, Node
+from tidings.config.settings import Delivery, Node, Store
 from tidings.delivery import unsubscribe
 from tidings.delivery.sweeping import Sweeper, Sweeping
 from tidings.delivery.throttle import Rates
@@ -17,7 +18,7 @@ from tidings.delivery.unsubscribe import Unsubscription
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import CHANNEL_NAMES
 from tidings.domain.schedule import Topic
-from tidings.node.channels import check_channels, served_of, tables_of, try_channels
+from tidings.node.channels import check_channels, opened, served_of, tables_of, try_channels, ways_of
 from tidings.node.delivering import check_delivery, link_keys, link_of, settings_of
 from tidings.node.receipts import readers_of
 from tidings.testing import eventually
@@ -54,6 +55,27 @@ def test_which_channels_are_served_is_known_where_they_are_served() -> None:
     assert sorted(served_of(Config(channels=mail)) or ()) == ["email", "in_app"]
     assert served_of(Config(channels=(*mail, Channel("own", "pigeon")))) is None
     assert served_of(Config(node=Node(roles=("api",)), channels=mail)) is None
+
+
+async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path) -> None:
+    own = (Channel("files", "outbox"), Channel("mail", "smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}))
+    config = Config(store=Store(str(tmp_path / "tidings.db")), channels=own)
+    async with opened(config, SystemClock(), MemoryStore().cabinet) as channels:
+        assert [name for name, each in channels.items() if each.takes(email())] == ["mail"]
+        assert [name for name, each in channels.items() if each.takes(sms())] == ["files"]
+    async with opened(Config(store=config.store), SystemClock(), MemoryStore().cabinet) as channels:
+        assert [name for name, each in channels.items() if each.takes(email())] == ["outbox"]
+
+
+def test_what_is_shown_of_the_outbox_is_what_is_left_to_it() -> None:
+    def left(*providers: str) -> tuple[str, ...]:
+        config = Config(channels=tuple(Channel(each, each) for each in (*providers, "outbox")))
+        assert served_of(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
+        return ways_of(config)[-1].channels
+
+    assert left() == ("email", "sms", "push", "webhook")
+    assert left("smtp", "apns") == ("sms", "push", "webhook"), "devices of fcm have no provider yet"
+    assert left("smtp", "apns", "fcm", "twilio", "webhook") == ()
 
 
 def test_a_link_can_be_read_with_the_key_that_signed_it_and_the_one_before() -> None:

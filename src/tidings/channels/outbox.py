@@ -19,7 +19,7 @@ from tidings.clock import Clock
 from tidings.domain.rendered import ChannelName, Email, InApp, Push, Rendered, Sms, Webhook, channel_of
 from tidings.domain.sms import segments
 from tidings.domain.verdict import Accepted, Temporary, Verdict
-from tidings.ports import Plugin, Surroundings
+from tidings.ports import Channel, Plugin, Surroundings
 
 FOLDER = "outbox"
 NAME_CHARACTERS_MAX = 60
@@ -35,9 +35,13 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """A channel for everything that no provider takes."""
+    """A channel for everything that no provider takes.
+
+    `others` are the providers beside it. A file would end the tries of what one of them could not send at once.
+    """
 
     deduplicates = True
+    others: Sequence[Channel] = ()
 
     def __init__(self, settings: Settings, clock: Clock, folder: Path, screen: TextIO | None = None) -> None:
         self._clock = clock
@@ -46,7 +50,7 @@ class Outbox:
         self._screen = (screen or sys.stderr) if settings.terminal else None
 
     def takes(self, message: Rendered) -> bool:
-        return not isinstance(message, InApp)
+        return not isinstance(message, InApp) and not any(other.takes(message) for other in self.others)
 
     async def send(self, message: Rendered) -> Verdict:
         name = file_name(message)

@@ -38,6 +38,7 @@ from tidings.domain.delivery import State
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.notification import Notification
 from tidings.domain.rendered import ChannelName
+from tidings.domain.revising import zone_of
 from tidings.domain.user import User
 from tidings.ports import Cabinet, Change, Document, Key, Put, Remove, Unchanged
 
@@ -65,6 +66,7 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     field: str | None = None
     first: str | None = None
+    zone: str | None = None  # whose clocks its time follows
     batch: str | None = None
     note: str | None = None
     state: State | None = None
@@ -368,4 +370,4 @@ def _answer(case: _Case, plan: Plan) -> Accepted:
     assert case.answer is not None, "every case ends in an answer"
     if case.answer.outcome == "rejected" and not plan.ask.users:
         raise Invalid(case.answer.field or "at", case.answer.reason or "")
-    return case.answer
+    return msgspec.structs.replace(case.answer, zone=zone_of(case.command.when))

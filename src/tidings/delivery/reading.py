@@ -13,6 +13,7 @@ T = TypeVar("T")
 DETAIL_CHARS_MAX = 300
 
 _AT = re.compile(r"(.*) - at `\$\.?([^`]*)`", re.DOTALL)
+_INDEX = re.compile(r"\[[^]]*]")
 _NAMED = re.compile(r"(?:unknown|missing required) field `([^`]*)`")
 
 
@@ -42,20 +43,17 @@ def _refused(told: str, kind: Any) -> Invalid:
         field = ".".join(part for part in (path, named[1]) if part)
         wanted = "is missing: give it" if "missing" in reason else "is not known here: leave it out"
         return Invalid(field[:DETAIL_CHARS_MAX], wanted)
-    if "enum value" in reason and (words := _choices(kind, re.split(r"[.\[]", path)[0])):
+    if "enum value" in reason and (words := list(_choices(kind, _INDEX.sub("", path).split(".")))):
         reason = f"{reason.partition(' - at')[0].removeprefix('Invalid enum value ')} is not one of {', '.join(words)}"
         return Invalid(path[:DETAIL_CHARS_MAX] or "body", reason[:DETAIL_CHARS_MAX])
     return Invalid(path[:DETAIL_CHARS_MAX] or "body", f"is of the wrong form: {reason}"[:DETAIL_CHARS_MAX])
 
 
-def _choices(kind: Any, field: str) -> list[str]:
-    """The words that a field of a struct takes."""
-    hints = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else {}
-    return list(_words(hints.get(field)))
-
-
-def _words(hint: Any) -> Iterator[str]:
+def _choices(hint: Any, path: list[str]) -> Iterator[str]:
+    """The words that may stand at a path into something of this type."""
     if isinstance(hint, str):
         yield hint
+    elif isinstance(hint, type) and issubclass(hint, msgspec.Struct) and path:
+        yield from _choices(get_type_hints(hint).get(path[0]), path[1:])
     for part in get_args(hint):
-        yield from _words(part)
+        yield from _choices(part, path)

@@ -23,6 +23,7 @@ VERSIONS_MAX = 10_000
 PAGE_MAX = 1_000
 FRESH_US = 1_000_000  # how long a node may go on with the version that was the latest
 TRIES_MAX = 20
+SAID: dict[ChannelName, str] = {"email": "subject", "sms": "text", "push": "title", "in_app": "title"}
 
 
 class TemplateDraft(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -234,7 +235,16 @@ def _template(name: str, draft: TemplateDraft, version: int) -> Template:
     if draft.urgency is not None and draft.expires_after is not None:
         raise Invalid("urgency", "says for how long it is worth sending, as 'expires_after' does: leave one out")
     expires = None if draft.expires_after is None else parse_exact_duration(draft.expires_after, "expires_after")
+    _check_said(draft.parts)
     return Template(name, draft.parts, version, draft.locale, draft.urgency, expires)
+
+
+def _check_said(parts: Parts) -> None:
+    """Refuse a part that says nothing. It is asked of what is written: what was stored before can still be read."""
+    for channel, name in SAID.items():
+        for language, part in getattr(parts, channel).items():
+            if not getattr(part, name).strip():
+                raise Invalid(f"parts.{channel}.{language}.{name}", "is empty: say something, or leave this part out")
 
 
 def _same(one: Template, other: Template) -> bool:

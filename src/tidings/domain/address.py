@@ -39,7 +39,7 @@ _LOOKS: dict[Platform, str] = {
 _NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]*|[0-9]+)")  # what old resolvers read as a number: 0x7f, 0177, 2130706433
 
 
-class Device(msgspec.Struct, frozen=True, gc=False):
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One installation of an app, by the token that its push service gave it."""
 
     platform: Platform

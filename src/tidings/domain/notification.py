@@ -20,7 +20,7 @@ URGENCIES: tuple[Priority, ...] = ("high", "normal", "low")
 PRIORITIES: dict[Priority, Rank] = {"high": Rank.HIGH, "normal": Rank.NORMAL, "low": Rank.LOW}
 
 
-class Literally(msgspec.Struct, frozen=True, omit_defaults=True):
+class Literally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Words instead of a template: sent as they are."""
 
     text: str

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tidings.channels.loading import check_settings, open_channel
+from tidings.channels.outbox import Outbox
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.config.addresses import is_postgres
@@ -56,13 +57,23 @@ def folder_of(config: Config) -> Path:
 
 def ways_of(config: Config) -> list[Way]:
     """The same to be shown. Which channels a provider of somebody else serves only that one knows."""
-    return [Way(table.name, table.provider, SERVED.get(table.provider, ())) for table in tables_of(config)]
+    tables = tables_of(config)
+    served = SERVED | {OUTBOX: _left({table.provider for table in tables})}
+    return [Way(table.name, table.provider, served.get(table.provider, ())) for table in tables]
+
+
+def _left(providers: set[str]) -> tuple[ChannelName, ...]:
+    """The channels that these leave to the outbox; push as long as one kind of devices has no provider."""
+    taken = {channel for provider in providers - {OUTBOX} for channel in SERVED.get(provider, ())}
+    if not providers >= {"apns", "fcm"}:
+        taken.discard("push")
+    return tuple(channel for channel in SERVED[OUTBOX] if channel not in taken)
 
 
 def served_of(config: Config) -> frozenset[ChannelName] | None:
     """The channels that something can leave by; None if others know that: nodes that deliver, or a provider itself."""
     ways = ways_of(config)
-    if "deliver" not in config.node.roles or not all(way.channels for way in ways):
+    if "deliver" not in config.node.roles or not all(way.provider in SERVED for way in ways):
         return None
     return frozenset(channel for way in ways for channel in way.channels)
 
@@ -99,7 +110,12 @@ async def opened(config: Config, clock: Clock, cabinet: Cabinet) -> AsyncIterato
     """The channels by name, until the end."""
     around = Surroundings(clock, folder_of(config), cabinet)
     async with contextlib.AsyncExitStack() as stack:
-        yield {table.name: _open(table, config, around, stack) for table in tables_of(config)}
+        channels = {table.name: _open(table, config, around, stack) for table in tables_of(config)}
+        others = [channel for channel in channels.values() if not isinstance(channel, Outbox)]
+        for channel in channels.values():
+            if isinstance(channel, Outbox):
+                channel.others = others
+        yield channels
 
 
 def _open(table: Table, config: Config, around: Surroundings, stack: contextlib.AsyncExitStack) -> Channel:

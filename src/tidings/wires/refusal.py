@@ -33,6 +33,8 @@ _EXAMPLES["channel"] = f"one of {', '.join(CHANNEL_NAMES)}"
 _EXAMPLES["channels"] = f'"all", or an array of some of {", ".join(CHANNEL_NAMES)}'
 _EXAMPLES["spread"] = 'one of "first", "all"'
 _EXAMPLES["urgency"] = 'one of "asap", "time_sensitive", "digest"'
+# Of words that stand further inside, whatever they stand in.
+_CHOICES = {"platform": 'one of "apns", "fcm"', "then": 'one of "defer", "drop"'}
 _EXAMPLES["wait"] = 'seconds, or a duration as text, for example "30s"'
 _EXAMPLES["offsets"] = 'an object of whole numbers, for example {"2": 41}'
 
@@ -102,12 +104,15 @@ def _wrong_shape(text: str, fields: Iterable[str], field: str) -> Invalid:
             return Invalid(where, f"has the field {shorten(unknown[1])!r}, which is not known: leave it out")
         return unknown_field(unknown[1], fields)
     if missing := _MISSING.match(what):
-        return Invalid(missing[1], "is missing: give it")
+        return Invalid(f"{where}.{missing[1]}" if where else missing[1], "is missing: give it")
     if not where:
         return Invalid(field, _plain(what, "a JSON object"))
     root = re.split(r"[.\[]", where, maxsplit=1)[0]
     subject = "has a key that " if path and path[1] else ""
-    return Invalid(where, subject + _plain(what, _EXAMPLES.get(root)))
+    example = _EXAMPLES.get(root)
+    if "enum value" in what:
+        example = _CHOICES.get(where.rpartition(".")[2], example)
+    return Invalid(where, subject + _plain(what, example))
 
 
 def _plain(what: str, example: str | None) -> str:

@@ -33,6 +33,15 @@ def test_at_her_hour(cli: Cli, ada: str) -> None:
     assert "choose another id" in other.err
 
 
+def test_at_the_hour_of_each(cli: Cli, ada: str) -> None:
+    assert cli("users", "put", f"{ada}-kim", "--email", "kim@example.com", "--zone", "Asia/Tokyo").code == 0
+    done = cli("notify", ada, f"{ada}-kim", "--text", "Hi", "--at", "2029-11-20 09:00")
+    assert [line.split(" due ")[1].split(" = ")[0] for line in done.out.splitlines()] == [
+        "2029-11-20 09:00:00-05:00",
+        "2029-11-20 09:00:00+09:00",
+    ]
+
+
 def test_a_repeat_of_what_was_cancelled_says_so(cli: Cli, ada: str) -> None:
     said = ("notify", ada, "--text", "x", "--channel", "in_app", "--at", "+1h", "--id", ada)
     assert cli(*said).code == 0
@@ -179,7 +188,7 @@ def test_what_was_given_up_is_sent_again(cli: Cli, ada: str) -> None:
     ("argv", "said"),
     [
         ((), "whom?"),
-        (("ada", "--to", "x@example.com", "--text", "x"), "whom?"),
+        (("ada", "--to", "x@example.com", "--text", "x"), "either a USER (or several) or --to ADDRESS, not both"),
         (("ada",), "--template, or your own words as --text"),
         (("ada", "--template", "t", "--text", "x"), "not both"),
         (("ada", "--title", "x"), "--text beside it"),

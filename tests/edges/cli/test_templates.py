@@ -49,6 +49,13 @@ def test_other_parts_stay_as_they_are(cli: Cli) -> None:
     assert [row.split()[0] for row in rows] == ["version", "7", "6"]
 
 
+def test_a_webhook_may_have_an_empty_document(cli: Cli) -> None:
+    cli("templates", "put", cli.topic, "--channel", "webhook", "--body", "{}")
+    done = cli("templates", "put", cli.topic, "--channel", "sms", "--text", "Hi")
+    assert done.out == f"stored {cli.topic} version 2: sms, webhook\n"
+    assert "  body  {}\n" in cli("templates", "get", cli.topic).out
+
+
 def test_the_first_language_is_the_templates_own(cli: Cli) -> None:
     cli("templates", "put", cli.topic, "--channel", "sms", "--locale", "de", "--text", "Hallo")
     cli("templates", "put", cli.topic, "--channel", "in_app", "--title", "Hallo", "--body", "du")

@@ -14,7 +14,7 @@ STALE_AFTER_US: dict[Urgency, int | None] = {
 }
 
 
-class EmailPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EmailPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A subject, and a body as HTML, as text, or both. Without a text the HTML's own words are taken."""
 
     subject: str
@@ -28,7 +28,7 @@ class SmsPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class PushPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PushPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a device shows, and what its app gets."""
 
     title: str

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", metavar="TEXT", help=f"{meaning}, instead of a template; @FILE, - for stdin")
     parser.add_argument("--id", help="your own name for it; left out: one is made")
     _add_policy(parser)
-    add_timing(parser)
+    add_timing(parser, hers=True)
     add_server(parser)
     parser.set_defaults(run=notify)
 
@@ -75,7 +75,9 @@ def notify(arguments: Arguments, screen: Screen) -> int:
 
 
 def _whom(arguments: Arguments) -> dict[str, Any]:
-    if bool(arguments.users) == (arguments.to is not None):
+    if arguments.users and arguments.to is not None:
+        raise Failure(Exit.USAGE, "give either a USER (or several) or --to ADDRESS, not both")
+    if not arguments.users and arguments.to is None:
         raise Failure(Exit.USAGE, "whom? Give a USER (or several), or an address with --to ADDRESS and its --channel")
     channels: dict[str, Any] = {}
     if "all" in arguments.channel:

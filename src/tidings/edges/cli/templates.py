@@ -253,7 +253,7 @@ def _version(version: dict[str, Any]) -> tuple[object, ...]:
 def _show_words(part: dict[str, Any], screen: Screen) -> None:
     """Short ones beside their names, long ones below."""
     for name, value in part.items():
-        if value in (None, "", {}):
+        if value in (None, ""):
             continue
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if name == "segments":

@@ -10,16 +10,20 @@ BESIDE = ("zone", "start", "until", "gap", "overlap", "calendar", "on_excluded")
 LISTS = ("rdates", "exdates")
 
 
-def add_timing(parser: argparse.ArgumentParser, *, required: bool = False, ends: bool = True) -> None:
-    """When it leaves. `ends`: `--count` is the rule's own, and not how many are shown."""
+def add_timing(
+    parser: argparse.ArgumentParser, *, required: bool = False, ends: bool = True, hers: bool = False
+) -> None:
+    """When it leaves. `ends`: `--count` is the rule's own, and not how many are shown. `hers`: it is for a person."""
     when = parser.add_mutually_exclusive_group(required=required)
     now = "" if required else "; left out: now"
-    when.add_argument("--at", help=f"+5s, PT5S, a time such as 2026-11-20T09:00:00Z, or a local one with --zone{now}")
+    local = 'on her clocks "tomorrow 09:00" or "2026-11-20 09:00"' if hers else "a local one with --zone"
+    when.add_argument("--at", help=f"+5s, PT5S, a time such as 2026-11-20T09:00:00Z, or {local}{now}")
     when.add_argument("--every", metavar="INTERVAL", help="PT10M, or R/2026-11-20T09:00:00Z/PT1H: again and again")
     when.add_argument("--rrule", metavar="RULE", help='such as "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0" (RFC 5545)')
     when.add_argument("--cron", metavar="EXPRESSION", help='such as "*/5 9-17 * * MON-FRI"')
     group = parser.add_argument_group("recurring and local times")
-    group.add_argument("--zone", help="whose clocks are meant, such as Europe/Berlin")
+    zone = "; left out: hers" if hers else ""
+    group.add_argument("--zone", help=f"whose clocks are meant, such as Europe/Berlin{zone}")
     group.add_argument("--start", metavar="TIME", help="where a rule begins; left out: now")
     group.add_argument("--until", metavar="TIME", help="the last moment; a date counts as a whole day")
     if ends:

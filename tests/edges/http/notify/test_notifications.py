@@ -44,7 +44,12 @@ async def test_nine_o_clock_is_hers(each_desk: Desk) -> None:
     ada, bob, eve = both["notifications"]
     assert both["batch"] == "all"
     assert (ada["id"], ada["due_at"][11:16], bob["due_at"][11:16]) == ("all:ada", "14:00", "00:00")
+    assert (ada["due_at_local"], bob["due_at_local"]) == ("2029-11-20T09:00:00-05:00", "2029-11-20T09:00:00+09:00")
     assert (eve["outcome"], eve["errors"][0]["field"]) == ("rejected", "users")
+    for given, batch in (({"id": "late"}, "late"), ({"batch": "b"}, "b"), ({"id": "n", "users": ["eve"]}, "n")):
+        late = await each_desk.done("POST", LIST, ask | {"users": ["eve", "bob"], "id": None, "at": FAR} | given)
+        assert (late["notifications"][0]["outcome"], late["batch"]) == ("rejected", batch)
+        assert all("due_at_local" not in each for each in late["notifications"]), "an instant is nobody's clocks'"
     found = await each_desk.done("GET", f"{LIST}?batch=all")
     assert {each["id"] for each in found["notifications"]} == {"all:ada", "all:bob"}
 
@@ -212,6 +217,14 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"dedupe_window": "PT1H"}, "dedupe_window", "dedupe_key"),
     ({"expires_after": "soon"}, "expires_after", ""),
     ({"collapse": "a\nb"}, "collapse", ""),
+    ({"template": None, "variables": None, "words": {"text": "x", "tilte": "Tea"}}, "words", "'tilte'"),
+    ({"template": None, "variables": None, "words": {"txt": "x"}}, "words", "'txt'"),
+    ({"template": None, "variables": None, "words": {"title": "x"}}, "words.text", "is missing"),
+    (
+        {"user": None, "channel": "push", "to": {"platform": "fcm", "token": "x" * 20, "name": "x"}},
+        "to",
+        "'name'",
+    ),
 ]
 
 

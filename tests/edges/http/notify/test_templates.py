@@ -36,6 +36,20 @@ async def test_each_change_is_a_version(each_desk: Desk) -> None:
     assert (await each_desk.call("DELETE", ONE)).status == 404
 
 
+async def test_what_was_got_can_be_put_again(desk: Desk) -> None:
+    parts = {
+        "email": {"en": {"subject": "Hi", "text": ""}},
+        "push": {"en": {"title": "Hi", "body": ""}},
+        "webhook": {"en": {"body": {}}},
+        "in_app": {"en": {"title": "Hi", "body": ""}},
+    }
+    await desk.done("PUT", ONE, {"parts": parts})
+    found = await desk.done("GET", ONE)
+    assert found["parts"] == parts
+    assert (await desk.done("PUT", ONE, {"parts": found["parts"]}))["outcome"] == "unchanged"
+    assert (await desk.done("POST", f"{ONE}/preview", {"channel": "webhook"}))["body"] == {}
+
+
 async def test_a_preview_says_what_it_would_say(desk: Desk) -> None:
     parts = {
         "email": {
@@ -79,6 +93,8 @@ async def test_what_is_pending_is_not_taken_from(each_desk: Desk) -> None:
         ("PUT", ONE, {"parts": {}}, 400, "empty"),
         ("PUT", ONE, {"parts": {"fax": {}}}, 400, "fax"),
         ("PUT", ONE, {"parts": {"sms": {"en": {"txt": "x"}}}}, 400, "txt"),
+        ("PUT", ONE, {"parts": {"sms": {"de": {"text": " "}}}}, 400, "parts.sms.de.text: is empty"),
+        ("PUT", ONE, {"parts": {"sms": {"de": {}}}}, 400, "text: is missing"),
         ("PUT", ONE, text("{% for x in (1..9) %}"), 400, "parts.email"),
         ("PUT", ONE, text("x" * 70_000), 400, "parts.email"),
         ("PUT", ONE, text("x") | {"urgency": "digest", "expires_after": "PT1H"}, 400, "leave one out"),

@@ -17,6 +17,7 @@ from tidings.domain.delivery import Attempt, Delivery
 from tidings.domain.inbox import Line
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.notification import Notification
+from tidings.domain.recurrence.preview import local_text
 from tidings.domain.user import User
 from tidings.wires.answers import Document, format_iso_duration
 
@@ -32,11 +33,7 @@ def user_document(user: User) -> Document:
 def template_document(template: Template) -> Document:
     """One version of a template, its parts by channel and language."""
     parts = msgspec.to_builtins(template.parts)
-    shown = {
-        channel: {language: _given(part) for language, part in languages.items()}
-        for channel, languages in parts.items()
-        if languages
-    }
+    shown = {channel: languages for channel, languages in parts.items() if languages}
     document: Document = {"name": template.name, "version": template.version, "locale": template.locale}
     if template.urgency is not None:
         document["urgency"] = template.urgency
@@ -61,14 +58,15 @@ def content_document(content: Content) -> Document:
     return {"locale": content.locale} | document
 
 
-def accepted_document(accepted: Accepted, local: str | None = None) -> Document:
+def accepted_document(accepted: Accepted) -> Document:
     """What became of a request for one person."""
     document = _given(msgspec.to_builtins(accepted))
+    document.pop("zone", None)
     if accepted.due is not None:
         document.pop("due")
         document["due_at"] = format_instant(accepted.due)
-    if local is not None:
-        document["due_at_local"] = local
+        if accepted.zone is not None:
+            document["due_at_local"] = local_text(accepted.zone, accepted.due)
     if accepted.field is not None:
         document["errors"] = [{"field": document.pop("field"), "detail": document.pop("reason")}]
     return document

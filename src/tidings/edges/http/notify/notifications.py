@@ -60,17 +60,17 @@ class Notifications:
                 raise Invalid(field, 'is a number: send "tomorrow 09:00", "2026-11-20T09:00:00Z" or "+5s", a text')
         key, tenant = idempotency_key(call.headers), call.caller.tenant
         if key is None:
-            return await self._answer(tenant, ask, await self._office.notifying.accept(tenant, ask))
+            return self._answer(ask, await self._office.notifying.accept(tenant, ask))
         check(ask)
         await self._engine.submit([], receipt_for(tenant, key, call.scope["path"].encode(), body))
         if ask.id is not None:
-            return await self._answer(tenant, ask, await self._office.notifying.accept(tenant, ask))
+            return self._answer(ask, await self._office.notifying.accept(tenant, ask))
         named = msgspec.structs.replace(ask, id=derived_id(f"{call.scope['path']}\n{key}"))
         accepted = await self._office.notifying.accept(tenant, named)
         if any(OTHER_CONTENT in (each.reason or "") for each in accepted):
             raise KeyReused
         first = [_as_before(each) for each in accepted]
-        return await self._answer(tenant, ask, first)
+        return self._answer(ask, first)
 
     async def index(self, call: Call) -> Reply:
         """A page of those that fit, the latest first."""
@@ -118,17 +118,17 @@ class Notifications:
         zone = None if schedule is None else zone_of(schedule.when)
         return None if schedule is None or zone is None else local_text(zone, schedule.due)
 
-    async def _answer(self, tenant: str, ask: Notify, accepted: list[Accepted]) -> Answer:
+    def _answer(self, ask: Notify, accepted: list[Accepted]) -> Answer:
         if ask.users:
-            return json_answer({"batch": accepted[0].batch, "notifications": [*map(accepted_document, accepted)]})
+            batch = next((each.batch for each in accepted if each.batch), ask.batch or ask.id)
+            return json_answer({"batch": batch, "notifications": [*map(accepted_document, accepted)]})
         [one] = accepted
         if one.outcome == "conflict":
             reason = one.reason or "the id belongs to something else: choose another"
             if "quota" in reason:
                 raise Refusal("quota", reason, headers={"retry-after": str(RETRY_AFTER_S)}, id=one.id)
             raise Refusal("conflict", reason, id=one.id, outcome="rejected")
-        local = await self._local(tenant, one.id) if one.due is not None else None
-        document = accepted_document(one, local)
+        document = accepted_document(one)
         if one.outcome != "scheduled":
             return json_answer(document)
         return json_answer(document, 201, [(b"location", f"{LIST}/{quote(one.id, safe='')}".encode())])

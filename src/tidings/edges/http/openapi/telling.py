@@ -220,7 +220,7 @@ SCHEMAS: dict[str, Schema] = {
     "AcceptedAll": shape(
         "What became of it for each.",
         "batch notifications",
-        batch=text("What finds them all."),
+        batch=or_null(text("What finds them all; null if nobody was accepted, and no name was given.")),
         notifications=array(ref("Accepted"), "In the order of `users`."),
     ),
     "Notification": shape("A notification as it stands.", _STANDING_REQUIRED, **_STANDING),

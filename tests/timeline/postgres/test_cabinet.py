@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.contract.making import ACME, NOW
-from tests.contract.test_cabinet import change, kept, key, names, put
+from tests.contract.test_cabinet import change, kept, key, made, names, put
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
 from tests.timeline.postgres.test_plans import nodes
@@ -56,7 +56,7 @@ async def test_of_two_nodes_exactly_one_wins_each_document(open_store: OpenStore
         for mark, store in enumerate(stores):
             order = every if mark == 0 else every[::-1]
             groups = [[put(name, value(mark), expected[name])] for name in order]
-            calls.append(store.cabinet.change(groups, NOW))
+            calls.append(made(store, groups))
         first, second = await asyncio.gather(*calls)
         won = [dict(zip(every, first, strict=True)), dict(zip(every[::-1], second, strict=True))]
         for name, document in zip(every, await stores[0].cabinet.get([key(name) for name in every], NOW), strict=True):
@@ -78,10 +78,7 @@ async def test_who_waited_for_a_document_sees_what_became_of_it(postgres: Postgr
         orders = [["ann", "bob"], ["bob", "ann"]]
         versions = {"ann": ann.version, "bob": bob.version}
         groups = [[put(name, value(mark), versions[name]) for name in order] for mark, order in enumerate(orders)]
-        calls = [
-            asyncio.ensure_future(store.cabinet.change([group], NOW))
-            for store, group in zip(stores, groups, strict=True)
-        ]
+        calls = [asyncio.ensure_future(made(store, [group])) for store, group in zip(stores, groups, strict=True)]
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         await eventually(lambda: watching.execute(waiting).fetchone() == (2,))
         connection.rollback()
@@ -103,18 +100,18 @@ async def test_nobody_stands_in_anothers_way_for_ever(postgres: Postgres, open_s
     stores = await two(open_store)
     before = await deadlocks(postgres)
     dice = random.Random(7)
-    made: Counter[str] = Counter()
+    changed: Counter[str] = Counter()
 
     async def work(store: PostgresStore) -> None:
         for _ in range(ROUNDS):
             groups = [some_group(dice) for _ in range(8)]
             for group, answer in zip(groups, await store.cabinet.change(groups, NOW), strict=True):
                 assert answer, "they expect nothing"
-                made.update(one.key.name for one in group)
+                changed.update(one.key.name for one in group)
             await store.cabinet.expire(NOW, 5)
 
     await asyncio.gather(*(work(store) for store in stores for _ in range(3)))
-    assert sum(made.values()) > ROUNDS
+    assert sum(changed.values()) > ROUNDS
     assert await deadlocks(postgres) == before
     for tag in ("a", "b"):
         found = await stores[0].cabinet.find(ACME, "user", tag, NOW, limit=1_000)
@@ -148,7 +145,7 @@ async def test_who_makes_a_document_waits_for_another_who_does_and_then_looks_ag
             "INSERT INTO tidings.document SELECT %s, version + 100, \"order\", until, shelves, tenant, kind, 'ann',"
         )
         connection.execute(inside(copied + " tags, body FROM tidings.document").encode(), (digest(key("ann")).hex(),))
-        waiting = asyncio.ensure_future(store.cabinet.change([[put("ann")], [put("bob")]], NOW))
+        waiting = asyncio.ensure_future(made(store, [[put("ann")], [put("bob")]]))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(waiting), 0.2)
         connection.commit()

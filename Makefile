@@ -34,7 +34,7 @@ postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed);
 	@$(BIN)/python -m tests.servers postgres $(ARGS)
 
 # Quick tests wait more than they work: four processes keep two cores busy.
-check: lint  ## style, types, layers and the quick tests: under two minutes
+check: lint  ## style, types, layers and the quick tests: about two minutes
 	$(BIN)/pytest -m "not slow and not kill and not bench" -n 4 --dist loadfile $(ARGS)
 
 # Two processes share the slow tests, in their order: files of few tests are the long ones. What takes the time between

@@ -150,9 +150,9 @@ async def test_what_is_asked_meanwhile_goes_together_and_what_is_urgent_at_once(
         return [item * 2 for item in items]
 
     gathering: Gathering[int, int] = Gathering(call, together_max=3)
-    asked = [asyncio.create_task(gathering.ask(number)) for number in range(5)]
+    asked = [gathering.ask(number) for number in range(5)]
     await eventually(lambda: calls)
-    asked.append(asyncio.create_task(gathering.ask(99, urgent=True)))
+    asked.append(gathering.ask(99, urgent=True))
     asked[4].cancel()
     await others()
     assert calls == [[0, 1, 2], [99]], "it waits for no call of the others"

@@ -9,12 +9,12 @@ from tidings.clock import Clock
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.inbox import KIND, Line, line_name, line_tags
 from tidings.domain.rendered import InApp, Rendered
+from tidings.domain.user import KIND as PERSON
 from tidings.domain.verdict import Accepted, Permanent, Temporary, Verdict
 from tidings.ports import Cabinet, Key, Plugin, Put, Surroundings, Unchanged
 
 DAY_US = 86_400_000_000
 TRIES_MAX = 20
-USER = "user"  # the kind of documents that persons are
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,7 +46,7 @@ class InAppChannel:
         line = Line(message.id, message.to, message.title, message.body, now)
         key = Key(message.tenant, KIND, line_name(message.to, message.id))
         put = Put(key, _encode(line), 0, line_tags(line), now, now + self._keep_us)
-        person = Key(message.tenant, USER, message.to)
+        person = Key(message.tenant, PERSON, message.to)
         try:
             for _ in range(TRIES_MAX):
                 her, there = await self._cabinet.get([person, key], now)

@@ -13,7 +13,7 @@ from tidings.domain.delivery import Delivery
 from tidings.domain.notification import Notification
 from tidings.domain.place import digest
 from tidings.domain.rendered import ChannelName
-from tidings.domain.user import User
+from tidings.domain.user import KIND, User
 from tidings.ports import Document, Key, Put
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def by_user(user: str, tenant: str | None = None) -> str:
 
 
 def user_key(tenant: str, user: str) -> Key:
-    return Key(tenant, "user", user)
+    return Key(tenant, KIND, user)
 
 
 def by_address(channel: ChannelName, to: str | Device) -> str:

@@ -26,12 +26,8 @@ class Gathering(Generic[Item, Answer]):
         self._rest: _Queue[Item, Answer] = _Queue()
         self._loop: asyncio.AbstractEventLoop | None = None  # to ask for it each time is a system call
 
-    async def ask(self, item: Item, *, urgent: bool = False) -> Answer:
-        """The answer to one; raises what the call for it raised."""
-        return await self.begin(item, urgent=urgent)
-
-    def begin(self, item: Item, *, urgent: bool = False) -> "asyncio.Future[Answer]":
-        """The same for who has something else to do meanwhile."""
+    def ask(self, item: Item, *, urgent: bool = False) -> "asyncio.Future[Answer]":
+        """The answer to one, to be awaited; raises what the call for it raised."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()

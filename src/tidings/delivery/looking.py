@@ -36,7 +36,7 @@ class Looking:
             assert errand.notification is not None, "errands that were read name one or carry one"
             likely = errand.delivery or delivery_name(errand.notification, record.number, record.generation)
             keys = [notification_key(tenant, errand.notification), delivery_key(tenant, likely)]
-            kept, found = await self._gathering.begin(keys, urgent=urgent)
+            kept, found = await self._gathering.ask(keys, urgent=urgent)
             if kept is None:
                 return None
             notification, noted = read(kept, Notification), kept.version
@@ -44,7 +44,7 @@ class Looking:
             raise Invalid("channel", f"{errand.channel} is none of the {len(notification.channels)} channels")
         name = errands.named(errand, record, notification)
         if likely != name:
-            [found] = await self._gathering.begin([delivery_key(tenant, name)], urgent=urgent)
+            [found] = await self._gathering.ask([delivery_key(tenant, name)], urgent=urgent)
         return await self._case(tenant, record, errand, notification, name, found, noted)
 
     async def _case(
@@ -70,7 +70,7 @@ class Looking:
         urgent = notification.priority == "high"
         user = None
         if notification.user is not None:
-            [person] = await self._gathering.begin([user_key(tenant, notification.user)], urgent=urgent)
+            [person] = await self._gathering.ask([user_key(tenant, notification.user)], urgent=urgent)
             user = None if person is None else read(person, User)
         places = addresses(notification, user, channel)
         suppressed = await self._suppressed(case, places, urgent=urgent)
@@ -84,12 +84,12 @@ class Looking:
         keys = [suppressed_key(case.tenant, case.channel, place) for place in places]
         if category != TRANSACTIONAL:
             keys += [suppressed_key(case.tenant, case.channel, place, category) for place in places]
-        found = await self._gathering.begin(keys, urgent=urgent)
+        found = await self._gathering.ask(keys, urgent=urgent)
         return frozenset(places[number % len(places)] for number, there in enumerate(found) if there is not None)
 
     async def again(self, tenant: str, name: str) -> tuple[Delivery, int] | None:
         """A delivery as it stands, and its version."""
-        [there] = await self._gathering.begin([delivery_key(tenant, name)], urgent=True)
+        [there] = await self._gathering.ask([delivery_key(tenant, name)], urgent=True)
         return None if there is None else (read(there, Delivery), there.version)
 
     async def _get(self, asked: Sequence[Sequence[Key]]) -> list[Found]:

@@ -46,7 +46,7 @@ class Settling:
         erased what it is of: nothing leaves any more once either was answered.
         """
         change: list[Change] = [*_resting(case), delivery_put(case.tenant, delivery, case.version)]
-        return await self._changes.begin(change, urgent=case.is_urgent)
+        return await self._changes.ask(change, urgent=case.is_urgent)
 
     async def settle(self, case: Case, conclusion: Conclusion, version: int) -> Conclusion | None:
         """Write down how it stands, behind what must be on the timeline; None if somebody else changed it.
@@ -59,10 +59,10 @@ class Settling:
         puts = {put.key: put for put in (sent_put(tenant, delivery, *each, now) for each in conclusion.sent)}
         resting = () if version else _resting(case)  # what is not kept yet must not outlive its person
         change: list[Change] = [*resting, *puts.values(), delivery_put(tenant, delivery, version)]
-        done = await self._changes.begin(change, urgent=case.is_urgent)
+        done = await self._changes.ask(change, urgent=case.is_urgent)
         if not done and puts:
             change = [*resting, *await self._ours(puts), delivery_put(tenant, delivery, version)]
-            done = await self._changes.begin(change, urgent=case.is_urgent)
+            done = await self._changes.ask(change, urgent=case.is_urgent)
         crash.point("deliver.settled")
         return conclusion if done else None
 

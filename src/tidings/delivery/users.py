@@ -11,7 +11,7 @@ from tidings.delivery.profile import Profile, check_id, merged, profile_of, user
 from tidings.delivery.reading import convert
 from tidings.domain.errors import Conflict, Invalid
 from tidings.domain.rendered import ChannelName
-from tidings.domain.user import User
+from tidings.domain.user import KIND, User
 from tidings.ports import ANY, Cabinet, Remove
 
 PAGE_MAX = 1_000
@@ -83,7 +83,7 @@ class Users:
     async def with_address(self, tenant: str, channel: ChannelName, address: str) -> list[User]:
         """Those who have this mailbox or number."""
         tag = by_address(channel, address)
-        found = await self._cabinet.find(tenant, "user", tag, self._clock.now(), limit=SAME_ADDRESS_MAX)
+        found = await self._cabinet.find(tenant, KIND, tag, self._clock.now(), limit=SAME_ADDRESS_MAX)
         return [read(there, User) for there in found]
 
     async def page(self, tenant: str, prefix: str = "", cursor: str | None = None, limit: int = 100) -> UserPage:
@@ -92,7 +92,7 @@ class Users:
             raise Invalid("limit", f"must lie between 1 and {PAGE_MAX}")
         start = cursor if cursor is not None else _before(prefix)
         after = None if start is None else (0, start)
-        found = await self._cabinet.find(tenant, "user", ALL, self._clock.now(), after=after, limit=limit + 1)
+        found = await self._cabinet.find(tenant, KIND, ALL, self._clock.now(), after=after, limit=limit + 1)
         users = [read(there, User) for there in found if there.key.name.startswith(prefix)]
         more = len(found) > limit and len(users) > limit
         return UserPage(tuple(users[:limit]), users[limit - 1].id if more else None)

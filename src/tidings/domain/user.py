@@ -9,6 +9,7 @@ from tidings.domain.rendered import ChannelName
 
 InQuiet = Literal["defer", "drop"]
 
+KIND = "user"  # of the documents that persons are
 TRANSACTIONAL = "transactional"  # the category that nobody can be left out of: receipts, passwords
 
 

@@ -33,10 +33,10 @@ _EXAMPLES["channel"] = f"one of {', '.join(CHANNEL_NAMES)}"
 _EXAMPLES["channels"] = f'"all", or an array of some of {", ".join(CHANNEL_NAMES)}'
 _EXAMPLES["spread"] = 'one of "first", "all"'
 _EXAMPLES["urgency"] = 'one of "asap", "time_sensitive", "digest"'
-# Of words that stand further inside, whatever they stand in.
-_CHOICES = {"platform": 'one of "apns", "fcm"', "then": 'one of "defer", "drop"'}
 _EXAMPLES["wait"] = 'seconds, or a duration as text, for example "30s"'
 _EXAMPLES["offsets"] = 'an object of whole numbers, for example {"2": 41}'
+# Of words that stand further inside, whatever they stand in.
+_CHOICES = {"platform": 'one of "apns", "fcm"', "then": 'one of "defer", "drop"'}
 
 # The decoder's names of JSON's kinds, as something that was sent and as something to send.
 _SENT = {

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from tidings.config import Config
     from tidings.config.addresses import Place
-    from tidings.node.moving import Copied
+    from tidings.node.transfer import Copied
     from tidings.ports import ApiKey
-    from tidings.timeline.carrying import Move
-    from tidings.timeline.copying import Tell as CopyTell
     from tidings.timeline.layouts import Done, Plan
+    from tidings.timeline.transfer.protocol import Move
+    from tidings.timeline.transfer.run import OnProgress
 
 
 class NodeHooks:
@@ -50,7 +50,7 @@ class NodeHooks:
 
         return migrate_store(place, check, tell)
 
-    def copy_store(self, source: "Place", target: "Place", leave_log: bool, tell: "CopyTell") -> "Copied":
+    def copy_store(self, source: "Place", target: "Place", leave_log: bool, tell: "OnProgress") -> "Copied":
         from tidings.node import copy_store
 
         return copy_store(source, target, leave_log, tell)

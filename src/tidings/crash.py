@@ -35,7 +35,7 @@ KAFKA_POINTS = (
     "kafka.settled",
 )
 ACCEPT_POINTS = ("accept.done",)
-CARRY_POINTS = ("carry.marked", "carry.written", "carry.committed")
+TRANSFER_POINTS = ("transfer.marked", "transfer.written", "transfer.committed")
 MIGRATION_POINTS = ("migrate.written", "migrate.committed")
 DELIVERY_POINTS = (
     "deliver.read",
@@ -46,7 +46,7 @@ DELIVERY_POINTS = (
     "deliver.settled",
     "deliver.committed",
 )
-_ALL = POINTS + KAFKA_POINTS + ACCEPT_POINTS + CARRY_POINTS + MIGRATION_POINTS + DELIVERY_POINTS
+_ALL = POINTS + KAFKA_POINTS + ACCEPT_POINTS + TRANSFER_POINTS + MIGRATION_POINTS + DELIVERY_POINTS
 
 
 class _Trap:

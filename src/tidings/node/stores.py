@@ -14,8 +14,8 @@ from tidings.domain.errors import Invalid, TidingsError
 from tidings.domain.iso8601 import format_instant
 from tidings.edges.cli.program import program
 from tidings.ports import Store
-from tidings.timeline.carrying import HasMoved
 from tidings.timeline.layouts import OldLayout
+from tidings.timeline.transfer.protocol import HasMoved
 
 if TYPE_CHECKING:
     from tidings.timeline.postgres.store import PostgresStore
@@ -33,7 +33,7 @@ class CannotStart(TidingsError):
 async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool = False) -> Store:
     """The store that a path names; `:memory:` forgets everything at its end.
 
-    One that has moved to another place is opened only for who moves it.
+    A store that has moved to another place is opened only with `moved_too`, for the transfer itself.
     """
     path = address_of(path)
     check_address(path, config)
@@ -63,7 +63,7 @@ async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool
 
 @contextlib.contextmanager
 def _advised(path: str, schema: str) -> Iterator[None]:
-    """Say how to go on with a store that cannot be used as it is."""
+    """Add what to do about a store that cannot be used as it is."""
     named, other = quote(shown(path)), other_schema(path, schema)
     source = named + ("" if other is None else f" --from-schema {other}")
     try:
@@ -79,16 +79,16 @@ def _advised(path: str, schema: str) -> Iterator[None]:
         hidden = "\n(a password is not shown: add it)" if is_postgres(path) or is_postgres(move.to) else ""
         if not move.done:
             raise CannotStart(
-                f"{gone} since {format_instant(move.at)}, and not all of it is there yet\n"
-                f"go on:         {program()} copy --from {source} --to {to}"
+                f"{gone} since {format_instant(move.at)}, and the copy is not complete\n"
+                f"continue:      {program()} copy --from {source} --to {to}"
                 + ("" if move.schema is None else f" --to-schema {move.schema}")
-                + f"\nor take back:  {program()} copy --from {source} --take-back{hidden}"
+                + f"\nor reopen it:  {program()} copy --from {source} --take-back{hidden}"
             ) from None
         raise CannotStart(
-            f"{gone} at {format_instant(move.at)}: served here too, everything would leave twice\n"
-            f"serve the new one:            {program()} serve --store {to}"
+            f"{gone} at {format_instant(move.at)}: serving both would send everything twice\n"
+            f"serve the new store:                 {program()} serve --store {to}"
             + ("" if move.schema is None else f" --set store.schema={move.schema}")
-            + f"\nor, once that one is emptied: {program()} copy --from {source} --take-back{hidden}"
+            + f"\nor, after you have emptied the new:  {program()} copy --from {source} --take-back{hidden}"
         ) from None
 
 

@@ -13,7 +13,7 @@ from tidings.edges.cli.progress import Counted
 from tidings.edges.cli.screen import Screen, shown
 
 if TYPE_CHECKING:
-    from tidings.timeline.carrying import Kind, Progress
+    from tidings.timeline.transfer.protocol import Kind, Progress
 
 NAMES = {
     "one_shots": "one-shots",
@@ -25,19 +25,19 @@ NAMES = {
     "keys": "API keys",
     "positions": "positions in request topics",
 }
-SHOWN_MAX = 20
+CONFLICTS_SHOWN_MAX = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    where = "sqlite:FILE, a file, or postgres://user@host/database"
-    parser.add_argument("--from", dest="source", required=True, metavar="STORE", help=f"what to move: {where}")
-    parser.add_argument("--to", dest="target", metavar="STORE", help="where to; made if it is not there")
-    parser.add_argument("--from-schema", metavar="NAME", help="the schema of the one to move, in a PostgreSQL")
-    parser.add_argument("--to-schema", metavar="NAME", help="the schema of the other, in a PostgreSQL")
+    stores = "sqlite:FILE, a file, or postgres://user@host/database"
+    parser.add_argument("--from", dest="source", required=True, metavar="STORE", help=f"the store to move: {stores}")
+    parser.add_argument("--to", dest="target", metavar="STORE", help="the target; created if it does not exist")
+    parser.add_argument("--from-schema", metavar="NAME", help="the schema to move from, in a PostgreSQL database")
+    parser.add_argument("--to-schema", metavar="NAME", help="the schema to move to, in a PostgreSQL database")
     add_schema(parser)
     parser.add_argument(
-        "--leave-log", action="store_true", help="go on though consumer groups have not read all of the log"
+        "--leave-log", action="store_true", help="continue although consumer groups have not read all of the log"
     )
     parser.add_argument(
         "--take-back", action="store_true", help="let a store that was moved be served again; nothing is copied"
@@ -47,27 +47,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def copy(arguments: Arguments, screen: Screen) -> int:
-    """Move everything; ends with 4 if something stood in the way of something."""
+    """Move everything; the exit code is 4 if there were conflicts."""
     if arguments.take_back:
         return _take_back(arguments, screen)
     if arguments.target is None:
-        raise Failure(Exit.USAGE, f"where to? give --to\nsee `{program()} copy --help`")
+        raise Failure(Exit.USAGE, f"no target: give --to\nsee `{program()} copy --help`")
     clock = SystemClock()
-    started, counted = clock.elapsed(), Counted("done", clock)
+    started, bar = clock.elapsed(), Counted("done", clock)
 
-    def tell(progress: "Progress", cargo: "dict[Kind, int]") -> None:
-        counted.tell(sum(progress.seen(kind) for kind in cargo), sum(cargo.values()))
+    def on_progress(progress: "Progress", counts: "dict[Kind, int]") -> None:
+        bar.tell(sum(progress.seen(kind) for kind in counts), sum(counts.values()))
 
     try:
         target = Place(arguments.target, arguments.to_schema or arguments.schema)
-        done = arguments.hooks.copy_store(_source(arguments), target, arguments.leave_log, tell)
+        copied = arguments.hooks.copy_store(_source(arguments), target, arguments.leave_log, on_progress)
     finally:
-        counted.end()
+        bar.end()
     if arguments.json:
-        screen.json(_document(done))
+        screen.json(_document(copied))
     else:
-        _show(done, clock.elapsed() - started, screen)
-    return Exit.CONFLICT if done.progress.conflicts else Exit.DONE
+        _show(copied, clock.elapsed() - started, screen)
+    return Exit.CONFLICT if copied.result.progress.conflicts else Exit.DONE
 
 
 def _source(arguments: Arguments) -> Place:
@@ -76,7 +76,7 @@ def _source(arguments: Arguments) -> Place:
 
 def _take_back(arguments: Arguments, screen: Screen) -> int:
     if arguments.target is not None:
-        raise Failure(Exit.USAGE, "--take-back needs no --to: the store knows where it went")
+        raise Failure(Exit.USAGE, "--take-back needs no --to: the store knows its target")
     move = arguments.hooks.take_back(_source(arguments))
     source = without_password(arguments.source)
     if arguments.json:
@@ -84,51 +84,54 @@ def _take_back(arguments: Arguments, screen: Screen) -> int:
     else:
         screen.say(f"{shown(source)} can be served again")
         screen.note(
-            f"warning: what was copied is in {shown(move.where)} as well, and leaves there too if that is served:\n"
-            "stop its nodes and empty it before you serve this one"
+            f"warning: everything copied is in {shown(move.where)} as well, and would be sent from both:\n"
+            "stop the nodes there and empty it before you serve this store"
         )
     return Exit.DONE
 
 
-def _document(done: Any) -> dict[str, Any]:
-    progress = done.progress
+def _document(copied: Any) -> dict[str, Any]:
+    result = copied.result
+    progress, remainder = result.progress, result.remainder
+    tallies = {"moved": progress.moved, "there_already": progress.existing, "conflicts": progress.conflicts}
     return {
-        "from": done.source,
-        "from_schema": done.source_schema,
-        "to": done.target,
-        "to_schema": done.target_schema,
-        "done_before": done.since is not None,
-        "moved": {kind: progress.moved.get(kind, 0) for kind in NAMES},
-        "there_already": {kind: progress.left.get(kind, 0) for kind in NAMES},
-        "conflicts": {kind: progress.conflicts.get(kind, 0) for kind in NAMES},
+        "from": copied.source,
+        "from_schema": copied.source_schema,
+        "to": copied.target,
+        "to_schema": copied.target_schema,
+        "done_before": result.since is not None,
+        **{name: {kind: tally.get(kind, 0) for kind in NAMES} for name, tally in tallies.items()},
         "conflicting": list(progress.named),
         "fired_records": progress.fired,
-        "left_behind": {"log_records": done.records, "groups": list(done.groups)},
+        "left_behind": {
+            "log_records": remainder.records,
+            "groups": [f"{lag.group} on {lag.tenant}/{lag.topic}" for lag in remainder.behind],
+        },
     }
 
 
-def _show(done: Any, elapsed_us: int, screen: Screen) -> None:
+def _show(copied: Any, elapsed_us: int, screen: Screen) -> None:
     from tidings.domain.iso8601 import format_instant
-    from tidings.timeline.carrying import placed, records_of
+    from tidings.timeline.transfer.protocol import located, record_count
 
-    progress = done.progress
-    to = shown(placed(done.target, done.target_schema))
-    if done.since is None:
-        tallies = (progress.moved, progress.left, progress.conflicts)
+    result, progress = copied.result, copied.result.progress
+    to = shown(located(copied.target, copied.target_schema))
+    if result.since is None:
+        tallies = (progress.moved, progress.existing, progress.conflicts)
         rows = [(name, *(f"{tally.get(kind, 0):,}" for tally in tallies)) for kind, name in NAMES.items()]
         screen.table(("", "moved", "there already", "conflicts"), rows, states=False)
-    for name in progress.named[:SHOWN_MAX]:
-        screen.note(f"conflict: {shown(name)}: it is another one there, and was left as it is")
-    if (more := sum(progress.conflicts.values()) - min(len(progress.named), SHOWN_MAX)) > 0:
-        screen.note(f"... and {more:,} more; --json names them")
-    if done.since is not None:
-        screen.say(f"nothing left to do: this store has moved to {to} at {format_instant(done.since)}")
+    for name in progress.named[:CONFLICTS_SHOWN_MAX]:
+        screen.note(f"conflict: {shown(name)}: the target has a different one, which was not changed")
+    if (more := sum(progress.conflicts.values()) - min(len(progress.named), CONFLICTS_SHOWN_MAX)) > 0:
+        screen.note(f"... and {more:,} more; --json lists them")
+    if result.since is not None:
+        screen.say(f"nothing left to do: this store has moved to {to} at {format_instant(result.since)}")
     else:
         moved, elapsed_s = sum(progress.moved.values()), elapsed_us / 1_000_000
-        source = shown(placed(done.source, done.source_schema))
+        source = shown(located(copied.source, copied.source_schema))
         screen.say(f"{moved:,} moved in {elapsed_s:,.1f} s, from {source} to {to}")
-    if done.records:
-        screen.note(f"left behind: {records_of(done.records)}, released to the log, and where groups stood")
-    named = quote(done.source) + ("" if done.source_schema is None else f" --from-schema {done.source_schema}")
+    if result.remainder.records:
+        screen.note(f"not copied: {record_count(result.remainder.records)} on the log, and consumer group positions")
+    named = quote(copied.source) + ("" if copied.source_schema is None else f" --from-schema {copied.source_schema}")
     screen.note("the old store is closed: no server starts on it. To open it again:")
     screen.note(f"{program()} copy --from {shown(named)} --take-back")

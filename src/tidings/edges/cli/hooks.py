@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from tidings.config import Config
     from tidings.config.addresses import Place
     from tidings.ports import ApiKey
-    from tidings.timeline.carrying import Move
-    from tidings.timeline.copying import Tell as CopyTell
     from tidings.timeline.layouts import Done, Plan
+    from tidings.timeline.transfer.protocol import Move
+    from tidings.timeline.transfer.run import OnProgress
 
 
 class Hooks(Protocol):
@@ -40,10 +40,10 @@ class Hooks(Protocol):
         """Bring a store up to date, or say what would be done."""
         ...
 
-    def copy_store(self, source: "Place", target: "Place", leave_log: bool, tell: "CopyTell") -> Any:
-        """Move everything from one store to another."""
+    def copy_store(self, source: "Place", target: "Place", leave_log: bool, tell: "OnProgress") -> Any:
+        """Move everything from one store to another; run it again after an interruption."""
         ...
 
     def take_back(self, source: "Place") -> "Move":
-        """Let a store that has moved be served again."""
+        """Let a store that has moved be served again; returns where it had moved to."""
         ...

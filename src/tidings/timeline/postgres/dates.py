@@ -24,7 +24,6 @@ MIXED_US = 7 * DAY_US  # so long a fleet may have nodes with older rules of a zo
 _COLUMNS = "name, days, changed FROM tidings.calendar WHERE NOT dropped"
 _CALENDARS = f"SELECT {_COLUMNS} AND tenant = %s ORDER BY name"
 _CALENDAR = f"SELECT {_COLUMNS} AND tenant = %s AND name = %s"
-_ALL_CALENDARS = f"SELECT tenant, {_COLUMNS} ORDER BY tenant, name"
 _USED = """
 SELECT c.tenant, c.name, c.days FROM tidings.calendar c JOIN unnest(%s, %s) AS used(tenant, name)
 ON c.tenant = used.tenant AND c.name = used.name WHERE NOT c.dropped ORDER BY 1, 2 FOR SHARE OF c
@@ -37,9 +36,6 @@ _PUT = """
 INSERT INTO tidings.calendar AS c (tenant, name, days, changed, turn) VALUES (%s, %s, %s, %s, %s)
 ON CONFLICT (tenant, name) DO UPDATE SET days = excluded.days, changed = excluded.changed,
 turn = greatest(excluded.turn, c.turn + 1), settled = false, dropped = false RETURNING turn
-"""
-_ADD = """
-INSERT INTO tidings.calendar (tenant, name, days, changed, turn) VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
 _DROP = """
 UPDATE tidings.calendar SET days = %s, turn = turn + 1, settled = false, dropped = true
@@ -113,18 +109,6 @@ class Dates:
             for statement in (_SETTLE, _SETTLE_DROPPED):
                 values = (change.tenant, change.name, change.turn)
                 await self._shared.pool.call(self._shared.inside(statement), values)
-
-    async def all_calendars(self) -> list[tuple[str, Calendar]]:
-        """Every calendar with its tenant."""
-        found = await self._shared.pool.read(self._shared.inside(_ALL_CALENDARS))
-        return [(tenant, _calendar(*row)) for tenant, *row in found]
-
-    async def take(self, calendars: Iterable[tuple[str, Calendar]], kept: Iterable[KeptZone]) -> None:
-        """What came from another store: unsettled, so that at the first start everything is looked at."""
-        for tenant, calendar in calendars:
-            await self._shared.pool.call(self._shared.inside(_ADD), _row(tenant, calendar))
-        for zone in kept:
-            await self.keep(zone, 0)
 
     async def zones(self) -> list[KeptZone]:
         """The rules of zones by which something pending was computed."""

@@ -26,11 +26,9 @@ from tidings.domain.schedule import (
     Topic,
 )
 from tidings.ports import ApiKey, Count, Receipt, Taken
-from tidings.timeline.carrying import HasMoved, decode_move, predecessors_of
 from tidings.timeline.layouts import Layouts
 from tidings.timeline.postgres import reading
 from tidings.timeline.postgres.cabinet import PostgresCabinet
-from tidings.timeline.postgres.carrying import PostgresCarrier
 from tidings.timeline.postgres.database import check_schema, inside
 from tidings.timeline.postgres.dates import Dates
 from tidings.timeline.postgres.errors import check_version
@@ -42,8 +40,10 @@ from tidings.timeline.postgres.reading import Reading
 from tidings.timeline.postgres.retention import Retention
 from tidings.timeline.postgres.shared import Options, Shared
 from tidings.timeline.postgres.sharing import Sharing
+from tidings.timeline.postgres.transfer import PostgresEndpoint
 from tidings.timeline.postgres.vacuum import Vacuum
 from tidings.timeline.postgres.watch import Watch
+from tidings.timeline.transfer.protocol import HasMoved, decode_move, predecessors_of
 
 _META = "SELECT lanes, partitions, created, identity FROM tidings.meta"
 _ADD_KEY = "INSERT INTO tidings.api_key VALUES (%s, %s, %s, %s, %s) ON CONFLICT (name) DO NOTHING RETURNING 1"
@@ -103,9 +103,9 @@ class PostgresStore:
                 if moved and not moved_too:
                     raise HasMoved(decode_move(moved[0][0]))
                 ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
-                passages = await rows(connection, inside(schema, "SELECT progress FROM tidings.carried"))
+                transfers = await rows(connection, inside(schema, "SELECT progress FROM tidings.carried"))
             shared = Shared(pools, chosen, lanes, partitions, created, identity)
-            shared.predecessors = predecessors_of(passages)
+            shared.predecessors = predecessors_of(transfers)
             await shared.names.load()
             store = cls(pools, shared, clock or SystemClock())
             await store._measure()
@@ -134,9 +134,9 @@ class PostgresStore:
     def predecessors(self) -> Sequence[Predecessor]:
         return self._shared.predecessors
 
-    def carrier(self) -> PostgresCarrier:
-        """The way in and out for everything at once."""
-        return PostgresCarrier(self._shared)
+    def transfer_endpoint(self) -> PostgresEndpoint:
+        """This store as the source or target of a transfer."""
+        return PostgresEndpoint(self._shared)
 
     # Timeline
 

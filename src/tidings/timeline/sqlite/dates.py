@@ -1,6 +1,6 @@
 """Calendars and zones, and what of the standing schedules a change of them moves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import apsw
 import msgspec
@@ -74,15 +74,6 @@ class Dates:
             connection.execute("DELETE FROM zone WHERE name = ? AND digest = ?", place)
             self._writer.zones.discard(place)
 
-    def take(self, calendars_there: Iterable[tuple[str, Calendar]], zones_there: Iterable[KeptZone]) -> None:
-        """What came from another store: unsettled, so that at the first start everything is looked at."""
-        with self._writer.transaction() as connection:
-            for tenant, calendar in calendars_there:
-                row = (tenant, calendar.name, dating.encode_days(calendar.days), calendar.changed)
-                connection.execute("INSERT OR IGNORE INTO calendar VALUES (?1, ?2, ?3, ?4, ?4, 0, 0)", row)
-            for zone in zones_there:
-                _keep(self._writer, zone)
-
     def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         """Ask about some schedules from a cursor on, and change those that it answers for."""
         with self._writer.transaction() as connection:
@@ -148,13 +139,6 @@ def calendars(connection: apsw.Connection, tenant: str) -> list[Calendar]:
     sql = "SELECT name, days, changed FROM calendar WHERE tenant = ? AND dropped = 0 ORDER BY name"
     rows = connection.execute(sql, (tenant,))
     return [Calendar(name, dating.decode_days(days), changed) for name, days, changed in rows]
-
-
-def all_calendars(connection: apsw.Connection) -> list[tuple[str, Calendar]]:
-    """Every calendar with its tenant."""
-    sql = "SELECT tenant, name, days, changed FROM calendar WHERE dropped = 0 ORDER BY tenant, name"
-    rows = connection.execute(sql)
-    return [(tenant, Calendar(name, dating.decode_days(days), changed)) for tenant, name, days, changed in rows]
 
 
 def unsettled(connection: apsw.Connection) -> list[CalendarChange]:

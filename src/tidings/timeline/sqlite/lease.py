@@ -7,8 +7,8 @@ import apsw
 import msgspec
 
 from tidings.domain.fleet import Node, Report, one_node
-from tidings.timeline.carrying import HasMoved, Move, decode_move
 from tidings.timeline.sqlite.writer import Writer
+from tidings.timeline.transfer.protocol import HasMoved, Move, decode_move
 
 TOKEN_BYTES = 16
 RESIGN_MS = 500
@@ -25,8 +25,8 @@ class Lease:
     def acquire(self, elapsed: int, lease_us: int, report: Report, *, moved_too: bool = False) -> tuple[bool, bool]:
         """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale.
 
-        `HasMoved` if the store lives elsewhere now. Who carries it there takes it all the same, and at once: whoever
-        else has it then carries it too, and the target lets only one of them go on.
+        `HasMoved` if the store has moved elsewhere, unless `moved_too`. A copy then takes the lease at once: another
+        owner can only be another copy, and the target lets only one of them continue.
         """
         connection = self._writer.connection
         connection.execute("BEGIN IMMEDIATE")
@@ -34,7 +34,7 @@ class Lease:
             move = moved(connection)
             if move is not None and not moved_too:
                 raise HasMoved(move)
-            answer = self._take(connection, elapsed, lease_us, report, carries=move is not None)
+            answer = self._take(connection, elapsed, lease_us, report, by_force=move is not None)
             self._writer.stale = self._writer.stale or answer == (True, True)
             connection.execute("COMMIT")
         except BaseException:
@@ -44,11 +44,11 @@ class Lease:
         return answer
 
     def _take(
-        self, connection: apsw.Connection, elapsed: int, lease_us: int, report: Report, *, carries: bool
+        self, connection: apsw.Connection, elapsed: int, lease_us: int, report: Report, *, by_force: bool
     ) -> tuple[bool, bool]:
         row = connection.execute("SELECT token, boot, until FROM lease").fetchone()
         mine = row is not None and row[0] is not None and row[0] == self._writer.token
-        free = carries or row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
+        free = by_force or row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
         if not mine and not free:
             self._writer.token = None
             return False, False
@@ -80,6 +80,6 @@ def _boot() -> str:
 
 
 def moved(connection: apsw.Connection) -> Move | None:
-    """Where the store has moved to."""
+    """The mark of a store that has moved."""
     row = connection.execute("SELECT move FROM moved").fetchone()
     return None if row is None else decode_move(row[0])

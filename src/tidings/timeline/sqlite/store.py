@@ -16,10 +16,8 @@ from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, Receipt, Release, Taken
 from tidings.timeline.alone import Alone
-from tidings.timeline.carrying import HasMoved
 from tidings.timeline.sqlite import dates, lease, log, lookup, outbox, pages
 from tidings.timeline.sqlite.cabinet import SqliteCabinet
-from tidings.timeline.sqlite.carrying import SqliteCarrier
 from tidings.timeline.sqlite.checkpoint import Checkpointer
 from tidings.timeline.sqlite.database import LAYOUTS, connect, explain, file_bytes, prepare, translated
 from tidings.timeline.sqlite.dates import Dates
@@ -27,9 +25,11 @@ from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.keeping import Keeping
 from tidings.timeline.sqlite.lease import Lease, owner
 from tidings.timeline.sqlite.release import Releasing
+from tidings.timeline.sqlite.transfer import SqliteEndpoint
 from tidings.timeline.sqlite.wheel import Wheel
 from tidings.timeline.sqlite.worker import Worker
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Options, Writer
+from tidings.timeline.transfer.protocol import HasMoved
 
 LOOKS_MAX = 20
 
@@ -96,9 +96,16 @@ class SqliteStore(Alone):
             raise HasMoved(move)
         return store
 
-    def carrier(self) -> SqliteCarrier:
-        """The way in and out for everything at once."""
-        return SqliteCarrier(self._writer, self._lease, self._keeping, self._writing, self._scanner, self._scanning)
+    def transfer_endpoint(self) -> SqliteEndpoint:
+        """This store as the source or target of a transfer."""
+        return SqliteEndpoint(
+            self._writer,
+            self._lease,
+            self._keeping,
+            writing=self._writing,
+            scanner=self._scanner,
+            scanning=self._scanning,
+        )
 
     async def close(self) -> None:
         """Finish what was handed over, hand over the lease, leave a file without a write-ahead log."""

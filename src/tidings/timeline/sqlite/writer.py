@@ -14,7 +14,6 @@ import numpy.typing as npt
 from tidings.domain.command import Priority
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import NotOwner
-from tidings.timeline.carrying import predecessors_of
 from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, RECORD_BYTES, Room
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, Far, quarters
@@ -22,6 +21,7 @@ from tidings.timeline.sqlite.heads import Lookahead
 from tidings.timeline.sqlite.idmap import IdMap
 from tidings.timeline.sqlite.parcels import Rows
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS
+from tidings.timeline.transfer.protocol import predecessors_of
 
 PARTITIONS_MAX = 16
 TOPICS_PER_TENANT_MAX = 10_000

@@ -1,4 +1,4 @@
--- A store that has moved to another place: whoever still writes to it, a node that stood still meanwhile too, is refused.
+-- A store that has moved to another place rejects every write, also those of a node that was suspended meanwhile.
 
 CREATE OR REPLACE FUNCTION tidings.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -6,16 +6,22 @@ BEGIN
 END
 $$;
 
--- Refuse every write from now on, once those under way have ended; or none.
+-- Reject every write from now on, once those in progress have ended; or accept them again. All tables are fenced but
+-- those that a transfer itself writes (lane, copier, moved) and the version of the layout (meta). Tables that nodes lock
+-- together come first, in the order in which nodes lock them.
 CREATE OR REPLACE FUNCTION tidings.fence(up boolean) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['node', 'source', 'receipt', 'registry', 'timeline', 'standing', 'log', 'outbox', 'held',
-            'finished', 'api_key', 'document'] LOOP
+    FOR name IN
+        SELECT tablename FROM pg_tables
+        WHERE schemaname = 'tidings' AND tablename NOT IN ('lane', 'copier', 'moved', 'meta')
+        ORDER BY array_position(ARRAY['node', 'source', 'receipt', 'registry', 'timeline', 'standing', 'log', 'outbox',
+            'held', 'finished', 'api_key', 'document'], tablename::text), tablename
+    LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS has_moved ON tidings.%I', name);
         IF up THEN
-            EXECUTE format('CREATE TRIGGER has_moved BEFORE INSERT OR UPDATE OR DELETE ON tidings.%I'
+            EXECUTE format('CREATE TRIGGER has_moved BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON tidings.%I'
                 ' FOR EACH STATEMENT EXECUTE FUNCTION tidings.refuse()', name);
         END IF;
     END LOOP;

@@ -1,4 +1,4 @@
-"""A random life in which stores are carried into others, over and over: nobody can tell, by what follows."""
+"""Random commands while stores move to others again and again: every later answer is the same as without."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.contract.stores import opened
 from tests.contract.test_model import QUICK, TENANTS, TOPICS, Life
 from tests.contract.walking import ID_RETENTION_US, RECEIPT_RETENTION_US, Twins
 from tidings.clock import SystemClock
-from tidings.timeline.copying import Copied, Passage
+from tidings.timeline.transfer.run import Transfer, TransferResult
 
 KINDS = ("sqlite", "postgres", "postgres-4")
 OPTIONS: Any = {
@@ -22,38 +22,39 @@ OPTIONS: Any = {
 }
 
 
-class Travellers(Twins):
-    """Twins of which all but the first, which is the memory, may be carried into another store."""
+class MovingTwins(Twins):
+    """Twins of which all but the first, the store in memory, may move to another store."""
 
-    def carry(self, index: int, kind: str) -> Copied:
-        """Carry one of them into a new store, which takes its place."""
+    def transfer(self, index: int, kind: str) -> TransferResult:
+        """Move one of them to a new store, which replaces it."""
         self.names[index] = kind
-        return self._run(self._carry(index, kind))
+        return self._run(self._transfer(index, kind))
 
-    async def _carry(self, index: int, kind: str) -> Copied:
+    async def _transfer(self, index: int, kind: str) -> TransferResult:
         source: Any = self.stores[index]
         await source.resign()
         target: Any = await self._stack.enter_async_context(opened(kind, Path(self._folder.name), **OPTIONS))
-        done = await Passage(source.carrier(), target.carrier(), kind, SystemClock(), lambda *_: None).run()
+        begin, end = source.transfer_endpoint(), target.transfer_endpoint()
+        done = await Transfer(begin, end, to=kind, clock=SystemClock(), on_progress=lambda *_: None).run()
         assert await target.acquire(0, 3_000_000)
         self.stores[index] = target
         return done
 
     async def _log(self, index: int, tenant: str, topic: str) -> dict[str, list[tuple[object, ...]]]:
-        """The log stays behind: what left is told by the releases and the histories."""
+        """The log is not moved: releases and histories show what was released."""
         del index, tenant, topic
         return {}
 
 
-class Journey(Life):
-    """The same life, with journeys in it."""
+class LifeWithTransfers(Life):
+    """The same commands, with transfers between them."""
 
-    twins: Travellers
-    make = Travellers
+    twins: MovingTwins
+    make = MovingTwins
 
     @rule(index=some.sampled_from([1, 2]), kind=some.sampled_from(KINDS))
-    def carry(self, index: int, kind: str) -> None:
-        done = self.twins.carry(index, kind)
+    def transfer(self, index: int, kind: str) -> None:
+        done = self.twins.transfer(index, kind)
         note(f"  -> {done.progress}")
         assert not done.progress.conflicts
         self.twins.compare(self.now, TENANTS, TOPICS)
@@ -61,5 +62,5 @@ class Journey(Life):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_life_with_journeys() -> None:
-    run_state_machine_as_test(Journey, settings=settings(QUICK, max_examples=12, stateful_step_count=30))
+def test_random_commands_with_transfers() -> None:
+    run_state_machine_as_test(LifeWithTransfers, settings=settings(QUICK, max_examples=12, stateful_step_count=30))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.stores import Served
 from tests.edges.cli.conftest import Cli
-from tests.edges.cli.test_moving import made, run
+from tests.edges.cli.test_copy import made, run
 
 pytestmark = [pytest.mark.slow]
 
@@ -50,7 +50,7 @@ async def test_each_side_has_its_schema_and_no_password_is_shown(
     assert f"from {seen}, schema side_one to {seen}, schema side_two\n" in second[1]
     assert f"copy --from {seen} --from-schema side_one --take-back\n" in second[2]
     assert f"copy --from {seen} --from-schema side_one --take-back\n(a password is not shown" in gone[2]
-    assert f"is on its way to {seen}, schema side_two already" in elsewhere[2]
+    assert f"is moving to {seen}, schema side_two already" in elsewhere[2]
     assert f"{seen} can be served again" in back[1]
     assert f"is in {seen}, schema side_two as well" in back[2]
     assert f"there is no store in the schema nowhere of {seen}" in none[2]

@@ -1,4 +1,4 @@
-"""A copy that is killed, at named points and at random moments, while nodes release in the target: each once."""
+"""A copy is killed at named points and at random times while nodes release in the target: each record once."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ import pytest
 from tests.contract.making import ACME, HOUR, SECOND, add, drain, left, listed
 from tests.contract.stores import Served
 from tidings.clock import SystemClock
-from tidings.crash import CARRY_POINTS
+from tidings.crash import TRANSFER_POINTS
 from tidings.domain.command import Cancel
 from tidings.domain.schedule import Query
 from tidings.engine import Engine
@@ -27,15 +27,16 @@ SEED = int(os.environ.get("TIDINGS_SEED", "1"))
 RUN = """
 import asyncio, sys
 from tidings.clock import SystemClock
-from tidings.timeline.copying import Passage
 from tidings.timeline.postgres.store import PostgresStore
 from tidings.timeline.sqlite.store import SqliteStore
+from tidings.timeline.transfer.run import Transfer
 async def run(path, dsn, schema):
     clock = SystemClock()
     source = await SqliteStore.open(path, moved_too=True)
     target = await PostgresStore.open(dsn, clock, schema=schema)
-    done = await Passage(source.carrier(), target.carrier(), "there", clock, lambda *_: None).run()
-    print(sum(done.progress.moved.values()), done.progress.left, done.progress.conflicts)
+    begin, end = source.transfer_endpoint(), target.transfer_endpoint()
+    done = await Transfer(begin, end, to="there", clock=clock, on_progress=lambda *_: None).run()
+    print(sum(done.progress.moved.values()), done.progress.existing, done.progress.conflicts)
 asyncio.run(run(*sys.argv[1:]))
 """
 
@@ -52,7 +53,7 @@ async def make_source(path: Path, now: int) -> None:
 
 
 def copy(command: list[str], crash: str | None = None, kill_after_s: float | None = None) -> tuple[int, str]:
-    """Run the copy as a process of its own; answers its code and what it said."""
+    """Run the copy as a process of its own; returns its exit code and output."""
     told = os.environ if crash is None else os.environ | {"TIDINGS_CRASH_AT": crash}
     process = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -72,7 +73,7 @@ async def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     await engine.start()
     await make_source(path, clock.now())
     command = [sys.executable, "-c", RUN, str(path), Served.dsn(), schema]
-    crashes = [f"{point}:{rng.randint(1, 3 if point != 'carry.marked' else 1)}" for point in CARRY_POINTS]
+    crashes = [f"{point}:{rng.randint(1, 3 if point != 'transfer.marked' else 1)}" for point in TRANSFER_POINTS]
     code, told, cancelled = -signal.SIGKILL, "", set[str]()
     for number in range(KILLS_MAX):
         crash = crashes[number] if number < len(crashes) else None

@@ -1,11 +1,11 @@
-"""Documents are carried from one store into another like everything else: whole, once, and over nothing."""
+"""Documents move from one store to another like everything else: complete, once, and without overwriting."""
 
 import pytest
 
 from tests.contract.making import ACME, DAY, NOW, SECOND, add, applied, drain, found
 from tests.contract.test_cabinet import ODD, change, kept, key, names, put
 from tests.contract.test_rules import scheduled
-from tests.timeline.test_carrying import WAYS, AnyStore, Places, check_refused, live, moved, places
+from tests.timeline.test_transfer import WAYS, AnyStore, Places, check_refused, live, moved, places
 from tidings.domain.recurrence.parts import Local
 from tidings.ports import ANY, Document, Remove
 
@@ -13,7 +13,7 @@ __all__ = ["places"]
 
 pytestmark = [pytest.mark.slow]
 
-COUNT = 2_300  # more than two loads
+COUNT = 2_300  # more than two chunks
 
 
 async def every(store: AnyStore) -> dict[str, Document]:
@@ -76,7 +76,7 @@ async def test_a_document_that_is_there_is_never_overwritten(places: Places, ori
 
     target, done = await moved(places, begin, end)
     assert done.progress.moved == {"documents": 2}
-    assert done.progress.left == {"documents": 1}
+    assert done.progress.existing == {"documents": 1}
     assert done.progress.conflicts == {"documents": 1}
     assert done.progress.named == ("user acme/other",)
     bodies = {name: each.body for name, each in (await every(target)).items()}
@@ -108,5 +108,5 @@ async def test_one_wall_time_is_counted_as_a_one_shot(places: Places, kind: str)
     await applied(source, scheduled(Local((NOW + DAY) // SECOND, "Europe/Berlin")))
     await source.close()
     _, done = await moved(places, begin, end)
-    assert (done.cargo["one_shots"], done.cargo["recurring"]) == (1, 0)
+    assert (done.counts["one_shots"], done.counts["recurring"]) == (1, 0)
     assert done.progress.moved["one_shots"] == 1

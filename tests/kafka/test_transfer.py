@@ -1,4 +1,4 @@
-"""A store that released to Kafka is moved: its successor goes on, and nothing leaves twice or never."""
+"""A store that released to Kafka is moved: its successor continues, and every record is sent exactly once."""
 
 import asyncio
 import shutil
@@ -15,7 +15,7 @@ from tests.servers.postgres import Postgres
 from tidings.bus.kafka.lane import Estranged
 from tidings.config.addresses import Place
 from tidings.domain.request import Request
-from tidings.node.moving import copy_store, take_back
+from tidings.node.transfer import copy_store, take_back
 from tidings.testing import eventually
 
 __all__ = ["postgres"]

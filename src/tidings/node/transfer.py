@@ -1,4 +1,4 @@
-"""Stores as a whole, without a server: brought up to date, and moved to another place."""
+"""Whole stores without a server: migrated to the current layout, or moved to another place."""
 
 import asyncio
 import os
@@ -16,31 +16,26 @@ from tidings.config.settings import Node
 from tidings.domain.errors import Invalid, NotFound
 from tidings.edges.cli.program import program
 from tidings.node.stores import MEMORY, CannotStart, address_of, file_of, open_store, other_schema, shown
-from tidings.timeline.carrying import Carrier, Kind, Move, Progress
-from tidings.timeline.copying import Passage, Tell, check_leaving
-from tidings.timeline.copying import take_back as take_back_from
 from tidings.timeline.layouts import Done, Plan
+from tidings.timeline.transfer.protocol import Move
+from tidings.timeline.transfer.run import OnProgress, Transfer, TransferResult, check_source, reopen
 
 if TYPE_CHECKING:
     from tidings.timeline.postgres.migration import Migration
 
 
-class Copied(msgspec.Struct, frozen=True):
-    """What came of a copy, and what it left behind. `since` is when an earlier one had done all of it."""
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a copy, and the stores as shown to people; a schema is None for a file and if it is the default."""
 
     source: str
     source_schema: str | None
     target: str
     target_schema: str | None
-    progress: Progress
-    cargo: dict[Kind, int]
-    records: int
-    groups: tuple[str, ...]
-    since: int | None
+    result: TransferResult
 
 
 def migrate_store(place: Place, check: bool, tell: Callable[[Done], None]) -> Plan:
-    """Bring a store up to the layout that is known here, or only say what would be done."""
+    """Migrate a store to the layout of this version, or only report the steps."""
     config = _settings(place, "--store", "--schema")
     path = config.store.path
     if not is_postgres(path):
@@ -71,53 +66,62 @@ def _migrate(path: str, check: bool, tell: Callable[[Done], None]) -> Plan:
     return found
 
 
-def copy_store(source: Place, target: Place, leave_log: bool, tell: Tell) -> Copied:
-    """Move everything from one store to another; may be run again after it was cut off."""
+def copy_store(source: Place, target: Place, leave_log: bool, on_progress: OnProgress) -> Copied:
+    """Move everything from one store to another; run it again after an interruption."""
     begin, end = _settings(source, "--from", "--from-schema"), _settings(target, "--to", "--to-schema")
-    return asyncio.run(_copy(begin, end, leave_log, tell))
+    return asyncio.run(_copy(begin, end, leave_log, on_progress))
 
 
-async def _copy(source: Config, target: Config, leave_log: bool, tell: Tell) -> Copied:
-    await _check_source(source)
-    clock, begin = SystemClock(), await _opened(source)
+async def _copy(source: Config, target: Config, leave_log: bool, on_progress: OnProgress) -> Copied:
+    clock, begin = SystemClock(), await _open_source(source)
     try:
-        if not await _is_there(target):
-            await check_leaving(begin.carrier(), clock, leave_log=leave_log)
-        to, schema = _told(target)
+        if not await _exists(target):
+            await check_source(begin.transfer_endpoint(), clock, leave_log=leave_log)
+        to, schema = _named(target)
         end: Any = await open_store(target.store.path, target, clock)
         try:
-            passage = Passage(begin.carrier(), end.carrier(), to, clock, tell, schema=schema)
-            done = await passage.run(leave_log=leave_log)
+            transfer = Transfer(
+                begin.transfer_endpoint(),
+                end.transfer_endpoint(),
+                to=to,
+                schema=schema,
+                clock=clock,
+                on_progress=on_progress,
+            )
+            result = await transfer.run(leave_log=leave_log)
         finally:
             await end.close()
     finally:
         await begin.close()
-    groups = tuple(f"{each.group} on {each.tenant}/{each.topic}" for each in done.rest.behind)
-    return Copied(*_told(source), to, schema, done.progress, done.cargo, done.rest.records, groups, done.since)
+    name, source_schema = _named(source)
+    return Copied(source=name, source_schema=source_schema, target=to, target_schema=schema, result=result)
 
 
 def take_back(source: Place) -> Move:
-    """Let a store that has moved be served again."""
+    """Let a store that has moved be served again; returns where it had moved to."""
 
     async def run(config: Config) -> Move:
-        await _check_source(config)
-        store = await _opened(config)
+        store = await _open_source(config)
         try:
-            carrier: Carrier = store.carrier()
-            return await take_back_from(carrier, SystemClock())
+            return await reopen(store.transfer_endpoint(), SystemClock())
         finally:
             await store.close()
 
     return asyncio.run(run(_settings(source, "--from", "--from-schema")))
 
 
-async def _opened(config: Config) -> Any:
-    """A store to copy from, whether it has moved or not."""
-    return await open_store(config.store.path, config, SystemClock(), moved_too=True)
+async def _open_source(config: Config) -> Any:
+    """Open a store to copy from, whether it has moved or not. It must exist: nothing is created to find it empty."""
+    path = config.store.path
+    if not is_postgres(path):
+        _existing(path)
+    elif not await _exists(config):
+        raise NotFound(f"there is no store in the schema {config.store.schema} of {shown(path)}")
+    return await open_store(path, config, SystemClock(), moved_too=True)
 
 
 def _settings(place: Place, store_flag: str, schema_flag: str) -> Config:
-    """The settings with which `serve` would open this store; what a node does is of no matter to who moves it."""
+    """The settings with which `serve` would open this store, without the roles of a node."""
     flags = {}
     if place.store is not None:
         flags["store.path"] = store_flag, address_of(place.store)
@@ -125,34 +129,25 @@ def _settings(place: Place, store_flag: str, schema_flag: str) -> Config:
         flags["store.schema"] = schema_flag, place.schema
     config = msgspec.structs.replace(load(None, os.environ, flags).config, node=Node())
     if config.store.path == MEMORY:
-        raise Invalid("store", "what is in memory ends with its server: name a file, or the URL of a database")
+        raise Invalid("store", "a store in memory ends with its server: name a file, or the URL of a database")
     return config
 
 
-def _told(config: Config) -> tuple[str, str | None]:
-    """Where a store is, for people to read, and its schema if it must be told."""
+def _named(config: Config) -> tuple[str, str | None]:
+    """A store as shown to people, and its schema unless it is the default."""
     path = config.store.path
     return shown(path), other_schema(path, config.store.schema)
 
 
-async def _is_there(config: Config) -> bool:
+async def _exists(config: Config) -> bool:
     path = config.store.path
     if not is_postgres(path):
         return file_of(path).exists()
     return (await _migration(path, config.store.schema).plan()).version > 0
 
 
-async def _check_source(config: Config) -> None:
-    """What is to be copied must be there: nothing is made just to find it empty."""
-    path = config.store.path
-    if not is_postgres(path):
-        _existing(path)
-    elif not await _is_there(config):
-        raise NotFound(f"there is no store in the schema {config.store.schema} of {shown(path)}")
-
-
 def _existing(path: str) -> Path:
     file = file_of(path)
     if not file.exists():
-        raise NotFound(f"there is no store {path}: `{program()} serve --store {quote(path)}` makes it")
+        raise NotFound(f"there is no store {path}: `{program()} serve --store {quote(path)}` creates it")
     return file

@@ -1,0 +1,287 @@
+"""The SQLite file as the source or target of a transfer. Every step runs on one of the store's threads."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+import numpy as np
+
+from tidings import crash
+from tidings.domain.errors import Moved, StoreError
+from tidings.domain.fleet import Predecessor, Report
+from tidings.domain.notification import GROUP, TOPICS
+from tidings.domain.schedule import Event
+from tidings.ports import Document
+from tidings.timeline.filing import brought, is_same
+from tidings.timeline.sqlite import cabinet, lease, lookup, outbox, single
+from tidings.timeline.sqlite.database import queries
+from tidings.timeline.sqlite.keeping import Keeping
+from tidings.timeline.sqlite.lease import Lease
+from tidings.timeline.sqlite.lookup import Found
+from tidings.timeline.sqlite.parcels import HEAD, unpack
+from tidings.timeline.sqlite.rows import ARRIVAL_MASK, NO_DEADLINE
+from tidings.timeline.sqlite.worker import Worker
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
+from tidings.timeline.transfer import chunks, protocol
+from tidings.timeline.transfer.chunks import ITEM_COST, LEAST, Exporter, Id, Place, Row, Stage
+from tidings.timeline.transfer.protocol import (
+    Check,
+    Chunk,
+    ImportResult,
+    Item,
+    Lag,
+    Move,
+    Progress,
+    Remainder,
+    Role,
+    ScheduleItem,
+    Status,
+    decode_progress,
+    encode_move,
+    encode_progress,
+    predecessors_of,
+)
+
+NAME = "tidings copy"  # of the process that holds the lease
+ALWAYS = 0  # a time at which no finished schedule is past its retention
+
+_SQL = queries("transfer")
+_MARK = "INSERT OR REPLACE INTO moved VALUES (1, ?)"
+_DELIVERY_TOPICS = json.dumps(list(TOPICS))
+
+
+class SqliteEndpoint:
+    """One file. The owner of its lease is its only user, so source and target need the same lease."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        file_lease: Lease,
+        keeping: Keeping,
+        *,
+        writing: Worker,
+        scanner: apsw.Connection,
+        scanning: Worker,
+    ) -> None:
+        self._writer = writer
+        self._lease = file_lease
+        self._keeping = keeping
+        self._writing = writing
+        self._scanner = scanner
+        self._scanning = scanning
+        schedules = {
+            "parcels": Stage((-1,), self._parcels),
+            "far": Stage((-1,), self._far),
+            "near": Stage((-1, -1, -1), self._near),
+            "standing": Stage((-1,), self._standing),
+            "finished": Stage((LEAST, -1), self._finished),
+        }
+        self._exporter = Exporter(chunks.stages((-1,), schedules), self._fetch, self._histories)
+
+    @property
+    def identity(self) -> str:
+        return self._writer.identity
+
+    async def acquire(self, role: Role, elapsed: int, lease_us: int) -> bool:  # noqa: ARG002 - both need the same
+        def acquire() -> bool:
+            owns, is_new = self._lease.acquire(elapsed, lease_us, Report(name=NAME), moved_too=True)
+            if is_new:
+                self._keeping.begin()
+            self._writer.refresh()
+            return owns
+
+        return await self._writing.run(acquire)
+
+    async def release(self) -> None:
+        await self._writing.run(self._lease.resign)
+
+    async def status(self) -> Status:
+        """No node can be alive besides the owner of the lease."""
+
+        def status() -> Status:
+            return Status(
+                move=lease.moved(self._scanner),
+                nodes=(),
+                positions=outbox.positions(self._scanner),
+                remainder=_remainder(self._scanner),
+                arrival=self._writer.arrival,
+            )
+
+        return await self._scanning.run(status)
+
+    # Source
+
+    async def close(self, move: Move, check: Check) -> Move:
+        def close() -> Move:
+            with self._writer.transaction() as connection:
+                check(_remainder(connection))
+                _, end = outbox.span(connection)
+                transfers = connection.execute("SELECT progress FROM carried")
+                predecessors = (*predecessors_of(transfers), Predecessor(self.identity, (end,)))
+                totals = connection.execute(_SQL["counts"]).fetchone()
+                counts = chunks.kind_counts(totals, connection.execute(_SQL["pending_terms"]))
+                marked = msgspec.structs.replace(move, predecessors=predecessors, counts=counts)
+                connection.execute(_MARK, (encode_move(marked),))
+            crash.point("transfer.marked")
+            return marked
+
+        return await self._writing.run(close)
+
+    async def mark(self, move: Move | None) -> None:
+        def mark() -> None:
+            with self._writer.transaction() as connection:
+                if move is None:
+                    connection.execute("DELETE FROM moved")
+                else:
+                    connection.execute(_MARK, (encode_move(move),))
+
+        await self._writing.run(mark)
+
+    async def export(self, after: str | None) -> Chunk | None:
+        return await self._exporter.chunk(after)
+
+    async def _fetch(self, stage: str, place: Place) -> list[Row]:
+        return await self._scan(stage, place, _parcel_cost if stage == "parcels" else _cost)
+
+    async def _scan(self, query: str, values: tuple[Any, ...], cost: Callable[[Row], int] = lambda _: 0) -> list[Row]:
+        return await self._scanning.run(lambda: list(chunks.bounded(self._scanner.execute(_SQL[query], values), cost)))
+
+    def _parcels(self, rows: Sequence[Row]) -> list[Item]:
+        parcels = [unpack(heads, bodies) for _, heads, bodies in rows]
+        found = [lookup.plain("far", 0, 0, parcel.plain(index)) for parcel in parcels for index in range(len(parcel))]
+        return [self._item(each) for each in found]
+
+    def _far(self, rows: Sequence[Row]) -> list[Item]:
+        return [self._item(lookup.plain("far", row[0] & ARRIVAL_MASK, row[0], row[1:])) for row in rows]
+
+    def _near(self, rows: Sequence[Row]) -> list[Item]:
+        return [self._item(lookup.plain("near", row[2], 0, row[3:])) for row in rows]
+
+    def _standing(self, rows: Sequence[Row]) -> list[Item]:
+        return [self._item(lookup.standing_row(row[0], row[1:-1]), json.loads(row[-1])) for row in rows]
+
+    def _finished(self, rows: Sequence[Row]) -> list[Item]:
+        return [self._item(lookup.finished(arrival, due, tuple(row))) for due, arrival, *row in rows]
+
+    def _item(self, found: Found, extras: Sequence[tuple[int, int]] = ()) -> ScheduleItem:
+        tenant, priority = self._writer.stream_names[found.stream]
+        topic = self._writer.topic_names[found.partition // PARTITIONS_MAX][1]
+        item = ScheduleItem(tenant=tenant, topic=topic, priority=priority, extras=extras, **chunks.columns(found))
+        if found.deadline == NO_DEADLINE:
+            item.deadline, item.reason = None, found.reason if found.at is not None else None
+        return item
+
+    async def _histories(self, ids: Sequence[Id]) -> dict[Id, list[Event]]:
+        hashes = np.array([self._writer.idmap.hash(*each) for each in ids], dtype=np.int64)
+        histories: dict[Id, list[Event]] = {}
+        for tenant, schedule_id, *line in await self._scan("histories", (apsw.carray(hashes),)):
+            histories.setdefault((tenant, schedule_id), []).append(Event(*line))
+        return histories
+
+    # Target
+
+    async def begin(self, move: Move, arrival: int) -> Progress:
+        def begin() -> Progress:
+            progress = encode_progress(Progress(predecessors=move.predecessors))
+            with self._writer.transaction() as connection:
+                self._writer.arrival = max(self._writer.arrival, arrival)  # ids made here stay unique
+                connection.execute("INSERT OR IGNORE INTO carried VALUES (?, ?)", (move.transfer, progress))
+                return _progress(connection, move)
+
+        return await self._writing.run(begin)
+
+    async def load(self, move: Move, before: Progress, chunk: Chunk, now: int) -> Progress:
+        def load() -> Progress:
+            self._keeping.flush()
+            with self._writer.transaction() as connection:
+                if _progress(connection, move).after != before.after:
+                    raise Moved("another copy is running")
+                progress = before.advanced(chunk, [self._put(item, now) for item in chunk.items])
+                row = (move.transfer, encode_progress(progress))
+                connection.execute("INSERT OR REPLACE INTO carried VALUES (?, ?)", row)
+                crash.point("transfer.written")
+            crash.point("transfer.committed")
+            return progress
+
+        return await self._writing.run(load)
+
+    def _put(self, item: Item, now: int) -> ImportResult:
+        connection = self._writer.connection
+        if isinstance(item, ScheduleItem):
+            return self._put_schedule(item)
+        if isinstance(item, Document):
+            is_new = all(cabinet.change(connection, [[brought(item)]], now))
+            return protocol.result(is_new, is_new or is_same(item, cabinet.get(connection, item.key, now)))
+        name, values = type(item).__name__, msgspec.structs.asdict(item)
+        is_new = connection.execute(_SQL[f"put_{name}"], values).fetchone() is not None
+        return protocol.result(is_new, connection.execute(_SQL[f"same_{name}"], values).fetchone() is not None)
+
+    def _put_schedule(self, item: ScheduleItem) -> ImportResult:
+        writer = self._writer
+        known = lookup.find(writer.connection, writer, item.tenant, item.id, ALWAYS)
+        result, generation = protocol.resolve(item, known)
+        if result != "moved":
+            return result
+        if known is not None:
+            place = (known.origin, known.arrival)
+            writer.connection.execute("DELETE FROM finished WHERE due = ? AND arrival = ?", place)
+        if not writer.may_open(item.tenant, item.topic):
+            raise StoreError(
+                f"{item.tenant} has too many topics in the target to add {item.topic}: the copy stops here"
+            )
+        found = self._found(item, generation)
+        single.remember(writer, found)
+        if item.at is not None:
+            single.finish(writer, found, item.state, item.at, item.reason)
+        elif item.terms is None:
+            single.insert_plain(writer, found, item.accepted)
+        else:
+            single.insert_standing(writer, found, item.terms)
+            if item.state == "pending":
+                single.insert_pointer(writer, found)
+        for due, n in item.extras:
+            extra = self._found(item, generation)
+            extra.due, extra.n, extra.deadline, extra.reason = due, n, NO_DEADLINE, None
+            single.insert_extra(writer, extra, found.arrival)
+        for event in item.history:
+            single.note(writer, found, event.at, event.event, event.occurrence, event.due, event.reason, event.count)
+        return "moved"
+
+    def _found(self, item: ScheduleItem, generation: int) -> Found:
+        """The row of an item, under a new arrival number."""
+        writer = self._writer
+        writer.arrival += 1
+        topic = writer.topic_of(item.tenant, item.topic)
+        columns: dict[str, Any] = chunks.columns(item) | {
+            "generation": generation,
+            "deadline": NO_DEADLINE if item.deadline is None else min(item.deadline, NO_DEADLINE),
+        }
+        return Found(
+            table="standing",
+            arrival=writer.arrival,
+            place=0,
+            stream=writer.stream_of(item.tenant, item.priority, item.topic),
+            partition=topic + item.partition_hash % writer.partitions,
+            origin=item.due,
+            **columns,
+        )
+
+
+def _cost(row: Row) -> int:
+    return ITEM_COST + sum(len(value) for value in row if isinstance(value, bytes))
+
+
+def _parcel_cost(row: Row) -> int:
+    return len(row[1]) // HEAD.itemsize * ITEM_COST + len(row[2])
+
+
+def _remainder(connection: apsw.Connection) -> Remainder:
+    outgoing, held, records = connection.execute(_SQL["remainder"]).fetchone()
+    behind = tuple(Lag(*row) for row in connection.execute(_SQL["behind"], (GROUP, _DELIVERY_TOPICS)))
+    return Remainder(outgoing - held, held, records, behind)
+
+
+def _progress(connection: apsw.Connection, move: Move) -> Progress:
+    return decode_progress(connection.execute("SELECT progress FROM carried WHERE passage = ?", (move.transfer,)).get)

@@ -1,0 +1,346 @@
+"""What two stores exchange when everything moves from one to the other, and what each of them must be able to do.
+
+Items are domain values, not table rows, so every store can read what another one wrote. The source is closed and marked
+as moved before the first item leaves it. The target commits its progress in the same transaction as the items, so an
+interrupted transfer resumes where it stopped, and nothing that the target has released since comes back.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol, get_args
+from zlib import crc32
+
+import msgspec
+
+from tidings.domain.command import FINISHED, Priority, State
+from tidings.domain.errors import StoreError
+from tidings.domain.fleet import Predecessor
+from tidings.domain.message import unpack
+from tidings.domain.schedule import Event
+from tidings.domain.when import is_once
+from tidings.ports import ApiKey, Document
+from tidings.timeline.terms import Terms
+
+NAMED_CONFLICTS_MAX = 1_000
+
+Kind = Literal["positions", "keys", "receipts", "documents", "one_shots", "recurring", "paused", "finished"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+ImportResult = Literal["moved", "existing", "conflict"]
+Role = Literal["source", "target"]
+
+
+class ScheduleItem(msgspec.Struct, gc=False, kw_only=True):
+    """The newest schedule of an id, with its history. One-shots have a deadline; recurring and paused ones have terms.
+
+    `extras` are records fired by hand that are not released yet: the due time and number of each.
+    """
+
+    tenant: str
+    id: str
+    topic: str
+    priority: Priority
+    state: State
+    due: int
+    accepted: int
+    content: bytes
+    generation: int
+    n: int
+    labels: str | None
+    message: bytes | None
+    deadline: int | None = None
+    reason: str | None = None
+    terms: Terms | None = None
+    fires: int = 0
+    released: int = 0
+    at: int | None = None
+    extras: Sequence[tuple[int, int]] = ()
+    history: Sequence[Event] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """The kind it is counted as."""
+        if self.state in FINISHED:
+            return "finished"
+        if self.state == "paused":
+            return "paused"
+        return "one_shots" if self.terms is None or is_once(self.terms.when) else "recurring"
+
+    @property
+    def partition_hash(self) -> int:
+        """The hash that selects its partition: of its key, or of its id if it has no key."""
+        key = None if self.message is None else unpack(self.message).key
+        return crc32(self.id.encode() if key is None else key)
+
+
+class AnswerItem(msgspec.Struct, frozen=True, gc=False):
+    """The answer stored for an idempotency key; every store encodes outcomes in the same way."""
+
+    tenant: str
+    key: str
+    body: bytes
+    outcomes: bytes
+    at: int
+
+
+class PositionItem(msgspec.Struct, frozen=True, gc=False):
+    """The next offset to read from a partition of a Kafka request topic."""
+
+    topic: str
+    partition: int
+    next: int
+
+
+class CalendarItem(msgspec.Struct, frozen=True, gc=False):
+    """A calendar of days off; every store encodes the days in the same way."""
+
+    tenant: str
+    name: str
+    days: bytes
+    changed: int
+
+
+class ZoneItem(msgspec.Struct, frozen=True, gc=False):
+    """The time zone rules by which pending occurrences were computed."""
+
+    name: str
+    digest: str
+    version: str
+    content: bytes
+
+
+Row = PositionItem | ApiKey | AnswerItem | CalendarItem | ZoneItem
+Item = Row | Document | ScheduleItem
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """The items of one transaction, all from one stage of the source, and the cursor of the next chunk."""
+
+    items: Sequence[Item]
+    after: str
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a transfer, kept by the target: the cursor, and the result of every item so far, by kind."""
+
+    after: str | None = None
+    moved: dict[str, int] = {}
+    existing: dict[str, int] = msgspec.field(default={}, name="left")
+    conflicts: dict[str, int] = {}
+    fired: int = 0
+    named: tuple[str, ...] = ()
+    predecessors: tuple[Predecessor, ...] = ()
+
+    def advanced(self, chunk: Chunk, results: Sequence[ImportResult]) -> "Progress":
+        """The progress after one more chunk."""
+        tallies = {"moved": dict(self.moved), "existing": dict(self.existing), "conflict": dict(self.conflicts)}
+        named, fired = list(self.named), self.fired
+        for item, result in zip(chunk.items, results, strict=True):
+            kind, name = describe(item)
+            if kind is None:
+                continue
+            tallies[result][kind] = tallies[result].get(kind, 0) + 1
+            if result == "conflict" and len(named) < NAMED_CONFLICTS_MAX:
+                named.append(name)
+            elif result == "moved" and isinstance(item, ScheduleItem):
+                fired += len(item.extras)
+        return Progress(
+            after=chunk.after,
+            moved=tallies["moved"],
+            existing=tallies["existing"],
+            conflicts=tallies["conflict"],
+            fired=fired,
+            named=tuple(named),
+            predecessors=self.predecessors,
+        )
+
+    def seen(self, kind: str) -> int:
+        """The number of items of a kind that were processed."""
+        return sum(tally.get(kind, 0) for tally in (self.moved, self.existing, self.conflicts))
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """The mark in a source that was closed: the target, the id of the transfer, and whether it is complete.
+
+    `schema` is None for a file and for the default schema. `counts` is how much there was to move when it was closed.
+    """
+
+    transfer: str = msgspec.field(name="passage")
+    to: str
+    identity: str
+    at: int
+    done: bool = False
+    predecessors: tuple[Predecessor, ...] = ()
+    schema: str | None = None
+    counts: dict[Kind, int] = {}
+
+    @property
+    def where(self) -> str:
+        """The target as shown to people."""
+        return located(self.to, self.schema)
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """A consumer group that has not read all records of a topic of the built-in log."""
+
+    tenant: str
+    topic: str
+    group: str
+    records: int
+
+
+class Remainder(msgspec.Struct, frozen=True):
+    """What a transfer does not move: records on their way to Kafka, records held back from it, and the log."""
+
+    outgoing: int = 0
+    held: int = 0
+    records: int = 0
+    behind: tuple[Lag, ...] = ()
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A store before a transfer: `nodes` are those alive, `arrival` is at least every arrival number given out."""
+
+    move: Move | None
+    nodes: Sequence[str]
+    positions: dict[tuple[str, int], int]
+    remainder: Remainder
+    arrival: int
+
+
+class HasMoved(StoreError):
+    """This store has moved or is moving; serving it as well would release everything twice."""
+
+    def __init__(self, move: Move) -> None:
+        how = "has moved" if move.done else "is moving"
+        super().__init__(f"this store {how} to {move.where}")
+        self.move = move
+
+
+Check = Callable[[Remainder], None]
+
+
+class Endpoint(Protocol):
+    """A store as the source or the target of a transfer."""
+
+    @property
+    def identity(self) -> str: ...
+
+    async def acquire(self, role: Role, elapsed: int, lease_us: int) -> bool:
+        """Take or renew the lease that this role needs; False while another process holds it.
+
+        A source that is marked as moved can be acquired too.
+        """
+        ...
+
+    async def release(self) -> None:
+        """Give the lease back."""
+        ...
+
+    async def status(self) -> Status:
+        """Read what decides whether a transfer may start."""
+        ...
+
+    async def close(self, move: Move, check: Check) -> Move:
+        """As the source: reject all writes from now on, run the check, count, and mark the store, in one transaction.
+
+        Errors of the check roll everything back; `NotOwner` if the lease was lost. Returns the mark with the counts
+        and with the predecessors of the target: those of this store, and this store itself.
+        """
+        ...
+
+    async def mark(self, move: Move | None) -> None:
+        """Replace the mark, or remove it so that the store accepts writes again."""
+        ...
+
+    async def export(self, after: str | None) -> Chunk | None:
+        """The chunk after a cursor, in an order that never changes; None at the end."""
+        ...
+
+    async def begin(self, move: Move, arrival: int) -> Progress:
+        """As the target: record a transfer and the highest arrival number of its source, or find its progress."""
+        ...
+
+    async def load(self, move: Move, before: Progress, chunk: Chunk, now: int) -> Progress:
+        """Write a chunk and the new progress in one transaction; `Moved` if another process has advanced it.
+
+        Existing data is never overwritten, and nothing that has left the target comes back.
+        """
+        ...
+
+
+class Known(Protocol):
+    """A schedule in the target, as far as it decides about one with the same id that comes from the source."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def content(self) -> bytes: ...
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def at(self) -> int | None: ...
+
+
+def resolve(item: ScheduleItem, known: Known | None) -> tuple[ImportResult, int]:
+    """The result for a schedule, given the one with its id in the target, and the generation to write it with.
+
+    An earlier schedule of this id that finished before this one was accepted is no obstacle; this one then gets a
+    higher generation. One that is finished in the source but pending in the target, because the source was reopened
+    after a first transfer, is a conflict: it would still be released there.
+    """
+    if known is None:
+        return "moved", item.generation
+    is_same = (known.generation, known.accepted) == (item.generation, item.accepted)
+    if known.at is not None and known.at <= item.accepted and not is_same:
+        return "moved", item.generation if item.at is not None else max(item.generation, known.generation + 1)
+    if item.state in FINISHED:
+        return "conflict" if known.at is None and known.accepted <= item.accepted else "existing", 0
+    return "existing" if known.content == item.content else "conflict", 0
+
+
+def result(is_new: bool, is_same: bool) -> ImportResult:
+    """The result for an item that the target has added, or has already, the same or another one of its name."""
+    return "moved" if is_new else "existing" if is_same else "conflict"
+
+
+def describe(item: Item) -> tuple[Kind | None, str]:
+    """The kind that an item is counted as, None if it is not counted, and its name as shown to people."""
+    match item:
+        case ScheduleItem():
+            return item.kind, f"schedule {item.tenant}/{item.id}"
+        case AnswerItem():
+            return "receipts", f"idempotency key {item.tenant}/{item.key}"
+        case PositionItem():
+            return "positions", f"request topic {item.topic}/{item.partition}, read up to {item.next}"
+        case ApiKey():
+            return "keys", f"API key {item.name}"
+        case Document():
+            return "documents", f"{item.key.kind} {item.key.tenant}/{item.key.name}"
+        case CalendarItem():
+            return None, f"calendar {item.tenant}/{item.name}"
+        case ZoneItem():
+            return None, f"time zone {item.name}"
+
+
+def record_count(count: int) -> str:
+    """A number of records as shown to people."""
+    return f"{count:,} record{'' if count == 1 else 's'}"
+
+
+def located(store: str, schema: str | None) -> str:
+    """A store and its schema as shown to people."""
+    return store if schema is None else f"{store}, schema {schema}"
+
+
+def predecessors_of(transfers: Iterable[Sequence[Any]]) -> tuple[Predecessor, ...]:
+    """The stores that one has replaced, from the rows of its table of transfers; the latest state of each."""
+    known: dict[str, Predecessor] = {}
+    for (progress,) in transfers:
+        for each in decode_progress(progress).predecessors:
+            known[each.identity] = max(each, known.get(each.identity, each), key=lambda one: one.outboxes)
+    return tuple(known.values())
+
+
+encode_progress = msgspec.msgpack.Encoder().encode
+decode_progress = msgspec.msgpack.Decoder(Progress).decode
+encode_move = msgspec.msgpack.Encoder().encode
+decode_move = msgspec.msgpack.Decoder(Move).decode

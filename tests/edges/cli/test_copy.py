@@ -128,7 +128,7 @@ async def test_migrate_tells_its_steps(cli: Cli, old: Path) -> None:
         connection.execute("DROP TABLE cabinet; DROP TABLE document; DROP TABLE tagged")
         connection.pragma("user_version", KNOWN - 1)
     code, out, _ = run(cli, "migrate", "--store", str(old), "--check")
-    assert (code, out) == (4, f"layout {KNOWN - 1}, this Tidings knows {KNOWN}; to do: {KNOWN:04d} cabinet\n")
+    assert (code, out) == (4, f"layout {KNOWN - 1}, this version needs {KNOWN}; to do: {KNOWN:04d} cabinet\n")
     code, out, _ = run(cli, "migrate", "--store", str(old))
     first, last = out.splitlines()
     assert code == 0

@@ -56,5 +56,5 @@ async def test_each_side_has_its_schema_and_no_password_is_shown(
     assert f"there is no store in the schema nowhere of {seen}" in none[2]
     steps, made_now = new[1].splitlines()
     assert steps.startswith("0001 begin, ")
-    assert made_now.startswith("there was no store here: a new one was made")
+    assert made_now.startswith("there was no store here: created a new one")
     assert "nothing to do" in old_layout[1]

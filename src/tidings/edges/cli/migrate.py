@@ -1,4 +1,4 @@
-"""`migrate`: bring a store up to the layout of this version of Tidings."""
+"""`migrate`: migrate a store to the layout of this version of Tidings."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -17,16 +17,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="STORE",
-        help="a file, or postgres://user@host/database (what the settings say, else tidings.db)",
+        help="a file, or postgres://user@host/database (default: from the settings, else tidings.db)",
     )
     add_schema(parser)
-    parser.add_argument("--check", action="store_true", help="only say what would be done; ends with 4 if anything")
+    parser.add_argument(
+        "--check", action="store_true", help="only show what would be done; the exit code is 4 if anything"
+    )
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
     parser.set_defaults(run=migrate)
 
 
 def migrate(arguments: Arguments, screen: Screen) -> int:
-    """Each step by its name, and how long it took."""
+    """Run the steps, and print the name and the duration of each."""
     taken: list[Done] = []
 
     def tell(done: "Done") -> None:
@@ -44,9 +46,9 @@ def migrate(arguments: Arguments, screen: Screen) -> int:
         screen.say(f"layout {plan.version}: nothing to do")
     elif arguments.check:
         what = f"layout {plan.version}" if plan.version else "there is no store here"
-        screen.say(f"{what}, this Tidings knows {plan.known}; to do: {', '.join(plan.steps)}")
+        screen.say(f"{what}, this version needs {plan.known}; to do: {', '.join(plan.steps)}")
     elif plan.version == 0:
-        screen.say(f"there was no store here: a new one was made, layout {plan.known}")
+        screen.say(f"there was no store here: created a new one, layout {plan.known}")
     else:
         screen.say(f"layout {plan.version} -> {plan.known}")
     return Exit.CONFLICT if arguments.check and plan.steps else Exit.DONE

@@ -26,24 +26,7 @@ from tidings.timeline.postgres.shared import BLOCK, Arrivals, Shared
 from tidings.timeline.postgres.working import Entry, Quicker, finished_row, standing_row, timeline_row
 from tidings.timeline.transfer import chunks, protocol
 from tidings.timeline.transfer.chunks import CHUNK_COST, ITEM_COST, LEAST, Exporter, Id, Place, Stage
-from tidings.timeline.transfer.protocol import (
-    Check,
-    Chunk,
-    ImportResult,
-    Item,
-    Lag,
-    Move,
-    Progress,
-    Remainder,
-    Role,
-    ScheduleItem,
-    Status,
-    decode_move,
-    decode_progress,
-    encode_move,
-    encode_progress,
-    predecessors_of,
-)
+from tidings.timeline.transfer.protocol import Chunk, ImportResult, Item, Move, Progress, ScheduleItem
 
 # A stage's query up to the row that fills a chunk.
 _PAGE = """
@@ -52,6 +35,8 @@ SELECT * FROM (
     FROM ({query} LIMIT {rows_max}) AS page
 ) AS page WHERE before < {chunk} ORDER BY {order}
 """
+# Counting reads whole tables, which takes long in a large store. Nobody waits for it: the store is closed.
+_PATIENT = b"SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on"
 _PAGE_COLUMNS = 2  # that it adds: the size, and the cost of the rows before
 
 
@@ -75,7 +60,7 @@ class PostgresEndpoint:
     def identity(self) -> str:
         return self._shared.identity
 
-    async def acquire(self, role: Role, elapsed: int, lease_us: int) -> bool:  # noqa: ARG002 - the server's clock counts
+    async def acquire(self, role: protocol.Role, elapsed: int, lease_us: int) -> bool:  # noqa: ARG002 - the server's clock counts
         """A source needs every lane; nodes keep theirs until they stop. A target needs nothing: its nodes may run."""
         if role == "target":
             return True
@@ -88,14 +73,14 @@ class PostgresEndpoint:
     async def release(self) -> None:
         await self._shared.pool.call(self._sql["release"], {"us": self._us})
 
-    async def status(self) -> Status:
+    async def status(self) -> protocol.Status:
         move = await self._call("move")
         ((block,),) = await self._call("arrival")
         nodes = await self._shared.pool.read(self._shared.sql["nodes"])
         async with self._shared.pool.connection() as connection:
             remainder = await self._remainder(connection)
-        return Status(
-            move=decode_move(move[0][0]) if move else None,
+        return protocol.Status(
+            move=protocol.decode_move(move[0][0]) if move else None,
             nodes=[
                 msgspec.json.decode(report, type=Report).name or node.hex
                 for node, _, _, is_alive, report in nodes
@@ -108,7 +93,7 @@ class PostgresEndpoint:
 
     # Source
 
-    async def close(self, move: Move, check: Check) -> Move:
+    async def close(self, move: Move, check: protocol.Check) -> Move:
         """Any node accepts changes, whoever owns the lanes, so the tables themselves are closed.
 
         Lanes are locked before tables, as a release does it; so what a release put into the outbox is seen.
@@ -120,17 +105,18 @@ class PostgresEndpoint:
             await rows(connection, self._sql["fence"], (True,))
             check(await self._remainder(connection))
             this = Predecessor(self.identity, tuple(end for (end,) in ends))
-            predecessors = (*predecessors_of(await rows(connection, self._sql["transfers"])), this)
+            predecessors = (*protocol.predecessors_of(await rows(connection, self._sql["transfers"])), this)
+            await connection.execute(_PATIENT)
             (totals,) = await rows(connection, self._sql["counts"])
             counts = chunks.kind_counts(totals, await rows(connection, self._sql["pending_terms"]))
             move = msgspec.structs.replace(move, predecessors=predecessors, counts=counts)
-            await rows(connection, self._sql["mark"], (encode_move(move),))
+            await rows(connection, self._sql["mark"], (protocol.encode_move(move),))
         crash.point("transfer.marked")
         return move
 
     async def mark(self, move: Move | None) -> None:
         if move is not None:
-            await self._call("mark", encode_move(move))
+            await self._call("mark", protocol.encode_move(move))
             return
         async with self._shared.pool.transaction() as connection:
             await rows(connection, self._sql["fence"], (False,))
@@ -169,15 +155,17 @@ class PostgresEndpoint:
             histories.setdefault(keys[key], []).append(Event(*line))
         return histories
 
-    async def _remainder(self, connection: Connection) -> Remainder:
+    async def _remainder(self, connection: Connection) -> protocol.Remainder:
         ((outgoing, held, records),) = await rows(connection, self._sql["remainder"])
         behind = await rows(connection, self._sql["behind"], (GROUP, list(TOPICS)))
-        return Remainder(outgoing - held, held, records, tuple(Lag(*row) for row in behind))
+        return protocol.Remainder(outgoing - held, held, records, tuple(protocol.Lag(*row) for row in behind))
 
     # Target
 
     async def begin(self, move: Move, arrival: int) -> Progress:  # noqa: ARG002 - ids made here are checked for uniqueness
-        await self._call("begin_progress", move.transfer, encode_progress(Progress(predecessors=move.predecessors)))
+        await self._call(
+            "begin_progress", move.transfer, protocol.encode_progress(Progress(predecessors=move.predecessors))
+        )
         return _progress(await self._call("progress", move.transfer))
 
     async def load(self, move: Move, before: Progress, chunk: Chunk, now: int) -> Progress:
@@ -199,7 +187,7 @@ class PostgresEndpoint:
             results = await self._put(connection, run, chunk.items, now)
             await run.save()
             progress = before.advanced(chunk, results)
-            await rows(connection, self._sql["keep_progress"], (encode_progress(progress), move.transfer))
+            await rows(connection, self._sql["keep_progress"], (protocol.encode_progress(progress), move.transfer))
             crash.point("transfer.written")
         crash.point("transfer.committed")
         await run.announce()
@@ -272,4 +260,4 @@ async def _each(connection: Connection, statement: str, values: Sequence[dict[st
 
 
 def _progress(found: list[Row]) -> Progress:
-    return decode_progress(found[0][0])
+    return protocol.decode_progress(found[0][0])

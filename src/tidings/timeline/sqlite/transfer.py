@@ -26,23 +26,7 @@ from tidings.timeline.sqlite.worker import Worker
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
 from tidings.timeline.transfer import chunks, protocol
 from tidings.timeline.transfer.chunks import ITEM_COST, LEAST, Exporter, Id, Place, Row, Stage
-from tidings.timeline.transfer.protocol import (
-    Check,
-    Chunk,
-    ImportResult,
-    Item,
-    Lag,
-    Move,
-    Progress,
-    Remainder,
-    Role,
-    ScheduleItem,
-    Status,
-    decode_progress,
-    encode_move,
-    encode_progress,
-    predecessors_of,
-)
+from tidings.timeline.transfer.protocol import Chunk, ImportResult, Item, Move, Progress, ScheduleItem
 
 NAME = "tidings copy"  # of the process that holds the lease
 ALWAYS = 0  # a time at which no finished schedule is past its retention
@@ -84,7 +68,7 @@ class SqliteEndpoint:
     def identity(self) -> str:
         return self._writer.identity
 
-    async def acquire(self, role: Role, elapsed: int, lease_us: int) -> bool:  # noqa: ARG002 - both need the same
+    async def acquire(self, role: protocol.Role, elapsed: int, lease_us: int) -> bool:  # noqa: ARG002 - both need the same
         def acquire() -> bool:
             owns, is_new = self._lease.acquire(elapsed, lease_us, Report(name=NAME), moved_too=True)
             if is_new:
@@ -97,11 +81,11 @@ class SqliteEndpoint:
     async def release(self) -> None:
         await self._writing.run(self._lease.resign)
 
-    async def status(self) -> Status:
+    async def status(self) -> protocol.Status:
         """No node can be alive besides the owner of the lease."""
 
-        def status() -> Status:
-            return Status(
+        def status() -> protocol.Status:
+            return protocol.Status(
                 move=lease.moved(self._scanner),
                 nodes=(),
                 positions=outbox.positions(self._scanner),
@@ -113,17 +97,17 @@ class SqliteEndpoint:
 
     # Source
 
-    async def close(self, move: Move, check: Check) -> Move:
+    async def close(self, move: Move, check: protocol.Check) -> Move:
         def close() -> Move:
             with self._writer.transaction() as connection:
                 check(_remainder(connection))
                 _, end = outbox.span(connection)
                 transfers = connection.execute("SELECT progress FROM carried")
-                predecessors = (*predecessors_of(transfers), Predecessor(self.identity, (end,)))
+                predecessors = (*protocol.predecessors_of(transfers), Predecessor(self.identity, (end,)))
                 totals = connection.execute(_SQL["counts"]).fetchone()
                 counts = chunks.kind_counts(totals, connection.execute(_SQL["pending_terms"]))
                 marked = msgspec.structs.replace(move, predecessors=predecessors, counts=counts)
-                connection.execute(_MARK, (encode_move(marked),))
+                connection.execute(_MARK, (protocol.encode_move(marked),))
             crash.point("transfer.marked")
             return marked
 
@@ -135,7 +119,7 @@ class SqliteEndpoint:
                 if move is None:
                     connection.execute("DELETE FROM moved")
                 else:
-                    connection.execute(_MARK, (encode_move(move),))
+                    connection.execute(_MARK, (protocol.encode_move(move),))
 
         await self._writing.run(mark)
 
@@ -184,7 +168,7 @@ class SqliteEndpoint:
 
     async def begin(self, move: Move, arrival: int) -> Progress:
         def begin() -> Progress:
-            progress = encode_progress(Progress(predecessors=move.predecessors))
+            progress = protocol.encode_progress(Progress(predecessors=move.predecessors))
             with self._writer.transaction() as connection:
                 self._writer.arrival = max(self._writer.arrival, arrival)  # ids made here stay unique
                 connection.execute("INSERT OR IGNORE INTO carried VALUES (?, ?)", (move.transfer, progress))
@@ -199,7 +183,7 @@ class SqliteEndpoint:
                 if _progress(connection, move).after != before.after:
                     raise Moved("another copy is running")
                 progress = before.advanced(chunk, [self._put(item, now) for item in chunk.items])
-                row = (move.transfer, encode_progress(progress))
+                row = (move.transfer, protocol.encode_progress(progress))
                 connection.execute("INSERT OR REPLACE INTO carried VALUES (?, ?)", row)
                 crash.point("transfer.written")
             crash.point("transfer.committed")
@@ -277,11 +261,13 @@ def _parcel_cost(row: Row) -> int:
     return len(row[1]) // HEAD.itemsize * ITEM_COST + len(row[2])
 
 
-def _remainder(connection: apsw.Connection) -> Remainder:
+def _remainder(connection: apsw.Connection) -> protocol.Remainder:
     outgoing, held, records = connection.execute(_SQL["remainder"]).fetchone()
-    behind = tuple(Lag(*row) for row in connection.execute(_SQL["behind"], (GROUP, _DELIVERY_TOPICS)))
-    return Remainder(outgoing - held, held, records, behind)
+    behind = tuple(protocol.Lag(*row) for row in connection.execute(_SQL["behind"], (GROUP, _DELIVERY_TOPICS)))
+    return protocol.Remainder(outgoing - held, held, records, behind)
 
 
 def _progress(connection: apsw.Connection, move: Move) -> Progress:
-    return decode_progress(connection.execute("SELECT progress FROM carried WHERE passage = ?", (move.transfer,)).get)
+    return protocol.decode_progress(
+        connection.execute("SELECT progress FROM carried WHERE passage = ?", (move.transfer,)).get
+    )

@@ -32,25 +32,8 @@ Id = tuple[str, str]  # the tenant, and the id of a schedule
 Fetch = Callable[[str, Place], Awaitable[Sequence[Row]]]
 FetchHistories = Callable[[Sequence[Id]], Awaitable[Mapping[Id, Sequence[Event]]]]
 
-# The columns that a schedule's row has in every store, and `ScheduleItem` too.
-SCHEDULE_COLUMNS = (
-    "id",
-    "state",
-    "due",
-    "accepted",
-    "content",
-    "generation",
-    "n",
-    "labels",
-    "message",
-    "deadline",
-    "reason",
-    "terms",
-    "fires",
-    "released",
-    "at",
-)
-
+_OWN_FIELDS = {"tenant", "topic", "priority", "extras", "history"}  # which the rows of stores do not have as columns
+_COLUMNS = [name for name in ScheduleItem.__struct_fields__ if name not in _OWN_FIELDS]
 _decode_cursor = msgspec.json.Decoder(tuple[str, list[int | str]]).decode
 
 
@@ -131,21 +114,13 @@ def bounded(rows: Iterable[AnyRow], cost: Callable[[AnyRow], int]) -> Iterator[A
 
 
 def kind_counts(totals: Sequence[Any], terms: Iterable[Sequence[Any]]) -> dict[Kind, int]:
-    """The number of items of each kind, from a store's totals and the terms of its pending recurring schedules."""
-    positions, keys, receipts, documents, paused, finished, pending = totals
+    """The number of items of each kind, from a store's totals and the terms of its pending schedules with a rule."""
+    kinds: tuple[Kind, ...] = ("positions", "keys", "receipts", "documents", "paused", "finished", "one_shots")
     recurring = sum(not is_once(decode_terms(each).when) for (each,) in terms)
-    return {
-        "positions": positions,
-        "keys": keys,
-        "receipts": receipts,
-        "documents": documents,
-        "one_shots": pending - recurring,
-        "recurring": recurring,
-        "paused": paused,
-        "finished": finished,
-    }
+    counts = dict(zip(kinds, totals, strict=True))
+    return counts | {"recurring": recurring, "one_shots": counts["one_shots"] - recurring}
 
 
 def columns(schedule: object) -> dict[str, Any]:
     """The columns that a schedule's row and its item have in common."""
-    return {name: getattr(schedule, name) for name in SCHEDULE_COLUMNS}
+    return {name: getattr(schedule, name) for name in _COLUMNS}

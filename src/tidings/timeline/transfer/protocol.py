@@ -6,7 +6,7 @@ interrupted transfer resumes where it stopped, and nothing that the target has r
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 from zlib import crc32
 
 import msgspec
@@ -23,7 +23,6 @@ from tidings.timeline.terms import Terms
 NAMED_CONFLICTS_MAX = 1_000
 
 Kind = Literal["positions", "keys", "receipts", "documents", "one_shots", "recurring", "paused", "finished"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 ImportResult = Literal["moved", "existing", "conflict"]
 Role = Literal["source", "target"]
 

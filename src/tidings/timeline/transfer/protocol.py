@@ -162,7 +162,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     `schema` is None for a file and for the default schema. `counts` is how much there was to move when it was closed.
     """
 
-    transfer: str = msgspec.field(name="passage")
+    transfer: str = msgspec.field(name="passage")  # as stored, like `left` of `Progress`
     to: str
     identity: str
     at: int

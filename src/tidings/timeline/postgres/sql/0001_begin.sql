@@ -39,7 +39,7 @@ CREATE TABLE tidings.node (
     report text NOT NULL              -- what it says of itself: JSON
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Who carries this store elsewhere, and owns its lanes meanwhile though it is no node.
+-- Transfers out of this store that are running: each owns the lanes meanwhile, though it is not a node.
 CREATE TABLE tidings.copier (
     node uuid PRIMARY KEY,
     until bigint NOT NULL,            -- on the clock of this database
@@ -275,13 +275,13 @@ CREATE TABLE tidings.api_key (
     created bigint NOT NULL
 );
 
--- Where this store has moved to: one row, once it is being carried into another.
+-- The mark of a store that has moved or is moving: one row.
 CREATE TABLE tidings.moved (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     move bytea NOT NULL
 );
 
--- What came from other stores: how far each passage has come.
+-- The progress of each transfer into this store.
 CREATE TABLE tidings.carried (
     passage text PRIMARY KEY,
     progress bytea NOT NULL

@@ -1,10 +1,10 @@
--- Where this store has moved to: one row, once it is being carried into another.
+-- The mark of a store that has moved or is moving: one row.
 CREATE TABLE moved (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     move BLOB NOT NULL
 );
 
--- What came from other stores: how far each passage has come.
+-- The progress of each transfer into this store.
 CREATE TABLE carried (
     passage TEXT PRIMARY KEY,
     progress BLOB NOT NULL

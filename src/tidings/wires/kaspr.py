@@ -84,6 +84,9 @@ class Kaspr(Wire):
     def tenant_of(self, topic: str) -> str | None:
         return None if topic.startswith(_OTHER_WIRES) else affixed(topic, suffix=KASPR_REQUESTS)
 
+    def requests(self, tenant: str) -> tuple[str, ...]:
+        return (tenant + KASPR_REQUESTS,)
+
     def rejections(self, tenant: str) -> str:
         return tenant + KASPR_REJECTIONS
 

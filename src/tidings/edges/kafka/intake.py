@@ -6,7 +6,7 @@ Notifications are accepted before, for what is accepted a second time is the sam
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from confluent_kafka import KafkaException
 
@@ -23,6 +23,7 @@ from tidings.edges.kafka.reader import Reader
 from tidings.edges.kafka.sources import Positions, ReadFailed
 from tidings.engine import Engine
 from tidings.ports import Part
+from tidings.wires.requests import Requests
 from tidings.wires.wire import Wire
 
 BATCH_RECORDS_MAX = 1_000
@@ -40,18 +41,19 @@ class KafkaIntake:
         self,
         engine: Engine,
         cluster: Cluster,
-        wires: Sequence[Wire],
+        requests: Requests,
         notifying: Notifying,
         may_begin: Callable[[], Awaitable[bool]],
     ) -> None:
         self._engine = engine
         self._may_begin = may_begin
         self._cluster = cluster
-        self._wires = wires
+        self._wires = requests.wires
         self._notifying = notifying
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
         self._preparation = Preparation(cluster, engine.clock)
+        self._first_topics = requests.known_topics if cluster.create_topics else frozenset()
         self._thread = OwnThread("tidings-kafka-intake")
         self._stopped = asyncio.Event()
         self._committed_at = 0
@@ -75,6 +77,8 @@ class KafkaIntake:
                     await self._rest(WAIT_S)
                     continue
                 reader = await self._thread.run(self._open)
+                self._preparation.want(self._first_topics)
+                self._first_topics = frozenset()
             except (LaneLost, NoTopic, KafkaException) as error:
                 self._lost(error)
                 await self._rest(RETRY_S)

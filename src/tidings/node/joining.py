@@ -20,6 +20,7 @@ from tidings.edges.kafka.facts import KafkaFacts
 from tidings.edges.kafka.intake import KafkaIntake
 from tidings.engine import Engine
 from tidings.observe.kafka import KafkaMetrics, KafkaStats
+from tidings.observe.kaspr import KasprMetrics, Worker
 from tidings.wires.requests import Requests
 
 
@@ -44,11 +45,26 @@ def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, n
         engine.listen(facts)
         engine.accompany(facts)
     lost = (lambda: 0) if facts is None else (lambda: facts.dropped)
-    metrics = KafkaMetrics(outgoing.ways, intake, engine.lanes.next_due, engine.clock, lost)
+    kaspr = _kaspr_metrics(engine, config, cluster, intake, outgoing) if "kaspr" in config.kafka.wires else None
+    metrics = KafkaMetrics(outgoing.ways, intake, lost, kaspr)
     engine.listen(metrics)
     if config.kafka.stats == "on":
         engine.accompany(KafkaStats(metrics))
     return Joined(KafkaFollowing(cluster, engine.clock), metrics)
+
+
+def _kaspr_metrics(
+    engine: Engine, config: Config, cluster: Cluster, intake: KafkaIntake, outgoing: "Outgoing"
+) -> KasprMetrics:
+    about = engine.settings.about
+    reads = "intake" in config.node.roles
+    return KasprMetrics(
+        Worker(name=about.name, group=cluster.name, version=f"tidings-{about.version}"),
+        lambda: intake.apps if reads else None,
+        engine.lanes.next_due,
+        lambda: outgoing.ways.problem is None and intake.problem is None,
+        engine.clock,
+    )
 
 
 def _plan(engine: Engine, config: Config, requests: Requests) -> Plan | None:

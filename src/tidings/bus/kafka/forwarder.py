@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -268,7 +269,7 @@ class Forwarder:
         now = self._clock.now()
         lateness_us = [now - record.due for record in records]
         topics = frozenset({(record.tenant, join("kafka", record.topic)) for record in records})
-        self._tell(Released(now, lateness_us, topics))
+        self._tell(Released(now, lateness_us, topics, Counter([record.tenant for record in records])))
         if self.published is not None:
             self.published(records)
 

@@ -23,6 +23,7 @@ from tidings.edges.kafka.reader import Reader
 from tidings.edges.kafka.sources import Positions, ReadFailed
 from tidings.engine import Engine
 from tidings.ports import Part
+from tidings.wires.kaspr import Kaspr
 from tidings.wires.requests import Requests
 from tidings.wires.wire import Wire
 
@@ -60,6 +61,8 @@ class KafkaIntake:
         self.problem: str | None = None
         self.lag = 0
         self.rejected = 0
+        self.apps: frozenset[str] = frozenset()  # tenants that have a request topic of Kaspr's wire
+        self._all_topics: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Read until stopped."""
@@ -188,6 +191,15 @@ class KafkaIntake:
                 names.update(wire.topics(tenant))
             self._prepared.add(topic)
         self._preparation.want(names)
+        if reader.all_topics != self._all_topics:
+            self._all_topics = reader.all_topics
+            tenants = {self._tenant_of(topic, Kaspr) for topic in self._all_topics}
+            self.apps = frozenset(tenant for tenant in tenants if tenant is not None)
+
+    def _tenant_of(self, topic: str, kind: type[Wire]) -> str | None:
+        """The tenant whose requests of this wire the topic takes."""
+        wire = self._wire_of(topic)
+        return wire.tenant_of(topic) if isinstance(wire, kind) else None
 
     async def _tell_kafka(self, reader: Reader) -> None:
         now = self._engine.clock.elapsed()

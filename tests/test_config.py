@@ -130,6 +130,7 @@ def test_printed_settings_can_be_loaded_again() -> None:
         ("[kafka]\nschedules = [1]", ["[kafka] schedules: [1] is not understood"]),
         ('[kafka.schedules]\n"a/b" = "x"', ["[kafka] schedules: 'a/b' is not a topic"]),
         ('[kafka.schedules]\nvideos = "a b"', ["[kafka] schedules: 'a b' is not a tenant"]),
+        ('[kafka]\nhistory = "a/b"', ["[kafka] history: 'a/b' is not a topic"]),
         ("[kafka.schedules]\nvideos = 1", ["[kafka] schedules: 'videos' has no text"]),
         ('[kafka.destinations]\nacme = ["a/b"]', ["[kafka] destinations: 'a/b' is not a pattern"]),
         ('[kafka.destinations]\n"*" = ["a"]', ["[kafka] destinations: '*' is not a tenant"]),

@@ -27,6 +27,7 @@ from tidings.edges.http.problems import KINDS
 from tidings.library.values import Options
 from tidings.observe.delivery import DeliveryMetrics
 from tidings.observe.kafka import KafkaMetrics
+from tidings.observe.kaspr import KasprMetrics, Worker
 from tidings.observe.metrics import Metrics
 from tidings.ports import Count
 from tidings.timeline.postgres import pool
@@ -226,7 +227,9 @@ async def count() -> Count:
 
 
 async def test_every_metric_is_described_with_its_type() -> None:
-    kafka = KafkaMetrics(Joined(), Joined(), lambda: None, SystemClock(), lambda: 0)
+    worker = Worker(name="node", group="tidings", version=__version__)
+    kaspr = KasprMetrics(worker, lambda: None, lambda: None, lambda: True, SystemClock())
+    kafka = KafkaMetrics(Joined(), Joined(), lambda: 0, kaspr)
     rendered = (await Metrics(__version__, count, [kafka.lines, DeliveryMetrics().lines]).render()).decode()
     metrics = dict(re.findall(r"^# TYPE (\w+) (\w+)$", rendered, re.MULTILINE))
     metrics = {name: kind for name, kind in metrics.items() if not re.fullmatch(r"kaspr_\w+_total", name)}

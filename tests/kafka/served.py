@@ -49,7 +49,7 @@ class Served:
         """A record as a foreign client sends it; on the broker when this returns."""
         if topic not in self._made:
             self._made.add(topic)
-            self.broker.create_topic(topic)
+            self.broker.create_topic(topic, exist_ok=True)
         self.produce(topic, value, key, *headers)
 
     def produce(self, topic: str, value: bytes | None, key: bytes | None = None, *headers: Header) -> None:

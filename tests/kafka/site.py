@@ -46,7 +46,7 @@ class Site:
         """A record as a foreign client sends it, at this moment unless told otherwise; on the broker at the end."""
         if topic not in self._made:
             self._made.add(topic)
-            self.broker.create_topic(topic)
+            self.broker.create_topic(topic, exist_ok=True)
         self._producer.produce(topic, value, key, headers=list(headers), timestamp=timestamp_ms)
         assert self._producer.flush(READ_S_MAX) == 0
 

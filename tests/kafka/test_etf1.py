@@ -17,8 +17,7 @@ SCHEDULES = "schedules"
 @pytest.fixture(autouse=True)
 def schedules(site: Site) -> None:
     """The topic, compacted as in the original. It has one name for all, so that keys and targets keep tests apart."""
-    if SCHEDULES not in site.broker.topics():
-        site.broker.create_topic(SCHEDULES, cleanup_policy="compact")
+    site.broker.create_topic(SCHEDULES, exist_ok=True, cleanup_policy="compact", retention_ms="-1")
 
 
 class Etf1:

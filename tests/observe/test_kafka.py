@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from tidings.clock import SystemClock
-from tidings.domain.command import Add, Cancel, Command, Outcome, Replace
+from tidings.domain.command import Add, Outcome
 from tidings.domain.facts import Changed, Released
 from tidings.domain.when import Once
 from tidings.observe.kafka import KafkaMetrics, KafkaStats
@@ -29,7 +28,7 @@ def add(topic: str = "kafka:orders", schedule_id: str | None = "a") -> Add:
 @pytest.fixture
 def metrics() -> KafkaMetrics:
     way = Way()
-    return KafkaMetrics(way, way, lambda: None, SystemClock(), lambda: 3)
+    return KafkaMetrics(way, way, lambda: 3)
 
 
 def values(metrics: KafkaMetrics, count: Count | None = None) -> dict[str, str]:
@@ -43,36 +42,11 @@ def test_only_what_leaves_for_kafka_counts_as_released(metrics: KafkaMetrics) ->
     found = values(metrics)
     assert found["tidings_kafka_release_seconds_count"] == "2"
     assert found["tidings_kafka_release_seconds_sum"] == "0.004"
-    assert found["kaspr_kms_messages_delivered"] == found["kaspr_kms_messages_removed"] == "2"
-
-
-def test_changes_under_the_names_of_kaspr(metrics: KafkaMetrics) -> None:
-    commands: list[Command] = [
-        add(),
-        Replace(add()),
-        Replace(add()),
-        Cancel("t", "a"),
-        Cancel("t", "b"),
-    ]
-    outcomes = [
-        Outcome("a", "scheduled", due=AT + 1),
-        Outcome("a", "replaced", due=AT),
-        Outcome("a", "unchanged"),
-        Outcome("a", "cancelled"),
-        Outcome("b", "unknown"),
-    ]
-    metrics(Changed(AT, commands, outcomes))
-    found = values(metrics, Count(5, 0, 0))
-    words = ("scheduled", "delivered_instant", "replaced", "replace_noop", "canceled")
-    assert [found[f"kaspr_kms_messages_{word}"] for word in words] == ["1", "0", "1", "1", "1"]
-    assert [found[f"kaspr_kms_messages_{word}_total"] for word in words] == ["1", "0", "1", "1", "1"]
-    assert found["kaspr_kms_timetable_size"] == "5"
-    assert "kaspr_kms_timetable_size" not in values(metrics)
 
 
 def test_how_it_stands() -> None:
-    way, clock = Way(), SystemClock()
-    metrics = KafkaMetrics(way, way, lambda: clock.now() - 2_000_000, clock, lambda: 3)
+    way = Way()
+    metrics = KafkaMetrics(way, way, lambda: 3)
     found = values(metrics)
     assert found["tidings_kafka_up"] == "1"
     assert found["tidings_kafka_consumer_lag"] == "7"
@@ -80,7 +54,6 @@ def test_how_it_stands() -> None:
     assert found["tidings_kafka_rejected_total"] == "4"
     assert found["tidings_kafka_waiting"] == "5"
     assert found["tidings_kafka_facts_dropped_total"] == "3"
-    assert 2 <= float(found["kaspr_kms_last_location_lag"]) < 10
     way.problem = "away"
     assert values(metrics)["tidings_kafka_up"] == "0"
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -116,7 +116,9 @@ class Broker:
         own = {"bootstrap.servers": bootstrap or self.bootstrap, **self.security.client(mechanism)}
         return own | {name.replace("_", "."): value for name, value in more.items()}
 
-    def create_topic(self, name: str, partitions: int = 1, *, on: int | None = None, **config: str) -> None:
+    def create_topic(
+        self, name: str, partitions: int = 1, *, on: int | None = None, exist_ok: bool = False, **config: str
+    ) -> None:
         """Make a topic; `cleanup_policy="compact"` sets `cleanup.policy`, `on` says on which broker of the cluster."""
         told = {key.replace("_", "."): value for key, value in config.items()}
         if on is None:
@@ -124,7 +126,11 @@ class Broker:
         else:
             topic = NewTopic(name, num_partitions=partitions, replica_assignment=[[on]] * partitions, config=told)
         admin = AdminClient(self.client())  # needed until the answer is there
-        admin.create_topics([topic])[name].result(TOPIC_S_MAX)
+        try:
+            admin.create_topics([topic])[name].result(TOPIC_S_MAX)
+        except KafkaException as error:
+            if not exist_ok or error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
     def topics(self) -> set[str]:
         """The names of its topics, without its own."""

@@ -1,11 +1,16 @@
 """The wire of etf1/kafka-message-scheduler: its README's example, and what its source adds."""
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tests.wires.golden import TIMESTAMP, examples, pairs
+from tidings.domain.message import Message, pack
+from tidings.domain.schedule import Origin, Outgoing
 from tidings.wires.destinations import Destinations
 from tidings.wires.etf1 import Etf1
-from tidings.wires.record import Ask, Record, Refusal
+from tidings.wires.record import Ask, Nothing, Record, Refusal
 
 WIRE = Etf1()
 EPOCH = ("scheduler-epoch", "1893456000")
@@ -97,7 +102,39 @@ def test_of_repeated_headers_the_first_counts() -> None:
     ask = asked(record(EPOCH, TARGET, ("scheduler-epoch", "1"), ("scheduler-target-topic", "other")))
     assert ask.request is not None
     assert (ask.request.topic, ask.request.at) == ("videos", 1_893_456_000_000_000)
-    assert len(ask.request.headers) == 7
+    added = ("scheduler-timestamp", "scheduler-key", "scheduler-topic", "tidings-origin")
+    assert [name for name, _ in ask.request.headers[4:]] == list(added)
+
+
+def released(ask: Ask, **more: Any) -> Outgoing:
+    """What an accepted schedule is when it leaves."""
+    assert ask.request is not None
+    message = pack(Message(ask.request.key, ask.request.value, more.pop("headers", ask.request.headers)))
+    return replace(Outgoing(1, ask.tenant, ask.request.topic, ask.id, 1, 1, 0, 0, message), **more)
+
+
+@pytest.mark.parametrize("key", [b"k", b"\xff\x00"])
+def test_a_release_goes_back_to_its_request(key: bytes) -> None:
+    assert WIRE.origin_of(released(asked(record(EPOCH, TARGET, key=key)))) == Origin("schedules", 0, 7, key)
+
+
+def test_headers_alone_do_not_make_a_request() -> None:
+    """Whoever passes on what was released gives it these headers: no schedule of another may be deleted by them."""
+    ask = asked(record(EPOCH, TARGET))
+    assert ask.request is not None
+    headers = ask.request.headers
+    assert WIRE.origin_of(released(ask, tenant="other")) is None
+    assert WIRE.origin_of(released(ask, id="other")) is None
+    assert WIRE.origin_of(released(ask, headers=headers[:-1])) is None
+    assert WIRE.origin_of(released(ask, headers=(*headers, ("trace", b"1")))) is None
+    for wrong in (b"", b"1", b"1/x", b"-1/2", None):
+        assert WIRE.origin_of(released(ask, headers=(*headers[:-1], ("tidings-origin", wrong)))) is None
+    assert Etf1({"videos": "default"}).origin_of(released(ask)) is None
+
+
+def test_a_tombstone_of_ours_asks_for_nothing() -> None:
+    assert WIRE.read(record(("tidings-origin", "0/7"), value=None)) == Nothing("default")
+    assert asked(record(("scheduler-key", "k"), value=None)).verb == "cancel"
 
 
 def test_a_target_has_to_be_there_and_allowed() -> None:

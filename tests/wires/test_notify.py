@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from tidings.wires.notify import Notify
-from tidings.wires.record import Ask, Record, Refusal, Tell
+from tidings.wires.record import Ask, Nothing, Record, Refusal, Tell
 
 TOPIC = "tidings.notify.acme"
 
 
-def read(topic: str = TOPIC, **more: Any) -> Ask | Tell | Refusal:
+def read(topic: str = TOPIC, **more: Any) -> Ask | Tell | Nothing | Refusal:
     return Notify().read(Record(topic, 3, 7, **{"timestamp_us": 5, "value": b"{}", **more}))
 
 

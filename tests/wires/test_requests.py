@@ -30,6 +30,23 @@ def taken(
     return [topic for topic in TOPICS + OTHERS if requests.takes(topic)]
 
 
+@pytest.mark.parametrize(
+    ("wires", "tenants", "destinations", "topics"),
+    [
+        (Kafka().wires, ["*"], {}, {"schedules", "tidings.requests.default", "tidings.notify.default"}),
+        (["intervals", "kaspr"], ["acme", "eu-*"], {}, {"assignments.acme", "acme-schedule-requests"}),
+        (["native"], ["acme", "default"], {}, {"tidings.requests.acme", "tidings.requests.default"}),
+        (["native", "etf1"], ["acme"], {}, {"tidings.requests.acme"}),
+        (["intervals"], ["eu-*"], {"eu-shop": ["a"], "us-shop": ["a"]}, {"assignments.eu-shop"}),
+        ([], ["acme"], {}, set()),
+    ],
+)
+def test_request_topics_of_known_tenants(
+    wires: list[str], tenants: list[str], destinations: dict[str, list[str]], topics: set[str]
+) -> None:
+    assert Requests(wires, tenants, Kafka().schedules, destinations).known_topics == topics
+
+
 def test_every_request_topic_by_default() -> None:
     assert taken() == [topic for topic in TOPICS if topic != "videos"]
 

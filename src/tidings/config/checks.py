@@ -100,6 +100,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "kafka.servers": check_servers,
     "kafka.tenants": check_pattern,
     "kafka.schedules": check_tenant,
+    "kafka.history": check_topic,
     "kafka.destinations": check_pattern,
     "delivery.public_url": check_url,
 }

@@ -64,6 +64,8 @@ class Kafka(msgspec.Struct, frozen=True):
     wires: tuple[WireName, ...] = ("intervals", "kaspr", "etf1", "native", "notify")
     tenants: tuple[str, ...] = ("*",)
     schedules: dict[str, str] = msgspec.field(default_factory=lambda: {"schedules": "default"})
+    tombstones: Literal["off", "on"] = "on"
+    history: str | None = "history"
     destinations: dict[str, tuple[str, ...]] = {}
     start: Literal["earliest", "latest"] = "earliest"
     topics: Literal["create", "expect"] = "create"

@@ -1,6 +1,6 @@
 """Facts: what happened, told after it is durable. Logs and metrics listen to these and to nothing else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -16,11 +16,15 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences left for the bus in one transaction: how late each was, in microseconds, and on which topics."""
+    """Occurrences left for the bus in one transaction: how late each was, in microseconds, and on which topics.
+
+    `tenants` says how many were whose, if they left for Kafka.
+    """
 
     at: int
     lateness_us: Sequence[int]
     topics: frozenset[tuple[str, str]]
+    tenants: Mapping[str, int] = {}
 
 
 class Handed(msgspec.Struct, frozen=True, gc=False):

@@ -20,5 +20,9 @@ pack = _encoder.encode
 unpack = _decoder.decode
 
 
+# The place of the request that a message came with, "partition/offset". It is part of the stored message and is left
+# out when that leaves; a tombstone has it, by which Tidings knows its own.
+ORIGIN = "tidings-origin"
+
 # In the place of a header's value: the due time in whole seconds since the epoch, written there at the release.
 DUE_SECONDS = b"\0tidings due in seconds\0"

@@ -144,6 +144,15 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
         return f"{self.id}/{self.generation}/{self.number}"
 
 
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """The record on a request topic that a released occurrence goes back to."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+
+
 class Topic(msgspec.Struct, frozen=True, gc=False):
     """A topic of the log: how many records each partition holds, from which offset to which (exclusive)."""
 

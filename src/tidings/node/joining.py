@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tidings import ports
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.follow import KafkaFollowing
+from tidings.bus.kafka.followup import FollowUp, Plan
 from tidings.bus.kafka.forwarder import Forwarder, Ways
 from tidings.bus.kafka.holding import Holding, held_name
 from tidings.bus.kafka.lane import Lane
@@ -19,6 +20,7 @@ from tidings.edges.kafka.facts import KafkaFacts
 from tidings.edges.kafka.intake import KafkaIntake
 from tidings.engine import Engine
 from tidings.observe.kafka import KafkaMetrics, KafkaStats
+from tidings.observe.kaspr import KasprMetrics, Worker
 from tidings.wires.requests import Requests
 
 
@@ -33,9 +35,9 @@ def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, n
     """Let the engine read requests from this cluster and release to it."""
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     kind = Lane if config.kafka.release == "exactly_once" else PlainLane
-    outgoing = Outgoing(engine, cluster, kind, facts)
+    outgoing = Outgoing(engine, cluster, kind, facts, _plan(engine, config, requests))
     engine.admission.forbidden = requests.destinations.forbidden
-    intake = KafkaIntake(engine, cluster, requests.wires, notifying, outgoing.may_begin)
+    intake = KafkaIntake(engine, cluster, requests, notifying, outgoing.may_begin)
     engine.lanes.accompany(outgoing.accompany)
     if "intake" in config.node.roles:
         engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
@@ -43,17 +45,48 @@ def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, n
         engine.listen(facts)
         engine.accompany(facts)
     lost = (lambda: 0) if facts is None else (lambda: facts.dropped)
-    metrics = KafkaMetrics(outgoing.ways, intake, engine.lanes.next_due, engine.clock, lost)
+    kaspr = _kaspr_metrics(engine, config, cluster, intake, outgoing) if "kaspr" in config.kafka.wires else None
+    metrics = KafkaMetrics(outgoing.ways, intake, lost, kaspr)
     engine.listen(metrics)
     if config.kafka.stats == "on":
         engine.accompany(KafkaStats(metrics))
     return Joined(KafkaFollowing(cluster, engine.clock), metrics)
 
 
-class Outgoing:
-    """Makes what runs beside a lane: its way to Kafka, and another for what is kept back."""
+def _kaspr_metrics(
+    engine: Engine, config: Config, cluster: Cluster, intake: KafkaIntake, outgoing: "Outgoing"
+) -> KasprMetrics:
+    about = engine.settings.about
+    reads = "intake" in config.node.roles
+    return KasprMetrics(
+        Worker(name=about.name, group=cluster.name, version=f"tidings-{about.version}"),
+        lambda: intake.apps if reads else None,
+        engine.lanes.next_due,
+        lambda: outgoing.ways.problem is None and intake.problem is None,
+        engine.clock,
+    )
 
-    def __init__(self, engine: Engine, cluster: Cluster, kind: type[Lane], facts: KafkaFacts | None) -> None:
+
+def _plan(engine: Engine, config: Config, requests: Requests) -> Plan | None:
+    """What is written after releases of etf1's schedules, None if nothing is."""
+    tombstones, history = config.kafka.tombstones == "on", config.kafka.history
+    if requests.etf1 is None or not (tombstones or history):
+        return None
+
+    async def is_pending(tenant: str, schedule_id: str) -> bool:
+        found = await engine.store.find(tenant, schedule_id, engine.clock.now())
+        return found is not None and found.state in {"pending", "paused"}
+
+    return Plan(origin_of=requests.etf1.origin_of, is_pending=is_pending, history=history, tombstones=tombstones)
+
+
+class Outgoing:
+    """Makes what runs beside a lane: its way to Kafka, another for what is kept back, and one for what follows."""
+
+    def __init__(
+        self, engine: Engine, cluster: Cluster, kind: type[Lane], facts: KafkaFacts | None, plan: Plan | None
+    ) -> None:
+        self._plan = plan
         self._engine = engine
         self._cluster = cluster
         self._kind = kind
@@ -73,7 +106,12 @@ class Outgoing:
         forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns, self._turns)
         forwarder.published = None if self._facts is None else self._facts.released
         self.ways.add(forwarder, lane.number)
-        return [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
+        companions: list[Companion] = [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
+        if self._plan is not None:
+            after = self._way(lane.number, f"{lane.number}-follow-up")
+            forwarder.follow_up = FollowUp(self._plan, after, engine.clock, owns)
+            companions.append(forwarder.follow_up)
+        return companions
 
     async def may_begin(self) -> bool:
         """Whether Kafka's progress was seen to be that of our store; who owns no lane looks for himself."""

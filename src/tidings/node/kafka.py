@@ -31,6 +31,7 @@ def cluster_of(config: Config) -> "tuple[Cluster, Requests]":
         from tidings.bus.kafka.client import Cluster
     except ImportError:
         raise CannotStart("Kafka needs its client: pip install 'tidings[kafka]'") from None
+    from tidings.wires.destinations import Destinations
     from tidings.wires.requests import Requests
 
     kafka = config.kafka
@@ -44,8 +45,12 @@ def cluster_of(config: Config) -> "tuple[Cluster, Requests]":
     settings |= {f"ssl.{name}.location": _readable(f"kafka.ssl_{name}", path) for name, path in files.items() if path}
     name = kafka.name if config.store.path != MEMORY else f"{kafka.name}-{secrets.token_hex(4)}"
     requests = Requests(kafka.wires, kafka.tenants, kafka.schedules, kafka.destinations)
+    if kafka.history is not None and (
+        reason := Destinations(schedules=kafka.schedules.keys()).forbidden("", kafka.history)
+    ):
+        raise Invalid("kafka.history", reason)
     topics = kafka.topics == "create", kafka.partitions, kafka.replication
-    return Cluster(kafka.servers or "", name, settings, *topics, requests.takes), requests
+    return Cluster(kafka.servers or "", name, settings, *topics, requests.takes, kafka.schedules.keys()), requests
 
 
 def _readable(key: str, path: str) -> str:

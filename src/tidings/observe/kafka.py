@@ -1,4 +1,4 @@
-"""Figures of Kafka: for Prometheus, under our names and Kaspr's, and as a line in the log from time to time."""
+"""Figures of Kafka: for Prometheus, and as a line in the log from time to time."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from tidings.clock import Clock
-from tidings.domain.command import Add, Cancel, Command, Replace
+from tidings.domain.command import Add, Command, Replace
 from tidings.domain.destination import is_kafka
 from tidings.domain.facts import Changed, Fact, Released
 from tidings.domain.iso8601 import format_duration
-from tidings.observe.metrics import Histogram, family, head, seconds
+from tidings.observe.kaspr import KasprMetrics
+from tidings.observe.metrics import Histogram, family, head
 from tidings.ports import Count
 
 STATS_S = 30.0
@@ -45,19 +45,19 @@ class KafkaMetrics:
     """A listener of facts. `lines` is what it adds to `/metrics`."""
 
     def __init__(
-        self, way: Way, requests: Requests, next_due: Callable[[], int | None], clock: Clock, lost: Callable[[], int]
+        self, way: Way, requests: Requests, lost: Callable[[], int], kaspr: KasprMetrics | None = None
     ) -> None:
         self._way = way
         self._requests = requests
-        self._next_due = next_due
-        self._clock = clock
         self._lost = lost
+        self._kaspr = kaspr
         self._release = Histogram()
         self._changes: Counter[tuple[type[Command], str]] = Counter()
-        self._instant = 0
         self.late_us_max = 0
 
     def __call__(self, fact: Fact) -> None:
+        if self._kaspr is not None:
+            self._kaspr(fact)
         match fact:
             case Released() if any(is_kafka(topic) for _, topic in fact.topics):
                 self._release.add(fact.lateness_us)
@@ -65,8 +65,6 @@ class KafkaMetrics:
             case Changed():
                 kinds = map(type, fact.commands)
                 self._changes.update(zip(kinds, [outcome.outcome for outcome in fact.outcomes], strict=True))
-                due = (outcome.due for outcome in fact.outcomes if outcome.outcome in {"scheduled", "released"})
-                self._instant += sum(moment is not None and moment <= fact.at for moment in due)
             case _:
                 pass
 
@@ -116,31 +114,8 @@ class KafkaMetrics:
         name = "tidings_kafka_release_seconds"
         yield from head(name, "histogram", "From an occurrence's due time to its commit on Kafka.")
         yield from self._release.lines(name)
-        yield from self._kaspr(count)
-
-    def _kaspr(self, count: Count | None) -> Iterator[str]:
-        """The same figures under the names that dashboards for Kaspr know, with and without the suffix of counters."""
-        counters = {
-            "scheduled": (self.scheduled, "Schedules taken."),
-            "delivered": (self.released, "Records on Kafka."),
-            "delivered_instant": (self._instant, "Schedules that were due when they were taken."),
-            "removed": (self.released, "Records that left the timeline for Kafka."),
-            "replaced": (self._came(Replace, "replaced"), "Schedules replaced."),
-            "replace_noop": (self._came(Replace, "unchanged"), "Replacements that changed nothing."),
-            "canceled": (self._came(Cancel, "cancelled"), "Schedules cancelled."),
-        }
-        for word, (value, text) in counters.items():
-            for name in (f"kaspr_kms_messages_{word}", f"kaspr_kms_messages_{word}_total"):
-                yield from family(name, "counter", text, value)
-        text = "Seconds that the earliest pending schedule is overdue."
-        yield from head("kaspr_kms_last_location_lag", "gauge", text)
-        yield f"kaspr_kms_last_location_lag {seconds(self._overdue_us())}"
-        if count is not None:
-            yield from family("kaspr_kms_timetable_size", "gauge", "Schedules that wait for their time.", count.pending)
-
-    def _overdue_us(self) -> int:
-        due = self._next_due()
-        return 0 if due is None else max(0, self._clock.now() - due)
+        if self._kaspr is not None:
+            yield from self._kaspr.lines(count)
 
     def _came(self, kind: type[Command], *outcomes: str) -> int:
         return sum(self._changes[kind, outcome] for outcome in outcomes)

@@ -171,10 +171,11 @@ def family(name: str, kind: str, text: str, value: int) -> Iterator[str]:
 def _labelled(name: str, kind: str, text: str, label: str, values: Mapping[str, int]) -> Iterator[str]:
     yield from head(name, kind, text)
     for word, value in sorted(values.items()):
-        yield f'{name}{{{label}="{_escaped(word)}"}} {value}'
+        yield f'{name}{{{label}="{escaped(word)}"}} {value}'
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """The value of a label as it is written between quotes."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

@@ -7,6 +7,10 @@
 The record's key is the schedule's id, a null value deletes it, the same key again replaces it or, once it is
 finished, begins anew. Of a header that repeats the first counts, as in the original. Every header leaves as it came,
 and behind them `scheduler-timestamp` (the record's own, in seconds), `scheduler-key` and `scheduler-topic`.
+
+After a release the original writes a tombstone for the key; so does Tidings (`tidings.bus.kafka.followup`). Such a
+tombstone has the header `tidings-origin` and is no request: by the time that it is read, the key may have a newer
+schedule, which it must not cancel.
 """
 
 import re
@@ -15,13 +19,14 @@ from hashlib import sha256
 from typing import ClassVar
 
 from tidings.domain.errors import Invalid
+from tidings.domain.message import ORIGIN, unpack
 from tidings.domain.names import DEFAULT_TENANT
 from tidings.domain.request import Limits, Request
-from tidings.domain.schedule import MADE_ID
+from tidings.domain.schedule import MADE_ID, Origin, Outgoing
 from tidings.domain.when import SECOND_US
 from tidings.wires.destinations import REJECTIONS, SCHEDULES, Destinations
 from tidings.wires.headers import last_of, required
-from tidings.wires.record import Ask, Record
+from tidings.wires.record import Ask, Nothing, Record
 from tidings.wires.refusal import shorten
 from tidings.wires.wire import Wire
 
@@ -32,6 +37,9 @@ TIMESTAMP = "scheduler-timestamp"
 KEY = "scheduler-key"
 TOPIC = "scheduler-topic"
 
+_ADDED = (TIMESTAMP, KEY, TOPIC, ORIGIN)
+_ORIGIN = ORIGIN.encode()
+_PLACE = re.compile(rb"([0-9]{1,9})/([0-9]{1,18})")
 _NAMES = frozenset({EPOCH, TARGET_TOPIC, TARGET_KEY})
 _SECONDS = re.compile(r"\+?([0-9]{1,18})")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
@@ -46,21 +54,26 @@ class Etf1(Wire):
 
     def __init__(self, tenants: Mapping[str, str] | None = None, destinations: Destinations | None = None) -> None:
         self._tenants = {SCHEDULES: DEFAULT_TENANT} if tenants is None else dict(tenants)
+        self.own_tenants = frozenset(self._tenants.values())
         super().__init__(destinations or Destinations(schedules=self._tenants.keys()))
 
     def tenant_of(self, topic: str) -> str | None:
         return self._tenants.get(topic)
 
+    def requests(self, tenant: str) -> tuple[str, ...]:
+        return tuple(topic for topic, owner in self._tenants.items() if owner == tenant)
+
     def rejections(self, tenant: str) -> str:
         return REJECTIONS + tenant
 
-    def ask(self, tenant: str, record: Record) -> Ask:
+    def ask(self, tenant: str, record: Record) -> Ask | Nothing:
         key = record.key
         if key is None or not key.strip():
             raise Invalid("the record's key", "is missing: it names the schedule")
         schedule_id = _id(key)
         if record.value is None:
-            return Ask(tenant, "cancel", schedule_id)
+            is_ours = any(name == ORIGIN for name, _ in record.headers)
+            return Nothing(tenant) if is_ours else Ask(tenant, "cancel", schedule_id)
         found = last_of(record.headers[::-1], _NAMES)  # the first of repeated ones
         target = self.destination(tenant, required(found, TARGET_TOPIC), TARGET_TOPIC)
         headers = (
@@ -68,10 +81,30 @@ class Etf1(Wire):
             (TIMESTAMP, str(record.timestamp_us // SECOND_US).encode()),
             (KEY, key),
             (TOPIC, record.topic.encode()),
+            (ORIGIN, f"{record.partition}/{record.offset}".encode()),
         )
         due = _seconds(required(found, EPOCH)) * SECOND_US
         request = Request(target, record.value, found.get(TARGET_KEY), headers, schedule_id, at=due)
         return Ask(tenant, "replace", schedule_id, request, reuse=True)
+
+    def origin_of(self, outgoing: Outgoing) -> Origin | None:
+        """The request that a released record goes back to, None if it came another way.
+
+        Headers alone prove nothing, for whoever schedules a message gives it any: the tenant must be that of the topic,
+        and the id that of the key.
+        """
+        if _ORIGIN not in outgoing.message:
+            return None
+        added = unpack(outgoing.message).headers[-len(_ADDED) :]
+        if tuple(name for name, _ in added) != _ADDED:
+            return None
+        key, topic, place = (value or b"" for _, value in added[1:])
+        found = _PLACE.fullmatch(place)
+        if found is None or self._tenants.get(topic.decode(errors="replace")) != outgoing.tenant:
+            return None
+        if _id(key) != outgoing.id:
+            return None
+        return Origin(topic.decode(), int(found[1]), int(found[2]), key)
 
 
 def _id(key: bytes) -> str:

@@ -64,6 +64,9 @@ class Intervals(Wire):
     def tenant_of(self, topic: str) -> str | None:
         return affixed(topic, prefix=INTERVALS_REQUESTS)
 
+    def requests(self, tenant: str) -> tuple[str, ...]:
+        return (INTERVALS_REQUESTS + tenant,)
+
     def rejections(self, tenant: str) -> str:
         return REJECTIONS + tenant
 

@@ -4,7 +4,7 @@
     x-scheduler-deliver-at               ISO 8601; without an offset it is UTC, a date alone is its midnight
     x-scheduler-deliver-to               the destination
     x-scheduler-request-id               names the schedule; only an ADD may leave it out
-    x-scheduler-cron-expr                five fields, in UTC, from the record's timestamp on
+    x-scheduler-cron-expr                five fields, or six with seconds last, in UTC, from the record's timestamp on
     x-scheduler-cron-missed-fire-policy  replay (default): what was missed is delivered too; or skip
     x-scheduler-cron-fire-timestamp      on what is delivered: the nominal time, in seconds since the epoch
 
@@ -12,6 +12,7 @@ Of a header that repeats the last counts (the original holds headers in a mappin
 others leave as they came. An id that is finished may be used anew.
 """
 
+import re
 from binascii import b2a_base64
 from typing import Any, ClassVar
 
@@ -55,7 +56,14 @@ CRON_VERBS: dict[str, Verb] = {
 CRON_POLICIES: dict[str, Policy] = {"replay": "fire_all", "skip": "skip"}
 CRON_FIELDS = 5
 
-_FIVE = 'write five such as "*/5 9-17 * * MON-FRI" (minute, hour, day, month, weekday)'
+# `skip` drops what fell due while nobody could release it. A second node takes over within 5 s of a crash: what was
+# late by no more than that was released by the first node that could, and a running node is late by milliseconds. The
+# default of a minute, which is made for restarts, would fire occurrences that were missed.
+SKIP_GRACE = "PT5S"
+
+_HINT = 'write five such as "*/5 9-17 * * MON-FRI" (minute, hour, day, month, weekday), or six with seconds last'
+_STEPS = re.compile(r"\*/")
+_LAST = re.compile(r"\bL([0-7]|[A-Z]{3})\b", re.IGNORECASE)
 _NAMES = frozenset({ACTION, DELIVER_AT, DELIVER_TO, REQUEST_ID, CRON_EXPR, CRON_POLICY, CRON_FIRE})
 _OTHER_WIRES = (INTERVALS_REQUESTS, INTERVALS_EXECUTIONS, REJECTIONS, NATIVE)
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -75,6 +83,9 @@ class Kaspr(Wire):
 
     def tenant_of(self, topic: str) -> str | None:
         return None if topic.startswith(_OTHER_WIRES) else affixed(topic, suffix=KASPR_REQUESTS)
+
+    def requests(self, tenant: str) -> tuple[str, ...]:
+        return (tenant + KASPR_REQUESTS,)
 
     def rejections(self, tenant: str) -> str:
         return tenant + KASPR_REJECTIONS
@@ -121,21 +132,17 @@ class Kaspr(Wire):
         expression, policy = text_of(found, CRON_EXPR) or "", text_of(found, CRON_POLICY) or "replay"
         if policy.lower() not in CRON_POLICIES:
             raise refused_words(CRON_POLICY, policy, CRON_POLICIES)
-        if "=" in expression:
-            raise Invalid(CRON_EXPR, f"{shorten(expression)!r} names a zone, and cron jobs run in UTC: {_FIVE}")
-        fields = len(expression.split())
-        if fields != CRON_FIELDS and not expression.startswith("@"):
-            more = ", and programs disagree on what a sixth says" if fields > CRON_FIELDS else ""
-            raise Invalid(CRON_EXPR, f"has {fields} fields{more}: {_FIVE}")
+        late = CRON_POLICIES[policy.lower()]
         request = Request(
             self.destination(tenant, text_of(found, DELIVER_TO) or "", DELIVER_TO),
             record.value,
             record.key,
             (*others(record.headers, _NAMES), (CRON_FIRE, DUE_SECONDS)),
             schedule_id,
-            late=CRON_POLICIES[policy.lower()],
+            late=late,
+            late_grace=SKIP_GRACE if late == "skip" else None,
             since=since_of(record),
-            timing=Timing(cron=expression),
+            timing=Timing(cron=_read_by_croniter(expression)),
         )
         return Ask(tenant, verb, schedule_id, request, reuse=True)
 
@@ -168,6 +175,27 @@ def _instant(text: str) -> int:
         except Invalid as invalid:
             problems.append(invalid.detail)
     raise Verbatim(DELIVER_AT, f"Invalid timestamp format for `{DELIVER_AT}`: {problems[0]}")
+
+
+def _read_by_croniter(expression: str) -> str:
+    """The expression as our own parser reads it, with the meaning that it has for croniter, which Kaspr uses.
+
+    There seconds are the last field, `L5` is the last Friday, and `*/2` narrows the days as `1-31/2` does: beside a
+    weekday either of the two suffices.
+    """
+    if "=" in expression:
+        raise Invalid(CRON_EXPR, f"{shorten(expression)!r} names a zone, and cron jobs run in UTC: {_HINT}")
+    if expression.startswith("@"):
+        return expression
+    fields = expression.split()
+    if len(fields) not in {CRON_FIELDS, CRON_FIELDS + 1}:
+        raise Invalid(CRON_EXPR, f"has {len(fields)} fields: {_HINT}")
+    minute, hour, day, month, weekday, *second = fields
+    every_day = "*" if "*" in weekday else "1-31"
+    every_weekday = "*" if "*" in day else "0-6"
+    day = every_day if day == "*/1" else _STEPS.sub("1-31/", day)
+    weekday = every_weekday if weekday == "*/1" else _LAST.sub(r"\1L", _STEPS.sub("0-6/", weekday))
+    return " ".join((*second, minute, hour, day, month, weekday))
 
 
 def _shown(content: bytes | None) -> msgspec.Raw | str | None:

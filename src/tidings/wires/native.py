@@ -30,6 +30,7 @@ from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
+from tidings.domain.names import DEFAULT_TENANT
 from tidings.domain.request import Request, Timing
 from tidings.wires.destinations import NATIVE
 from tidings.wires.document import BUS_WORDS, POLICIES, PRIORITIES, TIMING
@@ -85,10 +86,14 @@ class Native(Wire):
     """Reads requests in our own form."""
 
     name = "native"
+    own_tenants = frozenset({DEFAULT_TENANT})
     sources: ClassVar = {"topic": TO} | {name.removeprefix(PREFIX).replace("-", "_"): name for name in TAKEN}
 
     def tenant_of(self, topic: str) -> str | None:
         return affixed(topic, prefix=REQUESTS)
+
+    def requests(self, tenant: str) -> tuple[str, ...]:
+        return (REQUESTS + tenant,)
 
     def rejections(self, tenant: str) -> str:
         return REJECTED + tenant

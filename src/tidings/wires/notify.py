@@ -6,6 +6,7 @@ names it: sent again it is the same one. Without one the header `tidings-id` doe
 
 from typing import ClassVar
 
+from tidings.domain.names import DEFAULT_TENANT
 from tidings.wires.destinations import NATIVE, NATIVE_REJECTIONS
 from tidings.wires.headers import derived_id, last_of, text_of
 from tidings.wires.moments import since_of
@@ -21,10 +22,14 @@ class Notify(Wire):
     """Reads notifications; whose they are says the topic."""
 
     name = "notify"
+    own_tenants = frozenset({DEFAULT_TENANT})
     sources: ClassVar = {}
 
     def tenant_of(self, topic: str) -> str | None:
         return affixed(topic, NOTIFICATIONS)
+
+    def requests(self, tenant: str) -> tuple[str, ...]:
+        return (NOTIFICATIONS + tenant,)
 
     def rejections(self, tenant: str) -> str:
         return NATIVE_REJECTIONS + tenant

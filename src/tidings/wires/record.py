@@ -57,6 +57,12 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
     since: int | None = None
 
 
+class Nothing(msgspec.Struct, frozen=True, gc=False):
+    """A record that asks for nothing, because Tidings itself wrote it."""
+
+    tenant: str
+
+
 class Refusal(msgspec.Struct, frozen=True, gc=False):
     """Why a record cannot be taken, in sentences that say what to change."""
 

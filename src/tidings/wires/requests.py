@@ -1,16 +1,19 @@
 """Which requests are read: the wires, the tenants, and the topics of etf1 that the settings name."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from tidings.domain.errors import Invalid
-from tidings.wires.destinations import Destinations
+from tidings.wires.destinations import Destinations, is_topic
 from tidings.wires.etf1 import Etf1
 from tidings.wires.intervals import Intervals
 from tidings.wires.kaspr import Kaspr
 from tidings.wires.native import Native
 from tidings.wires.notify import Notify
 from tidings.wires.wire import Wire
+
+_GLOB = re.compile(r"[*?[]")
 
 
 class Requests:
@@ -29,14 +32,26 @@ class Requests:
         _check(schedules)
         self.destinations = Destinations(destinations, schedules.keys())
         self._tenants = tenants
+        self._with_destinations = frozenset(destinations)
+        etf1 = Etf1(schedules, self.destinations)
+        self.etf1 = etf1 if etf1.name in wires else None
         known: list[Wire] = [
-            Etf1(schedules, self.destinations),
+            etf1,
             Intervals(self.destinations),
             Kaspr(self.destinations),
             Native(self.destinations),
             Notify(self.destinations),
         ]
         self.wires = [wire for wire in known if wire.name in wires]
+
+    @property
+    def known_topics(self) -> frozenset[str]:
+        """The request topics of the tenants that are known: those that the settings name, and each wire's own."""
+        named = {pattern for pattern in self._tenants if not _GLOB.search(pattern)} | self._with_destinations
+        topics = (
+            topic for wire in self.wires for tenant in named | wire.own_tenants for topic in wire.requests(tenant)
+        )
+        return frozenset(topic for topic in topics if is_topic(topic) and self.takes(topic))
 
     def takes(self, topic: str) -> bool:
         """Whether this topic is read. What is not read is not passed over either: another may do so, or we later."""

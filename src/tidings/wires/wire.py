@@ -7,7 +7,7 @@ from typing import ClassVar
 from tidings.domain.errors import Invalid
 from tidings.domain.names import DEFAULT_TENANT
 from tidings.wires.destinations import Destinations, is_topic
-from tidings.wires.record import Ask, Record, Refusal, Rejection, Tell
+from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
 
 TENANT_CHARS_MAX = 229  # with the longest that a wire puts around it, it still is a topic's name
 
@@ -26,6 +26,7 @@ class Wire(ABC):
 
     name: ClassVar[str]
     sources: ClassVar[Mapping[str, str]]
+    own_tenants: frozenset[str] = frozenset()  # tenants that it serves without any setting that names them
 
     def __init__(self, destinations: Destinations | None = None) -> None:
         self._destinations = destinations or Destinations()
@@ -36,18 +37,22 @@ class Wire(ABC):
         """Whose requests the topic takes, None if it is not a request topic of this wire."""
 
     @abstractmethod
+    def requests(self, tenant: str) -> tuple[str, ...]:
+        """The request topics of a tenant."""
+
+    @abstractmethod
     def rejections(self, tenant: str) -> str:
         """The topic that tells a tenant of refusals."""
 
     @abstractmethod
-    def ask(self, tenant: str, record: Record) -> Ask | Tell | Refusal:
+    def ask(self, tenant: str, record: Record) -> Ask | Tell | Nothing | Refusal:
         """What a record of this tenant asks for; may raise `Invalid`."""
 
     def topics(self, tenant: str) -> tuple[str, ...]:
         """What has to exist for a tenant, beside its request topic and the destinations that it names."""
         return (self.rejections(tenant),)
 
-    def read(self, record: Record) -> Ask | Tell | Refusal:
+    def read(self, record: Record) -> Ask | Tell | Nothing | Refusal:
         """What a record asks for, or why it is refused."""
         try:
             tenant = self._tenant_of[record.topic]

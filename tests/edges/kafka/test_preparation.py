@@ -39,9 +39,7 @@ async def test_one_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, caplog: 
         made.want(set())
         await eventually(lambda: settled(made))
         assert guarded.asked[3:] == [{"b"}]
-        assert [record.getMessage() for record in caplog.records] == [
-            "topics that tenants are answered on: b: forbidden"
-        ]
+        assert [record.getMessage() for record in caplog.records] == ["topics that could not be created: b: forbidden"]
         guarded.forbidden.clear()
         clock.advance(preparation.AGAIN_US)
         made.want(set())

@@ -1,7 +1,7 @@
 """Clients of Kafka, with the settings that every one of them shares."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ def _every(_: str) -> bool:
 class Cluster(msgspec.Struct, frozen=True):
     """Which Kafka, under which name we are known there, and what else its clients need (SASL, TLS).
 
-    `takes` narrows the request topics to those that are ours to read.
+    `takes` narrows the request topics to those that are ours to read. Those that are `compacted` are made so.
     """
 
     servers: str
@@ -28,6 +28,7 @@ class Cluster(msgspec.Struct, frozen=True):
     partitions: int = 1
     replication: int = 1
     takes: Callable[[str], bool] = _every
+    compacted: Set[str] = frozenset()
 
     def options(self, **more: Any) -> dict[str, Any]:
         """Settings for librdkafka; underscores stand for dots."""

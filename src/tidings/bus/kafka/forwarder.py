@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from tidings import crash, ports
+from tidings.bus.kafka.followup import FollowUp
 from tidings.bus.kafka.lane import Estranged, Lane, LaneLost
 from tidings.bus.kafka.markers import Marker
 from tidings.bus.kafka.thread import OwnThread
@@ -56,6 +58,7 @@ class Forwarder:
         self.failures = self.waiting = 0
         self.has_begun = self.has_ended = False
         self.published: Callable[[Sequence[Outgoing]], None] | None = None
+        self.follow_up: FollowUp | None = None
         self.kept: Callable[[], None] = _nobody
         self.well: Callable[[], None] = _nobody
         outbox.shut(True)
@@ -128,6 +131,8 @@ class Forwarder:
             await self._agree(marker, first, following)
             if self.has_begun:
                 await self._catch_up(start, marker.next)
+            elif self.follow_up is not None:
+                await self._catch_up_follow_up(self.follow_up, first, marker.next)
             start = max(start, marker.next)
         elif first and self._lane.is_marked:
             lost = "there is no progress of lane %d on Kafka: what left in the last second may leave again"
@@ -150,7 +155,16 @@ class Forwarder:
     async def _catch_up(self, start: int, end: int) -> None:
         """Tell of what was committed although we were told otherwise."""
         while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
-            self.announce([record for record in found if record.offset < end])
+            arrived = [record for record in found if record.offset < end]
+            self.announce(arrived)
+            if self.follow_up is not None:
+                self.follow_up.add(arrived)
+            start = found[-1].offset + 1
+
+    async def _catch_up_follow_up(self, follow_up: FollowUp, start: int, end: int) -> None:
+        """What a former owner published and did not settle: something may still have to follow it."""
+        while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
+            follow_up.add([record for record in found if record.offset < end])
             start = found[-1].offset + 1
 
     async def _forward(self, offset: int) -> None:
@@ -208,6 +222,8 @@ class Forwarder:
         if records:
             self._published = records[-1].offset + 1
             self.announce(records)
+            if self.follow_up is not None:
+                self.follow_up.add(records)
         return ahead
 
     async def _without_suspects(self, records: list[Outgoing]) -> list[Outgoing]:
@@ -235,10 +251,12 @@ class Forwarder:
         self._outbox.arrived(self._passed)
 
     async def _settle(self) -> None:
-        if self._passed > self._settled:
-            await self._outbox.settle(self._passed)
+        waiting = None if self.follow_up is None else self.follow_up.first
+        passed = self._passed if waiting is None else min(self._passed, waiting)
+        if passed > self._settled:
+            await self._outbox.settle(passed)
             crash.point("kafka.settled")
-            self._settled = self._passed
+            self._settled = passed
 
     async def _count(self) -> int:
         """How much waits to be on Kafka; answers the next offset that will be given."""
@@ -251,7 +269,7 @@ class Forwarder:
         now = self._clock.now()
         lateness_us = [now - record.due for record in records]
         topics = frozenset({(record.tenant, join("kafka", record.topic)) for record in records})
-        self._tell(Released(now, lateness_us, topics))
+        self._tell(Released(now, lateness_us, topics, Counter([record.tenant for record in records])))
         if self.published is not None:
             self.published(records)
 

@@ -153,6 +153,8 @@ class Holding:
         kept.next = max([kept.next, *(record.offset + 1 for record in gone)])
         if told := [record for record in rest if record.offset not in refusals.records]:
             self._forwarder.announce(told)
+        if self._forwarder.follow_up is not None:
+            await self._forwarder.follow_up.follow_held(topic, gone)
         await self._outbox.free([record.offset for record in gone])
         return refusals
 

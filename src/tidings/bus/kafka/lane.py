@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tidings import crash
 from tidings.bus.kafka.client import Cluster, Watch
 from tidings.bus.kafka.markers import HOMES, PROGRESS, Marker, encode, home_of, read_marker
-from tidings.bus.kafka.released import Released
+from tidings.bus.kafka.released import Header, Released
 from tidings.bus.kafka.topics import ABOUT_THE_TOPIC, OF_THE_RECORD, Topics
 from tidings.domain.errors import TidingsError
 from tidings.domain.schedule import Outgoing
@@ -24,6 +24,9 @@ COMMIT_S = 15.0
 SLICE_S = 1.0
 QUEUE_RECORDS_MAX = 200_000
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # what a topic takes is for the broker to say
+Sent = tuple[
+    str, int, bytes | None, bytes | None, list[Header]
+]  # topic, partition (-1: by its key), key, value, headers
 NOBODY: Mapping[str, int] = MappingProxyType({})
 
 
@@ -79,6 +82,7 @@ class Lane:
         self._watch = Watch()
         self._topics = Topics(cluster)
         self._released = Released()
+        self.make: Callable[[Outgoing], Sequence[Sent]] | None = None  # what is sent instead of the record itself
         self.stopping = False
 
     def peek(self) -> None:
@@ -132,7 +136,7 @@ class Lane:
         producer = self._producer
         assert producer is not None, "take the lane over first"
         self.check()
-        self._topics.ensure({record.topic for record in records})
+        self._topics.ensure(self._topics_of(records))
         self._refusals = Refusals()
         try:
             producer.begin_transaction()
@@ -192,19 +196,29 @@ class Lane:
 
     def _produce(self, producer: Producer, records: Sequence[Outgoing]) -> None:
         for record in records:
-            key, value, headers = self._released.record(record)
             tell = partial(self._refuse, record.offset) if self._singly else self._tell
-            while True:
-                try:
-                    producer.produce(record.topic, value, key, headers=headers, on_delivery=tell)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-                except KafkaException as error:
-                    if error.args[0].code() not in ABOUT_THE_TOPIC:
-                        raise
-                    self._note(record.offset if self._singly else None, record.topic, error.args[0].str())
-                    break
+            for topic, partition, key, value, headers in self._sent(record):
+                while True:
+                    try:
+                        producer.produce(topic, value, key, partition, headers=headers, on_delivery=tell)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+                    except KafkaException as error:
+                        if error.args[0].code() not in ABOUT_THE_TOPIC:
+                            raise
+                        self._note(record.offset if self._singly else None, topic, error.args[0].str())
+                        break
+
+    def _sent(self, record: Outgoing) -> Sequence[Sent]:
+        if self.make is not None:
+            return self.make(record)
+        return ((record.topic, -1, *self._released.record(record)),)
+
+    def _topics_of(self, records: Sequence[Outgoing]) -> set[str]:
+        if self.make is None:
+            return {record.topic for record in records}
+        return {sent[0] for record in records for sent in self.make(record)}
 
     def _tell(self, error: KafkaError | None, message: Message) -> None:
         self._refuse(None, error, message)

@@ -41,7 +41,7 @@ class PlainLane(Lane):
         del key
         producer = self._producer
         assert producer is not None, "take the lane over first"
-        self._topics.ensure({record.topic for record in records})
+        self._topics.ensure(self._topics_of(records))
         self._refusals, self._failed = Refusals(), []
         try:
             self._produce(producer, records)

@@ -1,7 +1,7 @@
 """A record as it leaves: its own key, value and headers, and after them the headers that say what it is."""
 
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.message import DUE_SECONDS, Message, unpack
+from tidings.domain.message import DUE_SECONDS, ORIGIN, Message, unpack
 from tidings.domain.schedule import Outgoing
 from tidings.domain.when import SECOND_US
 
@@ -13,7 +13,7 @@ DUE_AT = "tidings-due-at"
 ATTEMPT = ("tidings-attempt", b"1")
 FINAL = ("tidings-final", b"true")
 # Whoever passes on what was released before says nothing about this one, and nobody can claim to be another.
-OURS = frozenset({ID, OCCURRENCE, DUE_AT, ATTEMPT[0], FINAL[0]})
+OURS = frozenset({ID, OCCURRENCE, DUE_AT, ATTEMPT[0], FINAL[0], ORIGIN})
 # Where only Tidings writes: a request that was refused keeps the id that it came with, so that it can be sent again.
 REFUSED = "tidings.rejections."
 _OF_THE_REFUSAL = OURS - {ID}

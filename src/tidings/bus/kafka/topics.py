@@ -11,6 +11,7 @@ from tidings.bus.kafka.client import Cluster, quiet
 from tidings.domain.errors import TidingsError
 
 ASK_S = 3.0
+COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
 
 # What says something of a topic, and not of the cluster or the connection.
 ABOUT_THE_TOPIC = {
@@ -84,8 +85,11 @@ class Topics:
         if not self._cluster.create_topics:
             reason = "there is no such topic on Kafka, and kafka.topics is expect: make it"
             raise NoTopic(f"{', '.join(sorted(missing))}: {reason}", dict.fromkeys(missing, reason))
-        partitions, replication = self._cluster.partitions, self._cluster.replication
-        self._make([NewTopic(name, partitions, replication) for name in sorted(missing)])
+        self._make([self._new(name) for name in sorted(missing)])
+
+    def _new(self, name: str) -> NewTopic:
+        config = COMPACTED if name in self._cluster.compacted else {}
+        return NewTopic(name, self._cluster.partitions, self._cluster.replication, config=config)
 
     def _seen(self) -> Set[str]:
         try:

@@ -13,7 +13,7 @@ from tidings.domain.names import DEFAULT_TENANT
 from tidings.edges.kafka.accepting import Accepting, wanted
 from tidings.edges.kafka.reader import Reading
 from tidings.engine import Engine
-from tidings.wires.record import Ask, Record, Refusal, Rejection, Tell
+from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
 from tidings.wires.wire import Wire, told
 
 # Of a record that was to schedule something: what came of it instead.
@@ -82,6 +82,8 @@ class Batch:
 
     def _asked_for(self, wire: Wire, record: Record) -> Command | None:
         answer = wire.read(record)
+        if isinstance(answer, Nothing):
+            return None
         if isinstance(answer, Refusal):
             self._refuse(wire, record, answer, "record")
             return None

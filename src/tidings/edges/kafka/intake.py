@@ -6,7 +6,7 @@ Notifications are accepted before, for what is accepted a second time is the sam
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from confluent_kafka import KafkaException
 
@@ -23,6 +23,8 @@ from tidings.edges.kafka.reader import Reader
 from tidings.edges.kafka.sources import Positions, ReadFailed
 from tidings.engine import Engine
 from tidings.ports import Part
+from tidings.wires.kaspr import Kaspr
+from tidings.wires.requests import Requests
 from tidings.wires.wire import Wire
 
 BATCH_RECORDS_MAX = 1_000
@@ -40,24 +42,27 @@ class KafkaIntake:
         self,
         engine: Engine,
         cluster: Cluster,
-        wires: Sequence[Wire],
+        requests: Requests,
         notifying: Notifying,
         may_begin: Callable[[], Awaitable[bool]],
     ) -> None:
         self._engine = engine
         self._may_begin = may_begin
         self._cluster = cluster
-        self._wires = wires
+        self._wires = requests.wires
         self._notifying = notifying
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
         self._preparation = Preparation(cluster, engine.clock)
+        self._first_topics = requests.known_topics if cluster.create_topics else frozenset()
         self._thread = OwnThread("tidings-kafka-intake")
         self._stopped = asyncio.Event()
         self._committed_at = 0
         self.problem: str | None = None
         self.lag = 0
         self.rejected = 0
+        self.apps: frozenset[str] = frozenset()  # tenants that have a request topic of Kaspr's wire
+        self._all_topics: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Read until stopped."""
@@ -75,6 +80,8 @@ class KafkaIntake:
                     await self._rest(WAIT_S)
                     continue
                 reader = await self._thread.run(self._open)
+                self._preparation.want(self._first_topics)
+                self._first_topics = frozenset()
             except (LaneLost, NoTopic, KafkaException) as error:
                 self._lost(error)
                 await self._rest(RETRY_S)
@@ -184,6 +191,15 @@ class KafkaIntake:
                 names.update(wire.topics(tenant))
             self._prepared.add(topic)
         self._preparation.want(names)
+        if reader.all_topics != self._all_topics:
+            self._all_topics = reader.all_topics
+            tenants = {self._tenant_of(topic, Kaspr) for topic in self._all_topics}
+            self.apps = frozenset(tenant for tenant in tenants if tenant is not None)
+
+    def _tenant_of(self, topic: str, kind: type[Wire]) -> str | None:
+        """The tenant whose requests of this wire the topic takes."""
+        wire = self._wire_of(topic)
+        return wire.tenant_of(topic) if isinstance(wire, kind) else None
 
     async def _tell_kafka(self, reader: Reader) -> None:
         now = self._engine.clock.elapsed()

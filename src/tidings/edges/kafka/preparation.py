@@ -1,4 +1,7 @@
-"""The topics that tenants are answered on, made as tenants appear. Nobody waits for it: reading goes on meanwhile."""
+"""Creates the request topics of known tenants at the start, and the topics that tenants are answered on as they appear.
+
+Nothing waits for it: reading goes on meanwhile.
+"""
 
 import logging
 from collections.abc import Set
@@ -53,7 +56,7 @@ class Preparation:
         self._told -= self._asked - failed.keys()
         if new := {name: reason for name, reason in failed.items() if name not in self._told}:
             reasons = sorted(set(new.values()))
-            logger.warning("topics that tenants are answered on: %s: %s", ", ".join(sorted(new)), "; ".join(reasons))
+            logger.warning("topics that could not be created: %s: %s", ", ".join(sorted(new)), "; ".join(reasons))
         self._told |= failed.keys()
         self._failed |= failed.keys()
         self._again_at = self._clock.elapsed() + AGAIN_US

@@ -53,7 +53,8 @@ class Reader:
         self._clock = clock
         self._look_at = self._share_at = 0
         self._sources = Sources(cluster, clock)
-        self.topics: frozenset[str] = frozenset()  # the request topics that were found
+        self.topics: frozenset[str] = frozenset()  # the request topics that were found and are ours
+        self.all_topics: frozenset[str] = frozenset()  # those that others of a fleet read, too
         self._there: frozenset[Place] = frozenset()  # all partitions that can be read, by whomever
         self._lives: dict[str, str] = {}
         self._assigned: frozenset[Place] = frozenset()
@@ -182,6 +183,7 @@ class Reader:
         for topic in back & known:
             del self._aside[topic]
         self._there = frozenset((name, number) for name in known for number in topics[name].partitions)
+        self.all_topics = frozenset(known)
         self._look_at = self._clock.elapsed() + LOOK_US
         self._share_at = 0
 

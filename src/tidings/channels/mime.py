@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.header import Header
 from email.utils import format_datetime
 
-from tidings.domain.address import check_email, check_line
+from tidings.domain.address import check_email, check_line, domain_to_ascii
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import Email
 
@@ -62,13 +62,11 @@ def ascii_domain(address: str) -> str:
     """An address whose domain is written as DNS knows it (`müller.de` is `xn--mller-kva.de`)."""
     if address.isascii():
         return address
-    import idna  # only such addresses need it
-
     local, _, domain = address.rpartition("@")
     try:
-        return f"{local}@{idna.encode(domain, uts46=True).decode()}"
-    except idna.IDNAError:
-        raise Invalid("to", f"{domain[:80]!r} is not a domain name") from None
+        return f"{local}@{domain_to_ascii(domain)}"
+    except ValueError as error:
+        raise Invalid("to", f"{domain[:80]!r} is not a domain name: {error}") from None
 
 
 def mailbox(address: str, name: str) -> str:

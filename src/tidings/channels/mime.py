@@ -17,6 +17,7 @@ from tidings.domain.rendered import Email
 LINE_BYTES_MAX = 990  # RFC 5321 allows 998
 PLAIN_CHARACTERS_MAX = 60  # a longer header value is folded
 
+_ENCODED_WORD = "=?"  # how one begins (RFC 2047)
 _ATOM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 !#$%&'*+-/=?^_`{|}~")
 
 
@@ -70,10 +71,14 @@ def ascii_domain(address: str) -> str:
 
 
 def mailbox(address: str, name: str) -> str:
-    """`Ada <ada@example.com>`, the name quoted or encoded as it needs."""
+    """`Ada <ada@example.com>`, the name quoted or encoded as it needs.
+
+    A name that looks like an encoded word (`=?utf-8?q?x?=`) is encoded, so that it is shown as it was written: many
+    mail programs decode such words even inside quotes.
+    """
     if not name:
         return address
-    if not name.isascii():
+    if not name.isascii() or _ENCODED_WORD in name:
         return f"{_words(name)} <{address}>"
     if _ATOM.issuperset(name):
         return f"{name} <{address}>"
@@ -83,7 +88,7 @@ def mailbox(address: str, name: str) -> str:
 
 def _words(text: str) -> str:
     """A header's text: as it is where it is short ASCII, else encoded words, folded."""
-    if text.isascii() and len(text) <= PLAIN_CHARACTERS_MAX and "=?" not in text:
+    if text.isascii() and len(text) <= PLAIN_CHARACTERS_MAX and _ENCODED_WORD not in text:
         return text
     return Header(text, "utf-8", maxlinelen=70).encode(linesep="\r\n")
 

@@ -82,3 +82,24 @@ def test_an_address_keeps_its_local_part() -> None:
     assert ascii_domain("dà@bücher.example") == "dà@xn--bcher-kva.example"
     with pytest.raises(Invalid, match="is not a domain name"):
         ascii_domain("a@\u2e80.example\u0300..")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "=?utf-8?q?x?=",
+        "=?utf-8?b?RXZl?= of Example",
+        '"=?utf-8?q?x?="',
+        "Ada =?utf-8?q?=0D=0ABcc:_eve=40example.com?=",
+        "=?utf-8?q?=3Ceve=40example.com=3E?=",
+        "=?",
+    ],
+)
+def test_a_name_that_looks_like_an_encoded_word_is_shown_as_it_was_written(name: str) -> None:
+    raw = compose(email(to_name=name), SENDER, START)
+    header = message_from_bytes(raw)["to"]
+    assert str(make_header(decode_header(header.rpartition(" <")[0]))) == name
+    message = parsed(raw)
+    assert [address.addr_spec for address in message["to"].addresses] == ["ada@example.org"]
+    assert message["bcc"] is None
+    assert Sender("news@example.com", name).header.startswith("=?utf-8?")

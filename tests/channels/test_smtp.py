@@ -140,6 +140,10 @@ async def test_a_kept_connection_that_the_server_closed_is_replaced_in_silence(s
         ("data", "552 5.2.3 too long", Permanent("too_large")),
         ("data", "552 too long", Permanent("too_large")),
         ("data", "451 4.7.1 later", Temporary("address_deferred")),
+        ("data", "451 4.5.0 the filter cannot read it", Temporary("address_deferred")),
+        ("data", "530 5.7.1 not with this content", Permanent("content_refused")),
+        ("rcpt", "530 5.7.1 not to this recipient", Permanent("address_refused")),
+        ("rcpt", "535 5.7.8 not to this recipient", Permanent("address_refused")),
     ],
 )
 async def test_refusals_by_step_and_code(site: Site, step: Step, told: str, verdict: Refused) -> None:
@@ -219,3 +223,25 @@ def test_settings_are_checked_and_no_password_travels_in_the_clear(clock: Simula
         Smtp(Settings("mail.example", SENDER, connections_max=0), clock)
     with pytest.raises(Invalid, match="belong together"):
         Smtp(Settings("mail.example", SENDER, username="u"), clock)
+
+
+async def test_a_server_that_refuses_smtputf8_refuses_this_recipient_and_not_our_sender(site: Site) -> None:
+    channel = site.make()
+    site.server.at["mail"].then("555 5.5.4 unsupported parameter")
+    heard = await channel.send(email(to="dà@example.org"))
+    assert isinstance(heard, Permanent)
+    assert heard.reason == "not_supported"
+
+
+async def test_a_message_that_cannot_be_built_is_refused_without_a_call(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> bytes:
+        raise UnicodeError("no such encoding")
+
+    monkeypatch.setattr("tidings.channels.smtp.compose", fails)
+    heard = await site.make().send(email())
+    assert heard == Permanent(
+        "content_refused", "the message cannot be built: no such encoding", concerns_provider=False
+    )
+    assert site.server.connections == 0

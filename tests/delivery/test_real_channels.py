@@ -20,8 +20,13 @@ from tidings.channels.smtp import Smtp
 from tidings.channels.webhook import Settings as WebhookSettings
 from tidings.channels.webhook import WebhookChannel
 from tidings.delivery.ways import Ways
+from tidings.domain.errors import Invalid
+from tidings.domain.notification import Literally
+from tidings.domain.rendered import Rendered, Sms
 from tidings.domain.retry import Backoff
 from tidings.domain.secret import Secret
+from tidings.domain.telling import Opened
+from tidings.domain.verdict import Verdict
 from tidings.testing import eventually
 
 pytestmark = [
@@ -151,6 +156,62 @@ async def test_mail_through_a_real_server_with_a_refused_address(authority: Auth
         assert [each.recipients for each in server.accepted] == [["bob@example.com"]]
         assert second.provider_id == server.accepted[0].message["Message-ID"]
         await channel.close()
+
+
+async def test_messages_that_cannot_be_built_stop_nobody_elses_mail(authority: Authority) -> None:
+    """Thirty of one tenant, as a store of version 0.1 may hold them; then one of another."""
+    async with living() as world, mail.serving("starttls", authority.context()) as server:
+        settings = SmtpSettings(
+            "localhost",
+            "news@example.com",
+            port=server.port,
+            username=mail.USER,
+            password=Secret(mail.PASSWORD),
+            ca_file=str(authority.ca),
+            timeout_s=1.0,
+        )
+        channel = Smtp(settings, world.clock)
+        world.start(world.worker({"smtp": channel}, PATIENT))
+        domains = ["ⅷ☃.com", "xn--a", "ü" * 60 + ".de"]
+        await world.notify(*(words(f"bad-{k}", user=None, to=f"a@{domains[k % 3]}") for k in range(30)))
+        found = await world.settled(*(f"bad-{k}/1" for k in range(30)), timeout_s=15)
+        assert states(found) == {"failed": 30}
+        assert {each.reason.partition(":")[0] for each in found} == {"content_refused"}
+        assert not [fact for fact in world.told if isinstance(fact, Opened)]
+        await world.notify(words("good", user=None, to="bob@example.com"))
+        [good] = await world.settled("good/1")
+        assert good.state == "sent"
+        await channel.close()
+
+
+async def test_a_channel_that_fails_on_some_content_is_called_for_all_others() -> None:
+    class Fragile(Recorder):
+        async def send(self, message: Rendered) -> Verdict:
+            assert isinstance(message, Sms)
+            if "bug" in message.text:
+                raise LookupError("a bug that this text brings out")
+            if "unfit" in message.text:
+                raise Invalid("text", "is not fit for this provider")
+            return await super().send(message)
+
+    async with living() as world:
+        channel = Fragile("sms")
+        world.start(world.worker({"phone": channel}))
+        texts = ["bug", "unfit"] * 10
+        made = [
+            words(f"bad-{k}", "sms", user=None, to="+15550100", words=Literally(text)) for k, text in enumerate(texts)
+        ]
+        await world.notify(*made)
+        found = await world.settled(*(f"bad-{k}/1" for k in range(20)), timeout_s=15)
+        assert {(each.state, each.reason) for each in found} == {
+            ("failed", "provider_error"),
+            ("failed", "content_refused"),
+        }
+        assert {len(each.attempts) for each in found if each.reason == "content_refused"} == {1}
+        assert not [fact for fact in world.told if isinstance(fact, Opened)]
+        await world.notify(words("good", "sms", user=None, to="+15550100"))
+        [good] = await world.settled("good/1")
+        assert good.state == "sent"
 
 
 @pytest.mark.slow

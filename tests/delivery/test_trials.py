@@ -12,7 +12,9 @@ from tidings.delivery.sending import Ready, Sending, Target
 from tidings.delivery.throttle import Rates, Throttle
 from tidings.domain.breaker import Breaker, Terms
 from tidings.domain.bucket import Rate
-from tidings.domain.rendered import Sms
+from tidings.domain.rendered import Sms, Webhook
+from tidings.domain.verdict import Permanent, Temporary, Verdict
+from tidings.ports import Key
 from tidings.testing import SimulatedClock
 from tidings.timeline.memory.cabinet import MemoryCabinet
 
@@ -87,3 +89,51 @@ async def test_who_cannot_claim_leaves_the_trial_to_the_next_one() -> None:
         stalled.goes_on.set()
         [delivery] = await world.settled("n/1", timeout_s=5)
         assert delivery.state == "sent"
+
+
+async def test_a_trial_whose_message_cannot_be_built_is_left_to_the_next_one() -> None:
+    """It was not sent: the provider may work or not."""
+    desk = Desk()
+    await desk.open()
+    assert await desk.one.try_one(KEY)
+    await desk.one.heard(KEY, Permanent("content_refused", concerns_provider=False), trial=True)
+    assert (await desk.two.standing(KEY))[0] == "due"
+    assert await desk.two.try_one(KEY)
+
+
+async def test_what_is_wrong_with_messages_never_opens_a_breaker() -> None:
+    desk = Desk()
+    verdicts: list[Verdict] = [
+        Permanent("content_refused", concerns_provider=False),
+        Permanent("address_refused"),
+        Permanent("too_large"),
+        Temporary("address_deferred"),
+        Temporary("provider_error", concerns_provider=False),
+    ]
+    for _ in range(Terms().failures_max * 2):
+        for verdict in verdicts:
+            await desk.one.heard(KEY, verdict, trial=False)
+    assert (await desk.two.standing(KEY))[0] == "closed"
+
+
+async def test_messages_that_cannot_be_built_do_not_hide_that_a_provider_is_away() -> None:
+    desk = Desk()
+    for _ in range(Terms().failures_max):
+        await desk.one.heard(KEY, Temporary("timeout"), trial=False)
+        await desk.one.heard(KEY, Permanent("content_refused", concerns_provider=False), trial=False)
+    assert (await desk.two.standing(KEY))[0] == "open"
+
+
+async def test_a_dead_webhook_stops_nobody_else() -> None:
+    desk = Desk()
+
+    def key(url: str, tenant: str = "acme") -> Key:
+        return breaker_key("hooks", Webhook("n/1", url, tenant, b"{}"))
+
+    for _ in range(Terms().failures_max):
+        await desk.one.heard(key("https://dead.example/a"), Temporary("timeout"), trial=False)
+    for same in ("https://dead.example/b", "HTTPS://Dead.Example:443", "https://dead.example./"):
+        assert (await desk.two.standing(key(same)))[0] == "open", same
+    assert (await desk.two.standing(key("https://dead.example/a", "other")))[0] == "closed"
+    for url in ("https://dead.example:8443/a", "http://dead.example/a", "https://other.example/a"):
+        assert (await desk.two.standing(key(url)))[0] == "closed", url

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidings.domain.address import Device, check_email, check_phone, check_url
+from tidings.domain.address import Device, check_email, check_phone, check_url, url_origin
 from tidings.domain.errors import Invalid
 
 
@@ -15,6 +15,10 @@ from tidings.domain.errors import Invalid
         "ada@localhost",
         "dà@bücher.example",
         "x_y-z@xn--bcher-kva.example",
+        "ada@straße.de",
+        "ada@例え。jp",
+        "ada@a_b.example",
+        "ada@" + "x" * 63 + ".com",
         "a" * 64 + "@example.com",
     ],
 )
@@ -49,6 +53,17 @@ def test_emails(text: str) -> None:
         "a" * 65 + "@example.com",
         "ada@" + "x" * 64 + ".com",
         "ada@" + "x." * 130 + "com",
+        "ada@exa mple",
+        "ada@-.de",
+        "ada@example-.com",
+        "ada@xn--a",
+        "ada@xn--",
+        "ada@xn--a-ecp.ru",  # decodes to a character that no domain may have
+        "ada@ⅷ☃.com",
+        "ada@" + "ü" * 60 + ".de",  # longer than 63 bytes once it is encoded
+        "ada@" + ".".join(["ü" * 20] * 12) + ".de",  # longer than 253 bytes once it is encoded
+        "\ud800@example.com",
+        "ada@\ud800.com",
     ],
 )
 def test_what_is_no_email(text: str) -> None:
@@ -89,3 +104,27 @@ def test_urls() -> None:
     assert check_url("https://[2606:2800:220:1::1]:8443/").hostname == "2606:2800:220:1::1"
     with pytest.raises(Invalid, match="longer than"):
         check_url("https://example.com/" + "x" * 2048)
+
+
+def test_a_domain_that_cannot_be_encoded_is_refused_with_the_reason() -> None:
+    with pytest.raises(Invalid, match=r"the domain '☃.com' is not a valid domain name \(Codepoint U\+2603"):
+        check_email("ada@☃.com")
+    with pytest.raises(Invalid, match="longer than 253 bytes"):
+        check_email("ada@" + "x." * 130 + "com")
+    with pytest.raises(Invalid, match="has no host that can be called"):
+        check_url("https://☃.com/")
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("HTTPS://Example.com:443/a", "https://example.com"),
+        ("http://example.com.:80", "http://example.com"),
+        ("https://example.com:8443/", "https://example.com:8443"),
+        ("https://Müller.de/", "https://xn--mller-kva.de"),
+        ("https://[2001:DB8::0:1]:443/", "https://[2001:db8::1]"),
+        ("https://192.0.2.1:444", "https://192.0.2.1:444"),
+    ],
+)
+def test_the_origin_of_a_url_has_one_form(url: str, origin: str) -> None:
+    assert url_origin(url) == origin

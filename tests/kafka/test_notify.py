@@ -22,7 +22,8 @@ TOPIC = f"tidings.notify.{TENANT}"
 WRONG: dict[str, dict[str, Any]] = {
     "channels[0]: ": {"channels": ["pigeon"]},
     "channels: names one twice": {"channels": ["email", "email"]},
-    "to: ": {"user": None, "to": "not an address"},
+    "to: 'a@xn--a' is not an e-mail address: the domain 'xn--a'": {"user": None, "to": "a@xn--a"},
+    "to: 'not an address'": {"user": None, "to": "not an address"},
     "words.title: ": {"words": {"title": "a\r\nBcc: eve@example.com", "text": "x"}},
     "id: has a '~'": {"id": "n/1~2"},
     "user: there is no user 'nobody'": {"user": "nobody"},

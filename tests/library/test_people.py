@@ -134,8 +134,12 @@ async def test_users(t: Tidings, tmp_path: Path) -> None:
     assert ada is not None
     assert (ada.email, ada.locale, ada.zone) == ("ada@example.com", "de", "UTC")
     assert await t.users.change("nobody", locale="de") is None
+    with pytest.raises(Invalid, match=r"the domain '☃\.com' is not a valid domain name"):
+        await t.users.put("eve", email="eve@☃.com")
+    with pytest.raises(Invalid, match="the domain 'xn--a' is not a valid domain name"):
+        await t.notify(to="eve@xn--a", channel="email", text="x")
     path = tmp_path / "people.csv"
-    path.write_text("id,email\nbob,bob@example.com\neve,eve\n")
+    path.write_text("id,email\nbob,bob@example.com\neve,eve@☃.com\n")
     [*_, last] = [report async for report in t.users.import_file(path, "csv")]
     assert (last.created, last.bad, last.bad_lines[0].line) == (1, 1, 3)
     assert [user.id async for user in t.users.list()] == ["ada", "bob"]

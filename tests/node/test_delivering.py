@@ -1,6 +1,7 @@
 """From the settings to channels, links and limits; what cannot be used is refused, and no secret is told."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ from tidings.config import Config, load
 from tidings.config.channels import Channel
 from tidings.config.settings import Delivery, Node, Store
 from tidings.delivery import unsubscribe
+from tidings.delivery.asking import Notify
 from tidings.delivery.sweeping import Sweeper, Sweeping
 from tidings.delivery.throttle import Rates
 from tidings.delivery.unsubscribe import Unsubscription
 from tidings.domain.errors import Invalid
+from tidings.domain.notification import Literally
 from tidings.domain.rendered import CHANNEL_NAMES
 from tidings.domain.schedule import Topic
+from tidings.engine import Engine
 from tidings.node.channels import check_channels, opened, served_of, tables_of, try_channels, ways_of
-from tidings.node.delivering import check_delivery, link_keys, link_of, settings_of
+from tidings.node.delivering import check_delivery, join_people, link_keys, link_of, settings_of
 from tidings.node.receipts import readers_of
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -186,3 +190,43 @@ async def test_all_tenants_are_swept_until_the_node_stops() -> None:
     sweeper.stop()
     await asyncio.wait_for(running, 5)
     assert swept[:4] == ["acme", "acme", "globex", "globex"]
+
+
+MAIL = '[channels.smtp]\nhost = "smtp.example.com"\nsender = "news@example.com"\n'
+PUBLIC = '[delivery]\npublic_url = "https://notify.example.com"\nlink_key = {env = "LINK_KEY"}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("", False),  # the outbox alone: nothing leaves this machine
+        ('[channels.twilio]\naccount = "AC1"\ntoken = {env = "SHORT"}\nsender = "+15550100"\n', False),
+        (MAIL, True),
+        (PUBLIC + MAIL, False),
+    ],
+)
+async def test_email_without_a_link_to_unsubscribe_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, lacks: bool
+) -> None:
+    config = config_of(tmp_path, text + f'[store]\npath = "{tmp_path / "t.db"}"\n')
+    engine = Engine(MemoryStore(), SystemClock())
+    async with AsyncExitStack() as last:
+        people = await join_people(engine, config, last)
+        office = people.office
+        await office.users.put("acme", "ada", {"email": "ada@example.com"})
+
+        async def note(**asked: Any) -> str | None:
+            words = Literally("Hello", "Hi")
+            [made] = await office.notifying.accept("acme", Notify(user="ada", words=words, at="PT1H", **asked))
+            assert made.outcome == "scheduled"
+            return made.note
+
+        warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        expected = [unsubscribe.NO_LINK] if lacks else []
+        assert warned == expected
+        assert list(office.ways.warnings) == expected
+        if "email" in {channel for way in ways_of(config) for channel in way.channels}:
+            assert await note(channel="email", category="news") == (unsubscribe.NO_LINK if lacks else None)
+            assert await note(channel="email") is None
+        assert await note(channel="in_app", category="news") is None
+    await engine.stop()

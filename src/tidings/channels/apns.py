@@ -6,6 +6,7 @@ of its own a message collapses with its own second attempt.
 
 import hashlib
 import logging
+import re
 import uuid
 from typing import Literal
 
@@ -18,7 +19,16 @@ from tidings.channels.tokens import read_key, sign
 from tidings.clock import Clock
 from tidings.domain.rendered import Push, Rendered
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, BrokenReason, Permanent, PermanentReason, Temporary, Verdict
+from tidings.domain.verdict import (
+    Accepted,
+    Broken,
+    BrokenReason,
+    Permanent,
+    PermanentReason,
+    Temporary,
+    Verdict,
+    built,
+)
 from tidings.ports import Plugin, Surroundings
 
 URLS = {"production": "https://api.push.apple.com", "sandbox": "https://api.sandbox.push.apple.com"}
@@ -27,6 +37,7 @@ COLLAPSE_BYTES_MAX = 64
 STREAMS = 100  # that a connection carries at least (RFC 9113); APNs allows more
 TOKEN_LIFE_US = 50 * 60_000_000  # Apple refuses a token after an hour
 TOKEN_YOUNGEST_US = 20 * 60_000_000  # ... and more than one new token in 20 minutes
+_HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 ID_SPACE = uuid.UUID("9d3c2a52-9a0b-5d41-8c58-0d6a3c7f1b4e")
 
 # The reasons of "Handling notification responses from APNs", by what they ask of us.
@@ -59,7 +70,7 @@ _OURS: dict[str, BrokenReason] = {
 }
 
 
-# These tell every header, our token among them, and every URL with its device: none of that belongs in a log.
+# These log every header, our token among them, and every URL with its device token: neither belongs in a log.
 for _name in ("hpack", "httpcore2", "httpx2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
@@ -99,9 +110,12 @@ class Apns:
 
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Push)
-        body = payload(message)
+        body = built(lambda: payload(message))
+        if isinstance(body, Permanent):
+            return body
         if len(body) > PAYLOAD_BYTES_MAX:
-            return Permanent("too_large", f"the payload has {len(body)} bytes, APNs takes {PAYLOAD_BYTES_MAX}")
+            told = f"the payload has {len(body)} bytes, APNs takes {PAYLOAD_BYTES_MAX}"
+            return Permanent("too_large", told, concerns_provider=False)
         verdict = await self._call(message, body)
         if isinstance(verdict, Broken) and "ExpiredProviderToken" in verdict.detail and self._token.renew():
             verdict = await self._call(message, body)
@@ -150,6 +164,8 @@ class Apns:
         detail = shortened(f"{reply.status} {reason}")
         if reason in _DEAD or reply.status == 410:
             return Permanent("address_gone", detail, address_is_dead=True)
+        if reason == "IdleTimeout":
+            return Temporary("connection_lost", detail)
         if reason in _OURS:
             return Broken(_OURS[reason], detail)
         if reply.status == 429 or reply.status >= 500:
@@ -224,7 +240,7 @@ def payload(message: Push) -> bytes:
 def collapse_id(message: Push) -> str:
     """The key under which a device shows one notification: the message's own, or one made of its id."""
     wanted = message.collapse or message.id
-    if len(wanted.encode()) <= COLLAPSE_BYTES_MAX and wanted.isascii():
+    if len(wanted) <= COLLAPSE_BYTES_MAX and _HEADER_VALUE.fullmatch(wanted):
         return wanted
     return hashlib.sha256(wanted.encode()).hexdigest()
 

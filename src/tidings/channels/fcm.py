@@ -17,7 +17,7 @@ from tidings.clock import Clock
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import Push, Rendered
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.domain.verdict import Accepted, Broken, Permanent, PermanentReason, Temporary, Verdict, built
 from tidings.ports import Plugin, Surroundings
 
 SCOPE = "https://www.googleapis.com/auth/firebase.messaging"
@@ -78,28 +78,31 @@ class Fcm:
 
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Push)
+        body = built(lambda: msgspec.json.encode(self._body(message)))
+        if isinstance(body, Permanent):
+            return body
         size = len(message.title.encode()) + len(message.body.encode()) + len(msgspec.json.encode(message.data))
         if size > PAYLOAD_BYTES_MAX:
-            return Permanent("too_large", f"the payload has {size} bytes, FCM takes {PAYLOAD_BYTES_MAX}")
+            return _unsent("too_large", f"the payload has {size} bytes, FCM takes {PAYLOAD_BYTES_MAX}")
         reserved = [name for name in message.data if name == "from" or name.startswith(_NOT_DATA)]
         if reserved:
-            return Permanent("content_refused", shortened(f"FCM keeps the data key {reserved[0]!r} to itself"))
-        verdict, token = await self._call(message)
+            return _unsent("content_refused", shortened(f"the data key {reserved[0]!r} is reserved by FCM"))
+        verdict, token = await self._call(body)
         if token is not None and isinstance(verdict, Broken) and verdict.reason == "credentials_refused":
             self._access.forget(token)
-            verdict, _ = await self._call(message)
+            verdict, _ = await self._call(body)
         return verdict
 
     async def close(self) -> None:
         await self._caller.close()
 
-    async def _call(self, message: Push) -> tuple[Verdict, Secret | None]:
+    async def _call(self, body: bytes) -> tuple[Verdict, Secret | None]:
         """The verdict, and the access token that it was called with."""
         token = await self._access.token()
         if not isinstance(token, Secret):
             return token, None
         headers = {"Authorization": f"Bearer {token.reveal()}", "Content-Type": "application/json"}
-        reply = await self._caller.post(self._url, headers, msgspec.json.encode(self._body(message)))
+        reply = await self._caller.post(self._url, headers, body)
         return (self._judge(reply, token) if isinstance(reply, Reply) else reply), token
 
     def _body(self, message: Push) -> dict[str, Any]:
@@ -132,14 +135,19 @@ class Fcm:
             case ("QUOTA_EXCEEDED", _) | (_, 429):
                 return Temporary("rate_limited", detail, QUOTA_WAIT_US if wait is None else wait)
             case ("THIRD_PARTY_AUTH_ERROR", _):
-                return Broken("account_refused", detail)
+                # Firebase has no key for the service behind this token (APNs, web push): others are not concerned.
+                return Temporary("address_deferred", detail, wait)
             case (_, 401):
                 return Broken("credentials_refused", detail)
             case (_, 403):
                 return Broken("account_refused", detail)
             case ("INVALID_ARGUMENT", _) | (_, 400):
                 return Permanent("address_refused" if names_token else "content_refused", detail, names_token)
-            case (_, status) if status >= 500:
+            case ("NOT_FOUND", 404):
+                return Permanent("address_gone", detail)
+            case (_, 413):
+                return Permanent("too_large", detail)
+            case (_, status) if status >= 500 or status == 408:
                 return Temporary("provider_error", detail, wait)
             case _:
                 return Broken("misconfigured", detail)
@@ -213,6 +221,11 @@ def _error(reply: Reply) -> tuple[str, str, bool]:
             return code, text, names_token
         case _:
             return "", "", False
+
+
+def _unsent(reason: PermanentReason, detail: str) -> Permanent:
+    """Refused here: FCM was not called."""
+    return Permanent(reason, detail, concerns_provider=False)
 
 
 def _account(secret: Secret) -> Account:

@@ -14,14 +14,12 @@ from aiohttp import ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tidings.channels.http import Refused
-from tidings.domain.address import check_url, literal_ip
+from tidings.domain.address import DEFAULT_PORTS, check_url, literal_ip
 from tidings.domain.errors import Invalid
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 AddressInfo = tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, tuple[object, ...]]
-
-DEFAULT_PORTS = {"https": 443, "http": 80}
 
 # IANA's special-purpose registries (RFC 6890 and later), multicast, and what is reserved.
 _INSIDE_4 = [

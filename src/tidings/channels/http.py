@@ -64,7 +64,7 @@ class Caller:
             async with self._open().post(url, headers=headers, data=body, allow_redirects=False) as answer:
                 headers = {name.lower(): text for name, text in answer.headers.items()}
                 return Reply(answer.status, headers, await _bounded(answer.content))
-        except aiohttp.InvalidURL as error:
+        except (aiohttp.InvalidURL, UnicodeError) as error:
             return Permanent("address_refused", shortened(f"is not a URL that can be called: {error}"))
         except aiohttp.ClientConnectorCertificateError as error:
             return Broken("misconfigured", shortened(f"the certificate is not trusted: {error.certificate_error}"))

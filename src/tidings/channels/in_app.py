@@ -1,6 +1,6 @@
 """The inbox inside the product: a line among the documents, under the id of its message, so that it is there once.
 
-It is written only while its person is there: a line that came behind her erasing would stay.
+It is written only while its user exists: a line that came after the user was erased would stay.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.inbox import KIND, Line, line_name, line_tags
 from tidings.domain.rendered import InApp, Rendered
 from tidings.domain.user import KIND as PERSON
-from tidings.domain.verdict import Accepted, Permanent, Temporary, Verdict
+from tidings.domain.verdict import Accepted, Permanent, Temporary, Verdict, built
 from tidings.ports import Cabinet, Key, Plugin, Put, Surroundings, Unchanged
 
 DAY_US = 86_400_000_000
@@ -45,18 +45,21 @@ class InAppChannel:
         now = self._clock.now()
         line = Line(message.id, message.to, message.title, message.body, now)
         key = Key(message.tenant, KIND, line_name(message.to, message.id))
-        put = Put(key, _encode(line), 0, line_tags(line), now, now + self._keep_us)
+        body = built(lambda: _encode(line))
+        if isinstance(body, Permanent):
+            return body
+        put = Put(key, body, 0, line_tags(line), now, now + self._keep_us)
         person = Key(message.tenant, PERSON, message.to)
         try:
             for _ in range(TRIES_MAX):
-                her, there = await self._cabinet.get([person, key], now)
-                if her is None:
-                    return Permanent("address_refused", "there is no such user: nobody else has an inbox")
-                if there is not None or any(await self._cabinet.change([[Unchanged(person, her.version), put]], now)):
+                user, there = await self._cabinet.get([person, key], now)
+                if user is None:
+                    return Permanent("address_refused", "unknown user: only a user has an inbox")
+                if there is not None or any(await self._cabinet.change([[Unchanged(person, user.version), put]], now)):
                     return Accepted(message.id)
         except (StoreError, NotOwner):
             return Temporary("provider_error", "the store does not answer")
-        return Temporary("provider_error", "her profile is changed all the time")
+        return Temporary("address_deferred", "the user is being changed too often: it is tried again")
 
     async def close(self) -> None:
         """Nothing is kept open."""

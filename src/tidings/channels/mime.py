@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from email.header import Header
 from email.utils import format_datetime
 
-from tidings.domain.address import check_email, check_line
+from tidings.domain.address import check_email, check_line, domain_to_ascii
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import Email
 
 LINE_BYTES_MAX = 990  # RFC 5321 allows 998
 PLAIN_CHARACTERS_MAX = 60  # a longer header value is folded
 
+_ENCODED_WORD = "=?"  # how one begins (RFC 2047)
 _ATOM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 !#$%&'*+-/=?^_`{|}~")
 
 
@@ -62,20 +63,22 @@ def ascii_domain(address: str) -> str:
     """An address whose domain is written as DNS knows it (`müller.de` is `xn--mller-kva.de`)."""
     if address.isascii():
         return address
-    import idna  # only such addresses need it
-
     local, _, domain = address.rpartition("@")
     try:
-        return f"{local}@{idna.encode(domain, uts46=True).decode()}"
-    except idna.IDNAError:
-        raise Invalid("to", f"{domain[:80]!r} is not a domain name") from None
+        return f"{local}@{domain_to_ascii(domain)}"
+    except ValueError as error:
+        raise Invalid("to", f"{domain[:80]!r} is not a domain name: {error}") from None
 
 
 def mailbox(address: str, name: str) -> str:
-    """`Ada <ada@example.com>`, the name quoted or encoded as it needs."""
+    """`Ada <ada@example.com>`, the name quoted or encoded as it needs.
+
+    A name that looks like an encoded word (`=?utf-8?q?x?=`) is encoded, so that it is shown as it was written: many
+    mail programs decode such words even inside quotes.
+    """
     if not name:
         return address
-    if not name.isascii():
+    if not name.isascii() or _ENCODED_WORD in name:
         return f"{_words(name)} <{address}>"
     if _ATOM.issuperset(name):
         return f"{name} <{address}>"
@@ -85,7 +88,7 @@ def mailbox(address: str, name: str) -> str:
 
 def _words(text: str) -> str:
     """A header's text: as it is where it is short ASCII, else encoded words, folded."""
-    if text.isascii() and len(text) <= PLAIN_CHARACTERS_MAX and "=?" not in text:
+    if text.isascii() and len(text) <= PLAIN_CHARACTERS_MAX and _ENCODED_WORD not in text:
         return text
     return Header(text, "utf-8", maxlinelen=70).encode(linesep="\r\n")
 

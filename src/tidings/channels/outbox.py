@@ -18,7 +18,7 @@ from tidings.channels.mime import Sender, compose
 from tidings.clock import Clock
 from tidings.domain.rendered import ChannelName, Email, InApp, Push, Rendered, Sms, Webhook, channel_of
 from tidings.domain.sms import segments
-from tidings.domain.verdict import Accepted, Temporary, Verdict
+from tidings.domain.verdict import Accepted, Permanent, Temporary, Verdict, built
 from tidings.ports import Channel, Plugin, Surroundings
 
 FOLDER = "outbox"
@@ -54,8 +54,11 @@ class Outbox:
 
     async def send(self, message: Rendered) -> Verdict:
         name = file_name(message)
+        content = built(lambda: self._content(message))
+        if isinstance(content, Permanent):
+            return content
         try:
-            is_new = await asyncio.to_thread(self._write, name, self._content(message))
+            is_new = await asyncio.to_thread(self._write, name, content)
         except OSError as error:
             return Temporary("provider_error", shortened(f"{self._folder} cannot be written: {error.strerror}"))
         if is_new and self._screen is not None:

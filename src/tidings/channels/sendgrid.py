@@ -12,7 +12,7 @@ from tidings.channels.mime import Sender, ascii_domain
 from tidings.clock import Clock
 from tidings.domain.rendered import Email, Rendered
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict, built
 from tidings.ports import Plugin, Surroundings
 
 PATH = "/v3/mail/send"
@@ -59,7 +59,10 @@ class SendGrid:
             "Content-Type": "application/json",
             "Accept": "application/json",
         }
-        reply = await self._caller.post(self._settings.url + PATH, headers, msgspec.json.encode(self._body(message)))
+        body = built(lambda: msgspec.json.encode(self._body(message)))
+        if isinstance(body, Permanent):
+            return body
+        reply = await self._caller.post(self._settings.url + PATH, headers, body)
         return self._judge(reply) if isinstance(reply, Reply) else reply
 
     async def close(self) -> None:
@@ -101,7 +104,7 @@ class SendGrid:
                 return Permanent("address_refused", detail)
             case 400 if field == "from" or field.startswith("from."):
                 return Broken("sender_refused", detail)
-            case 400:
+            case 400 | 422 | 431:
                 return Permanent("content_refused", detail)
             case 413:
                 return Permanent("too_large", detail)
@@ -109,7 +112,7 @@ class SendGrid:
                 return Broken("credentials_refused", detail)
             case 403:
                 return Broken("sender_refused", detail)
-            case status if status >= 500:
+            case status if status >= 500 or status == 408:
                 return Temporary("provider_error", detail, retry_after(reply.headers, self._clock.now()))
             case _:
                 return Broken("misconfigured", detail)

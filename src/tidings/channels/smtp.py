@@ -19,7 +19,7 @@ from tidings.domain.address import literal_ip
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import Email, Rendered
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict, built
 from tidings.ports import Plugin, Surroundings
 
 Security = Literal["starttls", "tls", "none"]
@@ -30,7 +30,7 @@ _ENHANCED = re.compile(r"\b([245]\.[0-9]{1,3}\.[0-9]{1,3})\b")
 _LOGIN = frozenset({530, 534, 535, 538})  # RFC 4954: a login is needed, too weak, wrong, must be encrypted
 _DEAD = frozenset({"5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1"})  # no such mailbox or domain; moved; disabled
 _TOO_LARGE = frozenset({"5.2.3", "5.3.4"})
-_GREYLISTED = "4.7.1"  # RFC 6647
+_OF_MESSAGE = ("4.1.", "4.2.", "4.5.", "4.6.", "4.7.")  # RFC 3463: address, mailbox, protocol, content, policy
 _STORAGE = 552  # exceeded storage allocation
 _CLOSING = 421  # "closing transmission channel", which a server says to a connection that lay idle
 _QUIT_S = 2.0
@@ -83,7 +83,9 @@ class Smtp:
 
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Email)
-        content = compose(message, self._sender, self._clock.now())
+        content = built(lambda: compose(message, self._sender, self._clock.now()))
+        if isinstance(content, Permanent):
+            return content
         verdict = await self._attempt(message, content, fresh=False)
         return verdict or await self._attempt(message, content, fresh=True) or Temporary("connection_lost")
 
@@ -108,11 +110,11 @@ class Smtp:
             return Permanent("not_supported", str(error))
         except aiosmtplib.SMTPResponseException as error:
             usable = await _is_reset(lease.connection)
-            return (
-                None
-                if error.code == _CLOSING and transaction.is_untouched(lease)
-                else self._judge(transaction.step, error)
-            )
+            if error.code == _CLOSING and transaction.is_untouched(lease):
+                return None
+            if error.code >= 500 and transaction.is_refused_utf8:
+                return Permanent("not_supported", shortened(f"{error.code} {error.message}", self._secrets))
+            return self._judge(transaction.step, error)
         except (aiosmtplib.SMTPException, OSError) as error:
             return None if transaction.is_untouched(lease) else self._failure(transaction.step, error)
         finally:
@@ -153,12 +155,14 @@ class _Transaction:
 
     def __init__(self, client: aiosmtplib.SMTP) -> None:
         self._client = client
+        self._is_utf8 = False
         self.step: Step = "mail"
 
     async def run(self, sender: str, message: Email, content: bytes) -> None:
         is_ascii = message.to.rpartition("@")[0].isascii()
         if not is_ascii and not self._client.supports_extension("smtputf8"):
             raise aiosmtplib.SMTPNotSupported("this mail server takes no addresses outside ASCII")
+        self._is_utf8 = not is_ascii
         encoding, options = ("ascii", ()) if is_ascii else ("utf-8", ("SMTPUTF8", "BODY=8BITMIME"))
         await self._client.mail(sender, options=options, encoding=encoding)
         self.step = "rcpt"
@@ -166,16 +170,25 @@ class _Transaction:
         self.step = "data"
         await self._client.data(content)
 
+    @property
+    def is_refused_utf8(self) -> bool:
+        """Whether what was refused may be the extension that only this recipient needs, not our sender."""
+        return self._is_utf8 and self.step == "mail"
+
     def is_untouched(self, lease: Lease[aiosmtplib.SMTP]) -> bool:
         """Whether a kept connection failed at its first word: then a fresh one may try, nothing was sent."""
         return lease.is_kept and self.step == "mail"
 
 
 def judge(step: Step, code: int, detail: str) -> Verdict:
-    """What a refusal means, by the step at which it came, its code, and its enhanced code if it has one."""
+    """What a refusal means, by the step at which it came, its code, and its enhanced code if it has one.
+
+    From RCPT on it depends on the recipient and the content, which are a tenant's: only what tells of the server itself
+    counts against it there.
+    """
     found = _ENHANCED.search(detail)
     enhanced = found[1] if found else ""
-    if code in _LOGIN:
+    if code in _LOGIN and step in {"connect", "mail"}:
         return Broken("credentials_refused", detail)
     if code < 500:
         return Temporary("address_deferred" if _is_of_recipient(step, code, enhanced) else "provider_error", detail)
@@ -192,10 +205,11 @@ def judge(step: Step, code: int, detail: str) -> Verdict:
 
 
 def _is_of_recipient(step: Step, code: int, enhanced: str) -> bool:
-    """Whether a "not now" is about this recipient (greylisted, a full mailbox), not about the server."""
-    if step == "rcpt":
-        return code != _CLOSING
-    return step == "data" and (enhanced.startswith("4.2.") or enhanced == _GREYLISTED)
+    """Whether a "not now" is about this recipient or this content (greylisted, a full mailbox, a filter that cannot
+    read it), not about the server."""
+    if code == _CLOSING:
+        return False
+    return step == "rcpt" or (step == "data" and enhanced.startswith(_OF_MESSAGE))
 
 
 async def _is_reset(client: aiosmtplib.SMTP) -> bool:

@@ -9,12 +9,12 @@ import msgspec
 
 from tidings.channels.details import shortened
 from tidings.channels.http import Caller, Reply, retry_after, trusted
-from tidings.channels.twilio_codes import judge_code
+from tidings.channels.twilio_codes import is_about_message, judge_code
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import Rendered, Sms
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict, built
 from tidings.ports import Plugin, Surroundings
 
 
@@ -68,7 +68,10 @@ class Twilio:
             form["StatusCallback"] = f"{settings.callback_url}{mark}{urlencode({'id': message.id})}"
         login = b64encode(f"{settings.key or settings.account}:{settings.token.reveal()}".encode()).decode()
         headers = {"Authorization": f"Basic {login}", "Content-Type": "application/x-www-form-urlencoded"}
-        reply = await self._caller.post(self._url, headers, urlencode(form).encode())
+        body = built(lambda: urlencode(form).encode())
+        if isinstance(body, Permanent):
+            return body
+        reply = await self._caller.post(self._url, headers, body)
         return self._judge(reply) if isinstance(reply, Reply) else reply
 
     async def close(self) -> None:
@@ -88,9 +91,11 @@ class Twilio:
             return Temporary("rate_limited" if reply.status == 429 else reason, text, wait)
         if known is not None:
             return known
-        if reply.status in {401, 403}:
-            return Broken("credentials_refused", text)
-        return Permanent("content_refused", text) if reply.status == 400 else Broken("misconfigured", text)
+        if reply.status == 413:
+            return Permanent("too_large", text)
+        if reply.status in {400, 422} or is_about_message(code):
+            return Permanent("content_refused", text)
+        return Broken("credentials_refused" if reply.status in {401, 403} else "misconfigured", text)
 
 
 def _open(settings: Settings, surroundings: Surroundings) -> Twilio:

@@ -16,12 +16,14 @@ _LATER = {
     21730: "provider_error",  # maintenance
 }
 _DEAD = frozenset({21211, 21217, 21614, 30005, 30006})  # no such number, or one that takes no text messages
-_REFUSED = frozenset({21265, 21408, 21604, 21612, 21635, 30003, 30004})  # not this number, from here, now
+# Not this number, from here, now. 21608 and 21659 depend on the number too: a trial account reaches verified numbers
+# alone, and a short code those of its country.
+_REFUSED = frozenset({21265, 21408, 21604, 21608, 21612, 21635, 21659, 30003, 30004})
 _UNSUBSCRIBED = frozenset({21610})  # they answered STOP
 _CONTENT = frozenset({21602, 21617, 21619, 21620, 21623, 30007, 30034})
 _TOO_LARGE = 21617
-_SENDER = frozenset({21212, 21603, 21606, 21607, 21659, 21660, 21661, 21701, 21703, 21705, 21712})
-_ACCOUNT = frozenset({20005, 20006, 21608, 30002, 90010})  # suspended, or a trial that may not
+_SENDER = frozenset({21212, 21603, 21606, 21607, 21660, 21661, 21701, 21703, 21705, 21712})
+_ACCOUNT = frozenset({20005, 20006, 30002, 90010})  # suspended
 
 
 def judge_code(code: int, detail: str) -> Temporary | Permanent | Broken | None:
@@ -41,3 +43,8 @@ def judge_code(code: int, detail: str) -> Temporary | Permanent | Broken | None:
     if code in _SENDER:
         return Broken("sender_refused", detail)
     return Broken("account_refused", detail) if code in _ACCOUNT else None
+
+
+def is_about_message(code: object) -> bool:
+    """Whether a code that is not in our table is of those about messages (21xxx, 30xxx), not about the account."""
+    return isinstance(code, int) and (21_000 <= code < 22_000 or 30_000 <= code < 31_000)

@@ -13,9 +13,10 @@ import msgspec
 from aiohttp.abc import AbstractResolver
 
 from tidings.channels.details import shortened
-from tidings.channels.guard import DEFAULT_PORTS, Guard, GuardedResolver
+from tidings.channels.guard import Guard, GuardedResolver
 from tidings.channels.http import Caller, Reply, retry_after, trusted
 from tidings.clock import Clock
+from tidings.domain.address import DEFAULT_PORTS
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import Rendered, Webhook
 from tidings.domain.secret import Secret
@@ -88,7 +89,7 @@ class WebhookChannel:
         try:
             keys = self._known(message.tenant, message.to)
         except Invalid as refusal:
-            return Permanent("address_refused", shortened(str(refusal)))
+            return Permanent("address_refused", shortened(str(refusal)), concerns_provider=False)
         headers = sign(keys, message.id, self._clock.now() // 1_000_000, message.body)
         reply = await self._caller.post(message.to, {"Content-Type": "application/json", **headers}, message.body)
         match reply:

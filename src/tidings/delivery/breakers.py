@@ -5,15 +5,15 @@ A breaker is looked up at most twice a second, so that others learn of it within
 
 from collections import Counter
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from tidings.clock import Clock
 from tidings.delivery.filing import ALL, SHARED, encode, read
 from tidings.delivery.gathering import Gathering
+from tidings.domain.address import url_origin
 from tidings.domain.breaker import Breaker, Standing, Terms, opened, standing, tried, untried
 from tidings.domain.rendered import Rendered, Webhook
 from tidings.domain.telling import Closed, Listener, Opened
-from tidings.domain.verdict import Broken, Temporary, Verdict
+from tidings.domain.verdict import Broken, Permanent, Temporary, Verdict
 from tidings.ports import Cabinet, Document, Key, Put, Remove
 
 FRESH_US = 500_000
@@ -21,14 +21,12 @@ KEPT_US = 3_600_000_000  # a breaker that nobody asked for in an hour is forgott
 TRIES_MAX = 8
 COUNTED_MAX = 10_000
 
-_IT_WORKS = frozenset({"rate_limited", "address_deferred"})  # not now, but the provider has answered as it should
-
 
 def breaker_key(provider: str, message: Rendered) -> Key:
-    """A provider has one breaker; for webhooks each receiver is a provider, so that one's trouble stops nobody else."""
+    """A provider has one breaker, which all tenants share. Webhooks have one for each receiver (scheme, host and port)
+    of each tenant, so that a receiver in trouble stops nobody else's webhooks."""
     if isinstance(message, Webhook):
-        parts = urlsplit(message.to)
-        return Key(message.tenant, "breaker", f"{provider} {parts.scheme}://{parts.netloc.lower()}")
+        return Key(message.tenant, "breaker", f"{provider} {url_origin(message.to)}")
     return Key(SHARED, "breaker", provider)
 
 
@@ -85,10 +83,17 @@ class Breakers:
             await self._change(breaker_put(key, untried(breaker), there.version))
 
     async def heard(self, key: Key, verdict: Verdict, *, trial: bool) -> None:
-        """What became of a call. Only a trial closes it: other answers may have been under way since before."""
+        """What became of a call. Only a trial closes it: other answers may have been under way since before.
+
+        What is wrong with the message alone is neither a failure nor a success of the provider: a trial that ends so
+        is left to the next message.
+        """
         if isinstance(verdict, Broken):
             await self._open(key, verdict.reason, verdict.detail, is_ours=True, trial=trial)
-        elif isinstance(verdict, Temporary) and verdict.reason not in _IT_WORKS:
+        elif isinstance(verdict, Temporary | Permanent) and not verdict.concerns_provider:
+            if trial:
+                await self.give_back(key)
+        elif isinstance(verdict, Temporary) and verdict.is_provider_failure:
             if len(self._failures) >= COUNTED_MAX:
                 self._failures.clear()
             self._failures[key] += 1

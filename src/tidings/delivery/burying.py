@@ -4,7 +4,7 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.delivery.deciding import Address, Case
-from tidings.delivery.filing import notification_key, read, suppressed_key, user_key, user_put
+from tidings.delivery.filing import notification_key, read, suppressed_keys, user_key, user_put
 from tidings.delivery.suppressions import Suppressions
 from tidings.domain.address import Device
 from tidings.domain.user import User
@@ -32,14 +32,14 @@ class Burying:
             await self._suppress(case, address, reason)
 
     async def _suppress(self, case: Case, address: Address, reason: str) -> None:
-        """While it was sent she may have been erased: then her address must not be written down anew."""
+        """The user may have been erased while it was sent: then their address must not be written down again."""
         keys = [
             notification_key(case.tenant, case.notification.id),
-            suppressed_key(case.tenant, case.channel, address),
+            *suppressed_keys(case.tenant, case.channel, address),
         ]
         for _ in range(TRIES_MAX):
-            noted, known = await self._cabinet.get(keys, self._clock.now())
-            if known is not None:
+            noted, *known = await self._cabinet.get(keys, self._clock.now())
+            if any(known):
                 return
             if noted is None:
                 await self._suppressions.add_nameless(case.tenant, case.channel, address, reason)

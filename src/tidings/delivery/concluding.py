@@ -9,7 +9,7 @@ from tidings.delivery.deciding import Address, Case, End, Next, Wait, onwards
 from tidings.domain.command import Add
 from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State, Step, remembered
 from tidings.domain.notification import Errand
-from tidings.domain.place import digest, place
+from tidings.domain.place import address_key, digest
 from tidings.domain.retry import Backoff, next_try
 from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
 
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, frozen=True):
     def has_reopened(self) -> bool:
         """Whether it tried in vain: all know that the breaker is open, and another provider may take it at once."""
         if isinstance(self.verdict, Temporary):
-            return self.trial and self.verdict.reason != "rate_limited"
+            return self.trial and self.verdict.is_provider_failure
         return self.trial and isinstance(self.verdict, Broken)
 
 
@@ -65,7 +65,7 @@ def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: 
         state="processing",
         reason="",
         channel=case.channel,
-        address=place(case.channel, to[0]) if len(to) == 1 else None,
+        address=_written(case, to[0]) if len(to) == 1 else None,
         attempts=(*before.attempts, attempt),
         claim=claim,
         turn=case.errand.attempt,
@@ -73,6 +73,11 @@ def claimed(case: Case, providers: Sequence[str], to: Sequence[Address], claim: 
         next_try=None,
         changed=now,
     )
+
+
+def _written(case: Case, to: Address) -> str:
+    """An address as its owner wrote it; a device by its key."""
+    return to if isinstance(to, str) else address_key(case.channel, to)
 
 
 def parts_of(case: Case, to: Sequence[Address]) -> tuple[Part, ...]:

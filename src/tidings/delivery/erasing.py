@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.filing import SHARED, by_address, by_user, read, user_key
+from tidings.delivery.filing import SHARED, by_user, read, tags_of_address, user_key
 from tidings.delivery.naming import message_id
 from tidings.delivery.profile import DEVICES_MAX
 from tidings.delivery.schedules import Schedules
@@ -128,6 +128,6 @@ def _message_ids(tenant: str, delivery: Delivery) -> list[str]:
 
 
 def _places(user: User) -> list[str]:
-    """The tags of what has one of her addresses instead of her id."""
+    """The tags of what has one of their addresses instead of their id."""
     channels = [channel for channel in CHANNEL_NAMES if channel != "in_app"]
-    return [by_address(channel, to) for channel in channels for to in user.addresses(channel)]
+    return [tag for channel in channels for to in user.addresses(channel) for tag in tags_of_address(channel, to)]

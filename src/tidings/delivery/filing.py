@@ -11,7 +11,7 @@ import msgspec
 from tidings.domain.address import Device
 from tidings.domain.delivery import Delivery
 from tidings.domain.notification import Notification
-from tidings.domain.place import digest
+from tidings.domain.place import digest, digests
 from tidings.domain.rendered import ChannelName
 from tidings.domain.user import KIND, User
 from tidings.ports import Document, Key, Put
@@ -62,6 +62,11 @@ def user_key(tenant: str, user: str) -> Key:
 def by_address(channel: ChannelName, to: str | Device) -> str:
     """Finds the users who have an address, and what went to it without one."""
     return f"at:{channel}/{digest(channel, to)}"
+
+
+def tags_of_address(channel: ChannelName, to: str | Device) -> list[str]:
+    """The tags of everything that names an address: today's first, then those that version 0.1 may have given it."""
+    return [f"at:{channel}/{each}" for each in digests(channel, to)]
 
 
 def user_put(tenant: str, user: User, expected: int) -> Put:
@@ -145,8 +150,13 @@ def sent_put(tenant: str, delivery: Delivery, provider: str, provider_id: str, n
 
 def suppressed_key(tenant: str, channel: ChannelName, to: str | Device, category: str | None = None) -> Key:
     """Under a digest, so that a person can be forgotten and still not be written to."""
-    name = f"{channel}/{digest(channel, to)}"
-    return Key(tenant, "suppressed", name if category is None else f"{name}/{category}")
+    return suppressed_keys(tenant, channel, to, category)[0]
+
+
+def suppressed_keys(tenant: str, channel: ChannelName, to: str | Device, category: str | None = None) -> list[Key]:
+    """Where to look for the suppression of an address: today's key, then those that version 0.1 may have used."""
+    behind = "" if category is None else f"/{category}"
+    return [Key(tenant, "suppressed", f"{channel}/{each}{behind}") for each in digests(channel, to)]
 
 
 def recipient(notification: Notification) -> str:

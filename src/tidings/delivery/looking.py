@@ -7,8 +7,9 @@ import msgspec
 from tidings.clock import Clock
 from tidings.delivery import errands
 from tidings.delivery.deciding import Address, Case, addresses, is_over
-from tidings.delivery.filing import delivery_key, delivery_name, notification_key, read, suppressed_key, user_key
+from tidings.delivery.filing import delivery_key, delivery_name, notification_key, read, suppressed_keys, user_key
 from tidings.delivery.gathering import Gathering
+from tidings.delivery.suppressions import KeyUpgrade
 from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
 from tidings.domain.notification import Errand, Notification
@@ -20,11 +21,12 @@ Found = Sequence[Document | None]
 
 
 class Looking:
-    """Three looks for each: at the notification and its delivery, at the person, at her addresses."""
+    """Three reads for each: the notification and its delivery, the user, their addresses."""
 
     def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
+        self._key_upgrade = KeyUpgrade(cabinet, clock)
         self._gathering: Gathering[Sequence[Key], Found] = Gathering(self._get)
 
     async def look(self, tenant: str, record: Record, errand: Errand) -> Case | None:
@@ -80,12 +82,17 @@ class Looking:
         """Those of the addresses that nothing, or nothing of this category, may go to."""
         if not places:
             return frozenset()
+        await self._key_upgrade.finish(case.tenant)
         category = case.notification.category
-        keys = [suppressed_key(case.tenant, case.channel, place) for place in places]
-        if category != TRANSACTIONAL:
-            keys += [suppressed_key(case.tenant, case.channel, place, category) for place in places]
-        found = await self._gathering.ask(keys, urgent=urgent)
-        return frozenset(places[number % len(places)] for number, there in enumerate(found) if there is not None)
+        categories = [None] if category == TRANSACTIONAL else [None, category]
+        pairs = [
+            (place, key)
+            for place in places
+            for each in categories
+            for key in suppressed_keys(case.tenant, case.channel, place, each)
+        ]
+        found = await self._gathering.ask([key for _, key in pairs], urgent=urgent)
+        return frozenset(place for (place, _), there in zip(pairs, found, strict=True) if there is not None)
 
     async def again(self, tenant: str, name: str) -> tuple[Delivery, int] | None:
         """A delivery as it stands, and its version."""

@@ -15,7 +15,7 @@ from tidings.delivery.status import RELEASED, Status, all_deliveries, last_names
 from tidings.domain.delivery import Delivery, State
 from tidings.domain.errors import Invalid
 from tidings.domain.notification import Notification, Priority
-from tidings.domain.place import looks_like, place
+from tidings.domain.place import address_key, looks_like
 from tidings.domain.rendered import ChannelName
 from tidings.ports import Cabinet, Document, Place
 
@@ -205,7 +205,7 @@ def _fits(notification: Notification, search: Search) -> bool:
 
 def _is_to(notification: Notification, to: str) -> bool:
     channel = notification.channels[0]
-    return notification.to is not None and place(channel, notification.to) == place(channel, to)
+    return notification.to is not None and address_key(channel, notification.to) == address_key(channel, to)
 
 
 def _delivery_tag(search: Search) -> str:

@@ -31,6 +31,7 @@ from tidings.delivery.knowing import Knowing
 from tidings.delivery.proving import Proving
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.status import Status
+from tidings.delivery.unsubscribe import NO_LINK
 from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
 from tidings.domain.command import FINISHED, Add, Outcome
@@ -39,7 +40,7 @@ from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.notification import Notification
 from tidings.domain.rendered import ChannelName
 from tidings.domain.revising import zone_of
-from tidings.domain.user import User
+from tidings.domain.user import TRANSACTIONAL, User
 from tidings.ports import Cabinet, Change, Document, Key, Put, Remove, Unchanged
 
 TRIES_MAX = 40
@@ -92,7 +93,10 @@ def made_id(now: int) -> str:
 
 
 class Notifying:
-    """Takes requests to tell somebody something. `served` are the channels that a provider serves; None: who knows."""
+    """Takes requests to tell somebody something. `served` are the channels that a provider serves; None: who knows.
+
+    `has_links` says that e-mail gets a link to unsubscribe, or that none leaves this machine.
+    """
 
     def __init__(
         self,
@@ -103,6 +107,8 @@ class Notifying:
         clock: Clock,
         make_id: Callable[[int], str] = made_id,
         served: frozenset[ChannelName] | None = None,
+        *,
+        has_links: bool = True,
     ) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
@@ -111,6 +117,7 @@ class Notifying:
         self._clock = clock
         self._make_id = make_id
         self._served = served
+        self._has_links = has_links
         self._knowing = Knowing(cabinet, schedules, clock)
         self._changes: Gathering[Groups, list[int]] = Gathering(self._change)
 
@@ -300,13 +307,20 @@ class Notifying:
                 continue
             answer = _scheduled(case.draft.notification, outcome)
             if answer.outcome == "scheduled":
-                case.answer = answer
+                case.answer = self._noted(answer, case.draft.notification)
             else:
                 refused.append((case, answer))
         if refused:
             undone = await self._cabinet.change([self._undone(case, plan) for case, _ in refused], self._clock.now())
             for (case, answer), done in zip(refused, undone, strict=True):
                 case.answer = answer if done else None
+
+    def _noted(self, answer: Accepted, own: Notification) -> Accepted:
+        """The answer, with a note if its recipient will not be able to unsubscribe."""
+        if self._has_links or own.category == TRANSACTIONAL or "email" not in own.channels:
+            return answer
+        note = NO_LINK if answer.note is None else f"{answer.note}; {NO_LINK}"
+        return msgspec.structs.replace(answer, note=note)
 
     def _undone(self, case: _Case, plan: Plan) -> list[Put | Remove]:
         group: list[Put | Remove] = [Remove(notification_key(plan.tenant, case.draft.notification.id), case.version)]

@@ -17,6 +17,7 @@ from tidings.delivery.staffing import NOTICE, nobody_delivers
 from tidings.delivery.suppressions import Suppressions
 from tidings.delivery.sweeping import Sweeping
 from tidings.delivery.throttle import Rates
+from tidings.delivery.unsubscribe import NO_LINK
 from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
 from tidings.delivery.waiting import Waiting
@@ -30,8 +31,9 @@ class Office:
 
     `schedules` is the engine; `keys` seal the links that unsubscribe, the first one those that are made from now on;
     `ways` are the providers in their order and `rates` their limits, both only to be shown; `served` are the channels
-    that notifications can leave by, None where others know that; `readers` know the callbacks of providers by name. Who
-    runs workers has them tell `inbox` too, so that who follows one wakes at once.
+    that notifications can leave by, None where others know that; `readers` know the callbacks of providers by name;
+    `has_links` says that e-mail gets a link to unsubscribe. Whoever runs workers passes their events to `inbox` too, so
+    that its followers wake at once.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Office:
         served: frozenset[ChannelName] | None = None,
         rates: Rates | None = None,
         readers: Mapping[str, ReceiptReader] | None = None,
+        has_links: bool = True,
     ) -> None:
         self.clock = clock
         self.keys = tuple(keys)
@@ -53,7 +56,9 @@ class Office:
         self.importing = Importing(cabinet, clock)
         self.suppressions = Suppressions(cabinet, clock)
         self.templates = Templates(cabinet, clock, Waiting(cabinet, schedules, clock))
-        self.notifying = Notifying(cabinet, schedules, self.users, self.templates, clock, served=served)
+        self.notifying = Notifying(
+            cabinet, schedules, self.users, self.templates, clock, served=served, has_links=has_links
+        )
         self.lookup = Lookup(cabinet, schedules, clock)
         self.cancelling = Cancelling(cabinet, schedules, clock)
         self.explaining = Explaining(cabinet, schedules, clock)
@@ -62,7 +67,7 @@ class Office:
         self.receiving = Receiving(cabinet, self.users, self.suppressions, clock, keys)
         self.inbox = Inbox(cabinet, clock)
         self.sweeping = Sweeping(cabinet, schedules, clock)
-        self.ways = Ways(cabinet, clock, ways, rates)
+        self.ways = Ways(cabinet, clock, ways, rates, () if has_links else (NO_LINK,))
         self._schedules = schedules
 
     async def notices(self) -> list[str]:

@@ -22,7 +22,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.jitter import jittered
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName, Rendered
 from tidings.domain.telling import Called, Listener
-from tidings.domain.verdict import Accepted, Temporary, Verdict
+from tidings.domain.verdict import Accepted, Temporary, Verdict, unbuildable
 from tidings.ports import Bounded, Channel, Keeper
 
 SPREAD_US = 1_000_000  # those whom an open breaker kept do not all come back in the same moment
@@ -199,9 +199,12 @@ class Sending:
                 return await self._providers[ready.provider].send(ready.target.message)
         except TimeoutError:
             return Temporary("timeout", f"no answer within {within_s:.3g} s", may_have_arrived=True)
-        except Exception as error:
-            logger.exception("the channel %s failed by a mistake of its own", ready.provider)
-            return Temporary("provider_error", f"{type(error).__name__} in the channel", may_have_arrived=True)
+        except (Invalid, UnicodeEncodeError) as error:
+            return unbuildable(error)
+        except Exception as error:  # nothing shows whether the provider or this message is at fault
+            logger.exception("the channel %s failed because of a bug in it", ready.provider)
+            detail = f"{type(error).__name__} in the channel"
+            return Temporary("provider_error", detail, may_have_arrived=True, concerns_provider=False)
 
 
 def _blank(case: Case, address: Address) -> Rendered | None:

@@ -1,15 +1,21 @@
-"""Addresses that nothing may be sent to: because they do not exist, or because somebody does not want it."""
+"""Addresses that nothing may be sent to: because they do not exist, or because somebody does not want it.
 
+They are filed under the digest of the address's key (`domain/place.py`), so that however an address is written its
+suppression is found, also after its person was erased.
+"""
+
+import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
 from tidings.clock import Clock
 from tidings.delivery.cursors import place_of, read_cursor, write_cursor
-from tidings.delivery.filing import ALL, by_address, by_user, encode, read, suppressed_key
+from tidings.delivery.filing import ALL, by_user, encode, read, suppressed_key, suppressed_keys, tags_of_address
 from tidings.domain.address import Device, check_line
 from tidings.domain.errors import Invalid
-from tidings.domain.place import check_place, place
+from tidings.domain.place import address_key, check_place
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.user import TRANSACTIONAL, User
 from tidings.ports import ANY, Cabinet, Document, Key, Put, Remove, Unchanged
@@ -17,6 +23,7 @@ from tidings.ports import ANY, Cabinet, Document, Key, Put, Remove, Unchanged
 PAGE_MAX = 1_000
 REASON_CHARS_MAX = 200
 SLICE = 200
+KEYS_VERSION = "2"  # of `address_key`, by which suppressions are filed
 
 
 class Suppression(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,6 +58,7 @@ class Suppressions:
     def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
+        self._key_upgrade = KeyUpgrade(cabinet, clock)
 
     async def add(
         self,
@@ -68,12 +76,16 @@ class Suppressions:
         With what it rests on, also if that is not so any more.
         """
         if channel != "in_app":
-            check_place(channel, address, "address")
+            check_suppressible(channel, address)
         if not reason or len(check_line(reason, "reason")) > REASON_CHARS_MAX:
             raise Invalid("reason", f"say why, in one line of at most {REASON_CHARS_MAX} characters")
+        await self._key_upgrade.finish(tenant)
         now = self._clock.now()
-        made = Suppression(channel, place(channel, address), reason, now, category, user)
-        put = _put(suppressed_key(tenant, channel, address, category), made, 0)
+        key, *former = suppressed_keys(tenant, channel, address, category)
+        if former and resting is None and any(await self._cabinet.get(former, now)):
+            return False
+        made = Suppression(channel, address_key(channel, address), reason, now, category, user)
+        put = _put(key, made, 0)
         [done] = await self._cabinet.change([[put] if resting is None else [put, resting]], now)
         return bool(done)
 
@@ -85,17 +97,20 @@ class Suppressions:
 
     async def of(self, tenant: str, places: Sequence[Place]) -> list[Suppression | None]:
         """For each place what forbids to send there, None if nothing does."""
+        await self._key_upgrade.finish(tenant)
         keys = [
-            key
-            for asked in places
-            for key in (
-                suppressed_key(tenant, asked.channel, asked.address),
-                suppressed_key(tenant, asked.channel, asked.address, asked.category),
+            (
+                suppressed_keys(tenant, asked.channel, asked.address),
+                suppressed_keys(tenant, asked.channel, asked.address, asked.category),
             )
+            for asked in places
         ]
-        found = await self._cabinet.get(keys, self._clock.now())
-        pairs = zip(found[::2], found[1::2], places, strict=True)
-        return [_forbidding(whole, part, asked.category) for whole, part, asked in pairs]
+        wanted = list(dict.fromkeys(key for pair in keys for several in pair for key in several))
+        found = dict(zip(wanted, await self._cabinet.get(wanted, self._clock.now()), strict=True))
+        return [
+            _forbidding(_first(found, wholes), _first(found, parts), asked.category)
+            for (wholes, parts), asked in zip(keys, places, strict=True)
+        ]
 
     async def page(
         self, tenant: str, channel: ChannelName | None = None, cursor: str | None = None, limit: int = 100
@@ -115,19 +130,21 @@ class Suppressions:
         self, tenant: str, channel: ChannelName, address: str | Device, category: str | None = None
     ) -> bool:
         """Let messages go there again; False if they could."""
-        key = suppressed_key(tenant, channel, address, category)
+        await self._key_upgrade.finish(tenant)
+        keys = suppressed_keys(tenant, channel, address, category)
         now = self._clock.now()
-        [there] = await self._cabinet.get([key], now)
-        if there is None:
-            return False
-        await self._cabinet.change([[Remove(key)]], now)
-        return True
+        there = [each for each in await self._cabinet.get(keys, now) if each is not None]
+        if there:
+            await self._cabinet.change([[Remove(each.key) for each in there]], now)
+        return bool(there)
 
     async def forget(self, tenant: str, user: User) -> int:
-        """Take a person out of them: what stays is a digest, by which nobody is found but she is still left alone."""
+        """Remove a person from them: what stays is a digest, which names nobody and still suppresses the address."""
+        await self._key_upgrade.finish(tenant)
         now = self._clock.now()
         forgotten = 0
-        for tag in {by_address(channel, to) for channel in CHANNEL_NAMES for to in user.addresses(channel)}:
+        places = ((channel, to) for channel in CHANNEL_NAMES for to in user.addresses(channel))
+        for tag in {tag for channel, to in places for tag in tags_of_address(channel, to)}:
             found = await self._cabinet.find(tenant, "suppressed", tag, now, limit=PAGE_MAX)
             forgotten += await self._redact(found, now)
         while found := await self._cabinet.find(tenant, "suppressed", by_user(user.id), now, limit=SLICE):
@@ -144,6 +161,67 @@ class Suppressions:
             ]
             await self._cabinet.change([[_put(there.key, kept, ANY)] for there, kept in bare], now)
         return len(open_ones)
+
+
+class KeyUpgrade:
+    """Files the suppressions of a store of version 0.1 under today's keys, one tenant before its first use.
+
+    Version 0.1 had a key for each way of writing an address. Suppressions of persons who were erased keep their key,
+    because their address is not known any more: they are found by the ways of writing that `former_keys` knows.
+    """
+
+    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+        self._cabinet = cabinet
+        self._clock = clock
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._finished: set[str] = set()
+
+    async def finish(self, tenant: str) -> None:
+        """Return once all suppressions of a tenant are under today's keys. Cut off anywhere, it goes on later."""
+        if tenant in self._finished:
+            return
+        async with self._locks[tenant]:
+            if tenant not in self._finished:
+                await self._run(tenant)
+                self._finished.add(tenant)
+        self._locks.pop(tenant, None)
+
+    async def _run(self, tenant: str) -> None:
+        mark = Key(tenant, "suppression_keys", KEYS_VERSION)
+        [done] = await self._cabinet.get([mark], self._clock.now())
+        if done is not None:
+            return
+        after, is_empty = None, True
+        while found := await self._cabinet.find(
+            tenant, "suppressed", ALL, self._clock.now(), after=after, limit=PAGE_MAX
+        ):
+            is_empty = False
+            for there in found:
+                await self._move(there)
+            after = place_of(found[-1])
+        if not is_empty:
+            await self._cabinet.change([[Put(mark, b"{}", 0)]], self._clock.now())
+
+    async def _move(self, there: Document) -> None:
+        kept = read(there, Suppression)
+        if kept.address is None or kept.channel in {"push", "in_app"}:
+            return
+        key = suppressed_key(there.key.tenant, kept.channel, kept.address, kept.category)
+        if key == there.key:
+            return
+        named = msgspec.structs.replace(kept, address=address_key(kept.channel, kept.address))
+        remove = Remove(there.key, there.version)
+        # The second group is for an address that has a suppression under today's key too.
+        await self._cabinet.change([[_put(key, named, 0), remove], [remove]], self._clock.now())
+
+
+def check_suppressible(channel: ChannelName, address: str | Device) -> None:
+    """Refuse what is not an address of this channel; a telephone number may have spaces and hyphens."""
+    check_place(channel, address_key(channel, address) if channel == "sms" else address, "address")
+
+
+def _first(found: dict[Key, Document | None], keys: Sequence[Key]) -> Document | None:
+    return next((found[key] for key in keys if found[key] is not None), None)
 
 
 def _put(key: Key, made: Suppression, expected: int) -> Put:

@@ -17,6 +17,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import ChannelName
 
+NO_LINK = (
+    "e-mail of categories other than transactional is sent without an unsubscribe link (List-Unsubscribe), which large "
+    "mailbox providers require of bulk mail: set delivery.public_url and delivery.link_key"
+)
 TOKEN_CHARACTERS_MAX = 2_048
 ONE_CLICK = b"List-Unsubscribe=One-Click"  # the body that RFC 8058 prescribes
 _PURPOSE = b"tidings unsubscribe 2\n"  # the same key may serve other things

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.filing import ALL, by_address, read, user_key, user_put
+from tidings.delivery.filing import ALL, read, tags_of_address, user_key, user_put
 from tidings.delivery.profile import Profile, check_id, merged, profile_of, user_of
 from tidings.delivery.reading import convert
 from tidings.domain.errors import Conflict, Invalid
@@ -81,10 +81,12 @@ class Users:
         return [None if there is None else read(there, User) for there in found]
 
     async def with_address(self, tenant: str, channel: ChannelName, address: str) -> list[User]:
-        """Those who have this mailbox or number."""
-        tag = by_address(channel, address)
-        found = await self._cabinet.find(tenant, KIND, tag, self._clock.now(), limit=SAME_ADDRESS_MAX)
-        return [read(there, User) for there in found]
+        """Those who have this mailbox or number, however it is written."""
+        users: dict[str, User] = {}
+        for tag in tags_of_address(channel, address):
+            found = await self._cabinet.find(tenant, KIND, tag, self._clock.now(), limit=SAME_ADDRESS_MAX)
+            users |= {there.key.name: read(there, User) for there in found}
+        return list(users.values())
 
     async def page(self, tenant: str, prefix: str = "", cursor: str | None = None, limit: int = 100) -> UserPage:
         """Users whose ids begin so, by id. The cursor is the last id of the page before."""

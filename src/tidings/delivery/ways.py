@@ -50,13 +50,21 @@ class WayStanding(msgspec.Struct, frozen=True):
 
 
 class Ways:
-    """What is configured, and how it stands now."""
+    """What is configured, how it stands now, and the warnings about the configuration."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock, ways: Sequence[Way] = (), rates: Rates | None = None) -> None:
+    def __init__(
+        self,
+        cabinet: Cabinet,
+        clock: Clock,
+        ways: Sequence[Way] = (),
+        rates: Rates | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._ways = tuple(ways)
         self._rates = rates or Rates()
+        self.warnings = tuple(warnings)
 
     async def notices(self) -> list[str]:
         """What somebody must put right: each provider that stands still because it refuses us, whoever found out."""

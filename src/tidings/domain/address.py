@@ -1,6 +1,7 @@
 """Where a message can go, by channel; and what cannot be an address, refused with the reason.
 
-Line breaks and NUL are refused everywhere: in a header they would begin another one.
+Line breaks and NUL are refused everywhere: in a header they would begin another one. A domain that DNS cannot hold is
+refused here too, because a message to it would only fail while it is sent.
 """
 
 import re
@@ -18,15 +19,18 @@ Platform = Literal["apns", "fcm"]
 EMAIL_BYTES_MAX = 254  # RFC 5321, a path without its angle brackets
 LOCAL_BYTES_MAX = 64
 DOMAIN_BYTES_MAX = 253
+LABEL_BYTES_MAX = 63
 URL_BYTES_MAX = 2_048
+DEFAULT_PORTS = {"https": 443, "http": 80}
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LOCAL = re.compile(
     r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u00a1-\U0010ffff-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u00a1-\U0010ffff-]+)*"
 )
-_LABEL = re.compile(
-    r"[A-Za-z0-9_\u00a1-\U0010ffff](?:[A-Za-z0-9_\u00a1-\U0010ffff-]{0,61}[A-Za-z0-9_\u00a1-\U0010ffff])?"
-)
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")  # 63 bytes at most (RFC 1035)
+_DOTS = re.compile(r"[.\u3002\uff0e\uff61]")  # what UTS 46 reads as a dot
+_A_LABEL = "xn--"
 _PHONE = re.compile(r"\+[1-9][0-9]{6,14}")
 _TOKENS: dict[Platform, re.Pattern[str]] = {
     "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
@@ -55,6 +59,8 @@ def check_line(text: str, field: str) -> str:
     """A text that may stand in a header or in one line of a screen."""
     if _CONTROL.search(text):
         raise Invalid(field, "has a line break or a control character: write it in one line")
+    if not text.isascii() and _SURROGATE.search(text):
+        raise Invalid(field, "has half of a surrogate pair, which is not a character: write it in UTF-8")
     return text
 
 
@@ -62,9 +68,15 @@ def check_email(text: str, field: str = "email") -> str:
     """A bare e-mail address, such as `ada@example.com`; without a name, comments or quotes."""
     check_line(text, field)
     local, at, domain = text.rpartition("@")
-    if not at or not _LOCAL.fullmatch(local) or not _is_domain(domain):
+    if not at or not _LOCAL.fullmatch(local):
         raise Invalid(field, f"{text[:80]!r} is not an e-mail address: write one such as ada@example.com")
-    if len(text.encode()) > EMAIL_BYTES_MAX or len(local.encode()) > LOCAL_BYTES_MAX:
+    try:
+        encoded = domain_to_ascii(domain)
+    except ValueError as error:
+        told = f"the domain {domain[:80]!r} is not a valid domain name ({error})"
+        raise Invalid(field, f"{text[:80]!r} is not an e-mail address: {told}") from None
+    local_bytes = len(local.encode())
+    if local_bytes + 1 + len(encoded) > EMAIL_BYTES_MAX or local_bytes > LOCAL_BYTES_MAX:
         raise Invalid(field, f"is longer than {EMAIL_BYTES_MAX} bytes, or {LOCAL_BYTES_MAX} before the @")
     return text
 
@@ -108,13 +120,74 @@ def literal_ip(host: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
+def domain_to_ascii(domain: str) -> str:
+    """A domain name as DNS holds it, in lower case (`Müller.de` is `xn--mller-kva.de`); `ValueError` with the reason
+    if DNS cannot hold it."""
+    labels = [_label_to_ascii(label) for label in _DOTS.split(domain)]
+    name = ".".join(labels)
+    if len(name) > DOMAIN_BYTES_MAX:
+        raise ValueError(f"longer than {DOMAIN_BYTES_MAX} bytes")
+    return name
+
+
+def domain_to_unicode(domain: str) -> str:
+    """The same name as people read it; a name that is not valid stays as it is."""
+    if domain.isascii() and _A_LABEL not in domain.lower():
+        return domain.lower()
+    import idna  # only such names need it
+
+    try:
+        return idna.decode(domain, uts46=True)
+    except UnicodeError:
+        return domain
+
+
+def url_origin(url: str) -> str:
+    """Scheme, host and port of a URL in one form, without the port that goes without saying."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").removesuffix(".")
+    address = literal_ip(host)
+    if isinstance(address, IPv6Address):
+        host = f"[{address.compressed}]"
+    elif address is None:
+        try:
+            host = domain_to_ascii(host)
+        except ValueError:
+            host = host.lower()
+    is_default = parts.port in {None, DEFAULT_PORTS.get(parts.scheme)}
+    return f"{parts.scheme}://{host}" if is_default else f"{parts.scheme}://{host}:{parts.port}"
+
+
 def _is_host(host: str) -> bool:
     if literal_ip(host) is not None:
         return True
     last = host.rstrip(".").rpartition(".")[2]
-    return not _NUMBER.fullmatch(last) and _is_domain(host.removesuffix("."))
+    if _NUMBER.fullmatch(last):
+        return False
+    try:
+        domain_to_ascii(host.removesuffix("."))
+    except ValueError:
+        return False
+    return True
 
 
-def _is_domain(domain: str) -> bool:
-    labels = domain.split(".")
-    return len(domain.encode()) <= DOMAIN_BYTES_MAX and all(_LABEL.fullmatch(label) for label in labels)
+def _label_to_ascii(label: str) -> str:
+    lower = label.lower()
+    name = lower if label.isascii() and not lower.startswith(_A_LABEL) else _idna(label)
+    if not _LABEL.fullmatch(name):
+        if not name:
+            raise ValueError("an empty label")
+        if len(name) > LABEL_BYTES_MAX:
+            raise ValueError(f"a label is longer than {LABEL_BYTES_MAX} bytes")
+        raise ValueError("labels are letters, digits and hyphens, and do not begin or end with a hyphen")
+    return name
+
+
+@lru_cache(1_024)
+def _idna(label: str) -> str:
+    import idna  # only names outside ASCII need it
+
+    try:
+        return idna.encode(label, uts46=True).decode()
+    except UnicodeError as error:
+        raise ValueError(str(error)) from None

@@ -70,6 +70,12 @@ def _left(providers: set[str]) -> tuple[ChannelName, ...]:
     return tuple(channel for channel in SERVED[OUTBOX] if channel not in taken)
 
 
+def lacks_links(config: Config) -> bool:
+    """Whether e-mail leaves by a provider but cannot have a link to unsubscribe, because nobody could reach it."""
+    is_sent = any("email" in way.channels and way.provider != OUTBOX for way in ways_of(config))
+    return is_sent and config.delivery.public_url is None
+
+
 def served_of(config: Config) -> frozenset[ChannelName] | None:
     """The channels that something can leave by; None if others know that: nodes that deliver, or a provider itself."""
     ways = ways_of(config)

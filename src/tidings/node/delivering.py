@@ -21,7 +21,7 @@ from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.retry import Backoff
 from tidings.domain.telling import Telling
 from tidings.engine import Engine
-from tidings.node.channels import folder_of, is_outbox_alone, opened, rates_of, served_of, ways_of
+from tidings.node.channels import folder_of, is_outbox_alone, lacks_links, opened, rates_of, served_of, ways_of
 from tidings.node.receipts import readers_of
 from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
 from tidings.ports import Keeper
@@ -46,6 +46,7 @@ class People:
             served=served_of(config),
             rates=rates_of(config),
             readers=readers_of(config),
+            has_links=not lacks_links(config),
         )
         self.metrics = DeliveryMetrics()
         self._listeners = (self.metrics, DeliveryLog(), self.office.inbox)
@@ -141,6 +142,8 @@ async def join_people(engine: Engine, config: Config, last: AsyncExitStack) -> P
     )
     engine.listen(worker)
     engine.accompany(worker, Sweeper(engine.store, people.office.sweeping, clock), aside=True)
+    if lacks_links(config):
+        logger.warning("%s", unsubscribe.NO_LINK)
     if is_outbox_alone(config):
         logger.info("no channel is configured: what people are told is written to %s", folder_of(config) / "outbox")
     return people

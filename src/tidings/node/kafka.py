@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from tidings.config import Config
 from tidings.domain.errors import Invalid
 from tidings.engine import Engine
-from tidings.node.stores import MEMORY, CannotStart, file_of
+from tidings.node.stores import MEMORY, client_missing, file_of
 
 if TYPE_CHECKING:
     from tidings.bus.kafka.client import Cluster
@@ -30,7 +30,7 @@ def cluster_of(config: Config) -> "tuple[Cluster, Requests]":
     try:
         from tidings.bus.kafka.client import Cluster
     except ImportError:
-        raise CannotStart("Kafka needs its client: pip install 'tidings[kafka]'") from None
+        raise client_missing("Kafka", "kafka") from None
     from tidings.wires.destinations import Destinations
     from tidings.wires.requests import Requests
 

@@ -30,6 +30,12 @@ class CannotStart(TidingsError):
     """A node that must not run like this; the text says how to go on."""
 
 
+def client_missing(server: str, extra: str) -> CannotStart:
+    """Why there is no talking to a server, and how to install its client: Tidings is on no package index."""
+    how = f"run `make setup`, or `pip install '.[{extra}]'`, in the clone of Tidings"
+    return CannotStart(f"the client for {server} is not installed: {how}")
+
+
 async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool = False) -> Store:
     """The store that a path names; `:memory:` forgets everything at its end.
 
@@ -116,7 +122,7 @@ async def _open_postgres(path: str, config: Config, clock: Clock, options: dict[
     try:
         from tidings.timeline.postgres.store import PostgresStore
     except ImportError:
-        raise CannotStart("PostgreSQL needs its client: pip install 'tidings[postgres]'") from None
+        raise client_missing("PostgreSQL", "postgres") from None
     lanes, schema = config.store.lanes, config.store.schema
     store = await PostgresStore.open(path, clock, schema=schema, lanes=lanes, **options)
     wanted = lanes * -(-config.log.partitions // lanes)

@@ -15,7 +15,7 @@ from tidings.config.addresses import Place, is_postgres
 from tidings.config.settings import Node
 from tidings.domain.errors import Invalid, NotFound
 from tidings.edges.cli.program import program
-from tidings.node.stores import MEMORY, CannotStart, address_of, file_of, open_store, other_schema, shown
+from tidings.node.stores import MEMORY, address_of, client_missing, file_of, open_store, other_schema, shown
 from tidings.timeline.layouts import Done, Plan
 from tidings.timeline.transfer.protocol import Move
 from tidings.timeline.transfer.run import OnProgress, Transfer, TransferResult, check_source, reopen
@@ -52,7 +52,7 @@ def _migration(path: str, schema: str) -> "Migration":
     try:
         from tidings.timeline.postgres.migration import Migration
     except ImportError:
-        raise CannotStart("PostgreSQL needs its client: pip install 'tidings[postgres]'") from None
+        raise client_missing("PostgreSQL", "postgres") from None
     return Migration(path, SystemClock(), schema=schema)
 
 

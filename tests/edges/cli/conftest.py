@@ -35,8 +35,9 @@ class Done(NamedTuple):
 class RunningNode:
     """A node on a free port and in memory, in a thread of its own. What it tells people lies in a folder."""
 
-    def __init__(self, outbox: Path) -> None:
+    def __init__(self, outbox: Path, *channels: Channel) -> None:
         self.url = ""
+        self._channels = channels
         self.outbox = outbox
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -54,7 +55,8 @@ class RunningNode:
 
     def _run(self) -> None:
         outbox = Channel("outbox", "outbox", settings={"folder": str(self.outbox), "terminal": False})
-        config = Config(server=Server(port=0), store=Store(":memory:"), logs=Logs(level="error"), channels=(outbox,))
+        channels = (*self._channels, outbox)
+        config = Config(server=Server(port=0), store=Store(":memory:"), logs=Logs(level="error"), channels=channels)
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(serve_node(config, self._stop, self._listening))
 

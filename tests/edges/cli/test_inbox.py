@@ -2,10 +2,12 @@
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.edges.cli.conftest import Cli, RunningNode
+from tidings.config.channels import Channel
 from tidings.edges.cli.inbox import Box
 
 
@@ -87,6 +89,7 @@ def test_suppressions(cli: Cli, node: RunningNode) -> None:
 
 
 def test_channels(cli: Cli) -> None:
+    assert cli("channels").err == ""
     heads, *rows = cli("channels").out.splitlines()
     assert heads.split()[:3] == ["name", "provider", "sends"]
     assert [row.split()[:2] for row in rows] == [["in_app", "in_app"], ["outbox", "outbox"]]
@@ -97,3 +100,21 @@ def test_channels(cli: Cli) -> None:
     assert cli.json("channels", "close", "outbox", "--receiver", receiver)["receiver"] == receiver
     nobody = cli("channels", "close", "nobody")
     assert (nobody.code, "there is no provider 'nobody'" in nobody.err) == (3, True)
+
+
+def test_email_without_a_link_to_unsubscribe_is_warned_of(cli: Cli, tmp_path: Path) -> None:
+    mail = Channel("mail", "smtp", settings={"host": "127.0.0.1", "port": 1, "sender": "news@example.com"})
+    node = RunningNode(tmp_path, mail)
+    node.start()
+    try:
+        cli.url = node.url
+        done = cli("channels")
+        assert "mail" in done.out
+        assert done.err.startswith("warning: e-mail of categories other than transactional is sent without")
+        assert len(cli.json("channels")["warnings"]) == 1
+        bulk = ("notify", "--to", "ada@example.com", "--channel", "email", "--text", "x", "--at", "+1h")
+        assert "note: e-mail of categories" in cli(*bulk, "--category", "news").err
+        assert cli.json(*bulk, "--category", "news")["note"].endswith("set delivery.public_url and delivery.link_key")
+        assert cli(*bulk).err == ""
+    finally:
+        node.stop()

@@ -198,6 +198,7 @@ def test_what_was_given_up_is_sent_again(cli: Cli, ada: str) -> None:
         (("ada", "--text", "x", "--channel", "fax"), "choose from"),
         (("--to", "abcdef", "--channel", "push", "--text", "x"), "apns:abcdef"),
         (("--to", "x@example.com", "--text", "x"), "an address is of one channel"),
+        (("--to", "x@☃.com", "--channel", "email", "--text", "x"), "the domain '☃.com' is not a valid domain name"),
         (("nobody-at-all", "--text", "x"), "there is no user 'nobody-at-all'"),
         (("ada", "--template", "no-such-template"), "there is no template"),
         (("ada", "--template", "t", "--vars", "name=Ada"), "--vars: is not JSON"),

@@ -89,6 +89,7 @@ def test_erase_says_what_it_removed(cli: Cli) -> None:
     ("argv", "said"),
     [
         (("put", "ada", "--email", "ada"), "email: 'ada' is not an e-mail address"),
+        (("put", "ada", "--email", "ada@xn--a"), "the domain 'xn--a' is not a valid domain name"),
         (("put", "ada", "--zone", "Mars/Base"), "zone"),
         (("put", "ada", "--in-quiet", "drop"), "--quiet HOURS"),
         (("put", "ada", "--quiet", "25:00-07:00"), "22:00-07:00"),
@@ -118,13 +119,15 @@ def test_import_csv_with_bad_lines(cli: Cli, tmp_path: Path) -> None:
         f"{cli.topic}-2,two,Europe/Berlin,no\n"
         f"{cli.topic}-3,three@example.com,Nowhere,yes\n"
         f"{cli.topic}-1,uno@example.com,UTC,yes\n"
+        f"{cli.topic}-4,four@☃.com,UTC,yes\n"
     )
     done = cli("users", "import", str(path))
     assert done.code == 1
-    assert done.out.startswith("1 created, 1 replaced, 2 bad in ")
+    assert done.out.startswith("1 created, 1 replaced, 3 bad in ")
     lines = done.err.splitlines()
     assert lines[0].startswith("line 3: email: 'two' is not an e-mail address")
     assert lines[1].startswith("line 4: zone: ")
+    assert "the domain '☃.com' is not a valid domain name" in lines[2]
     assert cli.json("users", "get", f"{cli.topic}-1")["email"] == "uno@example.com"
     assert cli("users", "get", f"{cli.topic}-2").code == 3
 

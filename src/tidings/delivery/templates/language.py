@@ -6,8 +6,10 @@ a list of many references is measured by its own size alone, loops one after the
 `==` are free, and `when 1, 1, 1` says its block three times.
 """
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from liquid import BoundTemplate, Environment, RenderContext
@@ -16,8 +18,9 @@ from liquid.builtin.expressions import Path
 from liquid.builtin.expressions.primitive import RangeLiteral
 from liquid.exceptions import FilterArgumentError, LocalNamespaceLimitError, LoopIterationLimitError
 from liquid.expression import Expression
+from liquid.filter import flatten
 from liquid.token import Token
-from liquid.undefined import StrictDefaultUndefined
+from liquid.undefined import StrictDefaultUndefined, Undefined
 
 from tidings.delivery.templates.budget import (
     FILTER_WORK,
@@ -48,6 +51,16 @@ FILTERS = frozenset(
 )
 _PARSER_TAGS = frozenset({"content", "output", "illegal"})  # what the parser itself calls words, variables, the rest
 _FORMATS = frozenset("aAbBdeHIjmMpSuUwWyYzZ%FTRDx-")
+
+
+# Filters that take texts: what is not a text becomes one as if it were printed.
+_OF_TEXTS = frozenset(
+    {
+        *("append", "capitalize", "downcase", "escape", "lstrip", "newline_to_br", "prepend", "remove", "remove_first"),
+        *("remove_last", "replace", "replace_first", "replace_last", "rstrip", "safe", "split", "strip"),
+        *("strip_newlines", "truncate", "truncatewords", "upcase", "url_encode"),
+    }
+)
 
 
 class Language(Environment):
@@ -96,6 +109,7 @@ class Work(RenderContext):
             budget.pay(value, ITEM_WORK)
             for argument in arguments:
                 budget.pay(argument, ITEM_WORK)
+            value, arguments = _as_texts(name, value, arguments)
             budget.spend(FILTER_WORK + _foreseen(name, value, arguments, budget))
             result = inner(value, *arguments, **options)
             budget.pay(result)
@@ -166,6 +180,52 @@ class Paid(Expression):
 
     def children(self) -> list[Expression]:
         return [self.inner]
+
+
+class Printed(Paid):
+    """What is printed: objects and lists as JSON."""
+
+    __slots__ = ()
+
+    def evaluate(self, context: RenderContext) -> object:
+        value = super().evaluate(context)
+        return as_json(value) if isinstance(value, dict | list | tuple) else value
+
+
+def as_json(value: object) -> str:
+    """An object or a list as compact JSON, its characters as they are."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    bounded(len(text))
+    return text
+
+
+def as_text(value: object) -> object:
+    """What is not a text, as Liquid prints it; numbers, texts and what is undefined stay as they are."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return as_json(value) if isinstance(value, dict | list | tuple) else value
+
+
+def _plain(value: object) -> object:
+    """What templates make themselves, and JSON does not know."""
+    if isinstance(value, range):
+        return list(value)
+    return float(value) if isinstance(value, Decimal) else None
+
+
+def _as_texts(name: str, value: object, arguments: tuple[object, ...]) -> tuple[object, tuple[object, ...]]:
+    if issubclass(type(value), Undefined):
+        return value, arguments
+    if name in _OF_TEXTS:
+        return as_text(value), tuple(each if issubclass(type(each), Undefined) else as_text(each) for each in arguments)
+    if name == "slice":
+        return (value if isinstance(value, list | tuple) else as_text(value)), arguments
+    if name == "join":
+        items = flatten(value) if isinstance(value, list | tuple) else [value]
+        return (value if isinstance(value, range) else [as_text(item) for item in items]), arguments
+    return value, arguments
 
 
 def _foreseen(name: str, value: object, arguments: tuple[object, ...], budget: Budget) -> int:

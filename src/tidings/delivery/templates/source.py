@@ -43,6 +43,7 @@ from tidings.delivery.templates.language import (
     Paid,
     PaidBlock,
     PaidPath,
+    Printed,
     Work,
 )
 from tidings.domain.errors import Invalid
@@ -202,9 +203,9 @@ def _let_pay(nodes: Iterable[Node], expressions: Iterable[Expression]) -> None:
         if type(node) is BlockNode:
             node.__class__ = PaidBlock
         elif isinstance(node, OutputNode):
-            node.expression = Paid(node.expression, ITEM_WORK)
+            node.expression = Printed(node.expression, ITEM_WORK)
         elif isinstance(node, CycleNode):
-            node.args = [Paid(argument, ITEM_WORK) for argument in node.args]
+            node.args = [Printed(argument, ITEM_WORK) for argument in node.args]
             node.group = None if node.group is None else Paid(node.group, ITEM_WORK)
         elif isinstance(node, MultiExpressionBlockNode):
             wanted = node.expression

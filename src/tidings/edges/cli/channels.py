@@ -40,6 +40,8 @@ def channels(arguments: Arguments, screen: Screen) -> int:
         if way.get("more_receivers"):
             rows.append(("  and more receivers", *[""] * (len(heads) - 1)))
     screen.table(heads, rows)
+    for warning in document.get("warnings", ()):
+        screen.note(f"warning: {warning}")
     return Exit.DONE
 
 

@@ -192,6 +192,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"user": None}, "user", "'users' or 'to'"),
     ({"user": "eve"}, "user", "no user"),
     ({"to": "x@y.example"}, "user", "not both"),
+    ({"user": None, "channel": "email", "to": "x@☃.com"}, "to", "the domain '☃.com' is not a valid domain name"),
     ({"template": None}, "template", "words"),
     ({"template": "nothing"}, "template", "no template"),
     ({"version": 9}, "version", "no version 9"),

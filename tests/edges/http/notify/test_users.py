@@ -69,6 +69,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"emal": "x"}, "emal", "did you mean 'email'"),
     ({"email": "nope"}, "email", "ada@example.com"),
     ({"email": "a@b.example\r\nBcc: x@y.example"}, "email", ""),
+    ({"email": "a@☃.com"}, "email", "the domain '☃.com' is not a valid domain name"),
     ({"email": 5}, "email", "text"),
     ({"phone": "555"}, "phone", "+"),
     ({"webhook": "ftp://x"}, "webhook", ""),

@@ -26,7 +26,13 @@ class Channels:
             channel: [standing.way.name for standing in found if channel in standing.way.channels]
             for channel in CHANNEL_NAMES
         }
-        return json_answer({"providers": [way_document(standing) for standing in found], "channels": by_channel})
+        document: dict[str, object] = {
+            "providers": [way_document(standing) for standing in found],
+            "channels": by_channel,
+        }
+        if self._ways.warnings:
+            document["warnings"] = list(self._ways.warnings)
+        return json_answer(document)
 
     async def close(self, call: Call) -> Reply:
         """Close the breaker of a provider, or of one who receives webhooks, once somebody has put it right."""

@@ -2,9 +2,9 @@
 
 import msgspec
 
+from tidings.delivery.suppressions import check_suppressible
 from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
-from tidings.domain.place import check_place
 from tidings.domain.preferences import check_category
 from tidings.domain.user import TRANSACTIONAL
 from tidings.edges.http.edge import Edge
@@ -90,5 +90,5 @@ def _address(call: Call) -> str | Device:
             raise Invalid("address", "is no device: write apns:<token> or fcm:<token>")
         address = Device("apns" if platform == "apns" else "fcm", token)
     if channel != "in_app":
-        check_place(channel, address, "address")
+        check_suppressible(channel, address)
     return address

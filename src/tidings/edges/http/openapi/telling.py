@@ -213,7 +213,7 @@ SCHEMAS: dict[str, Schema] = {
         reason=text("Why."),
         first=text("Of a duplicate: the notification that it would repeat."),
         batch=text("Its batch."),
-        note=text("What to know of its time, such as that clocks jump over it."),
+        note=text("What to know: that clocks jump over its time, or that its e-mail has no link to unsubscribe."),
         state=text("Of what is unchanged: how it stands, for it may be cancelled.", enum=_STATE["enum"]),
         errors=array(ref("Error"), "Of what was rejected, by field."),
     ),

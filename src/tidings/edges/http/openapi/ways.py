@@ -105,6 +105,7 @@ SCHEMAS: dict[str, Schema] = {
         "providers channels",
         providers=array(ref("Provider"), "In the order in which they are tried."),
         channels={"type": "object", "additionalProperties": array(text("A provider."))},
+        warnings=array(text("What to change.")) | {"description": "What is missing in the configuration."},
     ),
     "ReceiptsTaken": shape(
         "What was taken.",

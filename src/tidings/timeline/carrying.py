@@ -16,9 +16,9 @@ from tidings.domain.errors import StoreError
 from tidings.domain.fleet import Predecessor
 from tidings.domain.message import unpack
 from tidings.domain.schedule import Calendar, Event, KeptZone
+from tidings.domain.terms import Terms
 from tidings.domain.when import is_once
 from tidings.ports import ApiKey, Document
-from tidings.timeline.terms import Terms
 
 LOAD_ROWS = 1_000
 LOAD_BYTES_MAX = 4 * 1024 * 1024

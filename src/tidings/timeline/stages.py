@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tidings.domain.terms import decode_terms
 from tidings.domain.when import is_once
 from tidings.timeline.carrying import LOAD_BYTES_MAX, LOAD_ROWS, Kind
-from tidings.timeline.terms import decode_terms
 
 Place = tuple[Any, ...]
 Item = TypeVar("Item")

@@ -54,6 +54,13 @@ class MemoryLog:
         found = [record for record in self._outbox if record.offset >= offset and record.offset not in self.held]
         return found[:limit]
 
+    def leaving(self, tenant: str, schedule_id: str, arrived: int) -> int | None:
+        """The number of the latest record of a schedule that is not known to be on Kafka."""
+        records = (*self._held_records.values(), *self._outbox)
+        found = [one for one in records if (one.tenant, one.id) == (tenant, schedule_id)]
+        left = [(one.offset, one.number) for one in found if one.offset >= arrived or one.offset in self.held]
+        return max(left)[1] if left else None
+
     def held_topics(self) -> set[str]:
         """The topics of which something is kept back."""
         return {record.topic for record in self._held_records.values()}

@@ -214,7 +214,7 @@ class Arriving:
             extra.due, extra.n, extra.deadline, extra.reason, extra.terms = due, n, None, None, None
             entry.fired.append(extra)
         for event in brought.history:
-            entry.note(event.at, event.event, event.occurrence, event.due, event.reason, event.count)
+            entry.notes.append(event)
         return "moved"
 
     def _found(self, brought: Carried, lane: int, arrival: int, generation: int) -> Found:

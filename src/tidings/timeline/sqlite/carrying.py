@@ -202,7 +202,7 @@ class Arriving:
         single.remember(writer, found)
         self._write(brought, found)
         for event in brought.history:
-            single.note(writer, found, event.at, event.event, event.occurrence, event.due, event.reason, event.count)
+            single.note(writer, found, event)
         return "moved"
 
     def _write(self, brought: Carried, found: Found) -> None:

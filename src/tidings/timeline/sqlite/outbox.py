@@ -33,6 +33,8 @@ _HOLD = (
     f"INSERT OR REPLACE INTO held SELECT position & {OFFSET_MASK}, target / {PARTITIONS_MAX}, ? FROM log"
     " WHERE position = ?"
 )
+# The second condition is the one of the index `log_in_outbox`.
+_OF_ID = "SELECT position, target, n FROM log WHERE id = ? AND position < 1 << 38 ORDER BY position DESC"
 _SPAN = f"SELECT first, next FROM partition WHERE partition = {OUTBOX}"
 _KEPT = "position NOT IN (SELECT offset FROM held)"
 _SIZE = (
@@ -92,6 +94,16 @@ def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:
         message,
         final == 1,
     )
+
+
+def latest_in_flight(writer: Writer, tenant: str, schedule_id: str) -> int | None:
+    """The number of the latest record of a schedule that is not known to be on Kafka."""
+    for position, target, n in writer.connection.execute(_OF_ID, (schedule_id,)):
+        offset = position & OFFSET_MASK
+        is_theirs = writer.topic_names[target // PARTITIONS_MAX][0] == tenant
+        if is_theirs and (offset >= writer.arrived or offset in writer.held):
+            return int(n)
+    return None
 
 
 def hold(writer: Writer, offsets: Sequence[int], reason: str) -> None:

@@ -1,7 +1,9 @@
 """Random sequences of commands, the same on every store: each answer, history and listing is compared byte for byte.
 
-A sequence is made from a number alone, so that a failure can be repeated. The stores stay open from one sequence to the
-next; each has ids of its own, at its end its schedules are cancelled, and the next begins when they are forgotten.
+Each sequence has ids of its own. Some of them run side by side, so that one transaction serves all of them: they share
+the clock, the releases between their commands, and what else happens to a store. At the end their schedules are
+cancelled; the next ones begin on the same stores when these are forgotten. All is made from numbers, so that a failure
+can be repeated.
 """
 
 import asyncio
@@ -37,6 +39,7 @@ from tidings.testing import SimulatedClock
 ID_RETENTION_US = 3 * DAY + 777  # no step ends at the very moment at which one of these does
 RECEIPT_RETENTION_US = DAY + 777
 STEPS_MAX = 9
+TOGETHER = 10
 COMMANDS_MAX = 6
 TENANTS = ("acme", "globex")
 IDS = ("a", "b", "ünï 世界")
@@ -158,17 +161,17 @@ class Stores:
 
 
 class Run:
-    """One sequence: what happens in it is chosen step by step."""
+    """Some sequences side by side: what happens in them is chosen step by step."""
 
-    def __init__(self, stores: Stores, number: int, now: int, tally: Tally) -> None:
+    def __init__(self, stores: Stores, numbers: Sequence[int], now: int, tally: Tally) -> None:
         self._stores = stores
-        self._random = Random(number)
-        self._number = number
+        self._random = Random(numbers[0])
+        self._numbers = numbers
         self.now = now
         self._tally = tally
-        self._made: list[str] = []
+        self._made: dict[int, list[str]] = {number: [] for number in numbers}
         self._seen: dict[tuple[str, str], None] = {}
-        self._sent: list[Add] = []
+        self._sent: dict[int, list[Add]] = {number: [] for number in numbers}
         self._receipts: list[tuple[Receipt, list[Command]]] = []
         self._limit = self._random.choice((2, 3, 100))
         self.log: list[str] = []
@@ -178,7 +181,7 @@ class Run:
         self._stores.begin()
         if self._random.random() < 0.5:
             await self._put_calendar()
-        await self._send([self._add(TENANTS[0], self._name()) for _ in range(self._random.randint(1, 4))])
+        await self._send([self._add(TENANTS[0], self._name(one), one) for one in self._numbers for _ in range(3)])
         for _ in range(self._random.randint(3, STEPS_MAX)):
             await self._random.choice(self._steps())()
         await self._compare()
@@ -191,10 +194,13 @@ class Run:
     # Steps
 
     async def _apply(self) -> None:
-        commands = [self._command() for _ in range(self._random.randint(1, COMMANDS_MAX))]
+        each = [(one, self._random.randint(0, COMMANDS_MAX)) for one in self._numbers]
+        commands = [self._command(one) for one, count in each for _ in range(count)]
+        if self._random.random() < 0.5:
+            self._random.shuffle(commands)
         receipt = None
         if self._random.random() < 0.1:
-            receipt = Receipt(TENANTS[0], f"key-{self._number}-{len(self._receipts)}", b"body")
+            receipt = Receipt(TENANTS[0], f"key-{self._numbers[0]}-{len(self._receipts)}", b"body")
             self._receipts.append((receipt, commands))
         await self._send(commands, receipt)
 
@@ -235,8 +241,8 @@ class Run:
             self._tally.commands[type(command).__name__.lower()] += 1
             self._tally.outcomes[outcome.outcome] += 1
             self._tally.in_flight += outcome.in_flight is not None
-            if MADE_ID.match(outcome.id) and outcome.id not in self._made:
-                self._made.append(outcome.id)
+            if isinstance(command, Add) and command.id is None and outcome.outcome == "scheduled":
+                self._made[self._random.choice(self._numbers)].append(outcome.id)
             if outcome.outcome not in {"rejected", "unknown"}:
                 self._seen[address(command)[0], outcome.id] = None
 
@@ -324,8 +330,9 @@ class Run:
         views: list[object] = []
         for tenant, schedule_id in self._seen:
             name = self._stores.own(index, schedule_id)
-            views.append(self._plain(index, await store.find(tenant, name, self.now)))
             views.append(await store.history(tenant, name, self.now))
+            if len(views) % 3 == 0:  # lists show nearly the same
+                views.append(self._plain(index, await store.find(tenant, name, self.now)))
         return views
 
     async def _lists(self, index: int, store: Store) -> list[object]:
@@ -356,17 +363,17 @@ class Run:
 
     # Commands
 
-    def _command(self) -> Command:
+    def _command(self, number: int) -> Command:
         random = self._random
         tenant = TENANTS[random.random() < 0.1]
         kind = random.choice(KINDS)
-        if kind == "again" and self._sent:
-            return random.choice(self._sent)
-        name = self._name()
+        if kind == "again" and self._sent[number]:
+            return random.choice(self._sent[number])
+        name = self._name(number)
         match kind:
             case "replace":
                 keep_count = random.random() < 0.3
-                return Replace(self._add(tenant, name), reuse=random.random() < 0.4, keep_count=keep_count)
+                return Replace(self._add(tenant, name, number), reuse=random.random() < 0.4, keep_count=keep_count)
             case "cancel":
                 return Cancel(tenant, name)
             case "pause":
@@ -377,17 +384,17 @@ class Run:
                 return Fire(tenant, name)
             case _:
                 made = random.random() < 0.15
-                return self._add(tenant, None if made else name if not MADE_ID.match(name) else f"a {self._number}")
+                return self._add(tenant, None if made else name if not MADE_ID.match(name) else f"a {number}", number)
 
-    def _name(self) -> str:
+    def _name(self, number: int) -> str:
         chance = self._random.random()
         if chance < 0.02:
             return self._random.choice(BAD_NAMES[:-1])
-        if chance < 0.15 and self._made:
-            return self._random.choice(self._made)
-        return f"{self._random.choice(IDS[:2] * 3 + IDS)} {self._number}"
+        if chance < 0.15 and self._made[number]:
+            return self._random.choice(self._made[number])
+        return f"{self._random.choice(IDS[:2] * 3 + IDS)} {number}"
 
-    def _add(self, tenant: str, schedule_id: str | None) -> Add:
+    def _add(self, tenant: str, schedule_id: str | None, number: int) -> Add:
         random = self._random
         when = self._when()
         key = random.choice((None, b"x", b"y")) if schedule_id is not None else b"made"
@@ -411,7 +418,7 @@ class Run:
             random.random() < 0.3,
             self.now + 30 * DAY if random.random() < 0.1 else None,
         )
-        self._sent.append(add)
+        self._sent[number].append(add)
         return add
 
     def _when(self) -> When:
@@ -439,18 +446,18 @@ class Run:
                 return Once(start)
 
 
-async def run(numbers: Sequence[int]) -> Tally:
-    """The sequences of some numbers, one after the other, on stores that are new."""
+async def run(first: int, count: int) -> Tally:
+    """So many sequences from a number on, on stores that are new."""
     tally, now = Tally(), NOW
     async with Stores() as stores:
-        for number in numbers:
-            sequence = Run(stores, number, now, tally)
+        for start in range(first, first + count, TOGETHER):
+            together = Run(stores, range(start, start + TOGETHER), now, tally)
             try:
-                await sequence.run()
+                await together.run()
             except Exception as error:
-                steps = "\n".join(sequence.log)
-                raise Differs(f"sequence {number}: {error}\n{steps}") from error
-            tally.sequences += 1
-            now = sequence.now + ID_RETENTION_US + DAY
+                steps = "\n".join(together.log)
+                raise Differs(f"sequences from {start}: {error}\n{steps}") from error
+            tally.sequences += TOGETHER
+            now = together.now + ID_RETENTION_US + DAY
         tally.compared = stores.compared
     return tally

@@ -5,10 +5,12 @@ its row, and becomes a line here.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from tidings.domain.schedule import Event, Schedule
-from tidings.domain.when import Cron, Rule, lasts, occurrence
+from tidings.domain.when import LAST_INSTANT, Cron, Rule, lasts, occurrence
 
+_BY_RELEASE = frozenset({"released", "missed", "ended"})
 HISTORY_LINES_MAX = 100  # of which a store keeps the latest; more may wait to be trimmed
 
 
@@ -28,7 +30,19 @@ def history(schedule: Schedule, lines: Sequence[Event], remembered_since: int) -
     if end is not None and all((event.at, event.event) != (end.at, end.event) for event in events):
         events.append(end)
     # `accepted` is written down late, when the row goes: it comes before all else of its moment.
-    return sorted(events if first is None else [first, *events], key=lambda event: event.at)
+    events = sorted(events if first is None else [first, *events], key=lambda event: event.at)
+    return [event for _, run in groupby(events, _batch_of) for event in sorted(run, key=_place_in_batch)]
+
+
+def _batch_of(event: Event) -> tuple[int, bool]:
+    """Lines that one release wrote: how its rows were dealt with in turn is the store's own affair."""
+    return event.at, event.event in _BY_RELEASE
+
+
+def _place_in_batch(event: Event) -> tuple[int, int]:
+    if event.event not in _BY_RELEASE:
+        return 0, 0
+    return LAST_INSTANT if event.due is None else event.due, event.occurrence or 0
 
 
 def _end(schedule: Schedule) -> Event | None:

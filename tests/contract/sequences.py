@@ -418,7 +418,8 @@ class Run:
             random.random() < 0.3,
             self.now + 30 * DAY if random.random() < 0.1 else None,
         )
-        self._sent[number].append(add)
+        if schedule_id is None or not MADE_ID.match(schedule_id):  # only a replacement may name such an id
+            self._sent[number].append(add)
         return add
 
     def _when(self) -> When:

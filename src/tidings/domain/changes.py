@@ -4,6 +4,7 @@ A store loads what it holds under the id (`Current`), asks `decide`, and applies
 transaction. Nothing here reads or writes anything, so that all stores answer alike.
 """
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, assert_never
 
 import msgspec
@@ -140,6 +141,14 @@ def refusal(command: Command) -> Outcome | None:
 def too_many_topics(add: Add, most: int) -> Outcome:
     """The refusal of a topic that would be one too many for its tenant."""
     return Outcome(add.id or "", "rejected", reason=f"topic: there are {most} already, use one of them")
+
+
+def latest_in_flight(records: Iterable[tuple[int, int]]) -> int | None:
+    """The number to tell of those in flight, given as (generation, number): the last occurrence, else the last fired.
+
+    In which order a release wrote them is the store's own affair.
+    """
+    return max(records, key=lambda each: (each[0], each[1] > 0, abs(each[1])), default=(0, None))[1]
 
 
 def decide(

@@ -8,6 +8,7 @@ import psycopg
 
 from tidings import crash
 from tidings.domain import errors
+from tidings.domain.changes import latest_in_flight
 from tidings.domain.command import Add, Command, Outcome, Replace, address
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import KeyReused
@@ -243,10 +244,12 @@ class Run:
         if not asked:
             return
         places = arrays.int2s([lane for lane, _, _ in asked]), arrays.texts([name.encode() for _, name, _ in asked])
-        for lane, name, tenant, offset, n, held in await rows(self._connection, shared.sql["in_flight"], places):
-            entry = asked.get((lane, name, tenant))
-            if entry is not None and (held or offset >= shared.heads.arrived(lane)):
-                entry.in_flight = n
+        leaving: dict[tuple[int, str, int], list[tuple[int, int]]] = {place: [] for place in asked}
+        for lane, name, tenant, offset, *number, held in await rows(self._connection, shared.sql["in_flight"], places):
+            if (lane, name, tenant) in leaving and (held or offset >= shared.heads.arrived(lane)):
+                leaving[lane, name, tenant].append((number[0], number[1]))
+        for place, entry in asked.items():
+            entry.in_flight = latest_in_flight(leaving[place])
 
     async def revise(self, revision: Revising, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
         """Change those of some standing schedules that a revision speaks of; answers what moved."""

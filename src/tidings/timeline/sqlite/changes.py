@@ -91,7 +91,7 @@ class Changes:
         writer = self._writer
         if found.partition // PARTITIONS_MAX not in writer.on_kafka or found.state in {"released", "missed"}:
             return None
-        return outbox.latest_in_flight(writer, writer.stream_names[found.stream][0], found.id)
+        return outbox.in_flight(writer, writer.stream_names[found.stream][0], found.id)
 
     def _apply(self, effect: Effect, found: Found, now: int) -> None:
         writer = self._writer

@@ -5,6 +5,7 @@ from typing import Any
 
 import apsw
 
+from tidings.domain.changes import latest_in_flight
 from tidings.domain.destination import join, split
 from tidings.domain.errors import Moved
 from tidings.domain.schedule import Outgoing
@@ -34,7 +35,7 @@ _HOLD = (
     " WHERE position = ?"
 )
 # The second condition is the one of the index `log_in_outbox`.
-_OF_ID = "SELECT position, target, n FROM log WHERE id = ? AND position < 1 << 38 ORDER BY position DESC"
+_OF_ID = "SELECT position, target, generation, n FROM log WHERE id = ? AND position < 1 << 38"
 _SPAN = f"SELECT first, next FROM partition WHERE partition = {OUTBOX}"
 _KEPT = "position NOT IN (SELECT offset FROM held)"
 _SIZE = (
@@ -96,14 +97,15 @@ def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:
     )
 
 
-def latest_in_flight(writer: Writer, tenant: str, schedule_id: str) -> int | None:
+def in_flight(writer: Writer, tenant: str, schedule_id: str) -> int | None:
     """The number of the latest record of a schedule that is not known to be on Kafka."""
-    for position, target, n in writer.connection.execute(_OF_ID, (schedule_id,)):
-        offset = position & OFFSET_MASK
-        is_theirs = writer.topic_names[target // PARTITIONS_MAX][0] == tenant
-        if is_theirs and (offset >= writer.arrived or offset in writer.held):
-            return int(n)
-    return None
+    rows = writer.connection.execute(_OF_ID, (schedule_id,)).fetchall()
+    return latest_in_flight(
+        (generation, n)
+        for position, target, generation, n in rows
+        if writer.topic_names[target // PARTITIONS_MAX][0] == tenant
+        and (position & OFFSET_MASK >= writer.arrived or position & OFFSET_MASK in writer.held)
+    )
 
 
 def hold(writer: Writer, offsets: Sequence[int], reason: str) -> None:

@@ -18,6 +18,7 @@ from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
 from tidings.domain.fleet import Fleet, Report
+from tidings.domain.names import check_storable
 from tidings.domain.request import Limits, Request
 from tidings.domain.revising import calendar_of, with_days
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
@@ -203,6 +204,7 @@ class Engine:
 
     async def find(self, tenant: str, schedule_id: str) -> Schedule | None:
         """A schedule as it stands, None if it is not (or no longer) known."""
+        check_storable(schedule_id, "id")
         return await self.store.find(tenant, schedule_id, self.clock.now())
 
     def unknown(self, schedule_id: str) -> Outcome:
@@ -212,10 +214,13 @@ class Engine:
 
     async def history(self, tenant: str, schedule_id: str) -> list[Event]:
         """What happened to a schedule and when, oldest first; empty if it is not known."""
+        check_storable(schedule_id, "id")
         return await self.store.history(tenant, schedule_id, self.clock.now())
 
     async def page(self, tenant: str, query: Query) -> Page:
         """Schedules that fit a query, in due order."""
+        for field, text in (("topic", query.topic), ("prefix", query.prefix), ("label", ":".join(query.label or ()))):
+            check_storable(text or "", field)
         return await self.store.page(tenant, query, self.clock.now())
 
     async def count(self) -> Count:
@@ -226,6 +231,7 @@ class Engine:
         self, tenant: str, topic: str, cursor: str | None, limit: int, wait_us: int = 0
     ) -> tuple[list[Record], str]:
         """Records of a topic after a cursor, waiting for one if there is none; and the cursor behind them."""
+        check_storable(topic, "topic")
         return await self.following.read(tenant, topic, cursor, limit, wait_us)
 
     @contextlib.asynccontextmanager
@@ -233,6 +239,7 @@ class Engine:
         self, tenant: str, topic: str, cursor: str | None = None, limit: int = 500
     ) -> AsyncIterator[AsyncIterator[tuple[list[Record], str]]]:
         """Batches of records of a topic as they appear, each with the cursor behind it, without end."""
+        check_storable(topic, "topic")
         batches = self.following.follow(tenant, topic, cursor, limit)
         try:
             yield batches

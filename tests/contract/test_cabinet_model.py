@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from tests.contract.life import QUICK
 from tests.contract.making import NOW, SECOND
-from tests.contract.test_model import QUICK
 from tests.contract.walking import Twins
 from tidings.ports import ANY, Cabinet, Change, Document, Key, Place, Put, Remove, Unchanged
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, applied, drain, every, lane_of
-from tidings.domain.command import Cancel, Outcome
+from tests.contract.making import ACME, MINUTE, NOW, SECOND, add, applied, drain, every, lane_of
+from tidings.domain.command import Cancel, Command, Fire, Outcome, Pause, Replace, Resume
 from tidings.domain.errors import Moved
 from tidings.domain.lateness import MissedReason
 from tidings.domain.schedule import Query
@@ -173,3 +173,55 @@ async def test_a_list_by_state_tells_what_is_on_its_way(store: Store) -> None:
     assert len(flying.schedules) == 2
     assert len(landed.schedules) == 3
     assert {schedule.state for schedule in flying.schedules} == {"in_flight"}
+
+
+CHANGES: dict[str, tuple[Command, Outcome]] = {
+    "cancel": (Cancel(ACME, "ten"), Outcome("ten", "cancelled", NOW + 2 * SECOND, in_flight=2)),
+    "pause": (Pause(ACME, "ten"), Outcome("ten", "paused", NOW + 2 * SECOND, in_flight=2)),
+    "replace": (
+        Replace(every("ten", NOW + MINUTE, topic=ON_KAFKA)),
+        Outcome("ten", "replaced", NOW + MINUTE, in_flight=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.one_lane("what a lane knows to have arrived is its own")
+async def test_a_change_of_a_recurring_one_says_what_is_in_flight(store: Store, change: str) -> None:
+    """What follows the occurrence in flight is changed; once it has arrived nothing is in flight."""
+    command, expected = CHANGES[change]
+    other_tenant = every("ten", NOW, topic=ON_KAFKA, count=10, tenant="globex")
+    await applied(store, every("ten", NOW, topic=ON_KAFKA, count=10), other_tenant)
+    await drain(store, NOW + SECOND)
+    assert await applied(store, command, now=NOW + SECOND) == [expected]
+    assert [each.number for each in await lane_of(store).outgoing(0, 10) if each.tenant == ACME] == [1, 2]
+    if change == "cancel":
+        assert await applied(store, command, now=NOW + SECOND) == [expected]  # again: the same
+    lane_of(store).arrived(4)
+    (after,) = await applied(store, Cancel(ACME, "ten"), now=NOW + SECOND)
+    assert (after.outcome, after.in_flight) == ("cancelled", None)
+
+
+@pytest.mark.one_lane("what a lane knows to have arrived is its own")
+async def test_what_is_kept_back_is_in_flight_until_it_is_over(store: Store) -> None:
+    await applied(store, every("ten", NOW, topic=ON_KAFKA, count=10))
+    await drain(store, NOW)
+    lane = lane_of(store)
+    await lane.hold([0], "unknown_topic")
+    await lane.settle(1)
+    assert [one.in_flight for one in await applied(store, Pause(ACME, "ten"), Resume(ACME, "ten"))] == [1, None]
+    await lane.free([0])
+    assert await applied(store, Cancel(ACME, "ten")) == [Outcome("ten", "cancelled", NOW + SECOND)]
+
+
+@pytest.mark.one_lane("what a lane knows to have arrived is its own")
+async def test_the_last_occurrence_in_flight_and_one_that_was_fired(store: Store) -> None:
+    two = every("two", NOW, topic=ON_KAFKA, count=2)
+    await applied(store, two, every("fired", NOW + MINUTE, topic=ON_KAFKA), Fire(ACME, "fired"))
+    await drain(store, NOW + SECOND)
+    last = Outcome("two", "in_flight", NOW + SECOND, "in_flight", in_flight=2)
+    fired = Outcome("fired", "cancelled", NOW + MINUTE, in_flight=-1)
+    assert await applied(store, Cancel(ACME, "two"), Cancel(ACME, "fired"), now=NOW + SECOND) == [last, fired]
+    lane_of(store).arrived(3)
+    (over,) = await applied(store, Cancel(ACME, "two"), now=NOW + SECOND)
+    assert (over.outcome, over.state) == ("already_released", "ended")

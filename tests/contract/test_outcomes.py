@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from tests.contract.conftest import OpenStore
@@ -19,6 +20,7 @@ from tidings.domain.command import (
     Resume,
     State,
 )
+from tidings.domain.when import Every
 from tidings.ports import Store
 
 PENDING_STATES: tuple[State, ...] = ("pending", "paused")
@@ -126,30 +128,36 @@ def change(verb: str, schedule_id: str) -> Command:
 
 @pytest.mark.parametrize(("verb", "before", "word"), TABLE)
 async def test_answer(store: Store, verb: str, before: State, word: OutcomeWord) -> None:
+    """Every field of the answer, on every store."""
     present = await bring(store, before)
-    outcome = await answer(store, command(verb, present))
-    assert (outcome.id, outcome.outcome) == ("one", word)
-    check_details(outcome, before, present)
+    assert await answer(store, command(verb, present)) == expected(verb, before, word, last_due(present))
 
 
-def check_details(outcome: Outcome, before: State, present: Add) -> None:
-    """State, reason and due time, where the word alone does not say enough."""
-    match outcome.outcome:
-        case "unchanged" if before not in FINISHED:
-            assert outcome.due == present.due
+def last_due(present: Add) -> int:
+    """When its pending or last occurrence is due."""
+    return NOW if isinstance(present.when, Every) else present.due
+
+
+def expected(verb: str, before: State, word: OutcomeWord, due: int) -> Outcome:
+    """The whole answer: state, reason and due time too, where the word alone does not say enough."""
+    match word:
         case "unchanged" | "already_released":
-            assert outcome.state == before
+            return Outcome("one", word, due, before)
+        case "rejected" if before == "missed":
+            return Outcome("one", word, due, before, "it was missed: expired")
         case "rejected":
-            assert outcome.state == before
-            assert outcome.reason
-        case "scheduled" | "replaced":
-            assert outcome.due == NOW + 2 * MINUTE
-        case "resumed":
-            assert outcome.due == present.due
+            reason = "this id holds another schedule: replace it, cancel it, or use another id"
+            return Outcome("one", word, due, before, reason)
+        case "cancelled" if before == "cancelled" and verb != "cancel":
+            return Outcome("one", word, due, "cancelled")
+        case "replaced":
+            return Outcome("one", word, NOW + 2 * MINUTE, "paused" if before == "paused" else None)
+        case "scheduled":
+            return Outcome("one", word, NOW + 2 * MINUTE)
         case "fired":
-            assert outcome.due == NOW
+            return Outcome("one", word, NOW)
         case _:
-            assert outcome.outcome in {"cancelled", "paused"}
+            return Outcome("one", word, due)
 
 
 @pytest.mark.parametrize(("verb", "before", "word"), TABLE)
@@ -185,14 +193,14 @@ async def test_what_is_too_late_says_its_state(store: Store, verb: str, before: 
 async def test_unknown_says_how_far_memory_goes(open_store: OpenStore, verb: str) -> None:
     store = await open_store(id_retention_us=3 * DAY, created=NOW)
     young = await answer(store, change(verb, "nobody"), now=NOW + DAY)
-    assert (young.id, young.outcome, young.remembered_since) == ("nobody", "unknown", NOW)
+    assert young == Outcome("nobody", "unknown", remembered_since=NOW)
     old = await answer(store, change(verb, "nobody"), now=NOW + 10 * DAY)
     assert old.remembered_since == NOW + 7 * DAY
 
 
 async def test_replace_of_nothing_schedules(store: Store) -> None:
     outcome = await answer(store, Replace(add("one", NOW + MINUTE)))
-    assert (outcome.outcome, outcome.due) == ("scheduled", NOW + MINUTE)
+    assert outcome == Outcome("one", "scheduled", NOW + MINUTE)
     assert (await found(store, "one")).generation == 1
 
 
@@ -210,3 +218,27 @@ async def test_fire_of_a_recurring_one_leaves_its_state(store: Store) -> None:
     await applied(store, every("going", NOW + MINUTE), every("held", NOW + MINUTE), Pause(ACME, "held"))
     await applied(store, Fire(ACME, "going"), Fire(ACME, "held"))
     assert [await state(store, name) for name in ("going", "held")] == ["pending", "paused"]
+
+
+@pytest.mark.parametrize("name", ["nul\0inside", "half \ud800 pair", "x" * 1_000, "ü" * 500])
+@pytest.mark.parametrize("verb", ["add another", "replace", *CHANGES])
+async def test_a_name_that_no_store_can_hold_is_refused(store: Store, verb: str, name: str) -> None:
+    given = msgspec.structs.replace(add("one"), id=name)
+    outcome = await answer(store, command(verb, given))
+    too_long = "id: is longer than 999 bytes of UTF-8, the most that can be kept"
+    unfit = "id: holds a NUL character or half of a surrogate pair, which no store can keep: remove it"
+    reason = too_long if len(name) > 100 else unfit
+    assert outcome == Outcome(name.replace("\ud800", "?"), "rejected", reason=reason, field="id")
+
+
+async def test_the_same_of_topics_and_tenants_and_the_rest_of_the_batch_is_taken(store: Store) -> None:
+    outcomes = await applied(
+        store,
+        add("a", NOW + MINUTE),
+        add("b", NOW + MINUTE, topic="nul\0inside"),
+        add("c", NOW + MINUTE, tenant="half \ud800 pair"),
+        add(None, NOW + MINUTE, topic="nul\0inside"),
+        add("d", NOW + MINUTE),
+    )
+    assert [outcome.outcome for outcome in outcomes] == ["scheduled", *["rejected"] * 3, "scheduled"]
+    assert [outcome.field for outcome in outcomes] == [None, "topic", "tenant", "topic", None]

@@ -15,10 +15,8 @@ from tests.contract.making import drain, listed, records, tend
 from tests.contract.stores import NAMES, has_lanes, is_missing, opened
 from tidings.domain.command import FINISHED, Command, Outcome, address
 from tidings.domain.errors import KeyReused
-from tidings.domain.lateness import deadline
 from tidings.domain.message import unpack
 from tidings.domain.schedule import MADE_ID, Query, Record, Schedule
-from tidings.domain.when import Once
 from tidings.ports import Receipt, Store
 
 # No step of the walk ends at the very moment at which one of these does: what holds there is not promised.
@@ -90,7 +88,7 @@ class Twins:
         except KeyReused:
             return []
         self._learn(index, outcomes)
-        return [_shown(self._known(index, outcome.id), outcome) for outcome in outcomes]
+        return [msgspec.structs.replace(one, id=self._known(index, one.id)) for one in outcomes]
 
     def release(self, now: int, rows_max: int) -> None:
         """Release everything that is due, everywhere."""
@@ -184,28 +182,7 @@ def _partition(record: Record, partitions: int) -> int:
     return crc32(record.id.encode() if key is None else key) % partitions
 
 
-def _shown(schedule_id: str, outcome: Outcome) -> Outcome:
-    """An outcome without what is free: texts, and details that the word alone already tells."""
-    finished = outcome.state in FINISHED
-    tells_due = outcome.outcome in {"scheduled", "replaced", "resumed", "fired"}
-    tells_due = tells_due or (outcome.outcome == "unchanged" and not finished)
-    tells_state = outcome.outcome in {"rejected", "already_released"} or (outcome.outcome == "unchanged" and finished)
-    return Outcome(
-        schedule_id,
-        outcome.outcome,
-        due=outcome.due if tells_due else None,
-        state=outcome.state if tells_state else None,
-        reason="given" if outcome.outcome == "rejected" and outcome.reason else None,
-        remembered_since=outcome.remembered_since,
-    )
-
-
-def _seen(schedule: Schedule, schedule_id: str) -> tuple[Schedule, object]:
-    """A schedule without what is free: a one-shot has its deadline, a finished one not even that."""
-    bare = msgspec.structs.replace(schedule, id=schedule_id, when=None, lateness=None, partition=None, offset=None)
-    if schedule.state in FINISHED:
-        return msgspec.structs.replace(bare, message=None), None
-    assert schedule.lateness is not None
-    if isinstance(schedule.when, Once):
-        return bare, deadline(schedule.due, schedule.lateness)
-    return bare, (schedule.when, schedule.lateness)
+def _seen(schedule: Schedule, schedule_id: str) -> Schedule:
+    """A schedule under its common id. Where it lies on the log follows from the id that the store made."""
+    message = None if schedule.state in FINISHED else schedule.message
+    return msgspec.structs.replace(schedule, id=schedule_id, partition=None, offset=None, message=message)

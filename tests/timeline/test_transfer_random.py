@@ -8,8 +8,8 @@ from hypothesis import note, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import rule, run_state_machine_as_test
 
+from tests.contract.life import QUICK, TENANTS, TOPICS, Life
 from tests.contract.stores import opened
-from tests.contract.test_model import QUICK, TENANTS, TOPICS, Life
 from tests.contract.walking import ID_RETENTION_US, RECEIPT_RETENTION_US, Twins
 from tidings.clock import SystemClock
 from tidings.timeline.transfer.run import Transfer, TransferResult

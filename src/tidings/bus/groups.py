@@ -19,6 +19,7 @@ from tidings.bus.roster import Member, Place, Roster
 from tidings.bus.rosters import LocalRosters
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid, NotAMember
+from tidings.domain.names import check_storable
 from tidings.domain.schedule import Record, Topic
 from tidings.ports import Group, Kept, Log, Rosters, Step
 
@@ -138,6 +139,8 @@ class Groups:
 
     async def _step(self, group: Group, act: Callable[[Turn], T]) -> T:
         """Do something with a group as it is now, and keep what it became."""
+        for field, text in zip(("tenant", "topic", "group"), group, strict=True):
+            check_storable(text, field)
         done: list[tuple[T, bool]] = []
 
         def decide(kept: Kept) -> Step | None:

@@ -7,7 +7,6 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Lateness, Policy
-from tidings.domain.names import ID_BYTES_MOST
 from tidings.domain.when import Once, When
 
 
@@ -41,8 +40,6 @@ FINISHED: frozenset[State] = frozenset({"released", "missed", "cancelled", "ende
 
 CONTENT_BYTES = 16
 NO_CONTENT = bytes(CONTENT_BYTES)  # an id that Tidings makes cannot come again with the same content
-
-_SHORT_CHARS = ID_BYTES_MOST // 4  # which have no more bytes than may be, whatever they are
 
 
 class Add(msgspec.Struct, frozen=True, gc=False):
@@ -146,13 +143,6 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 def refused(schedule_id: str | None, invalid: Invalid) -> Outcome:
     """The outcome of what is wrong in itself."""
     return Outcome(schedule_id or "", "rejected", reason=str(invalid), field=invalid.field)
-
-
-def overlong(add: Add) -> Outcome | None:
-    """The refusal of an id that is longer than every store can hold: it would be kept as another one."""
-    if add.id is None or len(add.id) <= _SHORT_CHARS or len(add.id.encode()) <= ID_BYTES_MOST:
-        return None
-    return refused(add.id, Invalid("id", f"is longer than {ID_BYTES_MOST} bytes of UTF-8, the most that can be kept"))
 
 
 def address(command: Command) -> tuple[str, str | None]:

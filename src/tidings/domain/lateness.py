@@ -132,6 +132,23 @@ def _bound(lateness: Lateness) -> tuple[int, MissedReason] | None:
     return min(bounds, key=lambda bound: bound[0], default=None)
 
 
+def tightest(lateness: Lateness) -> Lateness:
+    """The part of a policy that matters for a single moment: its tightest bound."""
+    bound = _bound(lateness)
+    return Lateness() if bound is None else bounded_by(*bound)
+
+
+def bounded_by(bound_us: int, reason: str | None) -> Lateness:
+    """The policy of which a bound and its reason are the tightest."""
+    match reason:
+        case "expired":
+            return Lateness(expires_after_us=bound_us)
+        case "late_skipped":
+            return Lateness("skip", bound_us)
+        case _:
+            return Lateness(max_us=bound_us)
+
+
 def _range(first: int, last: int, reason: MissedReason) -> list[MissedRange]:
     return [MissedRange(first, last, reason)] if first <= last else []
 

@@ -6,10 +6,12 @@ from tidings.domain.errors import Invalid
 
 DEFAULT_TENANT = "default"
 ID_BYTES_MOST = 999  # what every store can hold
+_SHORT_CHARS = ID_BYTES_MOST // 4  # never more bytes than may be, whatever the characters
 BEHIND_BYTES_MAX = 99  # what a delivery has behind an id: its occurrence, its channel, its turn
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ID_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def check_name(text: object, field: str) -> None:
@@ -24,3 +26,26 @@ def check_id(text: str, bytes_max: int, field: str = "id") -> None:
         raise Invalid(field, "is empty or holds control characters: leave it out, or use printable text")
     if len(text.encode()) > bytes_max:
         raise Invalid(field, f"is longer than {bytes_max} bytes of UTF-8")
+
+
+def is_storable(text: str) -> bool:
+    """Whether every store can hold a text: PostgreSQL takes no NUL character, and UTF-8 no half of a surrogate pair."""
+    return "\0" not in text if text.isascii() else _UNSTORABLE.search(text) is None
+
+
+def is_storable_id(text: str) -> bool:
+    """The same for an id, which must not be longer than every store can hold: it would be kept as another one."""
+    return is_storable(text) and (len(text) <= _SHORT_CHARS or len(text.encode()) <= ID_BYTES_MOST)
+
+
+def check_storable(text: str, field: str) -> None:
+    """Refuse a text that not every store can hold."""
+    if not is_storable(text):
+        raise Invalid(field, "holds a NUL character or half of a surrogate pair, which no store can keep: remove it")
+
+
+def check_storable_id(text: str, field: str = "id") -> None:
+    """Refuse an id that not every store can hold."""
+    check_storable(text, field)
+    if not is_storable_id(text):
+        raise Invalid(field, f"is longer than {ID_BYTES_MOST} bytes of UTF-8, the most that can be kept")

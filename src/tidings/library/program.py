@@ -310,7 +310,7 @@ class Tidings:
 
     async def _change(self, command: Callable[[str, str], Command], id: str) -> Outcome:
         check_text(id, "id")
-        return (await self.engine.submit([command(self.tenant, id)]))[0]
+        return self.engine.accepted(await self.engine.submit([command(self.tenant, id)]))
 
     async def _submit(self, batch: Sequence[Request]) -> Iterator[Outcome]:
         admitted = [self._admit(request) for request in batch]

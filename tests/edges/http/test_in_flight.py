@@ -10,6 +10,7 @@ from tests.edges.http.site import Site, serving
 from tidings.__main__ import NodeHooks
 from tidings.edges.cli.main import main
 from tidings.engine import Settings
+from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -30,6 +31,17 @@ async def flying(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def hold(site: Site) -> None:
     (lane,) = site.engine.store.lanes()
     await lane.hold([record.offset for record in await lane.outgoing(0, 10)], WHY)
+
+
+async def recurring(site: Site) -> None:
+    """A recurring schedule whose first occurrence is in the outbox."""
+    await site.add(id="daily", topic="orders", every="R/2026-01-01T00:00:00Z/P10Y", value="v")
+    (lane,) = site.engine.store.lanes()
+
+    async def is_there() -> bool:
+        return "daily" in [record.id for record in await lane.outgoing(0, 10)]
+
+    assert await eventually(is_there)
 
 
 async def command(site: Site, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
@@ -57,6 +69,28 @@ async def test_a_change_tells_why_it_is_kept_back(
     kept = (await flying.call(method, path, document)).problem
     assert (kept["outcome"], kept["reason"]) == ("in_flight", WHY)
     assert kept["detail"].endswith(f"kept back for now: {WHY}")
+
+
+@pytest.mark.parametrize("kept_back", [False, True], ids=["on its way", "kept back"])
+@pytest.mark.parametrize(("method", "path", "document"), CHANGES, ids=["cancel", "pause", "replace"])
+async def test_a_change_of_a_recurring_one_tells_the_occurrence_in_flight(
+    flying: Site, method: str, path: str, document: dict[str, str] | None, kept_back: bool
+) -> None:
+    await recurring(flying)
+    if kept_back:
+        await hold(flying)
+    reply = await flying.call(method, path.replace("one", "daily"), document)
+    assert (reply.status, reply.document["in_flight"]) == (200, 1)
+    if method == "DELETE":
+        again = await flying.call(method, "/v1/schedules/daily")
+        assert (again.status, again.document) == (200, reply.document)
+
+
+async def test_the_command_line_tells_it_too(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    await recurring(flying)
+    code, text = await command(flying, capsys, "cancel", "daily")
+    assert code == 0
+    assert "daily: occurrence 1 is on its way to Kafka already, and will appear" in text
 
 
 async def test_explain_says_why_and_nothing_false(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,6 +131,14 @@ QUERIES: list[tuple[str, str, str]] = [
     ("/v1/schedules?" + "x" * 9000, "query", "8192"),
     ("/v1/schedules/a?x=1", "x", "leave it out"),
     ("/v1/schedules/%FF", "id", "UTF-8"),
+    ("/v1/schedules/a%00b", "id", "NUL"),
+    ("/v1/schedules/a%00b/explain", "id", "NUL"),
+    ("/v1/topics/a%00b/records", "topic", "NUL"),
+    ("/v1/topics/a%00b/stream", "topic", "NUL"),
+    ("/v1/calendars/a%00b", "name", "NUL"),
+    ("/v1/users/a%00b", "id", "NUL"),
+    ("/v1/templates/a%00b", "name", "NUL"),
+    ("/v1/notifications/a%00b", "id", "NUL"),
     ("/v1/topics?x=1", "x", "use bus"),
     ("/v1/topics/t/records?wait=61", "wait", "60 s"),
     ("/v1/topics/t/records?wait=1M", "wait", "PT5S"),
@@ -296,3 +304,22 @@ async def test_a_request_that_is_not_http_is_answered(site: Site) -> None:
     assert (await reader.read()).startswith(b"HTTP/1.1 400")
     writer.close()
     await writer.wait_closed()
+
+
+async def test_names_that_no_store_can_hold_are_refused_in_changes_too(site: Site) -> None:
+    """Before the store is asked: PostgreSQL takes no NUL in a text, and would answer for itself."""
+    calls: list[tuple[str, str, str]] = [
+        ("DELETE", "/v1/schedules/a%00b", "id"),
+        ("POST", "/v1/schedules/a%00b/pause", "id"),
+        ("POST", "/v1/schedules/a%00b/fire", "id"),
+        ("POST", "/v1/topics/a/groups/a%00b/join", "group"),
+        ("POST", "/v1/topics/a%00b/groups/a/join", "topic"),
+        ("DELETE", "/v1/calendars/a%00b", "name"),
+        ("DELETE", f"/v1/schedules/{'x' * 1_000}", "id"),
+    ]
+    for method, path, field in calls:
+        reply = await site.call(method, path)
+        assert reply.status == 400, (method, path, reply.status)
+        assert [error["field"] for error in reply.problem["errors"]] == [field], path
+    for body in ({"id": "a\0b", "topic": "t"}, {"topic": "a\0b"}, {"topic": "t", "labels": {"a\0": "b"}}):
+        assert (await site.call("POST", "/v1/schedules", json=body)).status == 400

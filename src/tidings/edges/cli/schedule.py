@@ -88,4 +88,6 @@ def tell(document: dict[str, Any], where: str, arguments: Arguments, screen: Scr
     screen.say(" ".join(word for word in words if word) + end)
     if note := document.get("note"):
         screen.note(f"{shown(document.get('id'))}: {shown(note)}")
+    if (number := document.get("in_flight")) is not None:
+        screen.note(f"{shown(document.get('id'))}: occurrence {number} is on its way to Kafka already, and will appear")
     return Exit.DONE

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope
 
 from tidings.domain import iso8601
 from tidings.domain.errors import Invalid
+from tidings.domain.names import check_storable
 from tidings.domain.when import SECOND_US, advance
 from tidings.edges.http.problems import Refusal
 from tidings.ports import Receipt
@@ -158,9 +159,11 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, fields: tuple[str, ...
 def path_text(raw: str, field: str) -> str:
     """A path segment as it was meant, before it was percent-encoded."""
     try:
-        return unquote_to_bytes(raw).decode()
+        text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
         raise Invalid(field, "is not UTF-8: percent-encode the UTF-8 bytes of it in the path") from None
+    check_storable(text, field)
+    return text
 
 
 def query_of(scope: Scope, *allowed: str) -> dict[str, str]:
@@ -181,8 +184,7 @@ def query_of(scope: Scope, *allowed: str) -> dict[str, str]:
             raise Invalid(shorten(name), f"is not a parameter here: {known}")
         if name in query:
             raise Invalid(name, "is given twice: give it once")
-        if "\0" in value:
-            raise Invalid(name, "holds a NUL, as nothing here does: leave it out")
+        check_storable(value, name)
         query[name] = value
     return query
 

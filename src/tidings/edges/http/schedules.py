@@ -150,7 +150,7 @@ class Schedules:
         key = idempotency_key(call.headers) if call.scope["method"] == "POST" else None
         receipt = receipt_for(tenant, key, call.scope["path"].encode(), call.scope["query_string"])
         async with self._preconditions.hold(call, schedule_id):
-            [outcome] = await self._engine.submit([command(tenant, schedule_id)], receipt)
+            outcome = self._engine.accepted(await self._engine.submit([command(tenant, schedule_id)], receipt))
         if outcome.outcome not in done:
             raise conflict(outcome_document(await explained(self._edge, tenant, outcome)))
         return json_answer(outcome_document(outcome))

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from tidings.domain.command import Command, Replace
 from tidings.domain.recurrence import zones
 from tidings.domain.revising import CalendarChange, Pending, Revise, Seen, Slice, calendar_of, zone_of
 from tidings.domain.schedule import Calendar, Event, KeptZone, Moved
+from tidings.domain.terms import revised
 from tidings.timeline import dating
 from tidings.timeline.memory.rows import Row, Rows
 
@@ -101,8 +100,7 @@ class Dates:
 
     def _change(self, row: Row, pending: Pending, cause: str, now: int) -> Moved | None:
         before, jitter_us = row.due, row.terms.jitter_us
-        row.terms = dating.revised(row.terms, pending.when)
-        row.add = msgspec.structs.replace(row.add, when=pending.when)
+        row.terms = revised(row.terms, pending.when)
         after = None if pending.due is None else pending.due + jitter_us
         if after == before:
             return None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tidings.domain.changes import latest_in_flight
 from tidings.domain.destination import is_kafka, split
 from tidings.domain.notification import GROUP, TOPICS
 from tidings.domain.schedule import Outgoing, Record, Topic
@@ -53,6 +54,13 @@ class MemoryLog:
         """Records of the outbox from an offset on, or from the first that is still kept; not what is kept back."""
         found = [record for record in self._outbox if record.offset >= offset and record.offset not in self.held]
         return found[:limit]
+
+    def leaving(self, tenant: str, schedule_id: str, arrived: int) -> int | None:
+        """The number of the latest record of a schedule that is not known to be on Kafka."""
+        records = (*self._held_records.values(), *self._outbox)
+        found = [one for one in records if (one.tenant, one.id) == (tenant, schedule_id)]
+        left = [one for one in found if one.offset >= arrived or one.offset in self.held]
+        return latest_in_flight((one.generation, one.number) for one in left)
 
     def held_topics(self) -> set[str]:
         """The topics of which something is kept back."""

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from tidings.domain.changes import ahead
 from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
 from tidings.domain.schedule import Page, Query, Schedule
-from tidings.timeline.dating import ahead
 from tidings.timeline.memory.rows import Row
 
 
@@ -26,8 +26,8 @@ def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str
         accepted=row.accepted,
         priority=add.priority,
         occurrence=coming.number,
-        when=add.when if kept else None,
-        lateness=add.lateness if kept else None,
+        when=row.terms.when if kept else None,
+        lateness=row.terms.lateness if kept else None,
         labels=add.labels,
         message=add.message if kept else None,
         finished=row.finished,
@@ -38,7 +38,9 @@ def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str
     )
 
 
-def page(rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool]) -> Page:
+def page(
+    rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool], held: Callable[[Row], str | None]
+) -> Page:
     """The rows that fit, in order of (due, arrival), after the cursor."""
     found = sorted((row for row in rows if _fits(row, query, in_flight)), key=_position)
     if query.after is not None:
@@ -46,7 +48,7 @@ def page(rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool]) ->
         found = [row for row in found if _position(row) > after]
     shown = found[: query.limit]
     cursor = _encode_cursor(shown[-1]) if len(found) > len(shown) else None
-    return Page(tuple(view(row, in_flight=in_flight(row)) for row in shown), cursor)
+    return Page(tuple(view(row, in_flight=in_flight(row), held=held(row)) for row in shown), cursor)
 
 
 def forecast(rows: Iterable[Row], start: int, end: int, width_us: int) -> list[tuple[int, int]]:

@@ -80,7 +80,8 @@ class Releasing:
     def _miss(self, row: Row, missed: MissedRange, due: int) -> None:
         count = missed.last - missed.first + 1
         self._missed[missed.reason] += count
-        row.note(Event(self._now, "missed", missed.first, due, missed.reason, count))
+        if row.terms.recurs:
+            row.note(Event(self._now, "missed", missed.first, due, missed.reason, count))
 
     def _append(self, row: Row, number: int, due: int, *, final: bool) -> tuple[int | None, int]:
         """Put a record on the log; answers its partition and offset."""
@@ -89,8 +90,7 @@ class Releasing:
             return self._hand(row, number, due, final=final)
         partition = _hash(row) % self._log.partitions
         offset = self._log.append(row, number, due, partition, self._now, final)
-        row.released += number > 0
-        row.note(Event(self._now, "released", number, due))
+        self._left(row, number, due)
         self._lateness_us.append(self._now - due)
         self._topics.add((row.add.tenant, row.add.topic))
         return partition, offset
@@ -99,10 +99,15 @@ class Releasing:
         """Put a record into the outbox; answers its offset there."""
         offset = self._log.hand(row, number, due, self._now, final)
         self._rows.room.put(offset, [size_of(row)])
-        row.released += number > 0
-        row.note(Event(self._now, "released", number, due))
+        self._left(row, number, due)
         self._handed += 1
         return None, offset
+
+    def _left(self, row: Row, number: int, due: int) -> None:
+        """Write it down; of a one-shot its row tells it."""
+        row.released += number > 0
+        if row.terms.recurs:
+            row.note(Event(self._now, "released", number, due))
 
 
 def select(due: dict[Stream, list[Waiting]], now: int, rows_max: int, room: int) -> list[Waiting]:

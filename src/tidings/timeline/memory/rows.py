@@ -1,18 +1,18 @@
 """The schedules that the store knows, and what of them waits for its time."""
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tidings.domain.changes import Begin
 from tidings.domain.command import FINISHED, Add, Priority, State
 from tidings.domain.destination import is_kafka
+from tidings.domain.history import HISTORY_LINES_MAX
 from tidings.domain.schedule import Event, make_id
+from tidings.domain.terms import Terms, terms_of
 from tidings.domain.when import Once
-from tidings.timeline.dating import terms_of
 from tidings.timeline.room import Room
-from tidings.timeline.terms import Terms
-
-EVENTS_MAX = 101  # the first, and the last hundred
 
 Stream = tuple[str, Priority, bool]  # tenant, priority, whether it goes to Kafka
 
@@ -48,10 +48,9 @@ class Row:
         return self.state in FINISHED
 
     def note(self, event: Event) -> None:
-        """Add to the history; when it grows long the oldest lines after the first are dropped."""
+        """Add a line to the history; of a long one the latest lines are kept."""
         self.events.append(event)
-        if len(self.events) > EVENTS_MAX:
-            del self.events[1]
+        del self.events[:-HISTORY_LINES_MAX]
 
 
 class Waiting(NamedTuple):
@@ -74,6 +73,7 @@ class Rows:
         self._arrivals = 0
         self.room = room
         self.held: dict[int, str] = {}
+        self.leaving: Callable[[str, str, int], int | None] = _none_leaves
 
     # Schedules
 
@@ -87,6 +87,12 @@ class Rows:
         """Whether it is in the outbox and not known to be on Kafka."""
         on_its_way = is_kafka(row.add.topic) and row.state == "released" and row.offset is not None
         return on_its_way and ((row.offset or 0) >= self.room.arrived or row.offset in self.held)
+
+    def latest_in_flight(self, row: Row) -> int | None:
+        """The number of its latest occurrence in the outbox that is not known to be on Kafka."""
+        if not is_kafka(row.add.topic) or row.state in {"released", "missed"}:
+            return None
+        return self.leaving(row.add.tenant, row.id, self.room.arrived)
 
     def known(self, tenant: str, schedule_id: str, now: int) -> Row | None:
         """The schedule of this id, unless it finished so long ago that the id is free again."""
@@ -110,16 +116,28 @@ class Rows:
         """An id that finished at this moment or later is known."""
         return max(self._created, now - self._id_retention_us)
 
-    def begin(self, add: Add, now: int, before: Row | None = None, number: int = 1) -> Row:
-        """A new schedule, or a new generation of the one before it; it waits for nothing yet."""
-        arrival = self._next_arrival()
+    def forgotten_until(self, now: int) -> int:
+        """What finished at this moment or earlier is forgotten."""
+        return now - self._id_retention_us
+
+    def begin(self, begin: Begin, now: int, before: Row | None = None) -> Row:
+        """Store a new schedule, or a new generation of the one before it."""
+        add, arrival = begin.add, self._next_arrival()
         schedule_id = make_id(arrival, add.due, add.priority) if add.id is None else add.id
-        row = Row(schedule_id, add, terms_of(add), 1, arrival, accepted=now, due=add.due, number=number)
+        terms = begin.terms or terms_of(add)
+        row = Row(schedule_id, add, terms, begin.generation, arrival, accepted=now, due=add.due, number=begin.n)
         if before is not None:
-            row.generation = before.generation + 1
             row.events = before.events
         self._rows[add.tenant, schedule_id] = row
+        if begin.paused:
+            row.state = "paused"
+        else:
+            self.hold(row)
         return row
+
+    def arrive(self, row: Row) -> None:
+        """Let a schedule be the latest one that arrived."""
+        row.arrival = self._next_arrival()
 
     def finish(self, row: Row, state: State, now: int, reason: str | None = None) -> None:
         """From now on nothing of this schedule is pending; its id is remembered for a while."""
@@ -132,7 +150,7 @@ class Rows:
             del self._rows[place]
 
     def _is_forgotten(self, row: Row, now: int) -> bool:
-        return row.finished is not None and row.finished < now - self._id_retention_us
+        return row.finished is not None and row.finished <= self.forgotten_until(now)
 
     # What waits
 
@@ -183,6 +201,10 @@ class Rows:
     def _next_arrival(self) -> int:
         self._arrivals += 1
         return self._arrivals
+
+
+def _none_leaves(_tenant: str, _id: str, _arrived: int) -> None:
+    """There is no outbox."""
 
 
 def _stream(waiting: Waiting) -> Stream:

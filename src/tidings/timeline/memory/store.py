@@ -10,6 +10,7 @@ from tidings.domain import errors
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, KeyReused
 from tidings.domain.fleet import Fleet, Node, Predecessor, Report, one_fleet, one_node
+from tidings.domain.history import history
 from tidings.domain.revising import CalendarChange, Revise, Slice
 from tidings.domain.schedule import (
     Calendar,
@@ -63,7 +64,7 @@ class MemoryStore(Alone):
         self._dates = Dates(self._rows)
         self._changes = Changes(self._rows, self._dates.days_of)
         self._log = MemoryLog(partitions, retention_us, retention_bytes)
-        self._rows.held = self._log.held
+        self._rows.held, self._rows.leaving = self._log.held, self._log.leaving
         self._receipt_retention_us = receipt_retention_us
         self._receipts: dict[tuple[str, str], tuple[int, bytes, list[Outcome]]] = {}
         self._keys: dict[str, ApiKey] = {}
@@ -197,12 +198,14 @@ class MemoryStore(Alone):
 
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
         """What happened to a schedule, oldest first."""
-        row = self._rows.known(tenant, schedule_id, now)
-        return [] if row is None else list(row.events)
+        schedule, row = await self.find(tenant, schedule_id, now), self._rows.known(tenant, schedule_id, now)
+        if schedule is None or row is None:
+            return []
+        return history(schedule, row.events, self._rows.forgotten_until(now))
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         """Schedules of a tenant that fit a query, in due order."""
-        return page(self._rows.of_tenant(tenant, now), query, self._rows.in_flight)
+        return page(self._rows.of_tenant(tenant, now), query, self._rows.in_flight, self._held)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
         """Pending by time; never cut short."""

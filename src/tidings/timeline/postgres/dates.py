@@ -7,7 +7,8 @@ import msgspec
 from tidings.domain.command import Add, Command, Replace
 from tidings.domain.recurrence import zones
 from tidings.domain.revising import CalendarChange, Pending, Revise, Seen, Slice, calendar_of, zone_of
-from tidings.domain.schedule import Calendar, KeptZone, Moved
+from tidings.domain.schedule import Calendar, Event, KeptZone, Moved
+from tidings.domain.terms import revised
 from tidings.domain.when import DAY_US, When
 from tidings.timeline import dating
 from tidings.timeline.postgres import arrays
@@ -203,19 +204,19 @@ class Revising:
         answer = self._answer(tenant, found)
         if answer is None:
             return None
-        terms = dating.revised(found.terms, answer.when)
+        terms = revised(found.terms, answer.when)
         after = None if answer.due is None else answer.due + terms.jitter_us
         if after is None:
             entry.withdraw()
             entry.now = msgspec.structs.replace(
                 found, table="finished", state="ended", at=self._now, reason=None, message=None, terms=None
             )
-            entry.note(self._now, "ended", reason=self._cause)
+            entry.notes.append(Event(self._now, "ended", reason=self._cause))
         else:
             entry.now = msgspec.structs.replace(found, terms=terms, due=after)
             if after == found.due:
                 return None
-            entry.note(self._now, "moved", found.n, after, dating.moved_why(self._cause, found.due))
+            entry.notes.append(Event(self._now, "moved", found.n, after, dating.moved_why(self._cause, found.due)))
         return Moved(self._now, self._cause, tenant, found.id, found.n, found.due, after)
 
     def _answer(self, tenant: str, found: Found) -> Pending | None:

@@ -8,18 +8,22 @@ import psycopg
 
 from tidings import crash
 from tidings.domain import errors
+from tidings.domain.changes import latest_in_flight
 from tidings.domain.command import Add, Command, Outcome, Replace, address
+from tidings.domain.destination import is_kafka
 from tidings.domain.errors import KeyReused
+from tidings.domain.names import is_storable, is_storable_id
 from tidings.domain.revising import Revise, Slice
 from tidings.domain.schedule import Moved
 from tidings.domain.when import Once
 from tidings.ports import Part, Receipt, Taken
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.batch import Batch
-from tidings.timeline.postgres.changes import Changes
+from tidings.timeline.postgres.changes import Changes, refusal_of
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.dates import Dates, Revising, result
 from tidings.timeline.postgres.errors import Contended
+from tidings.timeline.postgres.names import STREAMS, TO_KAFKA
 from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
 from tidings.timeline.postgres.rows import Found, key_of, way_of
 from tidings.timeline.postgres.shared import Shared
@@ -64,9 +68,9 @@ class Intake:
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None
     ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
-        await self._make_names(commands, now)
+        all_made = await self._make_names(commands, now)
         crash.point("intake.begun")
-        if receipt is None and taken is None and are_new(commands):
+        if all_made and receipt is None and taken is None and are_new(commands):
             outcomes = await self._schedule(commands, now)
             if outcomes is not None:
                 return outcomes
@@ -92,11 +96,14 @@ class Intake:
             await run.announce()
         return outcomes
 
-    async def _make_names(self, commands: Sequence[Command], now: int) -> None:
-        """New tenants and topics, and zones, are made before, in a transaction of their own."""
+    async def _make_names(self, commands: Sequence[Command], now: int) -> bool:
+        """Make new tenants, topics and zones before, in a transaction of their own; False if not all can be."""
         await self._dates.keep_zones(commands, now)
         adds = (command.add if isinstance(command, Replace) else command for command in commands)
-        await self._shared.names.make_all({(add.tenant, add.topic): None for add in adds if isinstance(add, Add)})
+        wanted = {(add.tenant, add.topic): None for add in adds if isinstance(add, Add)}
+        storable = [place for place in wanted if all(map(is_storable, place))]
+        refused = await self._shared.names.make_all(storable)
+        return not refused and len(storable) == len(wanted)
 
     async def _schedule(self, adds: "Sequence[Command]", now: int) -> list[Outcome] | None:
         """New one-shots; None if an id is known, and nothing was done."""
@@ -207,20 +214,42 @@ class Run:
     async def commands(self, commands: Sequence[Command]) -> list[Outcome]:
         """Carry them out, in order."""
         shared = self._shared
-        keys = [_key(command) for command in commands]
-        await self.load({key for key in keys if key is not None})
-        days = await self._dates.days(self._connection, commands)
-        arrivals = await shared.arrivals(len(commands))
+        refused = [refusal_of(command, shared.names) for command in commands]
+        taken = [command for command, no in zip(commands, refused, strict=True) if no is None]
+        arrivals = await shared.arrivals(len(taken))
+        days = await self._dates.days(self._connection, taken)
         remembered = self._now - shared.options.id_retention_us
         changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created, days)
-        outcomes = []
-        for command, key in zip(commands, keys, strict=True):
-            if key is not None:
+        keys = [None if no else _key(command) for command, no in zip(commands, refused, strict=True)]
+        await self.load({key for key in keys if key is not None})
+        await self._load_in_flight(commands, keys)
+        outcomes: list[Outcome] = []
+        for command, key, no in zip(commands, keys, refused, strict=True):
+            if no is not None:
+                outcomes.append(no)
+            elif key is not None:
                 outcomes.append(changes.run(command, self._entries[key]))
             elif isinstance(command, Add):
                 outcomes.append(changes.make(command, self._enter))
         shared.give_back(arrivals)
         return outcomes
+
+    async def _load_in_flight(self, commands: Sequence[Command], keys: Sequence[bytes | None]) -> None:
+        """Which schedules have a record on its way to Kafka; of those alone that go there."""
+        shared, asked = self._shared, dict[tuple[int, str, int], Entry]()
+        for command, key in zip(commands, keys, strict=True):
+            entry = None if key is None else self._entries[key]
+            if entry is not None and entry.before is not None and _goes_to_kafka(command, entry.before):
+                asked[entry.lane, entry.before.id, entry.before.stream // STREAMS] = entry
+        if not asked:
+            return
+        places = arrays.int2s([lane for lane, _, _ in asked]), arrays.texts([name.encode() for _, name, _ in asked])
+        leaving: dict[tuple[int, str, int], list[tuple[int, int]]] = {place: [] for place in asked}
+        for lane, name, tenant, offset, *number, held in await rows(self._connection, shared.sql["in_flight"], places):
+            if (lane, name, tenant) in leaving and (held or offset >= shared.heads.arrived(lane)):
+                leaving[lane, name, tenant].append((number[0], number[1]))
+        for place, entry in asked.items():
+            entry.in_flight = latest_in_flight(leaving[place])
 
     async def revise(self, revision: Revising, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
         """Change those of some standing schedules that a revision speaks of; answers what moved."""
@@ -287,14 +316,19 @@ def _key(command: Command) -> bytes | None:
     return None if schedule_id is None else key_of(tenant, schedule_id)
 
 
+def _goes_to_kafka(command: Command, before: Found) -> bool:
+    add = command.add if isinstance(command, Replace) else command
+    return before.part == TO_KAFKA or (isinstance(add, Add) and is_kafka(add.topic))
+
+
 def are_new(commands: Sequence[Command]) -> bool:
-    """Whether all of them may be new one-shots with ids of their own."""
+    """Whether all of them may be new one-shots, each with an id of its own that can be stored."""
     ids, nameless = set(), 0
     for command in commands:
         if type(command) is not Add or type(command.when) is not Once:
             return False
         if command.id is None:
             nameless += 1
-        else:
+        elif is_storable_id(command.id):
             ids.add((command.tenant, command.id))
     return len(ids) + nameless == len(commands) > 0

@@ -8,10 +8,9 @@ from weakref import WeakValueDictionary
 
 from tidings.domain.command import FINISHED
 from tidings.domain.destination import BUSES, is_kafka, join
+from tidings.domain.history import history
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule, Topic
-from tidings.domain.when import lasts
 from tidings.ports import Count
-from tidings.timeline.dating import accepted_event
 from tidings.timeline.paging import Key, decode_cursor, encode_cursor
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
@@ -61,25 +60,12 @@ class Reading:
         found.message = None if row is None else row[0]
 
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
-        """What happened to a schedule, oldest first: what its row tells, and what was written down.
-
-        Lines of an earlier life of the id, finished and forgotten, may still be there and are left out.
-        """
+        """What happened to a schedule, oldest first."""
         schedule = await self.find(tenant, schedule_id, now)
         if schedule is None:
             return []
-        remembered = now - self._shared.options.id_retention_us
-        since = min(remembered, schedule.accepted - 1) if lasts(schedule.when) else remembered
-        lines = await self._read("history", key_of(tenant, schedule_id).hex())
-        events = [event for event in (Event(*line) for line in lines) if event.at > since]
-        if schedule.generation == 1 and all(event.event != "accepted" for event in events):
-            events.append(accepted_event(schedule, events))
-        if schedule.finished is not None and schedule.state in {"released", "in_flight", "missed"}:
-            word = "missed" if schedule.state == "missed" else "released"
-            end = Event(schedule.finished, word, schedule.occurrence, schedule.due, schedule.reason)
-            if all((event.at, event.event) != (end.at, end.event) for event in events):  # else it was written down
-                events.append(end)
-        return sorted(events, key=lambda event: (event.at, event.event != "accepted"))
+        lines = [Event(*line) for line in await self._read("history", key_of(tenant, schedule_id).hex())]
+        return history(schedule, lines, now - self._shared.options.id_retention_us)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         """Schedules of a tenant that fit a query, in due order."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.domain.lateness import MissedRange
+from tidings.domain.schedule import Event
+from tidings.domain.terms import Terms
 from tidings.domain.when import is_once
 from tidings.timeline.dating import ended_why
 from tidings.timeline.postgres import arrays
@@ -16,7 +18,6 @@ from tidings.timeline.postgres.rows import Found, key_of, slot_of
 from tidings.timeline.postgres.shared import Shared
 from tidings.timeline.postgres.working import Entry, Loader, Saver, timeline_row
 from tidings.timeline.room import RECORD_BYTES
-from tidings.timeline.terms import Terms
 
 TRIM_EVERY = 50
 
@@ -119,20 +120,20 @@ class Recurring:
             record.found = now  # which learns its offset
         else:
             now.state = "ended"
-            entry.note(self._now, "ended", reason=ended_why(terms.when))
+            entry.notes.append(Event(self._now, "ended", reason=ended_why(terms.when)))
 
     def _miss(self, entry: Entry, terms: Terms, missed: MissedRange) -> None:
         count = missed.last - missed.first + 1
         self.missed[missed.reason] += count
         if not is_once(terms.when):
-            entry.note(self._now, "missed", missed.first, terms.due(missed.first), missed.reason, count)
+            entry.notes.append(Event(self._now, "missed", missed.first, terms.due(missed.first), missed.reason, count))
 
     def _append(self, entry: Entry, found: Found, n: int, due: int, *, final: bool) -> Record:
         assert due <= self._now, "nothing leaves early"
         record = Record(msgspec.structs.replace(found), n, due, final)
         self._records.append(record)
         if found.terms is None or not is_once(found.terms.when):
-            entry.note(self._now, "released", n, due)
+            entry.notes.append(Event(self._now, "released", n, due))
         if found.part == TO_KAFKA:
             self.handed += 1
         else:

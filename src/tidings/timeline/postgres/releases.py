@@ -4,10 +4,11 @@ Each lane still checks its own token and moves its own rows; only the waiting fo
 the order of their numbers, as everybody does who locks more than one of them.
 """
 
-import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from tidings.batcher import Batcher
 from tidings.domain.errors import NotOwner
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.pool import Pool, Row
@@ -30,9 +31,6 @@ class Asked(NamedTuple):
     room_bytes: int
 
 
-_Waiting = tuple[Asked, "asyncio.Future[Row]"]
-
-
 class Releases:
     """Those of one node."""
 
@@ -40,53 +38,24 @@ class Releases:
         self._pool = pool
         self._one = one
         self._several = several
-        self._waiting: list[_Waiting] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._batcher: Batcher[Asked, Row] = Batcher(
+            self._release,
+            weight=lambda asked: asked.rows_max,
+            weight_max=ROWS_MAX,
+            calls_max=lambda: UNDER_WAY_MAX,
+            # A lane that is no longer ours concerns that lane alone: nothing was done, and the others go on.
+            concerns_all=lambda error: not isinstance(error, NotOwner),
+        )
 
     async def release(self, asked: Asked) -> Row:
         """What `tidings.release` answers for a lane."""
-        answer: asyncio.Future[Row] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, answer))
-        if len(self._under_way) < UNDER_WAY_MAX:
-            self._begin()
-        return await answer
+        return await self._batcher.submit(asked)
 
-    def _begin(self) -> None:
-        task = asyncio.create_task(self._run(self._take()), name="tidings-release")
-        self._under_way.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._under_way.discard(task)
-        if self._waiting and not task.cancelled():
-            self._begin()
-
-    def _take(self) -> list[_Waiting]:
-        """Those who have waited longest."""
-        count = rows = 0
-        for asked, _ in self._waiting:
-            rows += asked.rows_max
-            if count and rows > ROWS_MAX:
-                break
-            count += 1
-        group, self._waiting = self._waiting[:count], self._waiting[count:]
-        return sorted(group, key=lambda each: each[0].lane)
-
-    async def _run(self, group: list[_Waiting]) -> None:
-        try:
-            rows = await self._call([asked for asked, _ in group])
-        except NotOwner as error:
-            if len(group) == 1:
-                _fail(group, error)
-            else:  # one of them is no longer ours, and nothing was done: the others go by themselves
-                for each in group:
-                    await self._run([each])
-        except Exception as error:  # noqa: BLE001 - those who wait have to learn of it, whatever it is
-            _fail(group, error)
-        else:
-            for (_, answer), row in zip(group, rows, strict=True):
-                if not answer.done():
-                    answer.set_result(row)
+    async def _release(self, group: Sequence[Asked]) -> list[Row]:
+        """The answers in the order in which they were asked for."""
+        order = sorted(range(len(group)), key=lambda index: group[index].lane)
+        answered = dict(zip(order, await self._call([group[index] for index in order]), strict=True))
+        return [answered[index] for index in range(len(group))]
 
     async def _call(self, group: list[Asked]) -> list[Row]:
         if len(group) == 1:
@@ -104,9 +73,3 @@ class Releases:
             arrays.int8s(bytes_),
         )
         return await self._pool.call(self._several, values)
-
-
-def _fail(group: list[_Waiting], error: Exception) -> None:
-    for _, answer in group:
-        if not answer.done():
-            answer.set_exception(error)

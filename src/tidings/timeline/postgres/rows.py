@@ -5,13 +5,13 @@ from typing import Literal, get_args
 
 import msgspec
 
+from tidings.domain.changes import ahead
 from tidings.domain.command import FINISHED, Priority, State
-from tidings.domain.lateness import Lateness, MissedReason
+from tidings.domain.lateness import Lateness, MissedReason, bounded_by
 from tidings.domain.schedule import Schedule
+from tidings.domain.terms import Terms, single
 from tidings.domain.when import Once
-from tidings.timeline.dating import ahead
 from tidings.timeline.postgres.names import PRIORITIES, SLOTS, TO_KAFKA, Names
-from tidings.timeline.terms import Terms
 
 Table = Literal["timeline", "standing", "finished"]
 Place = tuple[int, int, int, int]
@@ -102,13 +102,10 @@ def lateness_of(found: Found) -> Lateness | None:
     """The policy that a plain row's deadline came from; a finished one keeps none."""
     if found.table == "finished":
         return None
-    if found.deadline is None:
-        return Lateness()
-    bound_us = found.deadline - found.due
-    match found.reason:
-        case "expired":
-            return Lateness(expires_after_us=bound_us)
-        case "late_skipped":
-            return Lateness("skip", bound_us)
-        case _:
-            return Lateness(max_us=bound_us)
+    return Lateness() if found.deadline is None else bounded_by(found.deadline - found.due, found.reason)
+
+
+def effective_terms(found: Found) -> Terms | None:
+    """The terms of a schedule, also of a plain row, which has none of its own; None if it is finished."""
+    lateness = lateness_of(found)
+    return single(found.due, lateness) if found.terms is None and lateness is not None else found.terms

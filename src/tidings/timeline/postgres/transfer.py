@@ -237,7 +237,7 @@ class PostgresEndpoint:
             extra.due, extra.n, extra.deadline, extra.reason, extra.terms = due, n, None, None, None
             entry.fired.append(extra)
         for event in item.history:
-            entry.note(event.at, event.event, event.occurrence, event.due, event.reason, event.count)
+            entry.notes.append(event)
         return "moved"
 
     async def _call(self, name: str, *values: object) -> list[Row]:

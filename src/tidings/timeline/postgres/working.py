@@ -9,18 +9,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from tidings.domain.schedule import Event
+from tidings.domain.terms import Terms, decode_terms, encode_terms
 from tidings.timeline.postgres import arrays
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.errors import Contended
 from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.postgres.rows import REASONS, STATES, Found, place_of, slot_of
-from tidings.timeline.terms import Terms, decode_terms, encode_terms
 
 POINTER_CONTENT = bytes(16)
 LOOKS_MAX = 20
 HEAD = 12  # columns that every table answers first
-
-Note = tuple[int, str, int | None, int | None, str | None, int | None]
 
 
 class Quicker(Exception):
@@ -32,7 +31,10 @@ class Repeated(Contended):
 
 
 class Entry:
-    """One id: what it held before and holds now, and what happened between."""
+    """One id: what it held before and holds now, and what happened between.
+
+    `in_flight` is the number of its latest record in the outbox that is not known to be on Kafka.
+    """
 
     def __init__(self, key: bytes, lane: int) -> None:
         self.key = key
@@ -40,21 +42,10 @@ class Entry:
         self.known: tuple[int, int, int] | None = None
         self.before: Found | None = None
         self.now: Found | None = None
-        self.notes: list[Note] = []
+        self.notes: list[Event] = []
+        self.in_flight: int | None = None
         self.fired: list[Found] = []
         self.unfired: dict[int, Found] = {}
-
-    def note(
-        self,
-        at: int,
-        event: str,
-        occurrence: int | None = None,
-        due: int | None = None,
-        reason: str | None = None,
-        count: int | None = None,
-    ) -> None:
-        """A line of its history."""
-        self.notes.append((at, event, occurrence, due, reason, count))
 
     def withdraw(self) -> None:
         """Nothing of what it holds is pending any more, what was fired neither."""
@@ -282,18 +273,18 @@ class Saver:
                 arrays.int8s([each.arrival for each in found]),
             )
 
-    async def note(self, notes: Sequence[tuple[bytes, Note]]) -> None:
+    async def note(self, notes: Sequence[tuple[bytes, Event]]) -> None:
         """Write lines of histories."""
         if notes:
             await self._run(
                 "note",
                 arrays.uuids([key for key, _ in notes]),
-                arrays.int8s([note[0] for _, note in notes]),
-                arrays.texts([note[1].encode() for _, note in notes]),
-                arrays.maybe_int8s([note[2] for _, note in notes]),
-                arrays.maybe_int8s([note[3] for _, note in notes]),
-                arrays.maybe_texts([note[4] for _, note in notes]),
-                arrays.maybe_int8s([note[5] for _, note in notes]),
+                arrays.int8s([note.at for _, note in notes]),
+                arrays.texts([note.event.encode() for _, note in notes]),
+                arrays.maybe_int8s([note.occurrence for _, note in notes]),
+                arrays.maybe_int8s([note.due for _, note in notes]),
+                arrays.maybe_texts([note.reason for _, note in notes]),
+                arrays.maybe_int8s([note.count for _, note in notes]),
             )
 
     async def _run(self, name: str, *values: object) -> list[Row]:

@@ -7,12 +7,12 @@ import msgspec
 
 from tidings.domain.recurrence import zones
 from tidings.domain.revising import CalendarChange, Pending, Revise, Seen, Slice, calendar_of
-from tidings.domain.schedule import Calendar, KeptZone, Moved
+from tidings.domain.schedule import Calendar, Event, KeptZone, Moved
+from tidings.domain.terms import Terms, encode_terms, revised
 from tidings.timeline import dating
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.lookup import Found, standing
 from tidings.timeline.sqlite.writer import Writer
-from tidings.timeline.terms import Terms, encode_terms
 
 _SAVE = "UPDATE standing SET policy = ?, due = ? WHERE arrival = ?"
 _PUT = """
@@ -94,7 +94,7 @@ class Dates:
         return None if answer is None else self._change(found, found.terms, answer, cause, now)
 
     def _change(self, found: Found, terms: Terms, pending: Pending, cause: str, now: int) -> Moved | None:
-        terms = dating.revised(terms, pending.when)
+        terms = revised(terms, pending.when)
         after = None if pending.due is None else pending.due + terms.jitter_us
         tenant, before = self._writer.stream_names[found.stream][0], found.due
         if after == before:
@@ -103,7 +103,7 @@ class Dates:
         if after is None:
             single.remove(self._writer, found)
             single.finish(self._writer, found, "ended", now)
-            single.note(self._writer, found, now, "ended", reason=cause)
+            single.note(self._writer, found, Event(now, "ended", reason=cause))
         else:
             if found.state == "pending":
                 single.remove_pointer(self._writer, found)
@@ -111,7 +111,8 @@ class Dates:
             self._writer.connection.execute(_SAVE, (encode_terms(terms), after, found.arrival))
             if found.state == "pending":
                 single.insert_pointer(self._writer, found)
-            single.note(self._writer, found, now, "moved", found.n, after, dating.moved_why(cause, before))
+            line = Event(now, "moved", found.n, after, dating.moved_why(cause, before))
+            single.note(self._writer, found, line)
         return Moved(now, cause, tenant, found.id, found.n, before, after)
 
 

@@ -7,9 +7,11 @@ import msgspec
 import numpy as np
 
 from tidings import crash
-from tidings.domain.command import Add, Command, Outcome, Replace, overlong
+from tidings.domain.changes import refusal, too_many_topics
+from tidings.domain.command import Add, Command, Outcome, Replace
 from tidings.domain.errors import KeyReused
 from tidings.domain.lateness import Lateness, deadline
+from tidings.domain.names import is_storable, is_storable_id
 from tidings.domain.when import Once
 from tidings.ports import Receipt, Taken
 from tidings.timeline.sqlite import outbox
@@ -84,27 +86,26 @@ class Intake:
                 break
             if not adds:
                 tenant, nameless = command.tenant, command.id is None
+                if not is_storable(tenant):
+                    break
             elif command.tenant != tenant or (command.id is None) is not nameless:
                 break
             if command.topic not in topics:
-                if not self._writer.may_open(tenant, command.topic):
+                if not is_storable(command.topic) or not self._writer.may_open(tenant, command.topic):
                     break
                 topics.add(command.topic)
-            if overlong(command) is not None:
+            if command.id is not None and not is_storable_id(command.id):
                 break
             adds.append(command)
         return adds
 
     def _refusal(self, command: Command) -> Outcome | None:
-        """A tenant has no end of schedules, but an end of topics; and an id has an end."""
+        """Why a command is refused before anything is looked up: by its names, or because its tenant has too many."""
         add = command.add if isinstance(command, Replace) else command
-        if not isinstance(add, Add):
-            return None
-        if self._writer.may_open(add.tenant, add.topic):
-            return overlong(add)
-        return Outcome(
-            add.id or "", "rejected", reason=f"topic: there are {TOPICS_PER_TENANT_MAX} already, use one of them"
-        )
+        refused = refusal(command)
+        if refused is not None or not isinstance(add, Add) or self._writer.may_open(add.tenant, add.topic):
+            return refused
+        return too_many_topics(add, TOPICS_PER_TENANT_MAX)
 
     def _add(self, adds: list[Add], now: int) -> list[Outcome]:
         """One-shots of one tenant, all at once; those whose id may be known already are looked at one by one."""
@@ -118,20 +119,25 @@ class Intake:
         recent = idmap.state[0].arrivals
         if not recent.keys().isdisjoint(hashes):
             suspects |= {index for index, id_hash in enumerate(hashes) if id_hash in recent}
-        known = {index: self._changes.add_known(adds[index], now) for index in suspects}
-        fresh = [index for index in range(len(adds)) if known.get(index) is None] if suspects else range(len(adds))
-        outcomes = _Batch(self._writer, now).write([adds[index] for index in fresh], [hashes[index] for index in fresh])
-        if len(fresh) == len(adds):
-            return outcomes
-        following = iter(outcomes)
-        return [known.get(index) or next(following) for index in range(len(adds))]
+        found = {index: known for index in suspects if (known := self._changes.find(adds[index], now)) is not None}
+        outcomes: list[Outcome] = []
+        start = 0
+        for index in [*sorted(found), len(adds)]:  # in order: what came later arrived later
+            outcomes += _Batch(self._writer, now).write(adds[start:index], hashes[start:index])
+            if index < len(adds):
+                outcomes.append(self._changes.run_on(found[index], adds[index], now))
+            start = index + 1
+        return outcomes
 
     def _add_in_turn(self, adds: list[Add], hashes: list[int], now: int) -> list[Outcome]:
         """The same id more than once in a batch: each sees what those before it did."""
         outcomes: list[Outcome] = []
         for add, id_hash in zip(adds, hashes, strict=True):
-            known = self._changes.add_known(add, now)
-            outcomes += [known] if known is not None else _Batch(self._writer, now).write([add], [id_hash])
+            found = self._changes.find(add, now)
+            if found is not None:
+                outcomes.append(self._changes.run_on(found, add, now))
+            else:
+                outcomes += _Batch(self._writer, now).write([add], [id_hash])
         return outcomes
 
     def _kept(self, receipt: Receipt, now: int) -> tuple[bytes, bytes] | None:

@@ -7,15 +7,15 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
+from tidings.domain.changes import ahead
 from tidings.domain.command import FINISHED, Priority, State
-from tidings.domain.lateness import Lateness
+from tidings.domain.lateness import Lateness, bounded_by
 from tidings.domain.schedule import MADE_ID, Schedule
+from tidings.domain.terms import Terms, decode_terms, single
 from tidings.domain.when import Once
-from tidings.timeline.dating import ahead
 from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, row_at
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, OUTBOX, PARTITIONS_MAX, Writer
-from tidings.timeline.terms import Terms, decode_terms
 
 Table = Literal["near", "far", "standing", "finished"]
 
@@ -227,13 +227,10 @@ def lateness_of(found: Found) -> Lateness | None:
     """The policy that a plain row's deadline came from; a finished one keeps none."""
     if found.table == "finished":
         return None
-    if found.deadline == NO_DEADLINE:
-        return Lateness()
-    bound_us = found.deadline - found.due
-    match found.reason:
-        case "expired":
-            return Lateness(expires_after_us=bound_us)
-        case "late_skipped":
-            return Lateness("skip", bound_us)
-        case _:
-            return Lateness(max_us=bound_us)
+    return Lateness() if found.deadline == NO_DEADLINE else bounded_by(found.deadline - found.due, found.reason)
+
+
+def effective_terms(found: Found) -> Terms | None:
+    """The terms of a schedule, also of a plain row, which has none of its own; None if it is finished."""
+    lateness = lateness_of(found)
+    return single(found.due, lateness) if found.terms is None and lateness is not None else found.terms

@@ -5,6 +5,7 @@ from typing import Any
 
 import apsw
 
+from tidings.domain.changes import latest_in_flight
 from tidings.domain.destination import join, split
 from tidings.domain.errors import Moved
 from tidings.domain.schedule import Outgoing
@@ -33,6 +34,8 @@ _HOLD = (
     f"INSERT OR REPLACE INTO held SELECT position & {OFFSET_MASK}, target / {PARTITIONS_MAX}, ? FROM log"
     " WHERE position = ?"
 )
+# The second condition is the one of the index `log_in_outbox`.
+_OF_ID = "SELECT position, target, generation, n FROM log WHERE id = ? AND position < 1 << 38"
 _SPAN = f"SELECT first, next FROM partition WHERE partition = {OUTBOX}"
 _KEPT = "position NOT IN (SELECT offset FROM held)"
 _SIZE = (
@@ -91,6 +94,17 @@ def _outgoing(writer: Writer, row: tuple[Any, ...]) -> Outgoing:
         released,
         message,
         final == 1,
+    )
+
+
+def in_flight(writer: Writer, tenant: str, schedule_id: str) -> int | None:
+    """The number of the latest record of a schedule that is not known to be on Kafka."""
+    rows = writer.connection.execute(_OF_ID, (schedule_id,)).fetchall()
+    return latest_in_flight(
+        (generation, n)
+        for position, target, generation, n in rows
+        if writer.topic_names[target // PARTITIONS_MAX][0] == tenant
+        and (position & OFFSET_MASK >= writer.arrived or position & OFFSET_MASK in writer.held)
     )
 
 

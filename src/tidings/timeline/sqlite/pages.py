@@ -6,9 +6,8 @@ import apsw
 
 from tidings.domain.command import FINISHED
 from tidings.domain.destination import BUSES, join
+from tidings.domain.history import history as history_of
 from tidings.domain.schedule import Event, Page, Query, Schedule
-from tidings.domain.when import lasts
-from tidings.timeline.dating import accepted_event
 from tidings.timeline.paging import Key, decode_cursor, encode_cursor
 from tidings.timeline.sqlite import lookup, packed
 from tidings.timeline.sqlite.database import queries
@@ -172,19 +171,8 @@ def first_overdue(connection: apsw.Connection, writer: Writer, now: int) -> int 
 
 
 def history(connection: apsw.Connection, writer: Writer, schedule: Schedule, now: int) -> list[Event]:
-    """What happened to a schedule, oldest first: what its row tells, and what was written down.
-
-    Lines of an earlier life of the id, finished and forgotten, may still be there and are left out.
-    """
-    remembered = now - writer.options.id_retention_us
-    since = min(remembered, schedule.accepted - 1) if lasts(schedule.when) else remembered
+    """What happened to a schedule, oldest first."""
     id_hash = writer.idmap.hash(schedule.tenant, schedule.id)
     rows = connection.execute(_SQL["history"], (id_hash, schedule.tenant, schedule.id))
-    events = [event for event in (Event(*row) for row in rows) if event.at > since]
-    if schedule.generation == 1 and all(event.event != "accepted" for event in events):
-        events.append(accepted_event(schedule, events))
-    if schedule.finished is not None and schedule.state in {"released", "missed"}:
-        end = Event(schedule.finished, schedule.state, schedule.occurrence, schedule.due, schedule.reason)
-        if all((event.at, event.event) != (end.at, end.event) for event in events):  # else it was written down
-            events.append(end)
-    return sorted(events, key=lambda event: (event.at, event.event != "accepted"))
+    lines = [Event(*row) for row in rows]
+    return history_of(schedule, lines, now - writer.options.id_retention_us)

@@ -1,12 +1,13 @@
 """Releasing standing schedules: the policy decides, the next occurrence follows from the anchor."""
 
 from tidings.domain.lateness import MissedRange
+from tidings.domain.schedule import Event
+from tidings.domain.terms import Terms
 from tidings.domain.when import is_once
 from tidings.timeline.dating import ended_why
 from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.lookup import Found, standing
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
-from tidings.timeline.terms import Terms
 
 
 class Recurring:
@@ -32,7 +33,7 @@ class Recurring:
             self.missed[missed.reason] = self.missed.get(missed.reason, 0) + count
             if not is_once(terms.when):
                 of = (missed.first, terms.due(missed.first), missed.reason, count)
-                single.note(self._writer, found, self._now, "missed", *of)
+                single.note(self._writer, found, Event(self._now, "missed", *of))
         position = None
         if decision.release is not None:
             position = self._append(found, terms, decision.release, final=decision.next is None)
@@ -49,7 +50,7 @@ class Recurring:
 
     def _left(self, found: Found, n: int, due: int) -> None:
         self._count(found, due)
-        single.note(self._writer, found, self._now, "released", n, due)
+        single.note(self._writer, found, Event(self._now, "released", n, due))
 
     def _count(self, found: Found, due: int) -> None:
         topic = found.partition // PARTITIONS_MAX
@@ -82,7 +83,7 @@ class Recurring:
             single.finish(self._writer, found, "released", self._now, position=position)
         else:
             single.finish(self._writer, found, "ended", self._now)
-            single.note(self._writer, found, self._now, "ended", reason=ended_why(terms.when))
+            single.note(self._writer, found, Event(self._now, "ended", reason=ended_why(terms.when)))
 
     def _go_on(self, found: Found, terms: Terms, n: int) -> None:
         due = terms.due(n)

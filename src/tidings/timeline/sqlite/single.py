@@ -1,16 +1,17 @@
 """Writing single rows: what changes and recurring schedules need, each as one step of a larger transaction."""
 
+import msgspec
 import numpy as np
 
 from tidings.domain.command import NO_CONTENT, State
+from tidings.domain.history import HISTORY_LINES_MAX
+from tidings.domain.schedule import Event
+from tidings.domain.terms import Terms, encode_terms
 from tidings.timeline.room import RECORD_BYTES
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.lookup import Found, far_places
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
-from tidings.timeline.terms import Terms, encode_terms
-
-HISTORY_LINES_MAX = 100
 
 _SQL = queries("changes")
 
@@ -106,18 +107,33 @@ def remember(writer: Writer, found: Found) -> None:
 
 
 def remove(writer: Writer, found: Found) -> None:
-    """Take a schedule off the timeline and out of `standing`."""
+    """Remove a schedule, wherever its row lies, and what was fired of it and has not left."""
     connection = writer.connection
+    match found.table:
+        case "standing":
+            connection.execute("DELETE FROM standing WHERE arrival = ?", (found.arrival,))
+            remove_extras(writer, found)
+            if found.state == "pending":
+                remove_pointer(writer, found)
+        case "near":
+            _remove_near(writer, found)
+        case "far":
+            writer.far.delete(found.place)
+            writer.pending -= 1
+        case "finished":
+            sql = "DELETE FROM finished WHERE due = ? AND arrival = ?"
+            connection.execute(sql, (found.origin, found.arrival))
+
+
+def pause(writer: Writer, found: Found, terms: Terms) -> None:
+    """Take a pending schedule off the timeline and keep it standing."""
     if found.table == "standing":
-        connection.execute("DELETE FROM standing WHERE arrival = ?", (found.arrival,))
-        remove_extras(writer, found)
-        if found.state == "pending":
-            remove_pointer(writer, found)
-    elif found.table == "near":
-        _remove_near(writer, found)
-    else:
-        writer.far.delete(found.place)
-        writer.pending -= 1
+        remove_pointer(writer, found)
+        writer.connection.execute("UPDATE standing SET state = 'paused' WHERE arrival = ?", (found.arrival,))
+        return
+    remove(writer, found)
+    held = msgspec.structs.replace(found, table="standing", state="paused", origin=found.due)
+    insert_standing(writer, held, terms)
 
 
 def remove_pointer(writer: Writer, found: Found) -> None:
@@ -173,20 +189,11 @@ def finish(
     )
 
 
-def note(
-    writer: Writer,
-    found: Found,
-    now: int,
-    event: str,
-    occurrence: int | None = None,
-    due: int | None = None,
-    reason: str | None = None,
-    count: int | None = None,
-) -> None:
+def note(writer: Writer, found: Found, event: Event) -> None:
     """Write a line of a schedule's history."""
     tenant = writer.stream_names[found.stream][0]
     id_hash = writer.idmap.hash(tenant, found.id)
-    line = (id_hash, tenant, found.id, now, event, occurrence, due, reason, count)
+    line = (id_hash, tenant, found.id, event.at, event.event, event.occurrence, event.due, event.reason, event.count)
     entry = int(writer.connection.execute(_SQL["history_one"], line).get)
     if entry > HISTORY_LINES_MAX:
         writer.connection.execute(_SQL["history_trim"], (id_hash, entry - HISTORY_LINES_MAX))

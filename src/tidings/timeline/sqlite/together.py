@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tidings.domain.command import NO_CONTENT
+from tidings.domain.history import HISTORY_LINES_MAX
 from tidings.domain.lateness import deadline
+from tidings.domain.terms import decode_terms
 from tidings.domain.when import is_once
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.rows import ARRIVAL_BITS, NO_DEADLINE
-from tidings.timeline.sqlite.single import HISTORY_LINES_MAX
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
-from tidings.timeline.terms import decode_terms
 
 TRIM_EVERY = 50
 STAYS = -1  # where a next due time would be: this one is not for us

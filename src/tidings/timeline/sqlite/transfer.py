@@ -230,7 +230,7 @@ class SqliteEndpoint:
             extra.due, extra.n, extra.deadline, extra.reason = due, n, NO_DEADLINE, None
             single.insert_extra(writer, extra, found.arrival)
         for event in item.history:
-            single.note(writer, found, event.at, event.event, event.occurrence, event.due, event.reason, event.count)
+            single.note(writer, found, event)
         return "moved"
 
     def _found(self, item: ScheduleItem, generation: int) -> Found:

@@ -9,7 +9,7 @@ from tidings.domain.schedule import Event
 from tidings.domain.when import is_once
 from tidings.ports import ApiKey, Document, Key
 from tidings.timeline.filing import decode_tags
-from tidings.timeline.terms import decode_terms
+from tidings.domain.terms import decode_terms
 from tidings.timeline.transfer.protocol import (
     AnswerItem,
     CalendarItem,

@@ -18,7 +18,7 @@ from tidings.domain.message import unpack
 from tidings.domain.schedule import Event
 from tidings.domain.when import is_once
 from tidings.ports import ApiKey, Document
-from tidings.timeline.terms import Terms
+from tidings.domain.terms import Terms
 
 NAMED_CONFLICTS_MAX = 1_000
 

@@ -118,7 +118,7 @@ _OUTCOME: dict[str, Schema] = {
     "due_at": instant("When the next occurrence that can leave is due, as far as is known."),
     "state": text("Its state, where the outcome alone does not say it.", enum=list(get_args(State))),
     "reason": text("Why."),
-    "in_flight": number("The occurrence that is being released; what follows it was changed."),
+    "in_flight": number("The latest occurrence on its way to Kafka, which will appear; the change applies after it."),
     "remembered_since": instant("What finished before is forgotten."),
     "note": text("What to know of its times, such as that clocks jump over it."),
 }

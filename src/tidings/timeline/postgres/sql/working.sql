@@ -44,6 +44,16 @@ JOIN tidings.finished f ON f.stream = p.stream AND f.due = p.due AND f.arrival =
 LEFT JOIN tidings.lane l ON f.part < 0 AND l.lane = f.lane
 LEFT JOIN tidings.held h ON f.part < 0 AND h.lane = f.lane AND h."offset" = f.position;
 
+-- name: in_flight
+-- Records of some ids in the outbox that the store does not know to be on Kafka, and whether they are kept back.
+SELECT o.lane, o.id, t.tenant, o."offset", o.generation, o.n, h.lane IS NOT NULL
+FROM unnest(%s, %s) AS p(lane, id)
+JOIN tidings.outbox o ON o.lane = p.lane AND o.id = p.id
+JOIN tidings.topic t ON t.topic = o.topic
+JOIN tidings.lane l ON l.lane = o.lane
+LEFT JOIN tidings.held h ON h.lane = o.lane AND h."offset" = o."offset"
+WHERE o."offset" >= l.outbox_first OR h.lane IS NOT NULL;
+
 -- name: register
 -- Ids that are new; fewer rows than ids: somebody else was quicker with one of them.
 INSERT INTO tidings.registry (key, due, arrival, stream)

@@ -1,12 +1,11 @@
-"""A random life, the same on every store: the memory store says what must come of it."""
+"""A random life on several stores: commands, releases and housekeeping, for tests in which a store moves meanwhile."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as some
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from tests.contract.making import DAY, FIRE_ALL, HOUR, MILLISECOND, MINUTE, NOW, SECOND, add, every
 from tests.contract.walking import Twins
@@ -168,14 +167,3 @@ QUICK = settings(
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-
-
-@pytest.mark.slow
-def test_a_life_is_the_same_on_every_store() -> None:
-    run_state_machine_as_test(Life, settings=QUICK)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_many_lives() -> None:
-    run_state_machine_as_test(Life, settings=settings(QUICK, max_examples=20))

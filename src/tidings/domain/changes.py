@@ -1,0 +1,418 @@
+"""The decision on every command: the answer to it, and the effects that a store applies.
+
+A store loads what it holds under the id (`Current`), asks `decide`, and applies the effects in their order, inside one
+transaction. Nothing here reads or writes anything, so that all stores answer alike.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, assert_never
+
+import msgspec
+
+from tidings.domain.command import (
+    FINISHED,
+    Add,
+    Cancel,
+    Command,
+    Fire,
+    Outcome,
+    OutcomeWord,
+    Pause,
+    Replace,
+    Resume,
+    State,
+    refused,
+)
+from tidings.domain.errors import Invalid
+from tidings.domain.lateness import CATCH_UP_MAX, Policy
+from tidings.domain.names import check_storable, check_storable_id
+from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
+from tidings.domain.recurrence.resolve import is_swallowed
+from tidings.domain.revising import Pending, calendar_of, passed, with_days
+from tidings.domain.schedule import MADE_ID, Event
+from tidings.domain.terms import Terms, terms_of
+from tidings.domain.when import Once, is_once, occurrence
+from tidings.domain.when import continued as when_continued
+
+_TAKEN = "this id holds another schedule: replace it, cancel it, or use another id"
+
+
+class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What a store holds under an id, as far as a decision depends on it.
+
+    `n` and `due` are those of the pending occurrence, of a finished schedule those of its last one; `finished` is when
+    it finished. `leaving` says that the record of a one-shot is in the outbox and not known to be on Kafka; `in_flight`
+    is the number of the latest occurrence of a recurring schedule of which the same is true.
+    """
+
+    id: str
+    state: State
+    content: bytes
+    generation: int
+    n: int
+    due: int
+    accepted: int
+    terms: Terms | None
+    finished: int | None = None
+    reason: str | None = None
+    leaving: bool = False
+    in_flight: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in FINISHED
+
+
+class Begin(msgspec.Struct, frozen=True, gc=False):
+    """Store a schedule, with occurrence n as its pending one; where it has no id, the store makes one.
+
+    Without terms it is a one-shot that is not paused.
+    """
+
+    add: Add
+    terms: Terms | None
+    generation: int = 1
+    n: int = 1
+    paused: bool = False
+
+
+class Remove(msgspec.Struct, frozen=True, gc=False):
+    """Remove the current schedule, and what was fired of it and has not left."""
+
+
+class Finish(msgspec.Struct, frozen=True, gc=False):
+    """The same, and remember how it finished."""
+
+    state: Literal["cancelled"]
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """Take the pending occurrence off the timeline; the schedule waits under these terms."""
+
+    terms: Terms
+
+
+class Continue(msgspec.Struct, frozen=True, gc=False):
+    """Put the pending occurrence of a paused schedule back onto the timeline, under these terms."""
+
+    terms: Terms
+
+
+class FireOnce(msgspec.Struct, frozen=True, gc=False):
+    """The one-shot leaves now instead of at its time, however late that is; as the latest arrival."""
+
+
+class FireExtra(msgspec.Struct, frozen=True, gc=False):
+    """One more record of a recurring schedule leaves now, however late that is."""
+
+
+Effect = Event | Begin | Remove | Finish | Hold | Continue | FireOnce | FireExtra
+
+
+class Change(NamedTuple):
+    """The answer to a command, and the effects to apply; an `Event` is a line for the schedule's history."""
+
+    outcome: Outcome
+    effects: tuple[Effect, ...] = ()
+
+
+class Ahead(NamedTuple):
+    """The next occurrence that can leave, as far as is known: number and due time. `note` says why not all can."""
+
+    number: int
+    due: int
+    note: str | None = None
+
+
+def refusal(command: Command) -> Outcome | None:
+    """Why no store can hold what a command names, if so; asked before anything is looked up."""
+    add = command.add if isinstance(command, Replace) else command
+    try:
+        if add.id is not None:
+            check_storable_id(add.id)
+        check_storable(add.tenant, "tenant")
+        if isinstance(add, Add):
+            check_storable(add.topic, "topic")
+    except Invalid as invalid:
+        return refused(_shown(add.id), invalid)
+    return None
+
+
+def too_many_topics(add: Add, most: int) -> Outcome:
+    """The refusal of a topic that would be one too many for its tenant."""
+    return Outcome(add.id or "", "rejected", reason=f"topic: there are {most} already, use one of them")
+
+
+def latest_in_flight(records: Iterable[tuple[int, int]]) -> int | None:
+    """The number to tell of those in flight, given as (generation, number): the last occurrence, else the last fired.
+
+    In which order a release wrote them is the store's own affair.
+    """
+    return max(records, key=lambda each: (each[0], each[1] > 0, abs(each[1])), default=(0, None))[1]
+
+
+def decide(
+    command: Command,
+    current: Current | None,
+    now: int,
+    *,
+    days: tuple[int, ...] | None = None,
+    remembered_since: int = 0,
+) -> Change:
+    """Decide on one command at `now`.
+
+    `days` are those of the calendar that the command names, None if there is no such calendar. An id that finished
+    before `remembered_since` is forgotten: `current` is None then.
+    """
+    try:
+        match command:
+            case Add():
+                return _add(command, current, now, days)
+            case Replace():
+                return _replace(command, current, now, days, remembered_since)
+            case Cancel() | Pause() | Resume() | Fire():
+                return _change(command, current, now, remembered_since)
+            case _:
+                assert_never(command)
+    except Invalid as invalid:
+        add = command.add if isinstance(command, Replace) else command
+        return Change(refused(add.id, invalid))
+
+
+# New schedules
+
+
+def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | None) -> Change:
+    if current is None:
+        return _begin(_dated(add, days), now)
+    if current.content == add.content:
+        return Change(_unchanged(current, now))
+    if current.is_finished:
+        return _reuse(add, current, now, days) if add.reuse else Change(_too_late(current))
+    return Change(Outcome(current.id, "rejected", current.due, current.state, _TAKEN))
+
+
+def _begin(add: Add, now: int, generation: int = 1) -> Change:
+    terms = None if isinstance(add.when, Once) else terms_of(add)
+    outcome = _answer(add.id or "", "scheduled", ahead(terms, 1, add.due, now))
+    return Change(outcome, (Begin(add, terms, generation),))
+
+
+def _reuse(asked: Add, current: Current, now: int, days: tuple[int, ...] | None) -> Change:
+    """Begin a new generation of a finished id; the old one stays in its history only."""
+    add = _dated(asked, days)
+    lines = [*_first_line(current), Event(now, "accepted", due=add.due)]
+    if current.state in {"released", "missed"}:
+        at = current.finished or 0
+        lines.insert(-1, Event(at, current.state, current.n, current.due, current.reason))
+    outcome, begin = _begin(add, now, current.generation + 1)
+    return Change(outcome, (Remove(), *lines, *begin))
+
+
+def _replace(
+    replace: Replace, current: Current | None, now: int, days: tuple[int, ...] | None, remembered_since: int
+) -> Change:
+    add = replace.add
+    assert add.id is not None, "a replacement has an id"
+    _check_count(replace, finished=current is not None and current.is_finished)
+    if current is None:
+        # Ids of this form are made by the store alone.
+        return Change(_unknown(add.id, remembered_since)) if MADE_ID.match(add.id) else _begin(_dated(add, days), now)
+    if current.is_finished:
+        return _reuse(add, current, now, days) if replace.reuse else Change(_too_late(current))
+    if current.content == add.content:
+        return Change(_unchanged(current, now))
+    terms = _terms(current)
+    pending = Pending(terms.when, current.n, current.due - terms.jitter_us)
+    keeps = replace.keep_count and terms.recurs
+    dated = _dated(add, days)
+    new = _continued(dated, pending, now) if keeps else dated
+    if new is None:
+        reason = f"count: {current.n - 1:,} were given already, and are kept: give more, or begin the count anew"
+        return Change(Outcome(add.id, "rejected", reason=reason))
+    return _replace_pending(new, current, now, current.n if keeps else 1)
+
+
+def _replace_pending(add: Add, current: Current, now: int, n: int) -> Change:
+    paused = current.state == "paused"
+    plain = isinstance(add.when, Once)
+    terms = None if plain and not paused else terms_of(add)
+    outcome = _answer(current.id, "replaced", ahead(None if plain else terms, n, add.due, now))
+    return Change(
+        msgspec.structs.replace(outcome, state="paused" if paused else None, in_flight=current.in_flight),
+        (
+            Remove(),
+            *_first_line(current),
+            Event(now, "replaced", due=add.due),
+            Begin(add, terms, current.generation + 1, n, paused),
+        ),
+    )
+
+
+def _dated(add: Add, days: tuple[int, ...] | None) -> Add:
+    """The schedule with the days of its calendar; raises `Invalid`."""
+    name = calendar_of(add.when)
+    if name is None:
+        return add
+    if days is None:
+        raise Invalid("calendar", f"there is no calendar {name!r}: create it first, or leave it out")
+    when = with_days(add.when, days)
+    due = occurrence(when, 1)
+    if due is None:
+        raise Invalid("calendar", f"{name!r} leaves no occurrence: change its days, or the rule")
+    if add.latest is not None and due > add.latest:
+        detail = f"{name!r} moves the first occurrence behind limits.horizon: change its days, or the rule"
+        raise Invalid("calendar", detail)
+    return msgspec.structs.replace(add, when=when, due=due + add.jitter_us)
+
+
+def _check_count(replace: Replace, *, finished: bool) -> None:
+    """Raise `Invalid` if the count is to be kept where there is none."""
+    if not replace.keep_count:
+        return
+    if is_once(replace.add.when):
+        raise Invalid("keep_count", "goes with a recurring one, and this is a single moment: leave it out")
+    if finished and replace.reuse:
+        detail = "what this id held has finished, and its count with it: leave it out, the count then begins anew"
+        raise Invalid("keep_count", detail)
+
+
+def _continued(add: Add, pending: Pending, now: int) -> Add | None:
+    """The schedule with the pending number as its first, after the moments that have passed; None if none is left."""
+    n = pending.n
+    if is_once(add.when) or n == 1:
+        return add
+    when = when_continued(add.when, n, passed(pending, now))
+    due = occurrence(when, n)
+    return None if due is None else msgspec.structs.replace(add, when=when, due=due + add.jitter_us)
+
+
+def _first_line(current: Current) -> list[Event]:
+    """When a schedule was accepted is told by its row: write it down before the row goes."""
+    if current.generation > 1:
+        return []
+    return [Event(current.accepted, "accepted", due=_first_due(current))]
+
+
+def _first_due(current: Current) -> int | None:
+    """The due time with which a schedule was accepted; None if that is not known any more."""
+    terms = current.terms
+    if terms is None or not terms.recurs:
+        return current.due if current.n == 1 and (terms is None or not terms.revised) else None
+    return None if terms.revised else terms.due(1)
+
+
+# Changes of a schedule
+
+
+def _change(
+    command: Cancel | Pause | Resume | Fire, current: Current | None, now: int, remembered_since: int
+) -> Change:
+    if current is None:
+        return Change(_unknown(command.id, remembered_since))
+    if isinstance(command, Cancel) and current.state == "cancelled":
+        return Change(Outcome(current.id, "cancelled", current.due, in_flight=current.in_flight))
+    if current.is_finished:
+        return Change(_too_late(current))
+    match command:
+        case Cancel():
+            return Change(_answered(current, "cancelled"), (Finish("cancelled"), Event(now, "cancelled")))
+        case Pause():
+            held = (Hold(_terms(current)), Event(now, "paused"))
+            return Change(_answered(current, "paused"), held if current.state == "pending" else ())
+        case Resume():
+            return _resume(current, now, command.missed)
+        case Fire():
+            return _fire(current, now)
+        case _:
+            assert_never(command)
+
+
+def _answered(current: Current, word: OutcomeWord) -> Outcome:
+    note = noted(_terms(current), current.n)
+    return Outcome(current.id, word, current.due, in_flight=current.in_flight, note=note)
+
+
+def _resume(current: Current, now: int, missed: Policy | None) -> Change:
+    if current.state == "pending":
+        return Change(_unchanged(current, now))
+    terms = _terms(current).pardoned(missed, now)
+    outcome = _answer(current.id, "resumed", ahead(terms, current.n, current.due, now))
+    return Change(outcome, (Continue(terms), Event(now, "resumed")))
+
+
+def _fire(current: Current, now: int) -> Change:
+    outcome, line = Outcome(current.id, "fired", now), Event(now, "fired")
+    if _terms(current).recurs:
+        return Change(outcome, (line, FireExtra()))
+    return Change(outcome, (*_first_line(current), line, FireOnce()))
+
+
+# Answers
+
+
+def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
+    """The next occurrence that can leave where n is pending for `due`; without terms that is n.
+
+    An overdue one may be too late to leave: the answer then names the next, so that nobody waits in vain. Lists do
+    without `now`: they are in the order of what is pending.
+    """
+    if terms is None or now is None:
+        return Ahead(n, due)
+    if due > now or is_swallowed(terms.when):
+        return Ahead(n, due, noted(terms, n))
+    note: str | None = None
+    decision = terms.decide(n, now)
+    number = decision.next if decision.release is None else decision.release
+    if number is None and decision.missed:
+        number, reason = decision.missed[-1].last, decision.missed[-1].reason
+        note = f"nothing of it will leave: it is counted as missed ({reason})"
+    elif cut := [missed for missed in decision.missed if missed.reason == "catch_up_max"]:
+        many = sum(missed.last - missed.first + 1 for missed in cut)
+        note = f"{many:,} of what is overdue will be counted as missed (catch_up_max)"
+        note = f"{note}: at most the latest {CATCH_UP_MAX:,} leave at once"
+    at = None if number is None else terms.due(number)
+    return Ahead(n, due) if number is None or at is None else Ahead(number, at, note)
+
+
+def noted(terms: Terms, n: int) -> str | None:
+    """What people should know of the times of a schedule, whatever becomes of it."""
+    late_start = late_start_note(terms.when) if n == 1 else None
+    return swallowed_note(terms.when) or moved_note(terms.when) or late_start
+
+
+def _answer(schedule_id: str, word: OutcomeWord, coming: Ahead, state: State | None = None) -> Outcome:
+    return Outcome(schedule_id, word, coming.due, state, note=coming.note)
+
+
+def _unchanged(current: Current, now: int) -> Outcome:
+    terms = current.terms if current.state == "pending" else None
+    coming = ahead(terms, current.n, current.due, now)
+    return _answer(current.id, "unchanged", coming, current.state)
+
+
+def _too_late(current: Current) -> Outcome:
+    """The answer to a change of a finished schedule."""
+    match current.state:
+        case "released" | "ended" if current.leaving or current.in_flight is not None:
+            return Outcome(current.id, "in_flight", current.due, "in_flight", in_flight=current.in_flight)
+        case "released" | "ended":
+            return Outcome(current.id, "already_released", current.due, current.state)
+        case "cancelled":
+            return Outcome(current.id, "cancelled", current.due, current.state, in_flight=current.in_flight)
+        case _:
+            return Outcome(current.id, "rejected", current.due, current.state, f"it was missed: {current.reason}")
+
+
+def _unknown(schedule_id: str, remembered_since: int) -> Outcome:
+    return Outcome(schedule_id, "unknown", remembered_since=remembered_since)
+
+
+def _shown(schedule_id: str | None) -> str | None:
+    """An id as it can be written into an answer: halves of surrogate pairs cannot be."""
+    return None if schedule_id is None else schedule_id.encode(errors="replace").decode()
+
+
+def _terms(current: Current) -> Terms:
+    assert current.terms is not None, "only a finished schedule has no terms"
+    return current.terms

@@ -1,0 +1,24 @@
+"""Random sequences of commands are answered alike by every store: see `sequences`."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.sequences import run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_sequences_are_answered_alike_by_every_store(part: int) -> None:
+    tally = asyncio.run(run(250 * part, 250))
+    print(tally)
+    assert tally.sequences == 250
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(40))
+def test_very_many_sequences(part: int) -> None:
+    tally = asyncio.run(run(1_000 + 500 * part, 500))
+    print(tally)
+    assert tally.sequences == 500

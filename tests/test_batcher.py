@@ -1,0 +1,104 @@
+"""Group commit: what is gathered, in which order, and who learns of an error."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tidings.batcher import Batcher
+from tidings.domain.errors import StoreError
+
+
+class Calls:
+    """The calls that were made; each waits until it is let go."""
+
+    def __init__(self, calls_max: int = 1, weight_max: int = 10) -> None:
+        self.made: list[list[int]] = []
+        self.ends: list[asyncio.Future[None]] = []
+        self.bad: set[int] = set()
+        self.broken = False
+        self.batcher: Batcher[int, int] = Batcher(
+            self._call,
+            weight=lambda item: max(1, item),
+            weight_max=weight_max,
+            calls_max=lambda: calls_max,
+            concerns_all=lambda error: isinstance(error, StoreError),
+        )
+
+    async def _call(self, items: Sequence[int]) -> list[int]:
+        self.made.append(list(items))
+        self.ends.append(asyncio.get_running_loop().create_future())
+        await self.ends[-1]
+        if self.broken:
+            raise StoreError("away")
+        if self.bad.intersection(items):
+            raise ValueError(f"{self.bad.intersection(items)}")
+        return [-item for item in items]
+
+    async def finish(self) -> None:
+        """Let every call go until there are none."""
+        for _ in range(100):
+            for end in self.ends:
+                if not end.done():
+                    end.set_result(None)
+            await asyncio.sleep(0)
+
+
+async def test_what_comes_while_a_call_is_under_way_goes_into_the_next() -> None:
+    calls = Calls()
+    answers = [calls.batcher.submit(item) for item in (1, 0, -1, -2)]
+    await calls.finish()
+    assert await asyncio.gather(*answers) == [-1, 0, 1, 2]
+    assert calls.made == [[1], [0, -1, -2]]
+
+
+async def test_a_batch_has_a_weight_and_one_heavy_item_is_a_batch_alone() -> None:
+    calls = Calls(weight_max=10)
+    answers = [calls.batcher.submit(item) for item in (1, 6, 4, 1, 99, 2)]
+    await calls.finish()
+    assert await asyncio.gather(*answers) == [-1, -6, -4, -1, -99, -2]
+    assert calls.made == [[1], [6, 4], [1], [99], [2]]
+
+
+async def test_as_many_calls_as_may_be_are_under_way() -> None:
+    calls = Calls(calls_max=2)
+    answers = [calls.batcher.submit(item) for item in (1, 2, 3, 4)]
+    await asyncio.sleep(0)
+    assert calls.made == [[1], [2]]
+    await calls.finish()
+    assert await asyncio.gather(*answers) == [-1, -2, -3, -4]
+    assert calls.made == [[1], [2], [3, 4]]
+
+
+async def test_who_is_at_fault_stands_alone_and_the_others_are_answered() -> None:
+    calls = Calls(weight_max=100)
+    calls.bad = {4}
+    answers = [calls.batcher.submit(item) for item in (1, 2, 3, 4, 5)]
+    await calls.finish()
+    found = await asyncio.gather(*answers, return_exceptions=True)
+    assert [type(each) for each in found] == [int, int, int, ValueError, int]
+    assert calls.made == [[1], [2, 3, 4, 5], [2, 3], [4, 5], [4], [5]]
+
+
+async def test_an_error_that_concerns_all_is_everybodys() -> None:
+    calls = Calls()
+    calls.broken = True
+    answers = [calls.batcher.submit(item) for item in (1, 2, 3)]
+    await calls.finish()
+    found = await asyncio.gather(*answers, return_exceptions=True)
+    assert all(isinstance(each, StoreError) for each in found)
+    assert len(calls.made) == 2
+    calls.broken = False
+    after = calls.batcher.submit(5)
+    await calls.finish()
+    assert await after == -5
+
+
+async def test_a_caller_that_has_gone_does_not_disturb_the_others() -> None:
+    calls = Calls()
+    answers = [calls.batcher.submit(item) for item in (1, 2, 3)]
+    answers[1].cancel()
+    await calls.finish()
+    assert await answers[2] == -3
+    with pytest.raises(asyncio.CancelledError):
+        await answers[1]

@@ -98,7 +98,7 @@ def test_a_secret_from_a_file_loses_only_its_line_end(tmp_path: Path) -> None:
         ({"token": {"file": "/nowhere/token"}}, "token", "/nowhere/token cannot be read: No such file"),
         ({"token": {"env": "HOME", "file": "x"}}, "token", "kept in the environment or in a file"),
         ({"account": 5}, "account", "is not a text"),
-        ({"tokn": 5}, "tokn", "it knows account, token, key"),
+        ({"tokn": 5}, "tokn", "the settings are account, token, key"),
         ({"account": ...}, "account", "is missing: give a text"),
         ({"timeout_s": "5"}, "timeout_s", "is not a number"),
         ({"key": 5}, "key", "is not a text"),
@@ -131,7 +131,7 @@ def test_lists_are_told_as_lists() -> None:
 
 
 def test_a_provider_that_is_not_installed_is_named(surroundings: Surroundings) -> None:
-    with pytest.raises(Invalid, match="'pigeon' is not installed: there are apns, fcm"):
+    with pytest.raises(Invalid, match="'pigeon' is not installed: available are apns, fcm"):
         open_channel("pigeon", {}, surroundings)
 
 

@@ -123,7 +123,7 @@ async def test_what_is_accepted_at_the_same_time_does_not_outlive_her(office: Of
     await asyncio.wait_for(stalled.reached.wait(), 5)
     await office.erasing.erase(ACME, "ada")
     stalled.goes_on.set()
-    with pytest.raises(Invalid, match="there is no user 'ada'"):
+    with pytest.raises(Invalid, match="unknown user 'ada'"):
         await asked
     remains = await everything(office)
     assert not [trace for trace in HERS if trace in remains]

@@ -88,9 +88,9 @@ async def test_the_longest_is_tried_again_on_a_file(tmp_path: Path) -> None:
 
 def test_what_is_not_even_a_message_is_put_aside_as_it_came() -> None:
     came = record(b"mangled")
-    with pytest.raises(Invalid, match="is no errand"):
+    with pytest.raises(Invalid, match="is not a valid delivery record"):
         errands.read(came, TENANT)
-    assert unpack(errands.poison_letter(TENANT, came, "is no errand", 0).message).value == b"mangled"
+    assert unpack(errands.poison_letter(TENANT, came, "is not a valid delivery record", 0).message).value == b"mangled"
 
 
 async def test_what_one_tenant_publishes_harms_no_message_of_another() -> None:

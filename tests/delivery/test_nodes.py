@@ -120,12 +120,12 @@ async def test_a_wrong_password_is_told_everywhere_and_loses_nothing(tmp_path: P
         async with started(tmp_path, **{**SECRETS, "MAIL_PASSWORD": WRONG}) as client:
             await put_ada(client)
             await client.notify(1, "email")
-            await client.node.said("smtp refuses us")
+            await client.node.said("smtp rejects our requests")
 
             async def notices() -> str:
                 return "".join((await client.get("/readyz")).get("notices", []))
 
-            assert "smtp refuses us (credentials_refused" in await eventually(notices)
+            assert "smtp rejects our requests (credentials_refused" in await eventually(notices)
             assert await client.is_ready(), "changes are taken all the same"
             [figure] = await client.figure("tidings_provider_stopped{")
             assert figure == 'tidings_provider_stopped{provider="smtp",fault="ours"} 1'

@@ -81,7 +81,7 @@ async def test_a_channel_that_nobody_serves_is_refused(office: Office) -> None:
     some = Notifying(office.cabinet, office.engine, office.users, office.templates, office.clock, served=served)
     for named, field in (({"channel": "sms"}, "channel"), ({"channels": ["email", "sms"]}, "channels")):
         ask = msgspec.convert({"user": "ada", "words": {"text": "Hi"}, **named}, Notify)
-        with pytest.raises(Invalid, match="no provider serves sms here: there are email, in_app") as refused:
+        with pytest.raises(Invalid, match="no provider for sms is configured: choose one of email, in_app") as refused:
             await some.accept(ACME, ask)
         assert refused.value.field == field
     [told] = await some.accept(ACME, Notify(user="ada", words=Literally("Hi"), channels="all"))

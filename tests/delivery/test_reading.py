@@ -13,7 +13,7 @@ from tidings.domain.errors import Invalid
         ({"channel": "fax"}, "channel", "'fax' is not one of email, sms, push, webhook, in_app"),
         ({"channels": ["fax"]}, "channels[0]", "'fax' is not one of email, sms, push, webhook, in_app, all"),
         ({"priority": "urgent"}, "priority", "'urgent' is not one of high, normal, low"),
-        ({"user": 5}, "user", "is of the wrong form"),
+        ({"user": 5}, "user", "has the wrong type"),
     ],
 )
 def test_choices_are_listed(document: dict[str, object], field: str, says: str) -> None:

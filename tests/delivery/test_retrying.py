@@ -92,7 +92,7 @@ async def test_what_cannot_be_sent_again(office: Office, failed: Delivery) -> No
     assert (sent.outcome, sent.state) == ("rejected", "sent")
     assert (await retrying(office).retry(ACME, "nothing/1")).outcome == "unknown"
     await office.deliver("unknown", state="failed")
-    assert "not kept" in (await retrying(office).retry(ACME, "unknown/1")).reason
+    assert "no longer stored" in (await retrying(office).retry(ACME, "unknown/1")).reason
     assert (await retrying(office).retry("bolt", failed.name)).outcome == "unknown"
 
 

@@ -85,8 +85,8 @@ async def test_where_the_timeline_takes_nothing_more_it_ends_and_says_so(
     assert states(found) == {"failed": 2}
     assert found[0].reason == "not_scheduled: topic: there are 10000 already, use one of them"
     assert found[1].reason == "content_refused"
-    assert "the timeline does not take its next turn: topic" in caplog.text
-    assert "cannot be put onto notify.dead" in caplog.text
+    assert "its next attempt cannot be scheduled: topic" in caplog.text
+    assert "cannot be scheduled on notify.dead" in caplog.text
     assert await world.dead() == []
 
 
@@ -104,7 +104,7 @@ async def test_poison_that_cannot_be_put_aside_does_not_wedge(world: World, capl
     world.start(world.worker({"all": Recorder()}, submit=Full(world, DEAD_TOPIC).submit))
     poison = schedule(words("bad"), world.clock.now(), Errand())
     await world.engine.submit([poison])
-    await eventually(lambda: f"~poison of {TENANT} cannot be put onto notify.dead" in caplog.text)
+    await eventually(lambda: f"~poison of tenant {TENANT} cannot be scheduled on notify.dead" in caplog.text)
     committed = await eventually(lambda: world.store.committed(TENANT, "notify.email", "tidings.deliver"))
     assert sum(committed.values()) == 1
 
@@ -152,7 +152,7 @@ async def test_what_can_neither_be_run_nor_given_up_is_read_again(
         first = world.worker({"mail": Recorder()})
         world.start(first)
         await world.notify(words("n-1"))
-        await eventually(lambda: "nor could it be given up" in caplog.text and not first._running)
+        await eventually(lambda: "marking it as failed did not work either" in caplog.text and not first._running)
         await world.stop(first)
     assert sum((await world.store.committed(TENANT, "notify.email", "tidings.deliver")).values()) == 0
     world.start(world.worker({"mail": Recorder()}))

@@ -33,7 +33,7 @@ def test_a_link_shows_nobody_in_the_log_of_a_proxy_and_is_the_same_in_every_atte
 
 def test_a_link_of_years_ago_still_works_while_its_key_is_kept() -> None:
     assert read([KEY, OLDER], token(OLDER)) == WISH
-    with pytest.raises(Invalid, match="not one of ours"):
+    with pytest.raises(Invalid, match="not a valid unsubscribe link"):
         read([KEY], token(OLDER))
 
 

@@ -252,7 +252,7 @@ async def test_bad_credentials_stop_the_channel_loudly_and_lose_nothing(world: W
     opened = await eventually(lambda: [fact for fact in world.told if isinstance(fact, Opened)])
     assert (opened[0].provider, opened[0].reason, opened[0].is_ours) == ("mail", "credentials_refused", True)
     ways = Ways(world.store.cabinet, world.clock)
-    assert await ways.notices() == ["mail refuses us (credentials_refused: 535)"]
+    assert await ways.notices() == ["mail rejects our requests (credentials_refused: 535)"]
 
     async def on_the_timeline() -> bool:
         found = [await world.delivery(f"n-{k}/1") for k in range(20)]

@@ -25,9 +25,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "to: 'a@xn--a' is not an e-mail address: the domain 'xn--a'": {"user": None, "to": "a@xn--a"},
     "to: 'not an address'": {"user": None, "to": "not an address"},
     "words.title: ": {"words": {"title": "a\r\nBcc: eve@example.com", "text": "x"}},
-    "id: has a '~'": {"id": "n/1~2"},
-    "user: there is no user 'nobody'": {"user": "nobody"},
-    "template: there is no template 'none'": {"words": None, "template": "none"},
+    "id: contains '~'": {"id": "n/1~2"},
+    "user: unknown user 'nobody'": {"user": "nobody"},
+    "template: unknown template 'none'": {"words": None, "template": "none"},
     "expires_after: ": {"expires_after": "-PT5S"},
 }
 

@@ -206,7 +206,7 @@ async def test_what_is_wrong_is_said_by_field(t: Tidings, options: dict[str, Any
 async def test_what_it_does_not_take(t: Tidings) -> None:
     with pytest.raises(TypeError, match="notify takes no 'subject'"):
         await t.notify("ada", subject="x")  # type: ignore[call-arg]
-    with pytest.raises(Invalid, match="there is no user"):
+    with pytest.raises(Invalid, match="unknown user"):
         await t.notify("nobody", text="x")
     with pytest.raises(Invalid, match="mail"):
         await t.users.put("ada", mail="ada@example.com")

@@ -35,7 +35,10 @@ class TwilioReader:
     def __init__(self, token: Secret, public_url: str) -> None:
         parts = urlsplit(public_url)
         if parts.scheme not in {"http", "https"} or not parts.netloc:
-            raise Invalid("public_url", "is no URL: write how Twilio reaches this server, https://notify.example.com")
+            raise Invalid(
+                "public_url",
+                "is not a URL: write the one by which Twilio reaches this server, such as https://notify.example.com",
+            )
         self._token = token
         self._base = public_url.rstrip("/")
 

@@ -67,7 +67,7 @@ class InAppChannel:
 
 def _open(settings: Settings, surroundings: Surroundings) -> InAppChannel:
     if surroundings.cabinet is None:
-        raise Invalid("provider", "in_app needs the store of its node, and there is none here")
+        raise Invalid("provider", "in_app needs the store of a node, and there is none here")
     return InAppChannel(settings, surroundings.clock, surroundings.cabinet)
 
 

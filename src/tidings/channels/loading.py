@@ -76,7 +76,9 @@ def _wrong(
 ) -> list[Invalid]:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     known = ", ".join(fields)
-    wrong = [Invalid(name, f"is not a setting there: it knows {known}") for name in sorted(settings.keys() - fields)]
+    wrong = [
+        Invalid(name, f"is not a known setting: the settings are {known}") for name in sorted(settings.keys() - fields)
+    ]
     for name, field in fields.items():
         if name not in settings:
             if field.required:
@@ -99,7 +101,7 @@ def wanted(kind: Any) -> str:
         return " or ".join(f'"{word}"' for word in get_args(kind))
     if get_origin(kind) is tuple:
         return _LISTS.get(get_args(kind)[0], "a list")
-    return _WANTED.get(kind, "what its provider takes")
+    return _WANTED.get(kind, "a value that the provider accepts")
 
 
 def read_secret(kept: object) -> Secret:
@@ -120,7 +122,7 @@ def _plugin(provider: str) -> Plugin:
     point = providers().get(provider)
     if point is None:
         raise Invalid(
-            "provider", f"{provider!r} is not installed: there are {', '.join(sorted(providers())) or 'none'}"
+            "provider", f"{provider!r} is not installed: available are {', '.join(sorted(providers())) or 'none'}"
         )
     try:
         plugin = point.load()

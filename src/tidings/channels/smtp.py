@@ -161,7 +161,7 @@ class _Transaction:
     async def run(self, sender: str, message: Email, content: bytes) -> None:
         is_ascii = message.to.rpartition("@")[0].isascii()
         if not is_ascii and not self._client.supports_extension("smtputf8"):
-            raise aiosmtplib.SMTPNotSupported("this mail server takes no addresses outside ASCII")
+            raise aiosmtplib.SMTPNotSupported("this mail server does not support non-ASCII addresses (SMTPUTF8)")
         self._is_utf8 = not is_ascii
         encoding, options = ("ascii", ()) if is_ascii else ("utf-8", ("SMTPUTF8", "BODY=8BITMIME"))
         await self._client.mail(sender, options=options, encoding=encoding)
@@ -240,11 +240,11 @@ def _check(settings: Settings) -> None:
     if settings.connections_max < 1:
         raise Invalid("connections_max", "must be at least 1")
     if (settings.username is None) != (settings.password is None):
-        raise Invalid("username", "and password belong together: give both or none")
+        raise Invalid("username", "and password must be given together: give both or neither")
     address = literal_ip(settings.host)
     is_here = settings.host == "localhost" or (address is not None and address.is_loopback)
     if settings.password is not None and settings.security == "none" and not is_here:
-        raise Invalid("security", "is none: a password would travel in the clear; use starttls or tls")
+        raise Invalid("security", "is none: the password would be sent unencrypted; use starttls or tls")
 
 
 def _open(settings: Settings, surroundings: Surroundings) -> Smtp:

@@ -125,7 +125,7 @@ class WebhookChannel:
             case status if status in _LATER or (status >= 500 and status not in _NEVER):
                 return Temporary("provider_error", detail, wait)
             case status if 300 <= status < 400:
-                return Permanent("address_refused", f"{detail}: redirects are not followed, register the last address")
+                return Permanent("address_refused", f"{detail}: redirects are not followed: register the final URL")
             case _:
                 return Permanent("content_refused", detail)
 

@@ -116,7 +116,7 @@ def dedupe_window_us(ask: Notify) -> int:
         return DEDUPE_WINDOW_US
     window = parse_exact_duration(ask.dedupe_window, "dedupe_window")
     if window > DEDUPE_WINDOW_MAX_US:
-        raise Invalid("dedupe_window", "is longer than 366 days, the most that is kept")
+        raise Invalid("dedupe_window", "is longer than 366 days, the maximum")
     return window
 
 
@@ -124,19 +124,19 @@ def _check_names(ask: Notify) -> None:
     if ask.id is not None:
         _check_text(ask.id, "id", ID_CHARS_MAX)
         if "~" in ask.id:
-            raise Invalid("id", "has a '~', which stands for another try: choose another")
+            raise Invalid("id", "contains '~', which is reserved for retries: choose another id")
     if ask.batch is not None:
         check_name(ask.batch, "batch")
     if ask.dedupe_key is not None:
         _check_text(ask.dedupe_key, "dedupe_key", DEDUPE_KEY_CHARS_MAX)
         dedupe_window_us(ask)
     elif ask.dedupe_window is not None:
-        raise Invalid("dedupe_window", "goes with 'dedupe_key': give it, or leave this out")
+        raise Invalid("dedupe_window", "needs 'dedupe_key': give it, or leave this out")
     check_category(ask.category)
     if ask.locale is not None:
         check_locale(ask.locale, "locale")
     if ask.collapse is not None and len(check_line(ask.collapse, "collapse").encode()) > 64:
-        raise Invalid("collapse", "is longer than 64 bytes, the most that devices take")
+        raise Invalid("collapse", "is longer than 64 bytes, the maximum that devices accept")
 
 
 def _check_text(text: str, field: str, chars_max: int) -> None:
@@ -150,16 +150,18 @@ def _check_whom(ask: Notify) -> None:
         wanted = f"give either '{given[0]}' or '{given[1]}', not both" if given else "give 'user', 'users' or 'to'"
         raise Invalid(given[0] if given else "user", wanted)
     if len(ask.users) > USERS_MAX:
-        raise Invalid("users", f"are {len(ask.users)}, at most {USERS_MAX} are taken at once: send several requests")
+        raise Invalid("users", f"are {len(ask.users)}, at most {USERS_MAX} are accepted at once: send several requests")
     if len(set(ask.users)) < len(ask.users):
-        raise Invalid("users", "has somebody twice: name each once")
+        raise Invalid("users", "names a user twice: name each once")
     for user in (ask.user,) if ask.user else ask.users:
         check_id(user, "user" if ask.user else "users")
 
 
 def _check_channels(ask: Notify) -> None:
     if ask.channels == ():
-        raise Invalid("channels", 'is empty: name some in order, write "all", or leave it out for what reaches her')
+        raise Invalid(
+            "channels", 'is empty: name some in order, write "all", or leave it out to use the channels the user has'
+        )
     if ask.channel is not None and ask.channels is not None:
         raise Invalid("channel", "give either 'channel' or 'channels', not both")
     named = ask.asked_channels()
@@ -167,7 +169,7 @@ def _check_channels(ask: Notify) -> None:
         raise Invalid("channels", "names one twice: name each once")
     if ask.to is not None:
         if len(named) != 1:
-            raise Invalid("channel", "an address is of one channel: name it")
+            raise Invalid("channel", "a bare address needs a channel: name exactly one")
         check_place(named[0], ask.to, "to")
 
 
@@ -177,24 +179,24 @@ def _check_what(ask: Notify) -> None:
     if ask.template is not None:
         check_name(ask.template, "template")
         if isinstance(ask.version, int) and ask.version < 1:
-            raise Invalid("version", "counts from 1")
+            raise Invalid("version", "must be at least 1")
         return
     if ask.version is not None or ask.variables:
-        raise Invalid("variables" if ask.variables else "version", "goes with 'template': words are sent as they are")
+        raise Invalid("variables" if ask.variables else "version", "needs 'template': words are sent as they are")
     assert ask.words is not None
     _check_words(ask.words, ask.asked_channels())
 
 
 def _check_words(words: Literally, channels: tuple[ChannelName, ...]) -> None:
     if not words.text.strip() or "\0" in words.text:
-        raise Invalid("words.text", "is empty or has a NUL: say something")
+        raise Invalid("words.text", "is empty or contains a NUL character: give some text")
     if "\0" in (words.html or ""):
-        raise Invalid("words.html", "has a NUL: leave it out")
+        raise Invalid("words.html", "contains a NUL character: remove it")
     for name in ("text", "html"):
         if len((getattr(words, name) or "").encode("utf-8", "replace")) > BODY_BYTES_MAX:
             raise Invalid(f"words.{name}", f"has more than {BODY_BYTES_MAX} bytes")
     if len(check_line(words.title, "words.title")) > SUBJECT_CHARACTERS_MAX:
         raise Invalid("words.title", f"is longer than {SUBJECT_CHARACTERS_MAX} characters")
     if "sms" in channels and len(words.text) > SMS_CHARACTERS_MAX:
-        raise Invalid("words.text", f"is longer than {SMS_CHARACTERS_MAX} characters, the most of a text message")
+        raise Invalid("words.text", f"is longer than {SMS_CHARACTERS_MAX} characters, the maximum for SMS")
     check_values(words.data)

@@ -67,7 +67,7 @@ class Cancelling:
             [done] = await self._cabinet.change([[notification_put(marked, there.version, now + KEPT_US)]], now)
             if done:
                 return
-        raise Conflict(f"the notification {notification_id!r} is changed by many at once: cancel it again")
+        raise Conflict(f"the notification {notification_id!r} is being changed by other requests: cancel it again")
 
     async def _cancel_deliveries(
         self, tenant: str, kept: Notification, schedule: Schedule | None, outcome: Outcome

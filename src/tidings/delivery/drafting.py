@@ -84,18 +84,23 @@ def _channels(plan: Plan, user: User | None) -> tuple[ChannelName, ...]:
     spoken = _spoken(plan)
     for channel in named:
         if channel not in spoken:
-            raise Invalid(field, f"the template {plan.ask.template} has nothing for {channel}: leave it out, or add it")
+            raise Invalid(
+                field,
+                f"the template {plan.ask.template} has no part for {channel}: leave the channel out, or add the part",
+            )
     served = CHANNEL_NAMES if plan.served is None else tuple(each for each in CHANNEL_NAMES if each in plan.served)
     for channel in named:
         if channel not in served:
-            raise Invalid(field, f"no provider serves {channel} here: there are {', '.join(served)}, or configure one")
+            raise Invalid(
+                field, f"no provider for {channel} is configured: choose one of {', '.join(served)}, or configure one"
+            )
     if user is None:
         return named
     wanted = named or tuple(channel for channel in served if channel in spoken)
     reached = tuple(channel for channel in wanted if user.addresses(channel))
     if not reached:
         means = ", ".join(wanted) or "any channel"
-        raise Invalid("user", f"{user.id!r} has no address for {means}: give her one, or another channel")
+        raise Invalid("user", f"{user.id!r} has no address for {means}: add one, or choose another channel")
     return named or reached
 
 

@@ -24,7 +24,7 @@ def put(
     """The message, ready for a channel; `Invalid` if the address or the content is not fit for it."""
     if isinstance(to, Device):
         if channel != "push":
-            raise Invalid("to", f"is a device, which gets no {channel}")
+            raise Invalid("to", f"is a device, which cannot receive {channel}")
         return Push(message_id, to, content.title, content.text, content.data, collapse, urgency, expires, tenant)
     match channel:
         case "email":
@@ -36,6 +36,6 @@ def put(
         case "in_app":
             return InApp(message_id, to, tenant, content.title, content.text)
         case "push":
-            raise Invalid("to", "is no device: give its platform and its token")
+            raise Invalid("to", "is not a device: give its platform and its token")
         case _:
             assert_never(channel)

@@ -38,9 +38,9 @@ def read(record: Record, tenant: str) -> Errand:
     try:
         errand = _errand.decode(unpack(record.message).value or b"")
     except (msgspec.MsgspecError, Invalid, UnicodeDecodeError) as error:
-        raise Invalid("record", f"is no errand: {str(error)[:200]}") from None
+        raise Invalid("record", f"is not a valid delivery record: {str(error)[:200]}") from None
     if (errand.notification is None) == (errand.inline is None):
-        raise Invalid("record", "names no notification and carries none, or both")
+        raise Invalid("record", "must either name a notification or carry one")
     if errand.inline is not None:
         inline = msgspec.structs.replace(errand.inline, tenant=tenant, id=errand.inline.id or record.id)
         errand = msgspec.structs.replace(errand, inline=inline)
@@ -56,7 +56,7 @@ def _check(errand: Errand) -> None:
     if errand.delivery is not None:
         check_id(errand.delivery, DELIVERY_BYTES_MAX, "delivery")
     if not 0 < errand.attempt <= ATTEMPT_MAX:
-        raise Invalid("attempt", f"must lie between 1 and {ATTEMPT_MAX:,}")
+        raise Invalid("attempt", f"must be between 1 and {ATTEMPT_MAX:,}")
 
 
 def _check_inline(inline: Notification) -> None:

@@ -156,7 +156,7 @@ def _cells(text: str) -> list[str]:
     try:
         return next(csv.reader([*_bounded(text).splitlines(keepends=True)], strict=True))
     except (csv.Error, StopIteration) as error:
-        raise Invalid("line", f"is no CSV: {error}") from None
+        raise Invalid("line", f"is not valid CSV: {error}") from None
 
 
 def _header(columns: list[str]) -> list[str]:
@@ -167,9 +167,11 @@ def _header(columns: list[str]) -> list[str]:
     for name in names:
         known = name in {"id", "devices", *_TEXTS} or (name.partition(".")[0] in _PREFIXES and "." in name)
         if not known:
-            raise Invalid(name[:60] or "header", f"is no column: the first line names the columns, of {_COLUMNS}")
+            raise Invalid(
+                name[:60] or "header", f"is not a known column: the first line must name columns out of {_COLUMNS}"
+            )
     if "id" not in names or len(set(names)) < len(names):
-        raise Invalid("header", "needs the column id, and no column twice")
+        raise Invalid("header", "needs the column id, and each column only once")
     return names
 
 
@@ -208,8 +210,8 @@ def _from_object(document: dict[str, Any]) -> User:
         document["preferences"] = {name: _wish(f"preferences.{name}", value) for name, value in wishes.items()}
     if isinstance(known := document.get("variables"), dict):
         for name in (name for name, value in known.items() if not isinstance(value, str)):
-            raise Invalid(f"variables.{name[:80]}", "is no text: write it in quotes")
+            raise Invalid(f"variables.{name[:80]}", "is not a string: write it in quotes")
     user_id = document.pop("id", None)
     if not isinstance(user_id, str):
-        raise Invalid("id", "is missing, or no text: give the user's id")
+        raise Invalid("id", "is missing or not a string: give the user's id")
     return user_of(user_id, convert(document, Profile))

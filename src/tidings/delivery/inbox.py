@@ -55,7 +55,7 @@ class Inbox:
     ) -> InboxPage:
         """Her lines, or those that she has not read, the latest first."""
         if not 1 <= limit <= PAGE_MAX:
-            raise Invalid("limit", f"must lie between 1 and {PAGE_MAX}")
+            raise Invalid("limit", f"must be between 1 and {PAGE_MAX}")
         after = None if cursor is None else read_cursor(cursor)
         found = await self._find(tenant, _tag(user, unread=unread), after, limit + 1, newest=True)
         shown = found[:limit]
@@ -78,7 +78,7 @@ class Inbox:
             kept = read(there, Line)
             if kept.read is not None or (await self._mark([there], now))[0]:
                 return msgspec.structs.replace(kept, read=kept.read or now)
-        raise Invalid("line", "is changed by others all the time: try again")
+        raise Invalid("line", "is being changed by other requests: try again")
 
     async def read_all(self, tenant: str, user: str) -> int:
         """Mark all that are there now as read; says how many that were."""

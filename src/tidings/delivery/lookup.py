@@ -94,7 +94,9 @@ class Lookup:
     async def deliveries(self, tenant: str, search: Search, notification: str | None = None) -> DeliveryPage:
         """Deliveries that fit, those due last first; a template or batch is a matter of notifications."""
         if search.template is not None or search.batch is not None:
-            raise Invalid("template" if search.template else "batch", "finds notifications: look for those instead")
+            raise Invalid(
+                "template" if search.template else "batch", "applies to notifications only: list those instead"
+            )
 
         async def keep(documents: Sequence[Document]) -> list[tuple[Document, Delivery]]:
             pairs = ((each, shown(read(each, Delivery))) for each in documents)
@@ -172,7 +174,7 @@ class Lookup:
 
 def _start(search: Search) -> Place | None:
     if not 1 <= search.limit <= PAGE_MAX:
-        raise Invalid("limit", f"must lie between 1 and {PAGE_MAX}")
+        raise Invalid("limit", f"must be between 1 and {PAGE_MAX}")
     if search.cursor is not None:
         return read_cursor(search.cursor)
     return None if search.until is None else (search.until, "")

@@ -171,8 +171,10 @@ class Notifying:
         compiled = await self._templates.compiled(tenant, ask.template, version)
         if compiled is None:
             if version is not None:
-                raise Invalid("version", f"the template {ask.template!r} has no version {version}: choose one it has")
-            raise Invalid("template", f"there is no template {ask.template!r}: put it there first")
+                raise Invalid(
+                    "version", f"the template {ask.template!r} has no version {version}: choose one of its versions"
+                )
+            raise Invalid("template", f"unknown template {ask.template!r}: create it first")
         pinned = None if ask.version is None else compiled.template.version
         proving = Proving(tenant, ask, compiled)
         return Plan(ask, tenant, now, ask.content(), batch, proving, compiled, pinned, self._served, since)
@@ -213,7 +215,7 @@ class Notifying:
             ready = [case for case in open_cases if case.answer is None and case.written]
             await self._write(ready, plan)
             await self._schedule([case for case in ready if case.written and case.first is None], plan)
-        raise StoreError("others are at the same ids or dedupe keys and do not finish: try again")
+        raise StoreError("other requests hold the same ids or dedupe keys: try again")
 
     async def _look(self, cases: Sequence[_Case], plan: Plan) -> None:
         looked_at = [_keys(case, plan) for case in cases]
@@ -341,7 +343,7 @@ def _keys(case: _Case, plan: Plan) -> tuple[Key, Key | None, Key | None]:
 
 def _nobody(plan: Plan, name: str) -> Invalid:
     field = "users" if plan.ask.users else "user"
-    return Invalid(field, f"there is no user {name!r}: put her there first, or give an address as 'to'")
+    return Invalid(field, f"unknown user {name!r}: create it first, or give an address as 'to'")
 
 
 def _repeated(own: Notification, status: Status) -> Accepted:

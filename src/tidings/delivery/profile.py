@@ -47,7 +47,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 def check_id(user_id: str, field: str = "id") -> None:
     """Ids stand in paths, names of documents and keys of records."""
     if not _ID.fullmatch(user_id):
-        raise Invalid(field, f"{user_id[:60]!r} is no user's id: use 1 to 100 letters, digits and . _ @ + : ~ = -")
+        raise Invalid(
+            field, f"{user_id[:60]!r} is not a valid user id: use 1 to 100 letters, digits and . _ @ + : ~ = -"
+        )
 
 
 def user_of(user_id: str, profile: Profile) -> User:

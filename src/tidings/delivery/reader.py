@@ -244,7 +244,7 @@ class Reader:
         records = await self._store.read(source.tenant, source.name, partition, place.next, limit)
         gap = (records[0].offset if records else source.ends[partition]) - place.next
         if gap:  # the log keeps what is not settled: this was done by hand, or before there were workers
-            told = "%d records of %s/%d of %s were removed before a worker read them: nobody is told of them"
+            told = "%d records of %s/%d of %s were removed before a worker read them: these notifications are lost"
             logger.error(told, gap, source.name, partition, source.tenant)
         place.next = records[-1].offset + 1 if records else source.ends[partition]
         for record in records:

@@ -32,7 +32,7 @@ def decode(line: bytes | str, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _refused(str(error), kind) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise Invalid("body", f"is no JSON: {str(error)[:DETAIL_CHARS_MAX]}") from None
+        raise Invalid("body", f"is not valid JSON: {str(error)[:DETAIL_CHARS_MAX]}") from None
 
 
 def _refused(told: str, kind: Any) -> Invalid:
@@ -41,12 +41,12 @@ def _refused(told: str, kind: Any) -> Invalid:
     named = _NAMED.search(reason)
     if named:
         field = ".".join(part for part in (path, named[1]) if part)
-        wanted = "is missing: give it" if "missing" in reason else "is not known here: leave it out"
+        wanted = "is missing: give it" if "missing" in reason else "is not a known field: leave it out"
         return Invalid(field[:DETAIL_CHARS_MAX], wanted)
     if "enum value" in reason and (words := list(_choices(kind, _INDEX.sub("", path).split(".")))):
         reason = f"{reason.partition(' - at')[0].removeprefix('Invalid enum value ')} is not one of {', '.join(words)}"
         return Invalid(path[:DETAIL_CHARS_MAX] or "body", reason[:DETAIL_CHARS_MAX])
-    return Invalid(path[:DETAIL_CHARS_MAX] or "body", f"is of the wrong form: {reason}"[:DETAIL_CHARS_MAX])
+    return Invalid(path[:DETAIL_CHARS_MAX] or "body", f"has the wrong type: {reason}"[:DETAIL_CHARS_MAX])
 
 
 def _choices(hint: Any, path: list[str]) -> Iterator[str]:

@@ -80,7 +80,7 @@ class Receiving:
                 closed = await self._suppress(whose.tenant, after, receipt)
                 word: Literal["applied", "unchanged"] = "applied" if closed or after != before else "unchanged"
                 return Applied(word, whose.tenant, after.name, after.state, closed)
-        raise Conflict("the delivery is changed by many at once: send the receipt again")
+        raise Conflict("the delivery is being changed by other requests: send the receipt again")
 
     async def apply_all(
         self, provider: str, receipts: Sequence[DeliveryReceipt], tenant: str | None = None
@@ -99,7 +99,10 @@ class Receiving:
         """
         wish = self.wish(token)
         if wish.category == TRANSACTIONAL:
-            raise Invalid("link", "is about messages that cannot be opted out of, such as receipts and passwords")
+            raise Invalid(
+                "link",
+                "is for transactional messages, such as receipts and passwords, which cannot be unsubscribed from",
+            )
         users = await self._users.with_address(wish.tenant, wish.channel, wish.address)
         names = tuple(user.id for user in users)
         changed = await self._suppressions.add(

@@ -52,18 +52,18 @@ class Retrying:
             if turn and (before.turn != turn or before.state != "pending" or before.claim is not None):
                 return Retried(name, "retried", before.state, before.next_try)  # a worker has taken it up
             if not turn and before.state not in RETRIED:
-                return _rejected(before, "it was not given up: only what has failed can be sent again")
+                return _rejected(before, "it has not failed: only a failed delivery can be retried")
             notification = await self._notification(tenant, before.notification, now)
             if notification is None:
-                return _rejected(before, "its notification is not kept any more: make a new one")
+                return _rejected(before, "its notification is no longer stored: create a new one")
             if notification.cancelled is not None:
-                return _rejected(before, "its notification was cancelled: make a new one")
+                return _rejected(before, "its notification was cancelled: create a new one")
             turn = await self._add(tenant, notification, before, now + ahead)
             waiting = _waiting(before, turn, now, now + ahead)
             if await self._write(tenant, waiting, there) and self._clock.now() < now + ahead:
                 return Retried(name, "retried", "pending", now + ahead)
             ahead *= 2
-        raise Conflict(f"the delivery {name!r} is changed by many at once, or the store is slow: try again")
+        raise Conflict(f"the delivery {name!r} is being changed by other requests, or the store is slow: try again")
 
     async def _notification(self, tenant: str, notification: str, now: int) -> Notification | None:
         [there] = await self._cabinet.get([notification_key(tenant, notification)], now)
@@ -78,7 +78,7 @@ class Retrying:
             [outcome] = await self._schedules.submit([errands.turn(tenant, notification, errand, due)])
             if outcome.outcome == "scheduled":
                 return turn
-        raise Conflict(f"the delivery {before.name!r} cannot be put onto the timeline: try again later")
+        raise Conflict(f"the delivery {before.name!r} cannot be scheduled: try again later")
 
     async def _write(self, tenant: str, waiting: Delivery, there: Document) -> bool:
         [done] = await self._cabinet.change([[delivery_put(tenant, waiting, there.version)]], self._clock.now())

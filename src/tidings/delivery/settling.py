@@ -94,7 +94,13 @@ class Settling:
         """Put a letter among the dead ones. Where it cannot be put there, somebody has to know."""
         refusal = await self._add(letter)
         if refusal is not None:
-            logger.error("%s of %s cannot be put onto %s: %s", letter.id, letter.tenant, letter.topic, refusal.reason)
+            logger.error(
+                "the delivery %s of tenant %s cannot be scheduled on %s: %s",
+                letter.id,
+                letter.tenant,
+                letter.topic,
+                refusal.reason,
+            )
 
     async def _schedule(self, case: Case, conclusion: Conclusion) -> Conclusion:
         """Have on the timeline what a conclusion needs there. A number that is taken is passed over."""
@@ -111,7 +117,12 @@ class Settling:
             conclusion = renumbered(conclusion)
         if refusal is not None:
             name, why = conclusion.delivery.name, refusal.reason or refusal.outcome
-            logger.error("%s of %s ends, the timeline does not take its next turn: %s", name, case.tenant, why)
+            logger.error(
+                "the delivery %s of tenant %s has failed, because its next attempt cannot be scheduled: %s",
+                name,
+                case.tenant,
+                why,
+            )
             conclusion = stranded(case, conclusion, f"not_scheduled: {why}"[:REASON_CHARS_MAX], self._clock.now())
         if conclusion.letter is not None:
             await self.bury(conclusion.letter)

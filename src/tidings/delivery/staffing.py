@@ -4,7 +4,7 @@ from tidings.delivery.schedules import Schedules
 
 ROLE = "deliver"
 NO_WORKER = "no_worker"
-NOTICE = "no living node has the role deliver: notifications that are due wait for one"
+NOTICE = "no live node has the role deliver: due notifications wait until there is one"
 
 
 async def nobody_delivers(schedules: Schedules) -> bool:

@@ -78,7 +78,7 @@ class Suppressions:
         if channel != "in_app":
             check_suppressible(channel, address)
         if not reason or len(check_line(reason, "reason")) > REASON_CHARS_MAX:
-            raise Invalid("reason", f"say why, in one line of at most {REASON_CHARS_MAX} characters")
+            raise Invalid("reason", f"give a reason in one line of at most {REASON_CHARS_MAX} characters")
         await self._key_upgrade.finish(tenant)
         now = self._clock.now()
         key, *former = suppressed_keys(tenant, channel, address, category)
@@ -117,7 +117,7 @@ class Suppressions:
     ) -> SuppressionPage:
         """Those of a channel or all, the latest first."""
         if not 1 <= limit <= PAGE_MAX:
-            raise Invalid("limit", f"must lie between 1 and {PAGE_MAX}")
+            raise Invalid("limit", f"must be between 1 and {PAGE_MAX}")
         tag = ALL if channel is None else f"channel:{channel}"
         after = None if cursor is None else read_cursor(cursor)
         now = self._clock.now()

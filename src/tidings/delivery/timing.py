@@ -60,7 +60,7 @@ def _at(ask: Notify, zone: str, now: int) -> int | str | None:
     if daywords.is_said(at):
         return daywords.said(at, ask.zone or zone, now)
     if not (_MEASURED.match(at) or _is_instant(at) or _is_moment(at)):
-        raise Invalid(field, f"{at[:60]!r} is no time: write {_FORMS}")
+        raise Invalid(field, f"{at[:60]!r} is not a valid time: write {_FORMS}")
     return at
 
 

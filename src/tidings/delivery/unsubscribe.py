@@ -52,7 +52,7 @@ def read(keys: list[bytes], token: str) -> Unsubscription:
             raise ValueError
         return msgspec.json.decode(content, type=Unsubscription)
     except (ValueError, binascii.Error):
-        raise Invalid("link", "is not one of ours: use the link of the message as it is") from None
+        raise Invalid("link", "is not a valid unsubscribe link: use the link from the message unchanged") from None
 
 
 def is_one_click(body: bytes) -> bool:

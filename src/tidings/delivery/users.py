@@ -91,7 +91,7 @@ class Users:
     async def page(self, tenant: str, prefix: str = "", cursor: str | None = None, limit: int = 100) -> UserPage:
         """Users whose ids begin so, by id. The cursor is the last id of the page before."""
         if not 1 <= limit <= PAGE_MAX:
-            raise Invalid("limit", f"must lie between 1 and {PAGE_MAX}")
+            raise Invalid("limit", f"must be between 1 and {PAGE_MAX}")
         start = cursor if cursor is not None else _before(prefix)
         after = None if start is None else (0, start)
         found = await self._cabinet.find(tenant, KIND, ALL, self._clock.now(), after=after, limit=limit + 1)
@@ -128,11 +128,11 @@ def _check_expected(user_id: str, expected: int | None, version: int) -> None:
 
 
 def _stale(user_id: str) -> Conflict:
-    return Conflict(f"the user {user_id!r} was changed meanwhile: get it again, and decide anew")
+    return Conflict(f"the user {user_id!r} was changed in the meantime: get it again and retry")
 
 
 def _busy(user_id: str) -> Conflict:
-    return Conflict(f"the user {user_id!r} is changed by many at once: try again")
+    return Conflict(f"the user {user_id!r} is being changed by other requests: try again")
 
 
 def _before(prefix: str) -> str | None:

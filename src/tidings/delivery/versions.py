@@ -99,7 +99,7 @@ class Templates:
             if await self._try_put(tenant, compiled.template, made, 0 if there is None else there.version):
                 self._latest.pop((tenant, name), None)
                 return _stored(compiled, made)
-        raise Conflict(f"the template {name!r} is changed by many at once: try again")
+        raise Conflict(f"the template {name!r} is being changed by other requests: try again")
 
     async def get(self, tenant: str, name: str, version: int | None = None) -> StoredTemplate | None:
         """A version, or the latest; None if there is none such."""
@@ -124,7 +124,7 @@ class Templates:
     async def page(self, tenant: str, cursor: str | None = None, limit: int = 100) -> TemplatePage:
         """Templates by name."""
         if not 1 <= limit <= PAGE_MAX:
-            raise Invalid("limit", f"must lie between 1 and {PAGE_MAX}")
+            raise Invalid("limit", f"must be between 1 and {PAGE_MAX}")
         after = None if cursor is None else (0, cursor)
         found = await self._cabinet.find(tenant, "template", ALL, self._clock.now(), after=after, limit=limit + 1)
         lines = [
@@ -168,7 +168,7 @@ class Templates:
             group += [Remove(_version_key(tenant, name, n)) for n in numbers]
         [done] = await self._cabinet.change([group], self._clock.now())
         if not done:
-            raise Conflict(f"the template {name!r} was changed meanwhile: look at it again, and decide anew")
+            raise Conflict(f"the template {name!r} was changed in the meantime: get it again and retry")
         self._latest.pop((tenant, name), None)
         return True
 
@@ -218,7 +218,7 @@ class Templates:
 
     async def _try_put(self, tenant: str, template: Template, head: Latest, expected: int) -> bool:
         if template.version > VERSIONS_MAX:
-            raise Invalid("name", f"has {VERSIONS_MAX} versions, the most that are kept: use another name")
+            raise Invalid("name", f"has {VERSIONS_MAX} versions, the maximum: use another name")
         group = [
             Put(Key(tenant, "template", template.name), encode(head), expected, (ALL,)),
             Put(_version_key(tenant, template.name, template.version), encode(template), 0),
@@ -233,7 +233,7 @@ def _version_key(tenant: str, name: str, version: int) -> Key:
 
 def _template(name: str, draft: TemplateDraft, version: int) -> Template:
     if draft.urgency is not None and draft.expires_after is not None:
-        raise Invalid("urgency", "says for how long it is worth sending, as 'expires_after' does: leave one out")
+        raise Invalid("urgency", "and 'expires_after' set the same thing: leave one out")
     expires = None if draft.expires_after is None else parse_exact_duration(draft.expires_after, "expires_after")
     _check_said(draft.parts)
     return Template(name, draft.parts, version, draft.locale, draft.urgency, expires)
@@ -244,7 +244,7 @@ def _check_said(parts: Parts) -> None:
     for channel, name in SAID.items():
         for language, part in getattr(parts, channel).items():
             if not getattr(part, name).strip():
-                raise Invalid(f"parts.{channel}.{language}.{name}", "is empty: say something, or leave this part out")
+                raise Invalid(f"parts.{channel}.{language}.{name}", "is empty: give some text, or leave this part out")
 
 
 def _same(one: Template, other: Template) -> bool:

@@ -45,7 +45,7 @@ class Waiting:
             told = ", ".join(sorted(missing)[:NAMED_MAX])
             raise Conflict(
                 f"version {after.template.version} needs {told}, which {lacking:,} pending notifications that take "
-                f"the latest version do not have: make it optional with a default, wait for them, or force it"
+                f"the latest version lack: make it optional with a default, wait for them, or use force"
             )
 
     async def check_unused(self, tenant: str, name: str) -> None:
@@ -54,7 +54,7 @@ class Waiting:
         async for _ in self._pending(tenant, f"template:{name}"):
             pending += 1
         if pending:
-            raise Conflict(f"{pending:,} pending notifications need the template {name}: cancel them, or force it")
+            raise Conflict(f"{pending:,} pending notifications need the template {name}: cancel them, or use force")
 
     async def _pending(self, tenant: str, tag: str) -> AsyncIterator[tuple[Notification, dict[str, Any]]]:
         after: Place | None = None
@@ -68,7 +68,7 @@ class Waiting:
             if len(found) < SLICE:
                 return
             if looked_at >= LOOKED_AT_MAX:
-                raise Conflict(f"more than {LOOKED_AT_MAX:,} notifications would have to be looked at: force it")
+                raise Conflict(f"more than {LOOKED_AT_MAX:,} notifications would have to be checked: use force")
             after = found[-1].order, found[-1].key.name
 
     async def _unsettled(self, tenant: str, found: list[Document]) -> list[Notification]:

@@ -70,7 +70,7 @@ class Ways:
         """What somebody must put right: each provider that stands still because it refuses us, whoever found out."""
         found = await self._cabinet.find(SHARED, "breaker", ALL, self._clock.now())
         stopped = [(each.key.name, read(each, Breaker)) for each in found]
-        return [f"{name} refuses us ({_why(breaker)})" for name, breaker in stopped if breaker.is_ours]
+        return [f"{name} rejects our requests ({_why(breaker)})" for name, breaker in stopped if breaker.is_ours]
 
     async def standing(self, tenant: str) -> list[WayStanding]:
         """Each way, in the order in which they are tried."""

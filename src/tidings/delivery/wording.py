@@ -46,10 +46,10 @@ class Wording:
         if notification.words is not None:
             return in_words(notification.words, case.channel)
         if notification.template is None:
-            raise Invalid("template", "is missing, and there are no words either")
+            raise Invalid("template", "is missing, and so are the words")
         compiled = await self._templates.compiled(case.tenant, notification.template, notification.version)
         if compiled is None:
-            raise Invalid("template", f"{notification.template} is not there any more")
+            raise Invalid("template", f"{notification.template} no longer exists")
         variables, locale = notification.variables, notification.locale
         if case.user is not None:
             variables, locale = case.user.known(variables), locale or case.user.locale

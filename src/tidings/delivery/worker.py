@@ -142,7 +142,7 @@ class Worker:
                 break
             except Exception as error:
                 where = f"{read.record.topic}/{read.record.partition}/{read.record.offset}"
-                logger.exception("the record %s of %s could not be run", where, read.tenant)
+                logger.exception("the record %s of %s could not be processed", where, read.tenant)
                 if not left and not await self._give_up(read, f"worker_error: {type(error).__name__}"):
                     self._reader.hold(read)
                     return
@@ -153,7 +153,9 @@ class Worker:
         try:
             await self._handling.give_up(read, reason)
         except Exception:
-            logger.exception("nor could it be given up; it stays on its topic until a worker can")
+            logger.exception(
+                "marking it as failed did not work either; it stays on its topic until a worker can process it"
+            )
             return False
         return True
 

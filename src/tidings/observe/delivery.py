@@ -75,10 +75,10 @@ class DeliveryLog:
                 extra = {"fact": "opened", "provider": fact.provider, "reason": fact.reason, "detail": fact.detail}
                 until = format_instant(fact.until)
                 if fact.is_ours:
-                    text = "%s refuses us (%s: %s): put its settings right; nothing is lost, the next try is at %s"
+                    text = "%s rejects our requests (%s: %s): fix its settings; nothing is lost, next attempt at %s"
                     logger.error(text, fact.provider, fact.reason, fact.detail, until, extra=extra)
                 else:
-                    text = "%s fails (%s: %s): it is left alone until %s, what is for it waits"
+                    text = "%s fails (%s: %s): it is not called until %s, its messages wait"
                     logger.warning(text, fact.provider, fact.reason, fact.detail, until, extra=extra)
             case Closed():
                 extra = {"fact": "closed", "provider": fact.provider}
@@ -86,7 +86,7 @@ class DeliveryLog:
             case Poisoned():
                 where = f"{fact.topic}/{fact.partition}/{fact.offset}"
                 extra = {"fact": "poisoned", "tenant": fact.tenant, "record": where, "reason": fact.reason}
-                text = "the record %s of %s is no notification (%s): it is on notify.dead"
+                text = "the record %s of %s is not a valid notification (%s): it was moved to notify.dead"
                 logger.error(text, where, fact.tenant, fact.reason, extra=extra)
             case Called() | Ended() | Deferred():
                 pass

@@ -77,5 +77,5 @@ def test_what_was_not_signed_or_long_ago_is_refused() -> None:
 
 def test_a_state_that_is_none_is_told_with_those_that_are() -> None:
     body = b'{"state": "eaten", "message": "m"}'
-    with pytest.raises(Invalid, match="state: is not known: use one of delivered, bounced, complained"):
+    with pytest.raises(Invalid, match="state: is not a known state: use one of delivered, bounced, complained"):
         read([SECRET], sign([read_key(SECRET, "secret")], "e", NOW_S, body), body, NOW_S)

@@ -164,7 +164,7 @@ def test_honest_templates_stay_far_below_the_bounds() -> None:
         ({"x": object()}, "is a object"),
         ({"x": {1: 2}}, "is a dict"),
         ({"x": {"y": b"z"}}, "is a bytes"),
-        ({5: "x"}, "a name that is no text"),
+        ({5: "x"}, "a name that is not a string"),
     ],
 )
 def test_variables_that_are_refused(given: dict[Any, Any], says: str) -> None:

@@ -209,7 +209,7 @@ def test_templates_that_are_refused(template: Template, field: str) -> None:
 
 
 def test_a_channel_without_a_part_is_named() -> None:
-    with pytest.raises(Invalid, match="reminder has nothing for push"):
+    with pytest.raises(Invalid, match="reminder has no part for push"):
         made(sms=SmsPart("x")).render("push", {})
 
 

@@ -23,7 +23,7 @@ def ada(cli: Cli) -> str:
 
 
 def test_what_is_there_and_what_is_read(cli: Cli, ada: str) -> None:
-    assert cli("inbox", ada) == (0, "", "nothing is there\n")
+    assert cli("inbox", ada) == (0, "", "the inbox is empty\n")
     for text in ("one", "two", "three"):
         tell(cli, text)
     lines = cli("inbox", ada).out.splitlines()
@@ -33,7 +33,7 @@ def test_what_is_there_and_what_is_read(cli: Cli, ada: str) -> None:
     assert "--cursor" in last.err
     assert [line.split()[-1] for line in cli("inbox", ada, "--unread").out.splitlines()] == ["one", "two"]
     assert cli("inbox", ada, "--read", "--all").code == 0
-    assert cli("inbox", ada, "--unread") == (0, "", "nothing is unread\n")
+    assert cli("inbox", ada, "--unread") == (0, "", "no unread messages\n")
     assert "  read  News  one" in cli("inbox", ada).out
     assert [line.split()[-1] for line in cli("inbox", ada, "--follow", "--count", "2").out.splitlines()] == [
         "one",
@@ -95,11 +95,11 @@ def test_channels(cli: Cli) -> None:
     assert [row.split()[:2] for row in rows] == [["in_app", "in_app"], ["outbox", "outbox"]]
     assert all("closed" in row for row in rows)
     assert cli.json("channels")["channels"]["email"] == ["outbox"]
-    assert cli("channels", "close", "outbox").out == "outbox is called anyhow\n"
+    assert cli("channels", "close", "outbox").out == "the breaker of outbox was not open\n"
     receiver = "https://shop.example"
     assert cli.json("channels", "close", "outbox", "--receiver", receiver)["receiver"] == receiver
     nobody = cli("channels", "close", "nobody")
-    assert (nobody.code, "there is no provider 'nobody'" in nobody.err) == (3, True)
+    assert (nobody.code, "unknown provider 'nobody'" in nobody.err) == (3, True)
 
 
 def test_email_without_a_link_to_unsubscribe_is_warned_of(cli: Cli, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_html_as_text_is_noticed(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("--subject", "x"), "for which channel?"),
+        (("--subject", "x"), "the channel is missing"),
         (("--channel", "email"), "--subject, --html, --text"),
         (("--channel", "sms", "--subject", "x"), "--subject is nothing that sms has"),
         (("--channel", "email", "--subject", "x", "--body", "a", "--text", "b"), "--text comes twice"),

@@ -63,7 +63,7 @@ def test_list_by_prefix_and_in_pages(cli: Cli) -> None:
     assert [json.loads(line)["id"] for line in rest.out.splitlines()] == [f"{cli.topic}-2"]
     everything = cli("users", "list", "--prefix", f"{cli.topic}-", "--all", "--json")
     assert len(everything.out.splitlines()) == 3
-    assert cli("users", "list", "--prefix", "nobody-at-all").err == "nothing fits\n"
+    assert cli("users", "list", "--prefix", "nobody-at-all").err == "no users match\n"
 
 
 def test_delete_and_what_is_not_there(cli: Cli) -> None:
@@ -72,7 +72,7 @@ def test_delete_and_what_is_not_there(cli: Cli) -> None:
     for verb in ("get", "delete", "erase"):
         done = cli("users", verb, cli.topic)
         assert done.code == 3
-        assert f"there is no user {cli.topic!r}: `tidings users list` shows them" in done.err
+        assert f"unknown user {cli.topic!r}: `tidings users list` shows them" in done.err
     assert cli("users", "change", cli.topic, "--name", "x").code == 3
 
 
@@ -91,12 +91,12 @@ def test_erase_says_what_it_removed(cli: Cli) -> None:
         (("put", "ada", "--email", "ada"), "email: 'ada' is not an e-mail address"),
         (("put", "ada", "--email", "ada@xn--a"), "the domain 'xn--a' is not a valid domain name"),
         (("put", "ada", "--zone", "Mars/Base"), "zone"),
-        (("put", "ada", "--in-quiet", "drop"), "--quiet HOURS"),
+        (("put", "ada", "--in-quiet", "drop"), "--quiet is missing"),
         (("put", "ada", "--quiet", "25:00-07:00"), "22:00-07:00"),
         (("put", "ada", "--device", "abcdef"), "apns:abcdef or fcm:abcdef"),
         (("put", "ada", "--prefer", "sms=maybe"), "say yes or no"),
         (("put", "ada", "--prefer", "sms"), "name=value"),
-        (("put", "a/b"), "is no user's id"),
+        (("put", "a/b"), "is not a valid user id"),
         (("change", "ada"), "--remove FIELD"),
         (("change", "ada", "--email", "a@b.org", "--remove", "email"), "not both"),
         (("change", "ada", "--remove", "zones"), "did you mean zone"),
@@ -159,7 +159,7 @@ def test_import_of_what_cannot_be_one(cli: Cli, tmp_path: Path) -> None:
     path.write_text("id,mail\na,b@example.com\n")
     done = cli("users", "import", str(path))
     assert done.code == 2
-    assert "mail: is no column" in done.err
+    assert "mail: is not a known column" in done.err
     (tmp_path / "empty.csv").write_text("")
     done = cli("users", "import", str(tmp_path / "empty.csv"))
     assert done.out.startswith("0 created, 0 replaced, 0 bad in ")

@@ -117,7 +117,7 @@ async def test_what_was_accepted_is_not_refused_for_what_is_gone_since(office: O
     office.clock.advance(2 * SECOND)
     made = await accepted(office, REMIND, {**REMIND, "variables": {"what": "ten"}}, {**REMIND, "id": "other"})
     assert [refused.source for refused in made.refused] == [(TOPIC, 0, 1), (TOPIC, 0, 2)]
-    assert all(told == ["template: there is no template 'reminder': put it there first"] for told in reasons(made))
+    assert all(told == ["template: unknown template 'reminder': create it first"] for told in reasons(made))
     assert len(await office.release("notify.email")) == 1
 
 
@@ -152,10 +152,10 @@ WRONG = [
     ({**TEA, "to": "ada@example.com"}, "user: give either 'user' or 'to'"),
     ({**TEA, "user": None, "to": "not an address"}, "to: "),
     ({**TEA, "words": {"text": "x", "title": "a\r\nBcc: b"}}, "words.title: "),
-    ({**TEA, "id": "n/1~2"}, "id: has a '~'"),
+    ({**TEA, "id": "n/1~2"}, "id: contains '~'"),
     ({**TEA, "id": "n\0"}, "id: use 1 to 90 printable ASCII characters"),
-    ({**TEA, "user": "nobody"}, "user: there is no user 'nobody'"),
-    ({**REMIND, "template": "none"}, "template: there is no template 'none'"),
+    ({**TEA, "user": "nobody"}, "user: unknown user 'nobody'"),
+    ({**REMIND, "template": "none"}, "template: unknown template 'none'"),
     ({**REMIND, "version": 9}, "version: the template 'reminder' has no version 9"),
     ({**REMIND, "variables": {}}, "what"),
     ({**TEA, "expires_after": "-PT5S"}, "expires_after: "),
@@ -193,7 +193,7 @@ async def test_several_people_each_with_an_answer(office: Office, monkeypatch: p
     several = {**TEA, "user": None, "users": ["bob", "ada", "eve"]}
     [told] = reasons(await accepted(office, several))
     assert told == [
-        "bob: users: there is no user 'bob': put her there first, or give an address as 'to'",
+        "bob: users: unknown user 'bob': create it first, or give an address as 'to'",
         "and 1 more of its users",
     ]
     assert await office.lookup.get(ACME, "tea:ada") is not None

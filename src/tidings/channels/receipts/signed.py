@@ -39,12 +39,12 @@ def read(secrets: Iterable[Secret], headers: Mapping[str, str], body: bytes, now
         news = msgspec.json.decode(body, type=News)
     except msgspec.DecodeError as error:
         if "`$.state`" in str(error):
-            raise Invalid("state", f"is not known: use one of {', '.join(get_args(ReceiptState))}") from None
+            raise Invalid("state", f"is not a known state: use one of {', '.join(get_args(ReceiptState))}") from None
         raise Invalid("body", str(error)) from None
     if not news.message and not news.provider_id:
-        raise Invalid("message", "or provider_id is missing: say of which message this is")
+        raise Invalid("message", "or provider_id is missing: say which message this is about")
     if news.at is not None and news.at.tzinfo is None:
-        raise Invalid("at", "has no zone: write one such as 2026-11-20T09:00:00Z")
+        raise Invalid("at", "has no time zone: write one such as 2026-11-20T09:00:00Z")
     return DeliveryReceipt(
         news.state,
         provider_id=news.provider_id,

@@ -32,7 +32,7 @@ def read_form(body: bytes) -> list[tuple[str, str]]:
     try:
         return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:
-        raise Invalid("body", "is not a form as Twilio sends it") from None
+        raise Invalid("body", "is not a form as sent by Twilio") from None
 
 
 def verify(token: Secret, url: str, form: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> None:

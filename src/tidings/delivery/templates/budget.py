@@ -31,7 +31,7 @@ class Budget:
     def spend(self, work: int) -> None:
         self.work -= work
         if self.work < 0:
-            raise ResourceLimitError("it takes too much work: let loops and filters go over less", token=None)
+            raise ResourceLimitError("rendering takes too much work: use smaller loops and filters", token=None)
 
     def pay(self, value: object, factor: int = 1) -> None:
         """Spend the size of a value, `factor` times if it is no text."""

@@ -40,7 +40,7 @@ def check_extent(template: Template) -> Extent:
             left += value
         for many, most, what in ((values, VALUES_MAX, "values"), (size, TEMPLATE_BYTES_MAX, "bytes")):
             if many > most:
-                raise Invalid("parts", f"have more than {most:,} {what} altogether: make several templates of them")
+                raise Invalid("parts", f"have more than {most:,} {what} in all: split it into several templates")
         if tags > TAGS_MAX:
-            raise Invalid("parts", f"have more than {TAGS_MAX:,} tags and variables altogether: make it simpler")
+            raise Invalid("parts", f"have more than {TAGS_MAX:,} tags and variables in all: simplify it")
     return Extent(values, tags)

@@ -95,7 +95,7 @@ class Work(RenderContext):
         self._kept[key] = self.budget.weight(val)
         self.locals[key] = val
         if sum(self._kept.values()) > VALUE_SIZE_MAX:
-            raise LocalNamespaceLimitError(f"it keeps more than {VALUE_SIZE_MAX} characters in variables", token=None)
+            raise LocalNamespaceLimitError(f"its variables hold more than {VALUE_SIZE_MAX} characters", token=None)
         self.budget.spend(self._kept[key] + len(self._kept))
 
     def raise_for_loop_limit(self, length: int = 1) -> None:
@@ -246,7 +246,7 @@ def date(value: object, form: object = "%Y-%m-%d") -> str:
     """An instant or a day (ISO 8601, or seconds since the epoch) in another form; reads no clock."""
     text = str(form)
     if len(text) > FORMAT_CHARACTERS_MAX:
-        raise FilterArgumentError(f"date takes a form of at most {FORMAT_CHARACTERS_MAX} characters", token=None)
+        raise FilterArgumentError(f"date takes a format of at most {FORMAT_CHARACTERS_MAX} characters", token=None)
     rest = iter(text)
     for character in rest:
         if character == "%":

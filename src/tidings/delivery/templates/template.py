@@ -89,7 +89,7 @@ class Compiled:
         """What it says there, in the best language for this one."""
         parts = self._parts.get(channel)
         if parts is None:
-            raise Invalid("channel", f"the template {self.template.name} has nothing for {channel}")
+            raise Invalid("channel", f"the template {self.template.name} has no part for {channel}")
         tag = choose(locale, self._own, parts)
         return parts[tag].render(variables, Budget())
 
@@ -155,7 +155,9 @@ class _Compiled:
     def _words(self, page: str, budget: Budget) -> str:
         budget.work -= PLAIN_WORK * len(page)
         if budget.work < 0:
-            raise Invalid(f"{self._field}.html", "becomes too long to take its words from it: give a text too")
+            raise Invalid(
+                f"{self._field}.html", "is too long when rendered to derive the plain text from it: give a text too"
+            )
         return plain_text(page)
 
     def _sms(self, part: SmsPart) -> Render:

@@ -14,7 +14,7 @@ def check_values(variables: Mapping[str, object]) -> None:
     size = 0
     for name, value in variables.items():
         if not isinstance(name, str):
-            raise Invalid("variables", "have a name that is no text")
+            raise Invalid("variables", "have a name that is not a string")
         size += len(name) + _size(value, f"variables.{name[:60]}", 1)
         if size > VARIABLES_BYTES_MAX:
             _too_large(f"variables.{name[:60]}")
@@ -31,14 +31,16 @@ def _size(value: object, field: str, depth: int) -> int:
             return 8
         case int():
             if value.bit_length() > INTEGER_BITS_MAX:
-                raise Invalid(field, f"is a number of more than {INTEGER_BITS_MAX} bits: send it as a text")
+                raise Invalid(field, f"is a number of more than {INTEGER_BITS_MAX} bits: send it as a string")
             return 8
         case list():
             size = _sum(value, field, depth)
         case dict() if all(isinstance(key, str) for key in value):
             size = sum(map(len, value)) + _sum(list(value.values()), field, depth)
         case _:
-            raise Invalid(field, f"is a {type(value).__name__}: use texts, numbers, booleans, null, lists, objects")
+            raise Invalid(
+                field, f"is a {type(value).__name__}: use strings, numbers, booleans, null, lists and objects"
+            )
     if size > VARIABLES_BYTES_MAX:
         _too_large(field)
     return size

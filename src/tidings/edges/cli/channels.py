@@ -16,8 +16,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="close")
     closing = verbs.add_parser(
         "close",
-        help="call a provider again, once what it refused is put right",
-        description="Call a provider again at once, or one who receives webhooks.",
+        help="close the circuit breaker of a provider, once its problem is fixed",
+        description="Close the circuit breaker of a provider, or of a webhook receiver: it is called again at once.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
@@ -54,7 +54,9 @@ def close(arguments: Arguments, screen: Screen) -> int:
         screen.json(answer)
     else:
         name = screen.paint(shown(receiver or arguments.name), "bold")
-        screen.say(f"{name} is called again" if answer["outcome"] == "closed" else f"{name} is called anyhow")
+        screen.say(
+            f"closed the breaker of {name}" if answer["outcome"] == "closed" else f"the breaker of {name} was not open"
+        )
     return Exit.DONE
 
 

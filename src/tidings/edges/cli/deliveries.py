@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, purpose, run in (
         ("list", "list deliveries, those due last first", index),
         ("show", "one delivery, with each attempt", show),
-        ("retry", "send again what was given up", retry),
+        ("retry", "send failed deliveries again", retry),
     ):
         verb = add_bare_verb(verbs, name, purpose, run)
         if name == "list":
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             verb.add_argument(
                 "names", metavar="DELIVERY", nargs="*", default=[], help="the deliveries, such as order-42/1"
             )
-            _add_filters(verb, RETRIED, "instead: all that are in this state")
+            _add_filters(verb, RETRIED, "instead: all deliveries in this state")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_filters(parser: argparse.ArgumentParser, states: tuple[str, ...], of_state: str) -> None:
-    parser.add_argument("--user", help="only to her")
+    parser.add_argument("--user", help="only to this user")
     parser.add_argument("--state", choices=states, help=of_state)
     parser.add_argument("--channel", choices=tuple(PARTS), help="only by this channel")
     parser.add_argument("--notification", metavar="ID", help="only of this notification")
@@ -68,7 +68,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
     """Those that fit."""
     query = _query(arguments)
     rows = partial(_show_rows, screen=screen)
-    empty = "nothing was sent yet that fits: `notifications list` shows what is to come"
+    empty = "no deliveries match: `notifications list` shows what is scheduled"
     return show_pages(arguments, screen, "/v1/deliveries", "deliveries", rows, query, empty)
 
 
@@ -116,7 +116,7 @@ def _names(client: Client, arguments: Arguments, screen: Screen) -> Iterator[str
     filters = [f"--{name}" for name, value in _query(arguments).items() if value is not None]
     if bool(arguments.names) == bool(filters) or (filters and arguments.state is None):
         states = "|".join(RETRIED)
-        raise Failure(Exit.USAGE, f"which? Name a DELIVERY (or several), or give --state {states}, with other filters")
+        raise Failure(Exit.USAGE, f"name a DELIVERY (or several), or give --state {states}, with other filters")
     if arguments.names:
         yield from arguments.names
         return
@@ -125,7 +125,7 @@ def _names(client: Client, arguments: Arguments, screen: Screen) -> Iterator[str
         found += len(page["deliveries"])
         yield from (delivery["name"] for delivery in page["deliveries"])
     if not found:
-        screen.note(f"nothing fits: `{program()} deliveries --state {arguments.state}` lists all in this state")
+        screen.note(f"no deliveries match: `{program()} deliveries --state {arguments.state}` lists all in this state")
 
 
 def heads() -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def import_file(arguments: Arguments, screen: Screen) -> int:
             bad += document.get("bad_lines") or []
             progress.answered(document["lines"])
     if last is None or not last.pop("done", False):
-        raise Failure(Exit.FAILED, "the server ended in the middle: run it again, that does no harm")
+        raise Failure(Exit.FAILED, "the server stopped before the end: run the import again, it is safe to repeat")
     _summarise({**last, "bad_lines": bad}, clock.elapsed() - started, arguments, screen)
     return Exit.FAILED if last["bad"] else Exit.DONE
 

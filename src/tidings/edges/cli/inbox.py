@@ -24,10 +24,10 @@ KNOWN_MAX = 1_000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
     parser.add_argument("user", metavar="USER", help="whose")
-    parser.add_argument("--follow", action="store_true", help="then go on with what comes")
-    parser.add_argument("--unread", action="store_true", help="only what she has not read")
-    parser.add_argument("--read", action="store_true", help="mark what is shown as read")
-    parser.add_argument("--count", type=positive, metavar="N", help="with --follow: end after N lines")
+    parser.add_argument("--follow", action="store_true", help="then follow new messages")
+    parser.add_argument("--unread", action="store_true", help="only unread messages")
+    parser.add_argument("--read", action="store_true", help="mark the messages shown as read")
+    parser.add_argument("--count", type=positive, metavar="N", help="with --follow: stop after N messages")
     add_paging(parser)
     add_server(parser)
     parser.set_defaults(run=inbox)
@@ -38,7 +38,7 @@ def inbox(arguments: Arguments, screen: Screen) -> int:
     box = Box(arguments, screen)
     if not arguments.follow:
         if arguments.count is not None:
-            raise Failure(Exit.USAGE, "--count goes with --follow; how many there are to see says --limit")
+            raise Failure(Exit.USAGE, "--count needs --follow; use --limit for how many messages to show")
         box.show(box.there())
         return Exit.DONE
     with closing(box.follow()) as coming:
@@ -77,7 +77,7 @@ class Box:
         if not found:
             self._client.call("GET", f"/v1/users/{segment(self._arguments.user)}")  # says so if there is no such user
         if not found and not self._arguments.follow:
-            self._screen.note("nothing is there" if not self._arguments.unread else "nothing is unread")
+            self._screen.note("the inbox is empty" if not self._arguments.unread else "no unread messages")
         if cursor is not None:
             self._screen.note(f"there is more: --all, or go on with --cursor {cursor}")
         return found[::-1]

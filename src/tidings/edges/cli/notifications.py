@@ -23,9 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="list|show|explain|cancel")
     for name, purpose, run in (
         ("list", "list notifications, the latest first", index),
-        ("show", "a notification as it stands, with its deliveries", show),
+        ("show", "the state of a notification, with its deliveries", show),
         ("explain", "what happened to it, from acceptance to the provider's receipt", explain),
-        ("cancel", "take back what has not been sent", cancel),
+        ("cancel", "cancel notifications that have not been sent", cancel),
     ):
         verb = add_bare_verb(verbs, name, purpose, run)
         if name == "list":
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--user", help="only to her")
+    parser.add_argument("--user", help="only to this user")
     parser.add_argument("--to", metavar="ADDRESS", help="only to this bare address")
     parser.add_argument("--state", choices=STATES, help="only in this state")
     parser.add_argument("--channel", choices=tuple(PARTS), help="only by this channel")

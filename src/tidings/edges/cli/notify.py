@@ -19,28 +19,34 @@ CODES = {"rejected": Exit.USAGE, "conflict": Exit.CONFLICT}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    parser.add_argument("users", metavar="USER", nargs="*", help="whom; of several each at her own hour")
+    parser.add_argument(
+        "users", metavar="USER", nargs="*", help="the recipients; local times are in each user's own time zone"
+    )
     parser.add_argument("--to", metavar="ADDRESS", help="a bare address instead, with its --channel")
     parser.add_argument(
         "--channel",
         action="append",
         default=[],
         choices=(*PARTS, "all"),
-        help="by which; repeated: in this order until one works; all: by each; left out: where she has an address",
+        help="the channel; repeated: in order until one works; all: every channel; left out: all with an address",
     )
-    parser.add_argument("--spread", choices=("first", "all"), help="of several channels the first that works (first)")
-    parser.add_argument("--template", metavar="NAME", help="what is said")
     parser.add_argument(
-        "--version", metavar="N", help="that of the template; current: as it is now; left out: as it is then"
+        "--spread", choices=("first", "all"), help="with several channels: the first that works, or all (first)"
+    )
+    parser.add_argument("--template", metavar="NAME", help="the template")
+    parser.add_argument(
+        "--version",
+        metavar="N",
+        help="version of the template; current: the latest now; left out: the latest when it is sent",
     )
     add_variables(parser)
     for name, meaning in (
         ("title", "a title (an e-mail without one takes the first line)"),
-        ("text", "your own words"),
+        ("text", "the text"),
         ("html", "the same as HTML"),
     ):
         parser.add_argument(f"--{name}", metavar="TEXT", help=f"{meaning}, instead of a template; @FILE, - for stdin")
-    parser.add_argument("--id", help="your own name for it; left out: one is made")
+    parser.add_argument("--id", help="your own id; left out: one is generated")
     _add_policy(parser)
     add_timing(parser, hers=True)
     add_server(parser)
@@ -49,13 +55,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", choices=("high", "normal", "low"), help="high never waits behind the others")
-    parser.add_argument("--category", help="what it is, for people's wishes (transactional, which nobody can refuse)")
-    parser.add_argument("--dedupe-key", metavar="KEY", help="a second one under this key is skipped")
-    parser.add_argument("--dedupe-window", metavar="DURATION", help="for how long (24h)")
-    parser.add_argument("--expires-after", metavar="DURATION", help="not worth sending when later than this")
-    parser.add_argument("--locale", metavar="TAG", help="in this language instead of hers")
-    parser.add_argument("--collapse", metavar="KEY", help="of those with one key a device shows the latest")
-    parser.add_argument("--batch", metavar="NAME", help="a name to find many by")
+    parser.add_argument(
+        "--category", help="what preferences are checked against (transactional, which cannot be opted out of)"
+    )
+    parser.add_argument("--dedupe-key", metavar="KEY", help="a duplicate under this key is skipped")
+    parser.add_argument("--dedupe-window", metavar="DURATION", help="how long a dedupe key is remembered (24h)")
+    parser.add_argument("--expires-after", metavar="DURATION", help="not sent when later than this")
+    parser.add_argument("--locale", metavar="TAG", help="the language, instead of the user's own")
+    parser.add_argument("--collapse", metavar="KEY", help="a device shows only the latest push with this key")
+    parser.add_argument("--batch", metavar="NAME", help="a name that groups notifications")
     parser.add_argument("--late", choices=("fire_all", "fire_latest", "skip"), help="what was missed while down")
     parser.add_argument("--late-grace", metavar="DURATION", help="how late `skip` still lets pass")
     parser.add_argument("--late-max", metavar="DURATION", help="missed when later than this, under any policy")
@@ -78,7 +86,9 @@ def _whom(arguments: Arguments) -> dict[str, Any]:
     if arguments.users and arguments.to is not None:
         raise Failure(Exit.USAGE, "give either a USER (or several) or --to ADDRESS, not both")
     if not arguments.users and arguments.to is None:
-        raise Failure(Exit.USAGE, "whom? Give a USER (or several), or an address with --to ADDRESS and its --channel")
+        raise Failure(
+            Exit.USAGE, "no recipient: give a USER (or several), or an address with --to ADDRESS and its --channel"
+        )
     channels: dict[str, Any] = {}
     if "all" in arguments.channel:
         if len(arguments.channel) > 1:
@@ -100,23 +110,21 @@ def _address(text: str, channels: list[str]) -> Any:
         return text
     platform, separator, token = text.partition(":")
     if not separator:
-        raise Failure(Exit.USAGE, f"--to {text}: write the platform before it, apns:{text} or fcm:{text}")
+        raise Failure(Exit.USAGE, f"--to {text}: write the platform first, apns:{text} or fcm:{text}")
     return {"platform": platform, "token": token}
 
 
 def _what(arguments: Arguments) -> dict[str, Any]:
     words = {name: text_of(text, f"--{name}") for name in WORDS if (text := getattr(arguments, name)) is not None}
     if arguments.template is not None and words:
-        raise Failure(Exit.USAGE, f"give either --template or your own words (--{next(iter(words))}), not both")
+        raise Failure(Exit.USAGE, f"give either --template or a literal text (--{next(iter(words))}), not both")
     if arguments.template is None and not words:
-        raise Failure(Exit.USAGE, "what is to be said? Give a --template, or your own words as --text")
+        raise Failure(Exit.USAGE, "nothing to send: give a --template, or the text as --text")
     if words:
         if "text" not in words:
-            raise Failure(Exit.USAGE, "what is to be said? Give the words as --text beside it")
+            raise Failure(Exit.USAGE, "--text is missing: give it too")
         if arguments.version is not None or arguments.var or arguments.vars is not None:
-            raise Failure(
-                Exit.USAGE, "your own words are sent as they are: --var, --vars and --version go with --template"
-            )
+            raise Failure(Exit.USAGE, "a literal text is sent as it is: --var, --vars and --version need --template")
         return {"words": words}
     document: dict[str, Any] = {}
     if variables := variables_of(arguments):
@@ -149,7 +157,7 @@ def _tell(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> Exit:
     due = " = ".join(text for text in (local, screen.moment(answer.get("due_at"))) if text)
     end = f", due {due}" if due else ""
     if state not in {None, "pending", "processing"}:
-        end = f": it is {shown(state)} already, and nothing new will be sent"
+        end = f": it is already {shown(state)}, and nothing new will be sent"
     if reason := answer.get("reason") or "; ".join(faults(answer)):
         first = f" of {shown(answer['first'])}" if answer.get("first") else ""
         end = f": {shown(reason)}{first}"

@@ -20,15 +20,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing = add_verb(verbs, "list", "list them, the latest first", index)
     listing.add_argument("--channel", choices=tuple(PARTS), help="only of this channel")
     add_paging(listing)
-    adding = add_verb(verbs, "add", "send nothing there any more", add)
-    _add_place(adding, "only what is of this category; left out: nothing at all")
+    adding = add_verb(verbs, "add", "suppress an address", add)
+    _add_place(adding, "only this category; left out: everything")
     adding.add_argument("--reason", default="by hand", help="why (by hand)")
-    _add_place(add_verb(verbs, "remove", "let messages go there again", remove), "what was refused for this category")
+    _add_place(add_verb(verbs, "remove", "remove a suppression", remove), "only the suppression of this category")
 
 
 def _add_place(parser: argparse.ArgumentParser, category: str) -> None:
     parser.add_argument("channel", choices=tuple(PARTS), metavar="CHANNEL", help=f"one of {', '.join(PARTS)}")
-    parser.add_argument("address", metavar="ADDRESS", help="the address; of push apns:TOKEN or fcm:TOKEN")
+    parser.add_argument("address", metavar="ADDRESS", help="the address; for push apns:TOKEN or fcm:TOKEN")
     parser.add_argument("--category", help=category)
 
 

@@ -29,37 +29,43 @@ MARKUP = ("<!doctype", "<html", "<body", "<p>", "<div", "<table", "<h1")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parsers of the six."""
     verbs = parser.add_subparsers(metavar="put|get|list|versions|delete|preview", required=True)
-    _configure_put(add_verb(verbs, "put", "keep a part of a template, or all of it, as a new version", put, "template"))
-    getting = add_verb(verbs, "get", "a template: what it says, and which variables it needs", get, "template")
+    _configure_put(
+        add_verb(verbs, "put", "store a part of a template, or all of it, as a new version", put, "template")
+    )
+    getting = add_verb(verbs, "get", "a template, with the variables it needs", get, "template")
     getting.add_argument("--version", type=positive, metavar="N", help="this version; left out: the latest")
     add_paging(add_verb(verbs, "list", "list templates by name", index))
     add_paging(add_verb(verbs, "versions", "the versions of a template, the latest first", versions, "template"))
     deleting = add_verb(verbs, "delete", "remove a template with all its versions", delete, "template")
-    deleting.add_argument("--force", action="store_true", help="though something pending needs it, which then fails")
-    _configure_preview(add_verb(verbs, "preview", "what it would say; nothing is sent", preview, "template"))
+    deleting.add_argument("--force", action="store_true", help="even if pending notifications need it, which then fail")
+    _configure_preview(add_verb(verbs, "preview", "render a template; nothing is sent", preview, "template"))
 
 
 def _configure_put(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--channel", choices=tuple(PARTS), help="the channel of this part; the others stay as they are")
+    parser.add_argument("--channel", choices=tuple(PARTS), help="the channel of this part; other parts are kept")
     parser.add_argument("--locale", metavar="TAG", help="the language of this part; left out: the template's own")
     for name, meaning in (
         ("subject", "of an e-mail"),
         ("title", "of a push or an inbox line"),
         ("body", "the text of any channel; of a webhook a JSON object"),
         ("html", "the HTML of an e-mail"),
-        ("text", "the words of an e-mail or a text message"),
+        ("text", "the plain text of an e-mail or an SMS"),
     ):
         parser.add_argument(f"--{name}", metavar="LIQUID", help=f"{meaning}: Liquid, @FILE for a file, - for stdin")
     parser.add_argument("--file", metavar="FILE", help="all parts at once: a file of JSON as the API takes it")
-    parser.add_argument("--urgency", choices=URGENCIES, help="for how long it is worth sending: ever, 30 min, 24 h")
-    parser.add_argument("--expires-after", metavar="DURATION", help="the same in so many words, such as 2h")
-    parser.add_argument("--force", action="store_true", help="though what is pending lacks a variable, and then fails")
+    parser.add_argument("--urgency", choices=URGENCIES, help="how soon it expires: never, after 30 min, after 24 h")
+    parser.add_argument("--expires-after", metavar="DURATION", help="expire after this duration, such as 2h")
+    parser.add_argument(
+        "--force", action="store_true", help="even if pending notifications lack a variable, and then fail"
+    )
 
 
 def _configure_preview(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--channel", choices=tuple(PARTS), help="for this channel; left out: for each that it has")
+    parser.add_argument(
+        "--channel", choices=tuple(PARTS), help="for this channel; left out: every channel of the template"
+    )
     add_variables(parser)
-    parser.add_argument("--locale", metavar="TAG", help="in this language, or the nearest that it has")
+    parser.add_argument("--locale", metavar="TAG", help="in this language, or the closest one the template has")
     parser.add_argument("--version", type=positive, metavar="N", help="this version; left out: the latest")
 
 
@@ -80,7 +86,7 @@ def variables_of(arguments: Arguments) -> dict[str, Any]:
 def put(arguments: Arguments, screen: Screen) -> int:
     """Merge one part into the template as it is, or put all of it from a file."""
     if arguments.urgency is not None and arguments.expires_after is not None:
-        raise Failure(Exit.USAGE, "--urgency and --expires-after both say for how long it is worth sending: give one")
+        raise Failure(Exit.USAGE, "--urgency and --expires-after both set the expiry: give one")
     client = client_of(arguments)
     document = _whole(arguments) if arguments.file is not None else _merged(client, arguments, screen)
     if arguments.urgency is not None:
@@ -122,7 +128,7 @@ def get(arguments: Arguments, screen: Screen) -> int:
 
 def index(arguments: Arguments, screen: Screen) -> int:
     """Templates by name."""
-    empty = "no templates: `templates put NAME` keeps one"
+    empty = "no templates: `templates put NAME` creates one"
     rows = partial(_show_rows, screen=screen)
     return show_pages(arguments, screen, "/v1/templates", "templates", rows, empty=empty)
 
@@ -180,9 +186,9 @@ def _merged(client: Client, arguments: Arguments, screen: Screen) -> dict[str, A
     there = _latest(client, arguments.which)
     if arguments.channel is None:
         if any(getattr(arguments, name) is not None for name in WORDS) or there is None:
-            raise Failure(Exit.USAGE, "for which channel? Give --channel, or all parts with --file FILE")
+            raise Failure(Exit.USAGE, "the channel is missing: give --channel, or all parts with --file FILE")
         if arguments.urgency is None and arguments.expires_after is None:
-            raise Failure(Exit.USAGE, "what should change? Give --channel and what it says, or all parts with --file")
+            raise Failure(Exit.USAGE, "nothing to change: give --channel and its texts, or all parts with --file")
         return there
     document = there or {"parts": {}, "locale": arguments.locale or "en"}
     locale = arguments.locale or document.get("locale") or "en"
@@ -219,7 +225,7 @@ def _part(arguments: Arguments, screen: Screen) -> dict[str, Any]:
         if field == "text" and arguments.channel == "email" and part[field].lstrip().lower().startswith(MARKUP):
             screen.note(f"--{name} looks like HTML and is sent as plain text: give it as --html if it is")
     if not part:
-        raise Failure(Exit.USAGE, f"what does it say? Give {', '.join(f'--{each}' for each in fields)}")
+        raise Failure(Exit.USAGE, f"the content is missing: give {', '.join(f'--{each}' for each in fields)}")
     if arguments.channel == "webhook":
         part["body"] = _object(part["body"], "--body")
     return part

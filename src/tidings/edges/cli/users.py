@@ -11,12 +11,12 @@ from tidings.edges.cli.pages import Rows, add_paging, show_pages
 from tidings.edges.cli.screen import Screen, shown
 
 TEXTS = {
-    "name": "what she is called",
-    "email": "her e-mail address",
-    "phone": "her telephone number, such as +15550100",
-    "webhook": "a URL that is called for her",
-    "zone": "where her clocks are, such as America/New_York (UTC)",
-    "locale": "her language, such as en or pt-BR",
+    "name": "the name",
+    "email": "the e-mail address",
+    "phone": "the telephone number, such as +15550100",
+    "webhook": "the URL of the user's webhook",
+    "zone": "the time zone, such as America/New_York (UTC)",
+    "locale": "the language, such as en or pt-BR",
 }
 FIELDS = (*TEXTS, "devices", "preferences", "quiet", "variables")
 YES_OR_NO = {"yes": True, "true": True, "no": False, "false": False}
@@ -34,33 +34,37 @@ SPARED = {"spare": True, "hold": False}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parsers of the seven."""
     verbs = parser.add_subparsers(metavar="put|change|get|list|delete|import|erase", required=True)
-    _add_profile(add_verb(verbs, "put", "keep a user, in place of what was known of her", put, "user"))
-    changing = add_verb(verbs, "change", "change some of what is known of a user, and leave the rest", change, "user")
+    _add_profile(add_verb(verbs, "put", "create or replace a user", put, "user"))
+    changing = add_verb(verbs, "change", "change some fields of a user, and keep the rest", change, "user")
     _add_profile(changing)
     changing.add_argument(
         "--remove", action="append", default=[], choices=FIELDS, metavar="FIELD", help=f"one of {', '.join(FIELDS)}"
     )
-    add_verb(verbs, "get", "what is known of a user", get, "user")
+    add_verb(verbs, "get", "show a user", get, "user")
     listing = add_verb(verbs, "list", "list users by id", index)
-    listing.add_argument("--prefix", help="only ids that begin so")
+    listing.add_argument("--prefix", help="only ids with this prefix")
     add_paging(listing)
-    add_verb(verbs, "delete", "remove a user alone, and keep what she was told", delete, "user")
-    bulk = add_verb(verbs, "import", "keep the users of a file, CSV or a JSON object a line", import_users)
+    add_verb(verbs, "delete", "delete a user, and keep their notifications", delete, "user")
+    bulk = add_verb(verbs, "import", "import users from a file: CSV, or one JSON object per line", import_users)
     bulk.add_argument("source", metavar="FILE", help="the file, - for standard input")
-    bulk.add_argument("--format", choices=("csv", "ndjson"), help="what it is; left out: by its name or its beginning")
-    add_verb(verbs, "erase", "remove all that is known of a person, everywhere, for good", erase, "user")
+    bulk.add_argument(
+        "--format", choices=("csv", "ndjson"), help="the format; left out: detected from the name or the content"
+    )
+    add_verb(verbs, "erase", "erase a user and all their data, permanently", erase, "user")
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     for name, meaning in TEXTS.items():
         parser.add_argument(f"--{name}", help=meaning)
-    parser.add_argument("--quiet", metavar="HOURS", help="when she is left alone, on her clocks: 22:00-07:00")
+    parser.add_argument("--quiet", metavar="HOURS", help="quiet hours in the user's time zone, such as 22:00-07:00")
     parser.add_argument(
-        "--in-quiet", choices=("defer", "drop"), help="what becomes of what falls into them: it waits, or never leaves"
+        "--in-quiet", choices=("defer", "drop"), help="whether messages in quiet hours are deferred or dropped"
     )
-    parser.add_argument("--high", choices=tuple(SPARED), help="what has high priority is spared by them, or held too")
     parser.add_argument(
-        "--device", action="append", default=[], metavar="apns:TOKEN|fcm:TOKEN", help="a device of hers; repeatable"
+        "--high", choices=tuple(SPARED), help="whether high priority ignores quiet hours (spare) or not (hold)"
+    )
+    parser.add_argument(
+        "--device", action="append", default=[], metavar="apns:TOKEN|fcm:TOKEN", help="a device; repeatable"
     )
     parser.add_argument(
         "--prefer",
@@ -71,7 +75,12 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         help="a channel, a category or channel/category: sms=no, news=no, sms/news=yes; repeatable",
     )
     parser.add_argument(
-        "--var", action="append", default=[], type=pair, metavar="NAME=VALUE", help="what templates may say; repeatable"
+        "--var",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="NAME=VALUE",
+        help="a variable for templates; repeatable",
     )
 
 
@@ -94,7 +103,7 @@ def put(arguments: Arguments, screen: Screen) -> int:
     """Keep a user."""
     document = profile_of(arguments)
     if "quiet" in document and "hours" not in document["quiet"]:
-        raise Failure(Exit.USAGE, "which hours are quiet? Give --quiet HOURS, such as --quiet 22:00-07:00")
+        raise Failure(Exit.USAGE, "--quiet is missing: give the hours, such as --quiet 22:00-07:00")
     return _tell(client_of(arguments).call("PUT", _path(arguments), body=document), arguments, screen)
 
 
@@ -105,7 +114,7 @@ def change(arguments: Arguments, screen: Screen) -> int:
         raise Failure(Exit.USAGE, f"{both[0]}: give it or --remove it, not both")
     document |= dict.fromkeys(arguments.remove)
     if not document:
-        raise Failure(Exit.USAGE, "what should change? Give a flag such as --email, or --remove FIELD")
+        raise Failure(Exit.USAGE, "nothing to change: give a flag such as --email, or --remove FIELD")
     return _tell(client_of(arguments).call("PATCH", _path(arguments), body=document), arguments, screen)
 
 
@@ -121,9 +130,9 @@ def get(arguments: Arguments, screen: Screen) -> int:
 
 def index(arguments: Arguments, screen: Screen) -> int:
     """Users by id."""
-    query, empty = {"prefix": arguments.prefix}, "no users: `users put ID` keeps one, `users import FILE` many"
+    query, empty = {"prefix": arguments.prefix}, "no users: `users put ID` creates one, `users import FILE` many"
     if arguments.prefix:
-        empty = "nothing fits"
+        empty = "no users match"
     return show_pages(arguments, screen, "/v1/users", "users", partial(_show_rows, screen=screen), query, empty)
 
 
@@ -149,7 +158,9 @@ def erase(arguments: Arguments, screen: Screen) -> int:
     screen.say(f"erased {screen.paint(arguments.which, 'bold')}")
     screen.facts([*counts, ("cancelled", document["cancelled"]), ("kept as a digest", document["suppressions"] or "")])
     if document["providers"]:
-        screen.say(f"What {', '.join(document['providers'])} keep of messages to her is for them to erase.")
+        screen.say(
+            f"What {', '.join(document['providers'])} may still store messages to this user: ask them to erase those."
+        )
     return Exit.DONE
 
 
@@ -193,7 +204,7 @@ def _holds_high(quiet: dict[str, Any]) -> bool:
 def _device(text: str) -> dict[str, str]:
     platform, separator, token = text.partition(":")
     if not separator or not token:
-        raise Failure(Exit.USAGE, f"--device {text}: write the platform before it, apns:{text} or fcm:{text}")
+        raise Failure(Exit.USAGE, f"--device {text}: write the platform first, apns:{text} or fcm:{text}")
     return {"platform": platform, "token": token}
 
 

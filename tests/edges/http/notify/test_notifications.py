@@ -190,11 +190,11 @@ async def test_what_is_being_sent_cannot_be_taken_back(desk: Desk) -> None:
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"usr": "x"}, "usr", "did you mean"),
     ({"user": None}, "user", "'users' or 'to'"),
-    ({"user": "eve"}, "user", "no user"),
+    ({"user": "eve"}, "user", "unknown user"),
     ({"to": "x@y.example"}, "user", "not both"),
     ({"user": None, "channel": "email", "to": "x@☃.com"}, "to", "the domain '☃.com' is not a valid domain name"),
     ({"template": None}, "template", "words"),
-    ({"template": "nothing"}, "template", "no template"),
+    ({"template": "nothing"}, "template", "unknown template"),
     ({"version": 9}, "version", "no version 9"),
     ({"variables": {}}, "variables", "what"),
     ({"variables": {"what": "x" * 70_000}}, "variables", ""),

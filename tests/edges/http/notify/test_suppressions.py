@@ -101,7 +101,7 @@ async def test_what_refuses_us_is_told_until_it_is_closed_by_hand(desk: Desk) ->
     keys = Key("", "breaker", "mail"), Key("", "breaker", "outbox")
     await cabinet.change([[breaker_put(keys[0], over, 0), breaker_put(keys[1], waits, 0)]], clock.now())
     ready = await desk.done("GET", "/readyz")
-    assert ready["notices"] == ["mail refuses us (credentials_refused: 535 no)"], "also while it is half open"
+    assert ready["notices"] == ["mail rejects our requests (credentials_refused: 535 no)"], "also while it is half open"
     closed = await desk.done("POST", "/v1/channels/mail/close")
     assert closed == {"name": "mail", "outcome": "closed"}
     assert "notices" not in await desk.done("GET", "/readyz")
@@ -140,4 +140,4 @@ async def test_where_nobody_delivers_it_is_told(desk: Desk) -> None:
     engine.settings = msgspec.structs.replace(engine.settings, about=Report("front", ("api", "dispatch")))
     await engine.store.acquire(engine.clock.elapsed(), 60_000_000, engine.report())
     [notice] = (await desk.done("GET", "/readyz"))["notices"]
-    assert notice.startswith("no living node has the role deliver")
+    assert notice.startswith("no live node has the role deliver")

@@ -23,7 +23,9 @@ T = TypeVar("T")
 async def sent(call: Call, decoder: msgspec.json.Decoder[T], kind: type[msgspec.Struct], bytes_max: int) -> T:
     """What a body says; a field that is not known is refused by name."""
     if body_kind(call.headers) != "json":
-        raise Refusal("media_type", "one document is taken here, not lines: send 'Content-Type: application/json'")
+        raise Refusal(
+            "media_type", "this endpoint takes one document, not NDJSON: send 'Content-Type: application/json'"
+        )
     body = await read_body(call.headers, call.receive, bytes_max)
     return decode(decoder, body, kind.__struct_fields__)
 
@@ -48,8 +50,8 @@ def channel_in_path(call: Call) -> ChannelName:
 
 def unknown(what: str, name: str, where: str = "") -> Refusal:
     """The answer about something that is not there."""
-    hint = f"GET {where} lists them" if where else "check it, and whose it is"
-    return Refusal("not_found", f"there is no {what} {shorten(name)!r}: {hint}", id=name, outcome="unknown")
+    hint = f"GET {where} lists them" if where else "check the id and the tenant"
+    return Refusal("not_found", f"unknown {what} {shorten(name)!r}: {hint}", id=name, outcome="unknown")
 
 
 # Versions
@@ -70,7 +72,7 @@ class Expected:
         self.asked = wanted is not None or unwanted is not None
         if unwanted is not None:
             if unwanted.strip() != b"*" or wanted is not None:
-                raise Invalid("If-None-Match", "only '*' is taken on a change, and without If-Match: nothing is there")
+                raise Invalid("If-None-Match", "only '*' is supported here, and not together with If-Match")
             self.version = 0
         elif wanted is not None and wanted.strip() != b"*":
             self.version = _version(wanted)
@@ -83,5 +85,5 @@ class Expected:
 def _version(tag: bytes) -> int:
     text = tag.strip().strip(b'"')
     if not text.isdigit() or len(text) > 18:
-        raise Refusal("precondition_failed", "it is not (any more) what If-Match names: GET it, and send its ETag")
+        raise Refusal("precondition_failed", "it does not match If-Match: GET it, and send its current ETag")
     return int(text) or -1

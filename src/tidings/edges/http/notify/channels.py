@@ -38,13 +38,16 @@ class Channels:
         """Close the breaker of a provider, or of one who receives webhooks, once somebody has put it right."""
         receiver = query_of(call.scope, "receiver").get("receiver")
         if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
-            raise Invalid("body", "nothing is read from it here: leave it out")
+            raise Invalid("body", "must be empty here: leave it out")
         if receiver is None and not call.caller.admin:
-            raise Refusal("forbidden", "a provider is every tenant's: use a key made with --admin, or name a receiver")
+            raise Refusal(
+                "forbidden",
+                "providers are shared by all tenants: use an admin key (made with --admin), or name a receiver",
+            )
         name = call.text("name")
         closed = await self._ways.close(call.caller.tenant, name, receiver)
         if closed is None:
-            raise Refusal("not_found", f"there is no provider {shorten(name)!r}: GET {LIST} lists them")
+            raise Refusal("not_found", f"unknown provider {shorten(name)!r}: GET {LIST} lists them")
         document = {"name": name} if receiver is None else {"name": name, "receiver": receiver}
         return json_answer(document | {"outcome": "closed" if closed else "unchanged"})
 

@@ -41,7 +41,7 @@ class Deliveries:
         """Send it again."""
         query_of(call.scope)
         if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
-            raise Invalid("body", "nothing is read from it here: leave it out")
+            raise Invalid("body", "must be empty here: leave it out")
         name = call.text("name")
         retried = await self._office.retrying.retry(call.caller.tenant, name)
         if retried.outcome == "unknown":

@@ -56,7 +56,7 @@ class ImportStream:
                 self._last = imported
                 await self._put(outbox, _document(imported))
             if self._edge.stopping.is_set():
-                raise StoreError("the server stops: import the rest again, from the line that is told here on")
+                raise StoreError("the server is stopping: import again from the line given here")
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is our fault

@@ -59,7 +59,7 @@ class Inboxes:
         tenant, user = call.caller.tenant, _user(call)
         asked = await sent(call, _decoder, Marked, 4 * SMALL_BODY_BYTES_MAX)
         if asked.all == bool(asked.ids):
-            raise Invalid("ids", 'give either "ids", those of the lines, or "all": true')
+            raise Invalid("ids", 'give either "ids" (of the messages) or "all": true')
         if asked.all:
             return json_answer({"user": user, "outcome": "read", "read": await self._inbox.read_all(tenant, user)})
         lines = [await self._inbox.read_one(tenant, user, line) for line in asked.ids]

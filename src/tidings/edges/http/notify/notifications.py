@@ -52,7 +52,7 @@ class Notifications:
         """One for a person or an address, or one for each of several people."""
         query_of(call.scope)
         if body_kind(call.headers) != "json":
-            raise Refusal("media_type", "one object is taken here; several people go into its 'users'")
+            raise Refusal("media_type", "this endpoint takes one object: list several users in its 'users'")
         body = await read_body(call.headers, call.receive, BODY_BYTES_MAX, INSTEAD)
         ask = decode(_decoder, body, Notify.__struct_fields__)
         for field in ("at", "scheduled_at"):
@@ -147,7 +147,7 @@ def search_of(query: dict[str, str], now: int) -> Search:
     """What is looked for."""
     since, until = moment(query, "since", now), moment(query, "until", now)
     if since is not None and until is not None and since > until:
-        raise Invalid("until", "lies before 'since': exchange them, or move one")
+        raise Invalid("until", "is before 'since': swap them, or change one")
     return Search(
         query.get("user"),
         one_of(query, "state", STATES),
@@ -173,7 +173,7 @@ def _as_before(accepted: Accepted) -> Accepted:
 
 def _not_cancelled(outcome: Outcome) -> Refusal:
     if outcome.outcome == "in_flight":
-        detail = "it is being sent at this moment, nobody can take it back: GET it to see what comes of it"
+        detail = "it is being sent now and can no longer be cancelled: GET it to see the outcome"
     else:
-        detail = "it has left, or is over: GET it to see what became of it"
+        detail = "it was sent or has ended: GET it to see the outcome"
     return Refusal("conflict", detail, id=outcome.id, outcome=outcome.outcome)

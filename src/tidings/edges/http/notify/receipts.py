@@ -34,9 +34,7 @@ class Receipts:
             raise Invalid("tenant", wrong)
         reader = self._office.readers.get(provider)
         if reader is None:
-            detail = (
-                f"nothing is taken of {shorten(provider)!r} here: configure the key that its callbacks are signed by"
-            )
+            detail = f"callbacks of {shorten(provider)!r} are not accepted: configure the key that signs them"
             raise Refusal("not_found", detail)
         body = await read_body(call.headers, call.receive, reader.bytes_max)
         callback = Callback(_target(call), _headers(call), body, self._clock.now() // 1_000_000)
@@ -47,7 +45,7 @@ class Receipts:
         told = reader.read(callback)
         if tenant is None and any(each.message and not each.provider_id and each.tenant is None for each in told):
             where = f"POST /receipts/{provider}/TENANT"
-            raise Invalid("message", f"is an id of ours, which several tenants may have: send it to {where}")
+            raise Invalid("message", f"is one of our ids, which is unique only within a tenant: send it to {where}")
         applied = await self._apply(provider, told, tenant)
         words = [each.outcome for each in applied]
         counts = {word: words.count(word) for word in ("applied", "unchanged", "unknown")}

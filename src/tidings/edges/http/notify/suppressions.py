@@ -77,7 +77,9 @@ def _check_category(category: str | None) -> None:
         return
     check_category(category)
     if category == TRANSACTIONAL:
-        raise Invalid("category", "nobody is left out of that one: leave it out, and nothing at all is sent there")
+        raise Invalid(
+            "category", "transactional messages cannot be suppressed on their own: leave it out to suppress everything"
+        )
 
 
 def _address(call: Call) -> str | Device:
@@ -87,7 +89,7 @@ def _address(call: Call) -> str | Device:
     if channel == "push":
         platform, _, token = text.partition(":")
         if platform not in {"apns", "fcm"}:
-            raise Invalid("address", "is no device: write apns:<token> or fcm:<token>")
+            raise Invalid("address", "is not a device: write apns:<token> or fcm:<token>")
         address = Device("apns" if platform == "apns" else "fcm", token)
     if channel != "in_app":
         check_suppressible(channel, address)

@@ -97,7 +97,7 @@ class Templates:
         query_of(call.scope)
         asked = await sent(call, _previews, Preview, 2 * SMALL_BODY_BYTES_MAX)
         if asked.version is not None and asked.version < 1:
-            raise Invalid("version", "counts from 1: leave it out for the latest")
+            raise Invalid("version", "must be at least 1: leave it out for the latest")
         name = call.text("name")
         content = await self._templates.preview(
             call.caller.tenant, name, asked.channel, asked.variables, version=asked.version, locale=asked.locale

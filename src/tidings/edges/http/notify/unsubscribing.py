@@ -60,7 +60,7 @@ class Unsubscribing:
             return _not_ours()
         if wish.category == TRANSACTIONAL:
             return _needed()
-        return _page("Unsubscribe?", f"{_about(wish)} would end.", _BUTTON)
+        return _page("Unsubscribe?", f"{_about(wish)} will no longer be sent.", _BUTTON)
 
     async def end(self, call: Call) -> Reply:
         """Do it, if that is what was sent."""
@@ -70,11 +70,15 @@ class Unsubscribing:
             if wish.category == TRANSACTIONAL:
                 return _needed()
             if not says_one_click(call.headers.get(b"content-type", b""), body):
-                return _page("Not done", f"{_about(wish)} go on. Press the button to end them.", _BUTTON, 400)
+                return _page(
+                    "Not done", f"{_about(wish)} are still sent. Press the button to unsubscribe.", _BUTTON, 400
+                )
             done: Unsubscribed = await self._receiving.unsubscribe(call.text("token"))
         except Invalid:
             return _not_ours()
-        text = f"{_about(Unsubscription(done.tenant, done.channel, done.address, done.category))} have ended."
+        text = (
+            f"{_about(Unsubscription(done.tenant, done.channel, done.address, done.category))} will no longer be sent."
+        )
         return _page("Unsubscribed", text)
 
     def methods(self) -> dict[str, dict[str, Handler]]:
@@ -103,17 +107,17 @@ def _is_click(part: Message) -> bool:
 
 def _about(wish: Unsubscription) -> str:
     what = _NAMES.get(wish.channel, "messages")
-    return f"The {what} of the kind “{html.escape(wish.category)}” to {html.escape(wish.address)}"
+    return f"The {what} of the category “{html.escape(wish.category)}” to {html.escape(wish.address)}"
 
 
 def _not_ours() -> Answer:
-    text = "It is not one of ours, or not whole: use the link of the message as it is."
+    text = "The link is invalid or incomplete: use the link from the message unchanged."
     return _page("This link does not work", text, status=404)
 
 
 def _needed() -> Answer:
-    text = "Receipts, passwords and the like are sent because you asked for something: they cannot be ended by a link."
-    return _page("These messages go on", text, status=400)
+    text = "Receipts, password resets and the like are sent because you asked for something."
+    return _page("These messages cannot be unsubscribed from", text, status=400)
 
 
 def _page(title: str, text: str, rest: str = "", status: int = 200) -> Answer:

@@ -102,7 +102,7 @@ class Users:
         """Remove all that is hers, and say what that was."""
         query_of(call.scope)
         if (await read_body(call.headers, call.receive, BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
-            raise Invalid("body", "nothing is read from it here: leave it out")
+            raise Invalid("body", "must be empty here: leave it out")
         user_id = call.text("id")
         check_id(user_id)
         erased = await self._edge.office.erasing.erase(call.caller.tenant, user_id)
@@ -118,7 +118,7 @@ class Users:
 
     async def _check_there(self, call: Call, expected: Expected) -> None:
         if expected.is_there and await self._users.get(call.caller.tenant, call.text("id")) is None:
-            raise Refusal("precondition_failed", "there is no such user: leave If-Match out to make one")
+            raise Refusal("precondition_failed", "unknown user: leave If-Match out to create it")
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method; those of verbs first."""

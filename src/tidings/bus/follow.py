@@ -139,7 +139,9 @@ class Following:
                 bell.quiet()
                 records, positions, drained = await self._look(tenant, topic, positions, limit)
                 if records:
-                    yield records, encode(tuple(positions.values()))
+                    page = [(records, encode(tuple(positions.values())))]
+                    del records  # a slow reader is not to keep them here
+                    yield page.pop()
                 if drained and not self.closed:
                     await bell.wait(LOOK_AGAIN_US)
                 else:

@@ -17,10 +17,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="STORE",
-        help="a file, or postgres://user@host/database (what the settings say, else tidings.db)",
+        help="a file, or postgres://user@host/database (default: store.path of the settings, or tidings.db)",
     )
     add_schema(parser)
-    parser.add_argument("--check", action="store_true", help="only say what would be done; ends with 4 if anything")
+    parser.add_argument(
+        "--check", action="store_true", help="only show what would be done; exit code 4 if there is something to do"
+    )
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
     parser.set_defaults(run=migrate)
 

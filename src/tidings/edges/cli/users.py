@@ -123,7 +123,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
     """Users by id."""
     query, empty = {"prefix": arguments.prefix}, "no users: `users put ID` keeps one, `users import FILE` many"
     if arguments.prefix:
-        empty = "nothing fits"
+        empty = "nothing matches"
     return show_pages(arguments, screen, "/v1/users", "users", partial(_show_rows, screen=screen), query, empty)
 
 

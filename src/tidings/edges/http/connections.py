@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -44,6 +45,8 @@ class ReaderProtocol(HttpToolsProtocol):
         self.last_words: bytes | None = None
         self.caller: Caller | None = None
         self._check_s = self.limits.slow_reader_timeout_us / _SECOND_US / CHECKS
+        self._running: RequestResponseCycle | None = None
+        self._waiting: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle_checks = 0
         self._size = 0
@@ -77,6 +80,14 @@ class ReaderProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["state"]["connection"] = self
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Begin a request; one that was sent ahead of time waits until the answer before it was read."""
+        if self.is_full:
+            self._waiting = cycle, app
+            return
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def data_received(self, data: bytes) -> None:
         self._received = True
         super().data_received(data)
@@ -88,6 +99,9 @@ class ReaderProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unwatch()
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._start_asgi_task(*waiting)
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -96,6 +110,7 @@ class ReaderProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self._ended()  # uvicorn tells only the last of several requests that were sent at once
         super().connection_lost(exc)
 
     # Progress of the client
@@ -115,7 +130,7 @@ class ReaderProtocol(HttpToolsProtocol):
     def _check(self) -> None:
         """Count the checks since the client last read, or sent more of a body that it has not finished."""
         size = self.transport.get_write_buffer_size()
-        cycle: RequestResponseCycle | None = self.cycle
+        cycle = self._running
         is_sending = self._received and cycle is not None and cycle.more_body
         self._idle_checks = 0 if size < self._size or is_sending else self._idle_checks + 1
         self._size, self._received = size, False
@@ -127,7 +142,7 @@ class ReaderProtocol(HttpToolsProtocol):
 
     def _disconnect(self, size: int) -> None:
         about = {
-            "path": self.scope["path"],
+            "path": self._running.scope["path"] if self._running else "",
             "tenant": self.caller.tenant if self.caller else "",
             "key": self.caller.key if self.caller else "",
             "client": ":".join(map(str, self.client or ())),
@@ -148,7 +163,9 @@ class ReaderProtocol(HttpToolsProtocol):
 
     def _ended(self) -> None:
         """Senders and receivers see a client that is gone."""
-        cycle: RequestResponseCycle | None = self.cycle
+        self.pipeline.clear()
+        self._waiting = None
+        cycle = self._running
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()

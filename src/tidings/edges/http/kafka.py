@@ -116,9 +116,14 @@ async def _events(follower: "Follower", bytes_max: int) -> AsyncIterator[bytes]:
         while True:
             records = await follower.read(BATCH_RECORDS, STREAM_US, bytes_max)
             if records:
-                yield b"".join(
-                    b"id: %s\ndata: %s\n\n" % (record.cursor.encode(), encode(_document(record))) for record in records
-                )
+                body = [
+                    b"".join(
+                        b"id: %s\ndata: %s\n\n" % (record.cursor.encode(), encode(_document(record)))
+                        for record in records
+                    )
+                ]
+                del records  # a slow client is not to keep them here
+                yield body.pop()
     except BusError as error:
         logger.warning("a reader of Kafka is let go: %s", error)
 

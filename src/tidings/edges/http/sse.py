@@ -49,6 +49,14 @@ def events(records: Sequence[Record], cursor: str, partitions: int) -> bytes:
     )
 
 
+async def encoded(batches: AsyncIterator[tuple[list[Record], str]], partitions: int) -> AsyncIterator[bytes]:
+    """Each batch as events; the records are not kept while a slow client reads."""
+    async for batch in batches:
+        body = [events(*batch, partitions)]
+        del batch
+        yield body.pop()
+
+
 def pieces(all_events: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
     """The events joined to pieces of about that many bytes."""
     piece: list[bytes] = []
@@ -109,6 +117,7 @@ class EventStream:
                             await _send(send, b": still here\n\n")
                     elif batch := upcoming.result():
                         await _send(send, batch)
+                        del batch  # it is in the write buffer now
                         upcoming = asyncio.create_task(self._next(batches))
                     else:
                         return

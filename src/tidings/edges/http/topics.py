@@ -9,7 +9,7 @@ from tidings.edges.http.inputs import one_of, query_of, seconds, whole_number
 from tidings.edges.http.kafka import KafkaTopics
 from tidings.edges.http.readers import counted
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
-from tidings.edges.http.sse import BATCH_RECORDS, EventStream, events, positions_before
+from tidings.edges.http.sse import BATCH_RECORDS, EventStream, encoded, positions_before
 from tidings.edges.http.submissions import accept
 from tidings.edges.http.waiting import unless_ended
 from tidings.wires.answers import record_document, topic_document
@@ -79,7 +79,7 @@ class Topics:
         async def source() -> AsyncIterator[AsyncIterator[bytes]]:
             partitions = self._engine.store.partitions
             async with self._engine.follow(call.caller.tenant, topic, start, BATCH_RECORDS) as batches:
-                yield (events(*batch, partitions) async for batch in batches)
+                yield encoded(batches, partitions)
 
         return EventStream(self._edge, call, start, source)
 

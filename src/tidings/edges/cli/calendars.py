@@ -45,7 +45,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
         rows = [(one["name"], one["days"], screen.moment(one["changed_at"])) for one in found]
         screen.table(("name", "days", "changed"), rows)
     else:
-        screen.note("no calendars: `calendars put NAME FILE` keeps one")
+        screen.note(f"there are no calendars: create one with `{program()} calendars put NAME FILE`")
     return Exit.DONE
 
 

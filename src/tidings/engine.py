@@ -60,7 +60,7 @@ class Engine:
         self.intake = Intake(store, clock, self.tell, self.lanes.wake)
         self._pacing = Pacing()
         self.owner = Owner(store, clock, self.settings.lease_us, self.lanes.follow, self.tell, self.report)
-        self.following = Following(store)
+        self.following = Following(store, self.settings.limits.page_bytes_max)
         self.revision = Revision(store, clock, self.tell, self.lanes.wake)
         self._groups = Groups(store, clock, self.following, self.settings.session_us)
         self._companions: list[Companion] = []

@@ -99,7 +99,7 @@ class FakeLog(Alone):
         self.first.setdefault((tenant, topic), [0] * self.partitions)
         now = the_clock().now()
         for offset in range(len(records), len(records) + count):
-            records.append(Record(topic, partition, offset, f"{partition}-{offset}", 1, 1, now, now, b""))
+            records.append(Record(topic, partition, offset, f"{partition}-{offset}", 1, 1, now, now, b"x" * 100))
 
     def trim(self, partition: int, first: int) -> None:
         self.first[TENANT, TOPIC][partition] = first
@@ -123,11 +123,15 @@ class FakeLog(Alone):
         await self.pause()
         return found
 
-    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+    async def read(
+        self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+    ) -> list[Record]:
         self.pages += 1
         await self.pause()
         start = max(offset, self.first[tenant, topic][partition])
         found = self.records[tenant, topic][partition][start : start + limit]
+        while bytes_max is not None and len(found) > 1 and sum(len(each.message) for each in found) > bytes_max:
+            found.pop()
         await self.readable.wait()
         await self.pause()
         return found

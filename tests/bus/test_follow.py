@@ -74,11 +74,32 @@ async def test_what_retention_took_is_passed_over() -> None:
 
 
 @simulated
+async def test_a_page_ends_at_its_byte_bound_and_no_partition_starves() -> None:
+    log = FakeLog()
+    for partition in range(4):
+        log.append(partition, 20)
+    size = len(log.records[TENANT, TOPIC][0][0].message)
+    following = Following(log, page_bytes_max=int(2.5 * size))
+    seen: list[tuple[int, int]] = []
+    served: list[int] = []
+    cursor: str | None = None
+    while len(seen) < 80:
+        records, cursor = await following.read(TENANT, TOPIC, cursor, 1_000, 0)
+        assert 1 <= len(records) <= 3
+        seen += places(records)
+        served += [record.partition for record in records]
+    assert sorted(seen) == [(partition, offset) for partition in range(4) for offset in range(20)]
+    assert {*served[:30]} == {0, 1, 2, 3}
+
+
+@simulated
 async def test_retention_between_looking_and_reading_does_no_harm() -> None:
     class Racing(FakeLog):
-        async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+        async def read(
+            self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+        ) -> list[Record]:
             self.trim(2, 10)
-            return await super().read(tenant, topic, partition, offset, limit)
+            return await super().read(tenant, topic, partition, offset, limit, bytes_max)
 
     log = Racing()
     log.append(2, 10)

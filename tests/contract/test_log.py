@@ -34,6 +34,21 @@ async def offsets(store: Store, offset: int, limit: int = 1000) -> list[int]:
     return [record.offset for record in found]
 
 
+@pytest.mark.parametrize(("fitting", "expected"), [(0.5, 1), (1, 1), (2.5, 2), (3, 3), (4.1, 4)])
+async def test_a_read_stops_at_its_byte_bound(store: Store, fitting: float, expected: int) -> None:
+    await publish(store, 30, size=5_000)  # with several lanes a key has a partition for each
+    ends = (await known(store)).next
+    place = ends.index(max(ends))
+    [first] = await store.read(ACME, TOPIC, place, 0, 1)
+    bytes_max = int(len(first.message) * fitting)
+    found = await store.read(ACME, TOPIC, place, 0, 1_000, bytes_max)
+    assert [record.offset for record in found] == list(range(expected))
+    assert found == await store.read(ACME, TOPIC, place, 0, expected)
+    assert len(await store.read(ACME, TOPIC, place, 4, 1, 1_000_000)) == 1
+    assert len(await store.read(ACME, TOPIC, place, 0, 1_000, 1_000_000)) == max(ends)
+    assert await store.read(ACME, TOPIC, place, max(ends), 10, 1) == []
+
+
 async def test_topics(store: Store) -> None:
     assert await store.topics(ACME) == []
     assert await store.topic(ACME, TOPIC) is None

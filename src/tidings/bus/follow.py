@@ -60,8 +60,9 @@ class Bell:
 class Following:
     """Readers of topics, and what wakes them. A topic is known here only while somebody waits for it."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, page_bytes_max: int | None = None) -> None:
         self._log = log
+        self.page_bytes_max = page_bytes_max
         self._bells: dict[tuple[str, str], set[Bell]] = {}
         self.closed = False
         log.on_news(self.notify)
@@ -138,7 +139,9 @@ class Following:
                 bell.quiet()
                 records, positions, drained = await self._look(tenant, topic, positions, limit)
                 if records:
-                    yield records, encode(tuple(positions.values()))
+                    page = [(records, encode(tuple(positions.values())))]
+                    del records  # a slow reader is not to keep them here
+                    yield page.pop()
                 if drained and not self.closed:
                     await bell.wait(LOOK_AGAIN_US)
                 else:
@@ -165,23 +168,40 @@ class Following:
             return Batch([], positions, True)
         if any(position > found.next[partition] for partition, position in positions.items()):
             raise Invalid("cursor", "lies beyond the end of this topic: leave it out, or start with `latest`")
-        return await read_page(self._log, tenant, found, positions, limit)
+        return await read_page(self._log, tenant, found, positions, limit, self.page_bytes_max)
 
 
-async def read_page(log: Log, tenant: str, topic: Topic, positions: dict[int, int], limit: int) -> Batch:
-    """Records of the partitions given, in fair shares; what retention took is passed over."""
+async def read_page(
+    log: Log, tenant: str, topic: Topic, positions: dict[int, int], limit: int, bytes_max: int | None = None
+) -> Batch:
+    """Records of the partitions given, in fair shares; what retention deleted is passed over.
+
+    With `bytes_max` the page ends once its messages have that many bytes: it exceeds it by less than one record.
+    """
     starts = {partition: max(start, topic.first[partition]) for partition, start in positions.items()}
     waiting = {
         partition: topic.next[partition] - start for partition, start in starts.items() if topic.next[partition] > start
     }
-    parts = []
-    for partition, rows in fair_shares(waiting, limit, sum(starts.values())).items():
-        records = await log.read(tenant, topic.name, partition, starts[partition], rows)
-        # Nothing, though the topic showed some: retention was faster, and took all that it showed.
+    shares = fair_shares(waiting, limit, sum(starts.values()))
+    order = list(shares)
+    if bytes_max is not None and order:
+        # Those at the end may get nothing. Which these are changes with every page, for each page moves a start.
+        first = hash(tuple(starts.values())) % len(order)
+        order = order[first:] + order[:first]
+    found: dict[int, list[Record]] = {}
+    left = bytes_max
+    for place, partition in enumerate(order):
+        share = None if left is None else left // (len(order) - place)
+        records = await log.read(tenant, topic.name, partition, starts[partition], shares[partition], share)
+        # Nothing, though the topic showed some: retention was faster, and deleted all that it showed.
         starts[partition] = records[-1].offset + 1 if records else topic.next[partition]
-        parts.append(records)
+        found[partition] = records
+        if left is not None:
+            left -= sum(len(record.message) for record in records)
+            if left <= 0:
+                break
     drained = all(starts[partition] >= topic.next[partition] for partition in waiting)
-    return Batch(_merge(parts), starts, drained)
+    return Batch(_merge([found[partition] for partition in sorted(found)]), starts, drained)
 
 
 def fair_shares(waiting: dict[int, int], limit: int, turn: int) -> dict[int, int]:

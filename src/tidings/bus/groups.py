@@ -216,7 +216,7 @@ class Groups:
         topic = await self._log.topic(group[0], group[1]) if starts else None
         if topic is None:
             return []
-        batch = await read_page(self._log, group[0], topic, starts, limit)
+        batch = await read_page(self._log, group[0], topic, starts, limit, self._following.page_bytes_max)
         if not batch.records:
             return []
         ends = {record.partition: batch.positions[record.partition] for record in batch.records}

@@ -70,6 +70,7 @@ SECTION_NAMES = tuple(name for name in Config.__struct_fields__ if name != "chan
 # Bounds other than "at least one".
 _LEAST = {
     "server.port": 0,
+    "server.slow_reader_timeout": 100_000,
     "dispatch.low_priority_jitter": 0,
     "delivery.concurrency": 2,
     "delivery.send_timeout": 100_000,

@@ -20,10 +20,14 @@ WireName = Literal["intervals", "kaspr", "etf1", "native", "notify"]
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Where the HTTP API listens."""
+    """Where the HTTP API listens, and how many clients it serves at once."""
 
     host: str = "127.0.0.1"
     port: int = 8460
+    connections_max: int = 4_096
+    readers_max: int = 1_024
+    readers_per_key_max: int = 256
+    slow_reader_timeout_us: int = 30 * SECOND_US
 
 
 class Node(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from tidings.ports import Cabinet, Document, Key, Place, Put
 PAGE_MAX = 1_000
 COUNTED_MAX = 1_000
 SLICE = 200
+FOLLOW_SLICE = 4  # a line may have 512 KiB, and a reader that does not read keeps one slice
 TRIES_MAX = 20
 LOOK_S = 1.0
 LATE_US = 2_000_000  # a line may appear that much after its time: others that are later are there before it
@@ -132,13 +133,17 @@ class Inbox:
         try:
             while True:
                 bell.clear()
-                found = await self._find(tenant, _tag(user, unread=False), start, SLICE)
+                found = await self._find(tenant, _tag(user, unread=False), start, FOLLOW_SLICE)
                 fresh = [each for each in found if place_of(each) not in seen]
                 seen |= {place_of(each) for each in fresh}
-                if fresh:
-                    yield tuple(read(each, Line) for each in fresh)
                 start = place_of(found[-1]) if found else start
-                if len(found) == SLICE:
+                has_more = len(found) == FOLLOW_SLICE
+                lines = tuple(read(each, Line) for each in fresh)
+                del found, fresh  # not to be kept while the reader is slow
+                if lines:
+                    yield lines
+                del lines
+                if has_more:
                     continue
                 start = max(first, min(start, (self._clock.now() - LATE_US, "")))
                 seen = {each for each in seen if each > start}

@@ -72,6 +72,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     catch_up_max: int = CATCH_UP_MAX
     line_bytes_max: int = 1024 * 1024 + 64 * 1024
     page_rows_max: int = 1000
+    page_bytes_max: int = 512 * 1024
 
     def __post_init__(self) -> None:
         for name, most in LIMITS_MOST.items():

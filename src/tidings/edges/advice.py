@@ -51,7 +51,7 @@ def advice(outcome: str, state: str | None, reason: str | None, words: Words) ->
     anew = f"{words.reuse} to start it anew, or use another id"
     match outcome, state:
         case "unknown", _:
-            return "there is no such schedule, or it is no longer remembered: check the id, and whose it is"
+            return "there is no such schedule, or it is no longer remembered: check the id and the tenant"
         case "in_flight", _ if reason:
             return f"it was due and nobody can take it back; it is kept back for now: {reason}"
         case "in_flight", _:

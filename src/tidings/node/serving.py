@@ -115,6 +115,7 @@ async def _serve(
         office=people.office,
         kafka=following,
         has_api=has_api,
+        server=config.server,
     )
     async with running_on(listener, app) as (host, port):
         await engine.start()

@@ -226,8 +226,13 @@ class Log(Protocol):
         """The topics of all tenants whose names begin so and that ever held a record, each with its tenant."""
         ...
 
-    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
-        """Records of one partition from an offset on (or from the first that is still kept)."""
+    async def read(
+        self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+    ) -> list[Record]:
+        """Records of one partition from an offset on (or from the first that is still kept).
+
+        With `bytes_max`, only as many as have that many bytes of messages together; always at least one.
+        """
         ...
 
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]: ...

@@ -50,4 +50,4 @@ def test_a_server_without_kafka_says_so(cli: Cli) -> None:
 def test_lines_of_a_file_say_it_themselves(cli: Cli) -> None:
     done = cli("schedule", "--from", "-", "--bus", "log")
     assert done.code == 2
-    assert "leave --bus out" in done.err
+    assert "leave out --bus" in done.err

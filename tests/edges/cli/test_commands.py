@@ -61,7 +61,7 @@ def test_the_same_again_after_its_end_is_a_conflict(cli: Cli) -> None:
     cli("cancel", cli.topic)
     again = cli(*same)
     assert again.code == 4
-    assert "it is cancelled already, and nothing new will leave" in again.out
+    assert "it is already cancelled, and nothing new will be released" in again.out
     assert json.loads(cli(*same, "--json").out)["outcome"] == "unchanged"
     assert cli("cancel", cli.topic).code == 0
 
@@ -80,13 +80,13 @@ def test_recurring(cli: Cli) -> None:
         (("schedule", "--to", "x"), "VALUE"),
         (("schedule", "--to", "x", "--att", "+5s", "v"), "--att"),
         (("publish", "x"), "VALUE"),
-        (("tail", "x", "--group", "g", "--from", "latest"), "not both"),
+        (("tail", "x", "--group", "g", "--from", "latest"), "exclude each other"),
         (("schedule", "--to", "x", "--priority", "urgent", "v"), "choose from high, normal, low"),
-        (("schedule", "--to", "x", "--label", "nothing", "v"), "name=value"),
+        (("schedule", "--to", "x", "--label", "nothing", "v"), "NAME=VALUE"),
         (("schedule", "--to", "x", "--at", "soon", "v"), "at: 'soon'"),
         (("schedule", "--to", "not a topic", "v"), "topic: "),
-        (("schedule", "--from", "x.ndjson", "v"), "leave --id and VALUE out"),
-        (("schedule", "--from", "/no/such.ndjson"), "/no/such.ndjson: cannot be read"),
+        (("schedule", "--from", "x.ndjson", "v"), "leave out --id and VALUE"),
+        (("schedule", "--from", "/no/such.ndjson"), "cannot read /no/such.ndjson"),
         (("list", "--limit", "0"), "whole number from 1"),
         (("list", "--state", "gone"), "choose from pending"),
         (("list", "--from", "never"), "from: 'never'"),
@@ -155,7 +155,7 @@ def test_list_in_pages(cli: Cli) -> None:
         assert len(found) == (1 if "--to" in flags else 5)
     assert cli("list", "--prefix", f"{cli.topic}-", "--to", "-1h", "--json").out == ""
     none = cli("list", "--topic", "nothing-here")
-    assert (none.code, none.out, none.err) == (0, "", "nothing fits\n")
+    assert (none.code, none.out, none.err) == (0, "", "nothing matches\n")
 
 
 def test_list_by_label_and_state(cli: Cli) -> None:
@@ -240,7 +240,7 @@ def test_preview(cli: Cli) -> None:
     assert cli.json("preview", "--at", f"{YEAR}-01-01T00:00:00Z")["moments"]
     past = cli("preview", "--every", "R1/2020-01-01T00:00:00Z/P1D")
     assert past.out == ""
-    assert past.err.startswith("nothing follows\n1 occurrence has passed already; scheduled now, fire_latest")
+    assert past.err.startswith("no occurrences follow\n1 occurrence has passed already; scheduled now, fire_latest")
 
 
 def test_version(cli: Cli) -> None:

@@ -108,7 +108,7 @@ def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     here = str(tmp_path / "none.db")
     for argv, code, text in (
-        (("copy", "--from", here), 2, "give --to"),
+        (("copy", "--from", here), 2, "--to is missing"),
         (("copy", "--from", here, "--to", here + "2"), 3, "there is no store"),
         (("copy", "--from", ":memory:", "--to", here), 2, "a store in memory ends with its server"),
         (("copy", "--from", "mysql://x", "--to", here), 2, "is no store"),

@@ -53,7 +53,7 @@ def test_a_first_key_that_may_not_manage_keys_is_warned_of(cli: Cli, tmp_path: P
     store = str(tmp_path / "tidings.db")
     made = cli("keys", "create", "mine", "--store", store)
     assert (made.code, len(made.out.split())) == (0, 1)
-    assert "warning: every call needs a key from now on, and no key may manage keys" in made.err
+    assert "warning: from now on every call needs a key, and there is no admin key to manage keys" in made.err
     assert f"tidings keys create NAME --admin --store {store}" in made.err
     cli("keys", "create", "boss", "--admin", "--store", store)
     assert "warning" not in cli("keys", "create", "yours", "--store", store).err
@@ -97,11 +97,11 @@ def test_the_first_over_the_server(tmp_path: Path) -> None:
     try:
         argv = [sys.executable, "-m", "tidings", "keys", "create", "mine", "--url", running.url]
         made = subprocess.run(argv, capture_output=True, text=True, check=True)
-        assert "no key may manage keys" in made.stderr
+        assert "no admin key to manage keys" in made.stderr
         refused = subprocess.run([*argv[:3], "list", "--url", running.url], capture_output=True, text=True, check=False)
         assert refused.returncode == 1
         assert refused.stderr.count("keys create") == 1
-        assert "wants an API key: give one by TIDINGS_KEY or --api-key" in refused.stderr
+        assert "wants an API key: give one with --api-key or TIDINGS_KEY" in refused.stderr
         assert "Authorization" not in refused.stderr
     finally:
         running.stop()

@@ -62,6 +62,21 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith(f"usage: tidings {command}")
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("serve",), "Start a Tidings server."),
+        (("keys",), "Create, list and revoke API keys."),
+        (("rejections",), "Show requests on Kafka that were rejected, and why."),
+        (("calendars", "put"), "Store a calendar, and recompute the schedules that use it."),
+    ],
+)
+def test_help_keeps_the_capitals_of_names(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Cli.parse([*argv, "--help"])
+    assert said in capsys.readouterr().out
+
+
 def test_help_says_whose_clocks_are_meant(capsys: pytest.CaptureFixture[str]) -> None:
     told = {}
     for command in ("notify", "schedule"):
@@ -69,7 +84,7 @@ def test_help_says_whose_clocks_are_meant(capsys: pytest.CaptureFixture[str]) ->
             Cli.parse([command, "--help"])
         told[command] = " ".join(capsys.readouterr().out.split())
     assert 'on her clocks "tomorrow 09:00"' in told["notify"]
-    assert "or a local one with --zone; left out: now" in told["schedule"]
+    assert "or a local one with --zone; default: now" in told["schedule"]
 
 
 def test_commands_load_only_what_they_need(cli: Cli) -> None:

@@ -1,5 +1,8 @@
 """Server-sent events, as the standard has them."""
 
+import pytest
+
+from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.sse import ServerEvent, read_events
 
 
@@ -28,3 +31,12 @@ def test_an_event_that_is_cut_off_is_none() -> None:
 
 def test_an_event_without_data_only_moves_the_position() -> None:
     assert list(read_events([b"id: 3\n", b"\n", b"data: y\n", b"\n"], "0")) == [ServerEvent("message", "y", "3")]
+
+
+def test_an_error_ends_the_stream_with_its_reason() -> None:
+    lines = [b"id: a\n", b"data: 1\n", b"\n", b"event: error\n", b'data: {"detail": "read nothing for 30 s"}\n', b"\n"]
+    events = read_events(lines)
+    assert next(events).data == "1"
+    with pytest.raises(Failure, match="the server ended the stream: read nothing for 30 s") as failed:
+        next(events)
+    assert failed.value.code == Exit.UNREACHABLE  # the client connects again

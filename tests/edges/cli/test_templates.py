@@ -142,7 +142,7 @@ def test_html_as_text_is_noticed(cli: Cli) -> None:
         (("--channel", "sms", "--text", "{{ name"), "parts.sms.en.text"),
         (("--channel", "webhook", "--body", "text"), "is not JSON"),
         (("--channel", "fax", "--body", "text"), "choose from"),
-        (("--channel", "sms", "--text", "@/no/such/file"), "cannot be read"),
+        (("--channel", "sms", "--text", "@/no/such/file"), "cannot read"),
         (("--channel", "sms", "--text", "x", "--expires-after", "2 moons"), "expires_after"),
         (("--channel", "sms", "--text", "x", "--locale", "klingonese!"), "is not a language"),
     ],

@@ -32,7 +32,7 @@ def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> No
     assert why in cli("show", f"gone-{cli.topic}").out
     assert why in cli("explain", f"gone-{cli.topic}").err
     seen = cli("preview", *local)
-    assert "skipped: clocks jump over it" in seen.out
+    assert "skipped: DST skips this time" in seen.out
     assert why in seen.err
 
 
@@ -51,32 +51,32 @@ def test_preview_shows_wall_time_and_utc_with_marks(cli: Cli) -> None:
     assert lines[0].split() == ["occurrence", "local", "due"]
     assert lines[1].startswith("1           2027-03-27 02:30:00+01:00  2027-03-27 01:30:00Z")
     assert "2027-03-28 03:30:00+02:00" in lines[2]
-    assert lines[2].endswith("moved: clocks jump over it")
+    assert lines[2].endswith("moved: DST skips this time")
     skipped = cli("preview", *rule, "--gap", "skip", "--after", "2027-03-27T00:00:00Z", "--count", "2").out
     assert "2027-03-28 02:30:00" in skipped
-    assert "skipped: clocks jump over it" in skipped
+    assert "skipped: DST skips this time" in skipped
     document = cli.json("preview", *rule, "--after", "2027-03-27T00:00:00Z", "--count", "1")
     assert document["moments"][0]["due_at_local"] == "2027-03-27T02:30:00+01:00"
 
 
 def test_a_preview_of_nothing_says_so(cli: Cli) -> None:
     done = cli("preview", "--cron", "0 9 * * *", "--until", "2030-01-01", "--after", "2031-01-01T00:00:00Z")
-    assert (done.code, done.out, done.err) == (0, "", "nothing follows\n")
+    assert (done.code, done.out, done.err) == (0, "", "no occurrences follow\n")
 
 
 def test_calendars(cli: Cli, tmp_path: Path) -> None:
     days = tmp_path / "days"
     days.write_text("# feasts\n2030-12-25\n2030-12-26\n")
-    assert cli("calendars", "put", "feasts", str(days)).out == "kept feasts: 2 days; moved 0 of what is pending\n"
+    assert cli("calendars", "put", "feasts", str(days)).out == "kept feasts: 2 days; 0 pending schedules moved\n"
     assert cli("calendars", "show", "feasts").out == "2030-12-25\n2030-12-26\n"
     ics = tmp_path / "days.ics"
     ics.write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;VALUE=DATE:20301225\nEND:VEVENT\nEND:VCALENDAR\n")
-    assert cli("calendars", "put", "feasts", str(ics)).out.startswith("kept feasts: 1 day; moved 0")
+    assert cli("calendars", "put", "feasts", str(ics)).out.startswith("kept feasts: 1 day; 0 pending")
     assert cli.json("calendars", "put", "feasts", "--date", "2030-12-25", "--date", "2031-01-01")["days"] == 2
     assert "feasts" in cli("calendars", "list").out
     made = cli.json("schedule", "--to", cli.topic, "--cron", "0 9 25 12 *", "--calendar", "feasts", "x")
     assert cli.json("show", made["id"])["calendar"] == "feasts"
-    assert cli("calendars", "drop", "feasts").out == "dropped feasts; moved 0 of what is pending\n"
+    assert cli("calendars", "drop", "feasts").out == "dropped feasts; 0 pending schedules moved\n"
     assert "any more: nothing is excluded by it" in cli("show", made["id"]).out
     for verb in ("drop", "show"):
         unknown = cli("calendars", verb, "feasts")
@@ -92,7 +92,7 @@ def test_tzdata(cli: Cli) -> None:
     out = cli("tzdata").out
     assert out.startswith("tzdata 20")
     assert "America/New_York" in out
-    assert "no zone changed, moved 0" in cli("tzdata", "--apply").out
+    assert "no zone changed, 0 pending schedules moved" in cli("tzdata", "--apply").out
     assert cli.json("tzdata", "--limit", "5")["version"]
 
 
@@ -102,7 +102,7 @@ def test_tzdata_apply_shows_what_it_moved(cli: Cli, zones_of_old: pytest.MonkeyP
     cli.json("schedule", "--to", cli.topic, "--id", name, *local, "x")
     renew(zones_of_old)
     first, *table = cli("tzdata", "--apply").out.splitlines()
-    assert "Europe/Berlin changed, moved 1 of what is pending" in first
+    assert "Europe/Berlin changed, 1 pending schedule moved" in first
     assert table[0].split() == ["moved", "occurrence", "before", "after", "by"]
     [line] = table[1:]
     assert line.startswith(name)

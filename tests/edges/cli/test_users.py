@@ -82,7 +82,7 @@ def test_erase_says_what_it_removed(cli: Cli) -> None:
     done = cli("users", "erase", cli.topic)
     assert done.code == 0
     assert done.out.splitlines() == [f"erased {cli.topic}", "notifications  1", "profile        1", "cancelled      1"]
-    assert cli("notifications", "list", "--user", cli.topic).err == "nothing fits\n"
+    assert cli("notifications", "list", "--user", cli.topic).err == "nothing matches\n"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_erase_says_what_it_removed(cli: Cli) -> None:
         (("put", "ada", "--quiet", "25:00-07:00"), "22:00-07:00"),
         (("put", "ada", "--device", "abcdef"), "apns:abcdef or fcm:abcdef"),
         (("put", "ada", "--prefer", "sms=maybe"), "say yes or no"),
-        (("put", "ada", "--prefer", "sms"), "name=value"),
+        (("put", "ada", "--prefer", "sms"), "NAME=VALUE"),
         (("put", "a/b"), "is not a valid user id"),
         (("change", "ada"), "--remove FIELD"),
         (("change", "ada", "--email", "a@b.org", "--remove", "email"), "not both"),

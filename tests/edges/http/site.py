@@ -11,6 +11,7 @@ import aiohttp
 from yarl import URL
 
 from tidings.clock import Clock, SystemClock
+from tidings.config.settings import Server
 from tidings.delivery.office import Office
 from tidings.edges.http.app import App, create_app
 from tidings.edges.http.auth import KeyRing
@@ -118,6 +119,7 @@ async def serving(
     settings: Settings | None = None,
     key: str | None = None,
     furnish: Callable[[Engine], Office] | None = None,
+    server: Server | None = None,
 ) -> AsyncIterator[Site]:
     """A server over a store; with a key its client sends that. `furnish` makes its office."""
     clock = clock or SystemClock()
@@ -126,7 +128,8 @@ async def serving(
     engine.listen(metrics)
     office = None if furnish is None else furnish(engine)
     await engine.start()
-    app = create_app(engine, keys=KeyRing(store, clock), metrics=metrics.render, version=VERSION, office=office)
+    keys = KeyRing(store, clock)
+    app = create_app(engine, keys=keys, metrics=metrics.render, version=VERSION, office=office, server=server)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
         async with running(app) as (host, port), aiohttp.ClientSession(headers=headers) as session:

@@ -13,6 +13,7 @@ from tests.edges.http.site import FAR, NDJSON, Site, serving
 from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import StoreError
 from tidings.edges.http import ndjson
+from tidings.edges.http.readers import KeptAnswers
 from tidings.ports import Receipt, Taken
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -249,7 +250,8 @@ async def test_answers_that_nobody_reads_are_bounded() -> None:
         await reading.wait()
         sent.append(message["body"])
 
-    outbox = ndjson.Outbox(send, 100)
+    kept = KeptAnswers()
+    outbox = ndjson.Outbox(send, 100, kept)
     for _ in range(10):
         await outbox.put(b"x" * 10)
     full = asyncio.create_task(outbox.put(b"y"))
@@ -259,3 +261,26 @@ async def test_answers_that_nobody_reads_are_bounded() -> None:
     await full
     await outbox.finish()
     assert b"".join(sent) == b"x" * 100 + b"y"
+    assert kept.size_bytes == 0
+
+
+async def test_answers_of_all_clients_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ndjson, "ANSWERS_IN_ALL_BYTES_MAX", 250)
+    monkeypatch.setattr(ndjson, "ANSWERS_SMALL_BYTES", 50)
+    never = asyncio.Event()
+
+    async def send(_: Any) -> None:
+        await never.wait()
+
+    kept = KeptAnswers()
+    first, second, third = (ndjson.Outbox(send, 1_000, kept) for _ in range(3))
+    await first.put(b"x" * 200)
+    await second.put(b"x" * 40)
+    full = asyncio.create_task(third.put(b"x" * 60))
+    done, _ = await asyncio.wait({full}, timeout=0.01)
+    assert not done
+    full.cancel()
+    await second.put(b"x" * 5)  # a little is always taken
+    for outbox in (first, second, third):
+        outbox.close()
+    assert kept.size_bytes == 0

@@ -109,14 +109,17 @@ class Follower:
                     raise BusError(str(error)) from None
             await asyncio.sleep(SETTLE_S)
 
-    async def read(self, limit: int, wait_us: int) -> list[Seen]:
-        """What is there, at most so many; waits for the first that long. Empty at the end of the topic only."""
+    async def read(self, limit: int, wait_us: int, bytes_max: int) -> list[Seen]:
+        """What is there, at most so many and about so many bytes; waits for the first that long.
+
+        Empty at the end of the topic only.
+        """
         begun = self._clock.elapsed()
         while True:
             if self._clock.elapsed() - self._looked_at > LOOK_AGAIN_US:
                 await self._on_thread(self._reading.grow)
                 self._looked_at = self._clock.elapsed()
-            found = await self._on_thread(self._reading.look, limit)
+            found = await self._on_thread(self._reading.look, limit, bytes_max)
             waited = self._clock.elapsed() - begun
             if found or (self._reading.at_end and waited >= wait_us):
                 return found
@@ -188,13 +191,21 @@ class _Reading:
             self._positions += [0] * more
             self._assign()
 
-    def look(self, limit: int) -> list[Seen]:
-        """What has come, after a short wait if nothing has."""
-        first = self._consumer.poll(SLICE_S)
-        if first is None:
-            return []
-        messages = [first, *(self._consumer.consume(limit - 1, 0.0) if limit > 1 else [])]
-        return [seen for message in messages if (seen := self._seen(message)) is not None]
+    def look(self, limit: int, bytes_max: int) -> list[Seen]:
+        """What has come, after a short wait if nothing has; ends once it has that many bytes."""
+        found: list[Seen] = []
+        size, message = 0, self._consumer.poll(SLICE_S)
+        for _ in range(limit):
+            if message is None:
+                break
+            seen = self._seen(message)
+            if seen is not None:
+                found.append(seen)
+                size += len(message)
+            if size >= bytes_max:
+                break
+            message = self._consumer.poll(0.0)
+        return found
 
     def close(self) -> None:
         self._consumer.close()

@@ -39,14 +39,19 @@ def _guessed(message: str) -> str:
     return f"{head}; did you mean {' or '.join(near)}?" if near else f"{head}; choose from {', '.join(known)}"
 
 
+def sentence(text: str) -> str:
+    """A summary as a sentence; names such as API and Kafka keep their capitals."""
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True, of_tenant: bool = True) -> None:
     """Which server to talk to, and for whom. `--key` is the API key only where no record's key can be meant."""
     group = parser.add_argument_group("server")
-    group.add_argument("--url", help=f"the server (or TIDINGS_URL; {URL_DEFAULT})")
+    group.add_argument("--url", help=f"the server's URL (or TIDINGS_URL; default {URL_DEFAULT})")
     names = ["--api-key", "--key"] if short_key else ["--api-key"]
-    group.add_argument(*names, dest="api_key", metavar="KEY", help="the API key (or TIDINGS_KEY)")
+    group.add_argument(*names, dest="api_key", metavar="KEY", help="your API key (or TIDINGS_KEY)")
     if of_tenant:
-        purpose = "for whom (or TIDINGS_TENANT): with an admin key, or on a server without keys"
+        purpose = "act for this tenant (or TIDINGS_TENANT); needs an admin key, or a server without keys"
         group.add_argument("--tenant", dest="acts_for", metavar="NAME", help=purpose)
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
 
@@ -59,8 +64,7 @@ def add_verb(
     subject: str | None = None,
 ) -> argparse.ArgumentParser:
     """One of several things that a command can do; `subject` is what it does it to."""
-    said = purpose[0].upper() + purpose[1:]
-    parser = verbs.add_parser(name, help=purpose, description=f"{said}.", allow_abbrev=False)
+    parser = verbs.add_parser(name, help=purpose, description=sentence(purpose), allow_abbrev=False)
     if subject is not None:
         parser.add_argument("which", metavar=subject.upper(), help=f"the {subject}")
     add_server(parser)
@@ -72,9 +76,8 @@ def add_bare_verb(
     verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, purpose: str, run: Run
 ) -> argparse.ArgumentParser:
     """A verb of a command that does something without one: what is not said behind it may have been said before it."""
-    said = purpose[0].upper() + purpose[1:]
     parser = verbs.add_parser(
-        name, help=purpose, description=f"{said}.", allow_abbrev=False, argument_default=argparse.SUPPRESS
+        name, help=purpose, description=sentence(purpose), allow_abbrev=False, argument_default=argparse.SUPPRESS
     )
     add_server(parser)
     parser.set_defaults(run=run, verb=parser.prog)
@@ -84,13 +87,15 @@ def add_bare_verb(
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """Which schema of a database, for commands that work on a store without a server."""
     parser.add_argument(
-        "--schema", metavar="NAME", help="the schema of a PostgreSQL (what the settings say, else tidings)"
+        "--schema", metavar="NAME", help="the PostgreSQL schema (default: store.schema of the settings, or tidings)"
     )
 
 
 def add_bus(parser: argparse.ArgumentParser) -> None:
-    """Which bus is meant."""
-    parser.add_argument("--bus", choices=BUSES, help="where the topic lies; left out: where the server releases to")
+    """The bus of a topic."""
+    parser.add_argument(
+        "--bus", choices=BUSES, help="the bus of the topic; default: the bus that the server releases to"
+    )
 
 
 def client_of(arguments: Arguments) -> "Client":
@@ -114,12 +119,12 @@ def pair(text: str) -> tuple[str, str]:
     """`name=value` as two."""
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
 
 
 def positive(text: str) -> int:
     """A whole number from 1 on."""
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)

@@ -58,10 +58,10 @@ OF_THE_LINES = (
 def send_file(arguments: Arguments, screen: Screen) -> int:
     """Schedule each line of a file or of standard input."""
     if arguments.value is not None or arguments.id is not None:
-        raise Failure(Exit.USAGE, "with --from, each line has its own id and value: leave --id and VALUE out")
+        raise Failure(Exit.USAGE, "with --from, each line has its own id and value: leave out --id and VALUE")
     if given := [name for name in OF_THE_LINES if getattr(arguments, name, None)]:
         flag = "--" + given[0].replace("_", "-")
-        raise Failure(Exit.USAGE, f"with --from, each line says this for itself: leave {flag} out")
+        raise Failure(Exit.USAGE, f"with --from, each line has its own {given[0]}: leave out {flag}")
     clock = SystemClock()
     started = clock.elapsed()
     tally = Tally()
@@ -130,7 +130,7 @@ def open_source(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
         with path.open("rb") as file:
             yield file, path.stat().st_size if path.is_file() else None
     except OSError as error:
-        raise Failure(Exit.USAGE, f"{name}: cannot be read: {error.strerror}") from None
+        raise Failure(Exit.USAGE, f"cannot read {name}: {error.strerror}") from None
 
 
 def blocks_of(source: BufferedReader, progress: Progress, topic: str | None = None) -> Iterator[bytes]:

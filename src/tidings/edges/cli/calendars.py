@@ -5,17 +5,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.arguments import Arguments, add_server, client_of, sentence
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.program import program
-from tidings.edges.cli.screen import Screen
+from tidings.edges.cli.screen import Screen, count_of
 
 VERBS = {
     "list": "list the calendars",
-    "show": "the dates of one",
-    "put": "keep a calendar, and compute what is pending by it again",
-    "drop": "forget a calendar; what is pending by it goes on without",
+    "show": "show the dates of a calendar",
+    "put": "store a calendar, and recompute the schedules that use it",
+    "drop": "delete a calendar; schedules that use it continue without it",
 }
 
 
@@ -24,11 +24,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="list|show|put|drop", required=True)
     runs = {"list": index, "show": show, "put": put, "drop": drop}
     for verb, purpose in VERBS.items():
-        command = verbs.add_parser(verb, help=purpose, description=f"{purpose.capitalize()}.", allow_abbrev=False)
+        command = verbs.add_parser(verb, help=purpose, description=sentence(purpose), allow_abbrev=False)
         if verb != "list":
-            command.add_argument("name", metavar="NAME", help="the calendar")
+            command.add_argument("name", metavar="NAME", help="the name of the calendar")
         if verb == "put":
-            help_text = "an .ics file, or one with a date a line (# before remarks); - for stdin"
+            help_text = "an .ics file, or a file with one date per line (# for comments); - for standard input"
             command.add_argument("source", metavar="FILE", nargs="?", help=help_text)
             command.add_argument("--date", action="append", default=[], metavar="DATE", help="a date; repeatable")
         add_server(command)
@@ -45,7 +45,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
         rows = [(one["name"], one["days"], screen.moment(one["changed_at"])) for one in found]
         screen.table(("name", "days", "changed"), rows)
     else:
-        screen.note("no calendars: `calendars put NAME FILE` keeps one")
+        screen.note(f"there are no calendars: create one with `{program()} calendars put NAME FILE`")
     return Exit.DONE
 
 
@@ -89,7 +89,7 @@ def _tell(document: dict[str, Any], what: str, arguments: Arguments, screen: Scr
     if arguments.json:
         screen.json(document)
     else:
-        screen.say(f"{what}; moved {document['moved']} of what is pending")
+        screen.say(f"{what}; {count_of(document['moved'], 'pending schedule')} moved")
         if note := document.get("note"):
             screen.note(note)
     return Exit.DONE
@@ -97,11 +97,13 @@ def _tell(document: dict[str, Any], what: str, arguments: Arguments, screen: Scr
 
 def _days(arguments: Arguments) -> dict[str, Any]:
     if (arguments.source is None) == (not arguments.date):
-        raise Failure(Exit.USAGE, "which days? Give a FILE (- for standard input), or --date for each one")
+        raise Failure(
+            Exit.USAGE, "the days are missing: give either a FILE (- for standard input) or --date for each day"
+        )
     if arguments.source is None:
         return {"dates": arguments.date}
     try:
         text = sys.stdin.read() if arguments.source == "-" else Path(arguments.source).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Failure(Exit.USAGE, f"{arguments.source}: cannot be read: {error}") from None
+        raise Failure(Exit.USAGE, f"cannot read {arguments.source}: {error}") from None
     return {"ics": text} if "BEGIN:VCALENDAR" in text[:1_000].upper() else {"dates": text.splitlines()}

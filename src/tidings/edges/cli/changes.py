@@ -11,12 +11,12 @@ from tidings.edges.cli.screen import Screen
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser of one of these commands."""
-    parser.add_argument("ids", metavar="ID", nargs="+", help="the schedules")
+    parser.add_argument("ids", metavar="ID", nargs="+", help="the ids of the schedules")
     if parser.get_default("command") == "resume":
         parser.add_argument(
             "--missed",
             choices=("fire_all", "fire_latest", "skip"),
-            help="what becomes of what fell due meanwhile; left out: what the schedule's --late says",
+            help="what to do with occurrences that fell due while paused; default: the policy of the schedule (--late)",
         )
     add_server(parser)
     parser.set_defaults(run=change)

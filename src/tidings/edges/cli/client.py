@@ -28,7 +28,7 @@ class Client:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise Failure(Exit.USAGE, f"--url {url!r} is not a URL: write one such as http://127.0.0.1:8460")
+            raise Failure(Exit.USAGE, f"--url {url!r} is not a URL: use one such as http://127.0.0.1:8460")
         try:
             port = parts.port
         except ValueError as error:
@@ -113,7 +113,7 @@ class Client:
         return Failure(
             Exit.UNREACHABLE,
             f"cannot reach Tidings at {self.url}: {reason}\n"
-            f"start it with `{program()} serve`, or name another by --url or TIDINGS_URL",
+            f"start it with `{program()} serve`, or name another server with --url or TIDINGS_URL",
         )
 
 
@@ -170,7 +170,7 @@ def _problem(response: http.client.HTTPResponse, document: Any, path: str) -> st
     text = (_in_commands(detail, path) if path.startswith(PEOPLE) else reason_of(document)) or detail
     if response.status == 401:
         text = text.removesuffix(f": {SEND_KEY}")
-        text += f": give one by TIDINGS_KEY or --api-key; `{program()} keys create` makes one"
+        text += f": give one with --api-key or TIDINGS_KEY; `{program()} keys create` creates one"
     lines = [text, *(f"  {said}" for said in faults(document) if said not in text)]
     if after := response.headers.get("Retry-After"):
         lines.append(f"try again in {after} s")

@@ -30,17 +30,21 @@ CONFLICTS_SHOWN_MAX = 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    stores = "sqlite:FILE, a file, or postgres://user@host/database"
-    parser.add_argument("--from", dest="source", required=True, metavar="STORE", help=f"the store to move: {stores}")
-    parser.add_argument("--to", dest="target", metavar="STORE", help="the target; created if it does not exist")
-    parser.add_argument("--from-schema", metavar="NAME", help="the schema to move from, in a PostgreSQL database")
-    parser.add_argument("--to-schema", metavar="NAME", help="the schema to move to, in a PostgreSQL database")
+    where = "sqlite:FILE, a file, or postgres://user@host/database"
+    parser.add_argument("--from", dest="source", required=True, metavar="STORE", help=f"the store to move: {where}")
+    parser.add_argument(
+        "--to", dest="target", metavar="STORE", help="the store to move to; created if it does not exist"
+    )
+    parser.add_argument("--from-schema", metavar="NAME", help="the PostgreSQL schema of the store to move")
+    parser.add_argument("--to-schema", metavar="NAME", help="the PostgreSQL schema of the store to move to")
     add_schema(parser)
     parser.add_argument(
-        "--leave-log", action="store_true", help="continue although consumer groups have not read all of the log"
+        "--leave-log",
+        action="store_true",
+        help="move even if consumer groups have not read all of the log, which is left behind",
     )
     parser.add_argument(
-        "--take-back", action="store_true", help="let a store that was moved be served again; nothing is copied"
+        "--take-back", action="store_true", help="allow a store that was moved to be served again; nothing is copied"
     )
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
     parser.set_defaults(run=copy)
@@ -51,7 +55,7 @@ def copy(arguments: Arguments, screen: Screen) -> int:
     if arguments.take_back:
         return _take_back(arguments, screen)
     if arguments.target is None:
-        raise Failure(Exit.USAGE, f"no target: give --to\nsee `{program()} copy --help`")
+        raise Failure(Exit.USAGE, f"--to is missing: give the store to move to\nsee `{program()} copy --help`")
     clock = SystemClock()
     started, bar = clock.elapsed(), Counted("done", clock)
 

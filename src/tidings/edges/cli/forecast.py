@@ -15,9 +15,14 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    parser.add_argument("--by", choices=STEPS, default="minute", help="the width of a step (minute)")
-    parser.add_argument("--from", dest="start", metavar="TIME", help="from when on (now)")
-    parser.add_argument("--to", dest="end", metavar="TIME", help="until when (an hour, two days, a month)")
+    parser.add_argument("--by", choices=STEPS, default="minute", help="the length of a step (default: minute)")
+    parser.add_argument("--from", dest="start", metavar="TIME", help="start of the forecast (default: now)")
+    parser.add_argument(
+        "--to",
+        dest="end",
+        metavar="TIME",
+        help="end of the forecast (default: an hour, two days or a month ahead, as --by)",
+    )
     add_server(parser)
     parser.set_defaults(run=forecast)
 
@@ -35,7 +40,7 @@ def forecast(arguments: Arguments, screen: Screen) -> int:
     for line in chart(steps, screen):
         screen.say(line)
     if not document.get("complete", True):
-        screen.note("cut short: choose a shorter time or wider steps")
+        screen.note("not complete: choose a shorter range, or longer steps with --by")
     return Exit.DONE
 
 

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tidings.config.addresses import without_password
-from tidings.edges.cli.arguments import Arguments, add_schema, add_server, client_of
+from tidings.edges.cli.arguments import Arguments, add_schema, add_server, client_of, sentence
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.program import program
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from tidings.ports import ApiKey
 
 VERBS = {
-    "create": "make a key and print it once",
+    "create": "create a key and print it, once",
     "list": "list the keys",
-    "revoke": "take a key's rights away",
+    "revoke": "revoke a key",
 }
 
 
@@ -25,16 +25,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="create|list|revoke", required=True)
     runs = {"create": create, "list": show, "revoke": revoke}
     for verb, purpose in VERBS.items():
-        command = verbs.add_parser(verb, help=purpose, description=f"{purpose.capitalize()}.", allow_abbrev=False)
+        command = verbs.add_parser(verb, help=purpose, description=sentence(purpose), allow_abbrev=False)
         if verb != "list":
-            command.add_argument("name", metavar="NAME", help="the key's name")
+            command.add_argument("name", metavar="NAME", help="the name of the key")
         if verb == "create":
-            command.add_argument("--tenant", default="default", help="whose messages it sees (default)")
-            command.add_argument("--admin", action="store_true", help="may also manage keys")
+            command.add_argument("--tenant", default="default", help="the tenant that it acts for (default: default)")
+            command.add_argument(
+                "--admin", action="store_true", help="also allow it to manage keys, and to act for any tenant"
+            )
         command.add_argument(
             "--store",
             metavar="STORE",
-            help="work on this store (a file, or postgres://...) instead of a running server",
+            help="change this store directly (a file, or postgres://...), without a server",
         )
         add_schema(command)
         add_server(command, of_tenant=False)
@@ -55,13 +57,13 @@ def create(arguments: Arguments, screen: Screen) -> int:
         screen.json(document)
     else:
         screen.say(document["key"])
-        screen.note("keep it: only its digest is stored. Use it by TIDINGS_KEY, or as `Authorization: Bearer`")
+        screen.note("keep it safe: it is not shown again. Use it as TIDINGS_KEY, or `Authorization: Bearer <key>`")
     if not any(key["admin"] for key in keys):
         store = without_password(arguments.store or "FILE")
         store += "" if arguments.schema is None else f" --schema {arguments.schema}"
         screen.note(
-            "warning: every call needs a key from now on, and no key may manage keys\n"
-            f"make one that may: {program()} keys create NAME --admin --store {store}"
+            "warning: from now on every call needs a key, and there is no admin key to manage keys\n"
+            f"create one: {program()} keys create NAME --admin --store {store}"
         )
     return Exit.DONE
 
@@ -75,7 +77,7 @@ def show(arguments: Arguments, screen: Screen) -> int:
         rows = [(k["name"], k["tenant"], "admin" if k["admin"] else "", screen.moment(k["created_at"])) for k in keys]
         screen.table(("name", "tenant", "may", "created"), rows)
     else:
-        screen.note("no keys: only this machine can use the server, as tenant default")
+        screen.note("there are no keys: the server accepts calls from this machine only, as tenant default")
     return Exit.DONE
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from tidings import __version__
 from tidings.domain.errors import Invalid, NotFound, TidingsError
-from tidings.edges.cli.arguments import Parser
+from tidings.edges.cli.arguments import Parser, sentence
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.hooks import Hooks
 from tidings.edges.cli.program import program
@@ -17,16 +17,16 @@ from tidings.edges.cli.screen import ReaderGone, Screen
 
 # Each command: the file that holds it, and what it does.
 COMMANDS = {
-    "serve": ("serve", "start Tidings here"),
-    "schedule": ("schedule", "schedule a message, or a file of them"),
-    "publish": ("schedule", "put a record on a topic now"),
-    "replace": ("schedule", "put another message in a schedule's place"),
-    "show": ("reading", "show a schedule as it stands"),
-    "explain": ("reading", "what happened to a schedule, and when"),
+    "serve": ("serve", "start a Tidings server"),
+    "schedule": ("schedule", "schedule a message, or a file of messages"),
+    "publish": ("schedule", "publish a message to a topic now"),
+    "replace": ("schedule", "replace a schedule"),
+    "show": ("reading", "show a schedule"),
+    "explain": ("reading", "show what happened to a schedule, and when"),
     "list": ("reading", "list schedules"),
     "cancel": ("changes", "cancel schedules"),
-    "pause": ("changes", "hold schedules until they are resumed"),
-    "resume": ("changes", "let paused schedules go on"),
+    "pause": ("changes", "pause schedules until they are resumed"),
+    "resume": ("changes", "resume paused schedules"),
     "fire": ("changes", "release schedules now"),
     "notify": ("notify", "tell somebody something, now or at her hour"),
     "notifications": ("notifications", "what became of notifications: list, show, explain, cancel"),
@@ -37,15 +37,15 @@ COMMANDS = {
     "suppressions": ("suppressions", "addresses that nothing is sent to: list, add, remove"),
     "channels": ("channels", "which providers send, in which order, and how they are"),
     "tail": ("tail", "follow a topic"),
-    "rejections": ("rejections", "what was refused of the requests on Kafka"),
-    "topics": ("topics", "list the topics and their sizes"),
-    "forecast": ("forecast", "what is pending, by time"),
-    "preview": ("preview", "the next moments of a recurrence; nothing is stored"),
-    "calendars": ("calendars", "days on which nothing happens: list, show, put, drop"),
-    "tzdata": ("tzdata", "the rules of zones: their version, and what a change of them moved"),
+    "rejections": ("rejections", "show requests on Kafka that were rejected, and why"),
+    "topics": ("topics", "list topics and their sizes"),
+    "forecast": ("forecast", "show how much is pending, by time"),
+    "preview": ("preview", "show when a recurrence would occur; nothing is stored"),
+    "calendars": ("calendars", "manage calendars of days off: list, show, put, drop"),
+    "tzdata": ("tzdata", "show the version of the time zone rules, and what a change of them moved"),
     "keys": ("keys", "create, list and revoke API keys"),
-    "nodes": ("nodes", "who shares the store, who owns which lanes, how late each runs"),
-    "migrate": ("migrate", "bring a store up to the layout of this version"),
+    "nodes": ("nodes", "show the nodes that share the store, their lanes and their lateness"),
+    "migrate": ("migrate", "migrate a store to the layout of this version"),
     "copy": ("copy", "move everything from one store to another"),
     "bench": ("bench", "run the benchmarks"),
     "version": ("version", "print the version"),
@@ -108,15 +108,15 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of all commands; only the one in use is filled in, so that nothing else is loaded."""
     parser = Parser(
         prog=program(),
-        description="Holds messages until their time and releases each one on time, once.",
-        epilog=f"`{program()} COMMAND --help` says more. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+        description="Schedules messages and notifications, and releases each one on time, once.",
+        epilog=f"`{program()} COMMAND --help` describes a command. Exit codes: 0 done, 1 failed, 2 wrong usage, "
         "3 not found, 4 conflict, 5 cannot reach the server.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"tidings {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.", allow_abbrev=False)
+        command = commands.add_parser(name, help=summary, description=sentence(summary), allow_abbrev=False)
         command.set_defaults(command=name)
         if name in argv:
             import_module(f"tidings.edges.cli.{module}").configure(command)

@@ -20,15 +20,15 @@ def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None
         "value",
         nargs=None if needed else "?",
         metavar="VALUE",
-        help="the text, @FILE for a file's bytes (@@ for a text with @), - for stdin",
+        help="the value: text, @FILE for the bytes of a file (@@ for text that begins with @), - for standard input",
     )
-    parser.add_argument("--key", help="the record's key: same key, same partition")
+    parser.add_argument("--key", help="the key of the record: records with the same key go to the same partition")
     parser.add_argument(
         "--header",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a header, as often as needed; NAME alone: null",
+        help="a header; repeatable. NAME alone has the value null",
     )
     add_bus(parser)
 
@@ -36,25 +36,38 @@ def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None
 def add_schedule(parser: argparse.ArgumentParser) -> None:
     """When it leaves, and under which policy."""
     add_timing(parser)
-    parser.add_argument("--priority", choices=("high", "normal", "low"), help="who goes first when much is due")
-    parser.add_argument("--expires-after", metavar="DURATION", help="missed when later than this, such as 1h")
+    parser.add_argument(
+        "--priority",
+        choices=("high", "normal", "low"),
+        help="which to release first when many are due (default: normal)",
+    )
+    parser.add_argument("--expires-after", metavar="DURATION", help="do not release if later than this, such as 1h")
     parser.add_argument(
         "--late",
         choices=("fire_all", "fire_latest", "skip"),
-        help="what becomes of occurrences missed while down",
+        help="what to do with occurrences that are overdue, such as after downtime (default: fire_latest)",
     )
-    parser.add_argument("--late-grace", metavar="DURATION", help="how late `skip` still lets pass")
-    parser.add_argument("--late-max", metavar="DURATION", help="missed when later than this, under any policy")
-    parser.add_argument("--jitter", metavar="DURATION", help="spread the due time over this long")
     parser.add_argument(
-        "--label", action="append", default=[], type=pair, metavar="NAME=VALUE", help="a label to search by"
+        "--late-grace", metavar="DURATION", help="with --late skip: release what is late by no more than this"
+    )
+    parser.add_argument(
+        "--late-max", metavar="DURATION", help="do not release if later than this, under any --late policy"
+    )
+    parser.add_argument("--jitter", metavar="DURATION", help="delay by a fixed share of this, different for each id")
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="NAME=VALUE",
+        help="a label, for `list --label`; repeatable",
     )
 
 
 def message_of(arguments: Arguments) -> dict[str, Any]:
     """Key, value, headers and bus as the HTTP API takes them."""
     if arguments.value is None:
-        raise Failure(Exit.USAGE, "what should be sent? Give a VALUE, @FILE, or - for standard input")
+        raise Failure(Exit.USAGE, "VALUE is missing: give text, @FILE, or - for standard input")
     document = _bytes("value", content_of(arguments.value))
     if arguments.key is not None:
         document |= _bytes("key", os.fsencode(arguments.key))
@@ -88,7 +101,7 @@ def content_of(text: str) -> bytes:
     try:
         return Path(text[1:]).read_bytes()
     except OSError as error:
-        raise Failure(Exit.USAGE, f"{text[1:]}: cannot be read: {error.strerror}") from None
+        raise Failure(Exit.USAGE, f"cannot read {text[1:]}: {error.strerror}") from None
 
 
 def text_of(text: str, flag: str) -> str:
@@ -96,7 +109,7 @@ def text_of(text: str, flag: str) -> str:
     try:
         return content_of(text).decode()
     except UnicodeDecodeError as error:
-        raise Failure(Exit.USAGE, f"{flag} is not text in UTF-8: {error}") from None
+        raise Failure(Exit.USAGE, f"{flag} is not valid UTF-8: {error}") from None
 
 
 def _bytes(name: str, content: bytes) -> dict[str, Any]:

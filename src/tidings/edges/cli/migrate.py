@@ -17,11 +17,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="STORE",
-        help="a file, or postgres://user@host/database (default: from the settings, else tidings.db)",
+        help="a file, or postgres://user@host/database (default: store.path of the settings, or tidings.db)",
     )
     add_schema(parser)
     parser.add_argument(
-        "--check", action="store_true", help="only show what would be done; the exit code is 4 if anything"
+        "--check", action="store_true", help="only show what would be done; exit code 4 if there is something to do"
     )
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
     parser.set_defaults(run=migrate)

@@ -29,7 +29,8 @@ def nodes(arguments: Arguments, screen: Screen) -> int:
         return Exit.DONE
     labels = _labels(document["nodes"])
     heads = ("node", "version", "up", "roles", "lanes", "released", "late p50", "p99", "max", "overdue", "clock")
-    screen.table(heads, [_node(node, labels[node["id"]], screen) for node in document["nodes"]])
+    rows = [_node(node, labels[node["id"]], screen) for node in document["nodes"]]
+    screen.table(heads, rows, spare=("version", "max", "clock"))
     screen.say("")
     screen.table(("lanes", "owner", "since", "overdue"), _lanes(document, labels, screen))
     for name, times in Counter(node["name"] for node in document["nodes"] if node["state"] == "alive").items():

@@ -18,9 +18,11 @@ ShowRows = Callable[[Rows, bool], None]
 
 def add_paging(parser: argparse.ArgumentParser) -> None:
     """How many, and from where on."""
-    parser.add_argument("--limit", type=positive, default=LIMIT_DEFAULT, help=f"how many at most ({LIMIT_DEFAULT})")
-    parser.add_argument("--all", action="store_true", help="all of them, however many")
-    parser.add_argument("--cursor", help="go on where a list before ended")
+    parser.add_argument(
+        "--limit", type=positive, default=LIMIT_DEFAULT, help=f"the most to list (default: {LIMIT_DEFAULT})"
+    )
+    parser.add_argument("--all", action="store_true", help="list all of them")
+    parser.add_argument("--cursor", help="continue from the cursor that an earlier list printed")
 
 
 def show_pages(
@@ -30,7 +32,7 @@ def show_pages(
     noun: str,
     show_rows: ShowRows,
     query: Mapping[str, object] | None = None,
-    empty: str = "nothing fits",
+    empty: str = "nothing matches",
 ) -> int:
     """Show what a path lists under a noun; `show_rows` is told whether these are the first, which need a heading."""
     cursor, found = None, 0
@@ -45,7 +47,7 @@ def show_pages(
     if not found:
         screen.note(empty)
     if cursor is not None:
-        screen.note(f"there is more: --all, or go on with --cursor {cursor}")
+        screen.note(f"there are more: use --all, or continue with --cursor {cursor}")
     return Exit.DONE
 
 

@@ -1,4 +1,4 @@
-"""`preview`: the next moments of a recurrence, before anything is scheduled."""
+"""`preview`: when a recurrence would occur, before anything is scheduled."""
 
 import argparse
 from typing import Any
@@ -9,8 +9,8 @@ from tidings.edges.cli.screen import Screen
 from tidings.edges.cli.timing import add_timing, timing_of
 
 MARKS = {
-    "moved": "moved: clocks jump over it",
-    "skipped": "skipped: clocks jump over it",
+    "moved": "moved: DST skips this time",
+    "skipped": "skipped: DST skips this time",
     "first": "the first of two",
     "second": "the second of two",
 }
@@ -19,12 +19,14 @@ MARKS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
     add_timing(parser, required=True, ends=False)
-    parser.add_argument("--after", metavar="TIME", help="only what follows: a time, local in --zone, or +1d (now)")
+    parser.add_argument(
+        "--after", metavar="TIME", help="only occurrences after this: a time (local with --zone), or +1d (default: now)"
+    )
     parser.add_argument(
         "--count",
         type=positive,
         metavar="N",
-        help="how many moments to show, 1 to 1000 (10); how often a rule itself occurs is its COUNT=N",
+        help="how many to show, 1 to 1000 (default: 10); to end the rule itself use COUNT=N in it",
     )
     add_server(parser)
     parser.set_defaults(run=preview)
@@ -44,7 +46,7 @@ def preview(arguments: Arguments, screen: Screen) -> int:
         else:
             screen.table(("occurrence", "due"), [(m["occurrence"], screen.moment(m["due_at"])) for m in moments])
     else:
-        screen.note("nothing follows")
+        screen.note("no occurrences follow")
     if note := document.get("note"):
         screen.note(note)
     return Exit.DONE

@@ -22,17 +22,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         _configure_list(parser)
         parser.set_defaults(run=show_list)
     else:
-        parser.add_argument("id", metavar="ID", help="the schedule")
+        parser.add_argument("id", metavar="ID", help="the id of the schedule")
         parser.set_defaults(run=show if name == "show" else explain)
     add_server(parser)
 
 
 def _configure_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", help="only this topic")
-    parser.add_argument("--state", choices=STATES, help="only this state")
-    parser.add_argument("--from", dest="due_from", metavar="TIME", help="due at or after: +1h, -1h, or a time")
-    parser.add_argument("--to", dest="due_to", metavar="TIME", help="due before, likewise")
-    parser.add_argument("--prefix", help="only ids that begin so")
+    parser.add_argument("--topic", help="only schedules of this topic")
+    parser.add_argument("--state", choices=STATES, help="only schedules in this state")
+    parser.add_argument("--from", dest="due_from", metavar="TIME", help="due at or after this: a time, +1h or -1h")
+    parser.add_argument("--to", dest="due_to", metavar="TIME", help="due before this")
+    parser.add_argument("--prefix", help="only ids that begin with this")
     parser.add_argument("--label", type=pair, metavar="NAME=VALUE", help="only with this label")
     add_paging(parser)
 
@@ -54,11 +54,12 @@ def explain(arguments: Arguments, screen: Screen) -> int:
         screen.json(document)
         return Exit.DONE
     events = document["history"]
-    kept = f", kept back: {shown(document['reason'])}" if _is_kept_back(document) else ""
+    kept = f", held: {shown(document['reason'])}" if _is_kept_back(document) else ""
     screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}{kept}")
     if note := document.get("note"):
         screen.note(shown(note))
-    screen.table(("when", "what", "occurrence", "due", "late", "why"), [_event(event, screen) for event in events])
+    heads = ("when", "what", "occurrence", "due", "late", "why")
+    screen.table(heads, [_event(event, screen) for event in events], spare=("due",))
     return Exit.DONE
 
 
@@ -79,7 +80,7 @@ def show_list(arguments: Arguments, screen: Screen) -> int:
 def _show_rows(rows: list[dict[str, Any]], first: bool, screen: Screen) -> None:
     columns = ("id", "topic", "state", "priority")
     cells = [[*map(row.get, columns), screen.moment(row.get("due_at"))] for row in rows]
-    screen.table((*columns, "due"), cells, heading=first)
+    screen.table((*columns, "due"), cells, heading=first, spare=("priority",))
 
 
 def _value(name: str, value: Any, screen: Screen) -> Any:

@@ -23,11 +23,13 @@ KEY_CHARS_MAX = 60
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    parser.add_argument("tenant", metavar="TENANT", nargs="?", help="whose; left out: all that the key may see")
     parser.add_argument(
-        "--count", type=positive, default=COUNT_DEFAULT, metavar="N", help=f"the last N of them ({COUNT_DEFAULT})"
+        "tenant", metavar="TENANT", nargs="?", help="the tenant; default: every tenant that the key may read"
     )
-    parser.add_argument("--follow", action="store_true", help="then go on with what comes")
+    parser.add_argument(
+        "--count", type=positive, default=COUNT_DEFAULT, metavar="N", help=f"show the last N (default: {COUNT_DEFAULT})"
+    )
+    parser.add_argument("--follow", action="store_true", help="then wait for new ones")
     add_server(parser)
     parser.set_defaults(run=rejections)
 
@@ -42,12 +44,12 @@ def rejections(arguments: Arguments, screen: Screen) -> int:
     for record in found:
         show(record, screen, arguments.json)
     if not desk.has_topics and tenant is not None:
-        text = f"{tenant} has no rejection topic: nothing of it was refused yet, or the name is wrong"
+        text = f"{tenant} has no rejection topic: none of its requests was rejected yet, or the name is wrong"
         if not arguments.follow:
             raise Failure(Exit.NOT_FOUND, text)
         screen.note(text)
     elif not found and not arguments.follow:
-        screen.note("nothing was refused")
+        screen.note("nothing was rejected")
     patience = Patience(screen)
     while arguments.follow:
         threading.Event().wait(LOOK_AGAIN_S)

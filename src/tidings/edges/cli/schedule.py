@@ -1,4 +1,4 @@
-"""`schedule`, `replace` and `publish`: send something off."""
+"""`schedule`, `replace` and `publish`."""
 
 import argparse
 from typing import Any
@@ -17,19 +17,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     name = parser.get_default("command")
     match name:
         case "schedule":
-            parser.add_argument("--to", metavar="TOPIC", help="where it appears")
-            parser.add_argument("--id", help="your own name for it; left out: one is made")
-            parser.add_argument("--from", dest="source", metavar="FILE", help="many: a file of JSON lines, - for stdin")
+            parser.add_argument("--to", metavar="TOPIC", help="the topic to release to")
+            parser.add_argument("--id", help="the id of the schedule; default: one is generated")
+            parser.add_argument(
+                "--from",
+                dest="source",
+                metavar="FILE",
+                help="schedule each line of a file of JSON lines; - for standard input",
+            )
             parser.set_defaults(run=schedule)
         case "replace":
             parser.add_argument("id", metavar="ID", help="the schedule to replace")
-            parser.add_argument("--to", metavar="TOPIC", required=True, help="where it appears")
-            parser.add_argument("--reuse", action="store_true", help="begin again if it is finished already")
-            kept = "numbers go on, and what was given before counts against the end"
+            parser.add_argument("--to", metavar="TOPIC", required=True, help="the topic to release to")
+            parser.add_argument(
+                "--reuse", action="store_true", help="start a new schedule under this id if the old one is finished"
+            )
+            kept = "continue the occurrence numbers; past occurrences count against --count"
             parser.add_argument("--keep-count", action="store_true", help=kept)
             parser.set_defaults(run=replace)
         case _:
-            parser.add_argument("topic", metavar="TOPIC", help="where it appears")
+            parser.add_argument("topic", metavar="TOPIC", help="the topic to release to")
             parser.set_defaults(run=publish)
     add_message(parser, needed=name != "schedule")
     if name != "publish":
@@ -44,7 +51,7 @@ def schedule(arguments: Arguments, screen: Screen) -> int:
 
         return send_file(arguments, screen)
     if arguments.to is None:
-        raise Failure(Exit.USAGE, "where to? Give a topic with --to TOPIC")
+        raise Failure(Exit.USAGE, "--to is missing: give the topic with --to TOPIC")
     document = schedule_of(arguments)
     if arguments.id is not None:
         document["id"] = arguments.id
@@ -82,7 +89,7 @@ def tell(document: dict[str, Any], where: str, arguments: Arguments, screen: Scr
     words = [screen.word(document.get("outcome")), screen.paint(shown(document.get("id")), "bold"), where]
     state = document.get("state")
     if state in FINISHED_STATES:
-        end = f": it is {state} already, and nothing new will leave"
+        end = f": it is already {state}, and nothing new will be released"
     else:
         end = f", due {due}" if due else ""
     screen.say(" ".join(word for word in words if word) + end)

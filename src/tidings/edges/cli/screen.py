@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tidings.clock import SystemClock
 from tidings.domain.errors import TidingsError
+from tidings.edges.cli.table import Table
 from tidings.edges.cli.times import clock_text, instant, relative
 
 COLOURS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -32,6 +34,7 @@ class Screen:
 
     def __init__(self, now: int | None = None) -> None:
         self._now = now
+        self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         self.colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @property
@@ -63,19 +66,30 @@ class Screen:
         return self.paint(f"{shown(word):<{width}}", TONES.get(str(word)))
 
     def table(
-        self, heads: Sequence[str], rows: Iterable[Sequence[object]], heading: bool = True, states: bool = True
+        self,
+        heads: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        heading: bool = True,
+        states: bool = True,
+        spare: Sequence[str] = (),
     ) -> None:
-        """Columns as wide as they need to be; the last one is not filled up. `states`: in their colours."""
-        cells = [[shown(cell) for cell in row] for row in rows]
-        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        """Columns as wide as they need to be; on a terminal they are made to fit its width.
+
+        `states`: in their colours. `spare` are the columns to leave out first if the table is too wide.
+        """
+        table = Table(heads, [[shown(cell) for cell in row] for row in rows])
+        left_out = table.fit(self.width, spare) if self.width is not None else []
+        heads, widths = table.heads, table.widths
         if heading:
             self.say(self.paint(_line(heads, widths), "dim"))
-        for row in cells:
+        for row in table.rows:
             words = [
                 self.word(cell, width) if states and cell in TONES else f"{cell:<{width}}"
                 for cell, width in zip(row, widths, strict=True)
             ]
             self.say("  ".join(words).rstrip())
+        if left_out:
+            self.note(f"left out to fit the terminal: {', '.join(left_out)} (a wider one, a pipe or --json has them)")
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
         """A list of names and values, those without a value left out."""
@@ -105,6 +119,11 @@ def shown(value: object) -> str:
         return ""
     text = value if isinstance(value, str) else str(value)
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def count_of(count: int, noun: str) -> str:
+    """`1 schedule`, `2 schedules`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def late(record: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`serve`: start Tidings here."""
+"""`serve`: start a Tidings server."""
 
 import argparse
 import os
@@ -9,11 +9,17 @@ from tidings.edges.cli.screen import Screen
 
 # Flags of their own for what is said most often; `--set` reaches everything.
 FLAGS = {
-    "--host": ("server.host", "where to listen (127.0.0.1); any other address wants API keys"),
-    "--port": ("server.port", "on which port (8460); 0 takes a free one"),
-    "--store": ("store.path", "the file that holds everything (tidings.db), or postgres://user@host/database to share"),
-    "--roles": ("node.roles", "what this node does: api, intake, dispatch, deliver (all of them)"),
-    "--kafka": ("kafka.servers", "read requests from this Kafka and release to it (host:port, more after commas)"),
+    "--host": ("server.host", "the address to listen on (default: 127.0.0.1); others than this machine need API keys"),
+    "--port": ("server.port", "the port to listen on (default: 8460); 0 for any free port"),
+    "--store": (
+        "store.path",
+        "the database: a file (default: tidings.db), or postgres://user@host/database to share it",
+    ),
+    "--roles": (
+        "node.roles",
+        "what this node does: api, intake, dispatch, deliver, separated by commas (default: all)",
+    ),
+    "--kafka": ("kafka.servers", "read requests from Kafka and release to it: host:port, more separated by commas"),
     "--log-format": ("logs.format", "auto, human or json"),
     "--log-level": ("logs.level", "debug, info, warning or error"),
 }
@@ -23,16 +29,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
     for flag, (_, purpose) in FLAGS.items():
         parser.add_argument(flag, help=purpose)
-    parser.add_argument("--config", metavar="FILE", help="settings (or TIDINGS_CONFIG; ./tidings.toml if there is one)")
+    parser.add_argument(
+        "--config", metavar="FILE", help="the settings file (or TIDINGS_CONFIG; default: tidings.toml if it exists)"
+    )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         type=pair,
         metavar="SECTION.KEY=VALUE",
-        help="any setting, as in the file",
+        help="a setting, as in the settings file; repeatable",
     )
-    parser.add_argument("--print-config", action="store_true", help="show every setting and where it is from, and end")
+    parser.add_argument("--print-config", action="store_true", help="print every setting and its source, and exit")
     parser.set_defaults(run=serve)
 
 
@@ -43,7 +51,7 @@ def serve(arguments: Arguments, screen: Screen) -> int:
     try:
         loaded = load(arguments.config, os.environ, flags_of(arguments))
     except ConfigError as error:
-        raise Failure(Exit.USAGE, "the settings cannot be used\n" + "\n".join(error.problems)) from None
+        raise Failure(Exit.USAGE, "the settings are not valid\n" + "\n".join(error.problems)) from None
     arguments.hooks.check_channels(loaded.config)
     if arguments.print_config:
         screen.say(render(loaded).rstrip("\n"))

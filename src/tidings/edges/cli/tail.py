@@ -22,21 +22,21 @@ NOWHERE = b"id: kafka.kA"  # where a stream of Kafka begins whose topic has no p
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    parser.add_argument("topic", metavar="TOPIC", help="what to follow; it need not exist yet")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic to follow; it need not exist yet")
     parser.add_argument(
         "--from",
         dest="start",
         metavar="WHERE",
-        help=f"beginning, latest, or a cursor; left out: the last {LAST_DEFAULT} records, then what comes",
+        help=f"beginning, latest, or a cursor; default: the last {LAST_DEFAULT} records, then new ones",
     )
     parser.add_argument(
         "--count",
         type=positive,
         metavar="N",
-        help="end after N records; without --from the last N, or what comes where there are fewer",
+        help="exit after N records; without --from, the last N (and new ones until there are N)",
     )
     add_bus(parser)
-    parser.add_argument("--group", help="share the topic with the other members of this consumer group")
+    parser.add_argument("--group", help="consume as a member of this consumer group")
     add_server(parser)
     parser.set_defaults(run=tail)
 
@@ -49,9 +49,14 @@ def tail(arguments: Arguments, screen: Screen) -> int:
         from tidings.edges.cli.member import consume
 
         if arguments.start is not None:
-            raise Failure(Exit.USAGE, "a group goes on where it stands: give --from or --group, not both")
+            raise Failure(
+                Exit.USAGE, "--from and --group exclude each other: a group continues from its committed offsets"
+            )
         if arguments.bus == "kafka":
-            raise Failure(Exit.USAGE, "groups are of the log: on Kafka use its own, such as kafka-console-consumer")
+            raise Failure(
+                Exit.USAGE,
+                "--group works on the log only: on Kafka use a consumer of Kafka, such as kafka-console-consumer",
+            )
         consume(client, arguments.topic, arguments.group, show, screen)
     else:
         last = arguments.count or LAST_DEFAULT
@@ -129,7 +134,7 @@ class Follower:
         for line in lines:
             if not self._is_awaited and line.rstrip() == NOWHERE:
                 self._is_awaited = True
-                screen.note(f"there is no topic {self._topic} on Kafka yet: waiting for it")
+                screen.note(f"the topic {self._topic} does not exist on Kafka yet: waiting for it")
             yield line
 
     def _last_on_log(self, count: int, topics: dict[str, Any]) -> list[dict[str, Any]]:

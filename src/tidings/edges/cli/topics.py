@@ -1,4 +1,4 @@
-"""`topics`: what there is to follow."""
+"""`topics`: list topics and their sizes."""
 
 import argparse
 
@@ -27,7 +27,7 @@ def topics(arguments: Arguments, screen: Screen) -> int:
     if rows:
         screen.table(("topic", "records", "size"), rows)
     else:
-        screen.note("no topics yet: the first release to one makes it")
+        screen.note("there are no topics yet: a topic is created by the first release to it")
     return Exit.DONE
 
 

@@ -5,13 +5,15 @@ from typing import Any
 
 from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive
 from tidings.edges.cli.exits import Exit
-from tidings.edges.cli.screen import Screen
+from tidings.edges.cli.screen import Screen, count_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    parser.add_argument("--apply", action="store_true", help="compute what is pending in changed zones again, now")
-    parser.add_argument("--limit", type=positive, metavar="N", help="how many of what was moved (100)")
+    parser.add_argument(
+        "--apply", action="store_true", help="recompute the pending schedules of zones whose rules changed, now"
+    )
+    parser.add_argument("--limit", type=positive, metavar="N", help="how many moved schedules to show (default: 100)")
     add_server(parser)
     parser.set_defaults(run=tzdata)
 
@@ -25,7 +27,9 @@ def tzdata(arguments: Arguments, screen: Screen) -> int:
             screen.json(applied)
             return Exit.DONE
         zones = ", ".join(applied["changed"]) or "no zone"
-        screen.say(f"tzdata {applied['version']}: {zones} changed, moved {applied['moved']} of what is pending")
+        screen.say(
+            f"tzdata {applied['version']}: {zones} changed, {count_of(applied['moved'], 'pending schedule')} moved"
+        )
         _show_moved(applied["movements"], screen)
         return Exit.DONE
     query = None if arguments.limit is None else {"limit": arguments.limit}

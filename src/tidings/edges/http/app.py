@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from tidings.config.settings import Server
 from tidings.delivery.office import Office
 from tidings.domain.errors import TidingsError
 from tidings.edges.http.auth import KeyRing
@@ -75,13 +76,15 @@ def create_app(
     kafka: "KafkaFollowing | None" = None,
     office: Office | None = None,
     has_api: bool = True,
+    server: Server | None = None,
 ) -> App:
     """The application for an engine. Without a key ring only this machine is served, without the API no one is.
 
     Without an office there is one that knows no providers. Those who watch over the process are always answered.
     """
     office = office or Office(engine.store.cabinet, engine, engine.clock)
-    return App(Edge(engine, keys, metrics, version, office, kafka), has_api=has_api)
+    edge = Edge(engine, keys, metrics, version, office, kafka, server=server or Server())
+    return App(edge, has_api=has_api)
 
 
 def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:

@@ -27,10 +27,11 @@ _CHALLENGE = {"www-authenticate": 'Bearer realm="tidings"'}
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The tenant that a request acts for, and whether it may manage keys."""
+    """The tenant that a request acts for, whether it may manage keys, and the name of its own key (empty without)."""
 
     tenant: str
     admin: bool = False
+    key: str = ""
 
 
 def digest_of(key: str) -> bytes:
@@ -56,7 +57,7 @@ class KeyRing:
     async def refresh(self) -> None:
         """Read the keys again, at once."""
         self._refreshed = self._clock.elapsed()
-        self._by_digest = {key.digest: Caller(key.tenant, key.admin) for key in await self._keys.keys()}
+        self._by_digest = {key.digest: Caller(key.tenant, key.admin, key.name) for key in await self._keys.keys()}
 
     async def is_empty(self) -> bool:
         """Whether the store has no keys at all."""
@@ -116,7 +117,7 @@ def acting_for(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
             f"this key acts for {caller.tenant} and for nobody else: leave {TENANT_HEADER} out, or use an admin key"
         )
         raise Refusal("forbidden", detail)
-    return Caller(tenant, admin=True)
+    return Caller(tenant, True, caller.key)
 
 
 def _check_loopback(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> None:

@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidings.config.settings import Server
 from tidings.delivery.office import Office
 from tidings.domain.command import Add
 from tidings.domain.errors import Invalid
 from tidings.domain.facts import Refused
 from tidings.domain.request import Request
 from tidings.edges.http.auth import KeyRing
+from tidings.edges.http.readers import KeptAnswers, Readers
 from tidings.engine import Engine
 from tidings.intake.admission import check_new_id
 from tidings.wires.document import FIELDS, read
@@ -32,6 +34,12 @@ class Edge:
     office: Office
     kafka: "KafkaFollowing | None" = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    server: Server = field(default_factory=Server)
+    readers: Readers = field(init=False)
+    kept_answers: KeptAnswers = field(default_factory=KeptAnswers)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "readers", Readers(self.server))
 
     def read(self, tenant: str, body: bytes, topic: str | None = None, schedule_id: str | None = None) -> Request:
         """The request that a document makes; a refusal is told as a fact, like those of admission."""

@@ -13,6 +13,7 @@ from tidings.edges.http.inputs import (
     read_body,
     seconds,
 )
+from tidings.edges.http.readers import counted
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.edges.http.topics import PAGE_RECORDS_DEFAULT, WAIT_S_MAX
 from tidings.edges.http.waiting import unless_ended
@@ -87,7 +88,7 @@ class Groups:
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""
-        verbs = (self.join, self.heartbeat, self.fetch, self.commit, self.leave)
+        verbs = (self.join, self.heartbeat, counted(self._edge, self.fetch), self.commit, self.leave)
         return {f"/v1/topics/{{topic}}/groups/{{group}}/{verb.__name__}": {"POST": verb} for verb in verbs}
 
 

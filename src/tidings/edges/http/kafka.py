@@ -33,6 +33,7 @@ class KafkaTopics:
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
+        self._bytes_max = edge.engine.settings.limits.page_bytes_max
 
     @property
     def _following(self) -> "KafkaFollowing":
@@ -54,8 +55,12 @@ class KafkaTopics:
         """Committed records from a position on."""
         _check(call.caller, topic)
         async with self._open(topic, cursor) as follower:
-            found = await unless_ended(self._edge, call, follower.read(limit, wait_us)) if wait_us else None
-            records = await follower.read(limit, 0) if found is None else found
+            found = (
+                await unless_ended(self._edge, call, follower.read(limit, wait_us, self._bytes_max))
+                if wait_us
+                else None
+            )
+            records = await follower.read(limit, 0, self._bytes_max) if found is None else found
             documents = [_document(record) for record in records]
             return json_answer({"records": documents, "cursor": follower.cursor, "bus": "kafka"})
 
@@ -69,7 +74,7 @@ class KafkaTopics:
         @asynccontextmanager
         async def source() -> AsyncIterator[AsyncIterator[bytes]]:
             async with kept:
-                yield _events(follower)
+                yield _events(follower, self._bytes_max)
 
         return EventStream(self._edge, call, follower.cursor, source)
 
@@ -105,15 +110,20 @@ def _check(caller: Caller, topic: str) -> None:
         raise Refusal("forbidden", detail)
 
 
-async def _events(follower: "Follower") -> AsyncIterator[bytes]:
+async def _events(follower: "Follower", bytes_max: int) -> AsyncIterator[bytes]:
     """Records as events, the id of each the position behind it. When Kafka is away for long, the client asks again."""
     try:
         while True:
-            records = await follower.read(BATCH_RECORDS, STREAM_US)
+            records = await follower.read(BATCH_RECORDS, STREAM_US, bytes_max)
             if records:
-                yield b"".join(
-                    b"id: %s\ndata: %s\n\n" % (record.cursor.encode(), encode(_document(record))) for record in records
-                )
+                body = [
+                    b"".join(
+                        b"id: %s\ndata: %s\n\n" % (record.cursor.encode(), encode(_document(record)))
+                        for record in records
+                    )
+                ]
+                del records  # a slow client is not to keep them here
+                yield body.pop()
     except BusError as error:
         logger.warning("a reader of Kafka is let go: %s", error)
 

@@ -12,13 +12,17 @@ from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import JSON_TYPE, NDJSON_TYPE, Disconnected, idempotency_key, receipt_for
 from tidings.edges.http.lines import Batch
 from tidings.edges.http.problems import problem_document, refusal_of
+from tidings.edges.http.readers import KeptAnswers
 from tidings.edges.http.routing import Call, problem_answer
 from tidings.ports import Receipt
 from tidings.wires.answers import Document, encode, encode_lines, outcome_document, rejected_document
 from tidings.wires.document import id_of
 
 TURN_LINES = 100  # after so many lines others get their turn: a release must not wait for a large body
-ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # kept for a client that sends all before it reads
+ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # kept for a client that sends everything before it reads
+ANSWERS_IN_ALL_BYTES_MAX = 128 * 1024 * 1024  # for all such clients together; above it each may keep:
+ANSWERS_SMALL_BYTES = 512 * 1024
+SEND_BYTES = 256 * 1024
 
 _LINES_HEADERS = [(b"content-type", NDJSON_TYPE.encode()), (b"x-accel-buffering", b"no")]
 _ARRAY_HEADERS = [(b"content-type", JSON_TYPE.encode())]
@@ -51,11 +55,12 @@ class Admitted:
 
 
 class Outbox:
-    """Sends on the side: its user waits only once too much is waiting."""
+    """Sends in the background: `put` waits only if too much is kept, here or for all clients together."""
 
-    def __init__(self, send: Send, bytes_max: int) -> None:
+    def __init__(self, send: Send, bytes_max: int, kept: KeptAnswers) -> None:
         self._send = send
         self._bytes_max = bytes_max
+        self._kept = kept
         self._parts: list[bytes] = []
         self._size = 0
         self._sending: asyncio.Task[None] | None = None
@@ -66,14 +71,20 @@ class Outbox:
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def put(self, part: bytes) -> None:
-        """Have it sent; comes back at once unless the client has read nothing for long."""
+        """Have it sent; returns at once unless too many answers are kept that clients have not read."""
         self._parts.append(part)
         self._size += len(part)
+        self._kept.size_bytes += len(part)
         if self._sending is None:
             self._sending = asyncio.create_task(self._run())
-        while self._size > self._bytes_max:
+        while self._is_full():
             self._sent.clear()
             await self._sent.wait()
+
+    def _is_full(self) -> bool:
+        """Every client may keep a little; above that, what all clients keep together is bounded too."""
+        too_much = self._kept.size_bytes > ANSWERS_IN_ALL_BYTES_MAX
+        return self._size > (min(ANSWERS_SMALL_BYTES, self._bytes_max) if too_much else self._bytes_max)
 
     async def finish(self) -> None:
         """Wait until all is sent, and end the answer."""
@@ -82,20 +93,33 @@ class Outbox:
         await self._send({"type": "http.response.body", "body": b""})
 
     def close(self) -> None:
-        """Give up what is not sent yet."""
+        """Discard what is not sent yet."""
         if self._sending is not None:
             self._sending.cancel()
+        self._kept.size_bytes -= self._size
+        self._size = 0
 
     async def _run(self) -> None:
         try:
             while self._parts:
-                parts, self._parts = self._parts, []
-                body = b"".join(parts)
+                body = self._take()
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
-                self._size -= len(body)
+                size = min(len(body), self._size)  # nothing, if it was closed meanwhile
+                self._size -= size
+                self._kept.size_bytes -= size
                 self._sent.set()
         finally:
             self._sending = None
+
+    def _take(self) -> bytes:
+        """The next parts, together about `SEND_BYTES`."""
+        count, size = 0, 0
+        while count < len(self._parts) and size < SEND_BYTES:
+            size += len(self._parts[count])
+            count += 1
+        body = b"".join(self._parts[:count])
+        del self._parts[:count]
+        return body
 
 
 class OutcomeStream:
@@ -121,7 +145,7 @@ class OutcomeStream:
         self._started = False
 
     async def __call__(self, send: Send) -> None:
-        outbox = Outbox(send, ANSWERS_BYTES_MAX)
+        outbox = Outbox(send, ANSWERS_BYTES_MAX, self._edge.kept_answers)
         try:
             await self._answer(outbox, send)
         finally:

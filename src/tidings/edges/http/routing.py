@@ -13,6 +13,7 @@ from tidings.edges.http.auth import Caller, acting_for, authenticate
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import Disconnected, headers_of, path_text
 from tidings.edges.http.problems import PROBLEM_TYPE, Refusal, problem_document, refusal_of
+from tidings.edges.http.readers import connection_of
 from tidings.wires.answers import encode
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -119,6 +120,7 @@ class Resource(BaseRoute):
         if self._guarded:
             self._check_store(scope["method"])
             caller = acting_for(await authenticate(self._edge.keys, scope, headers), headers)
+            connection_of(scope).caller = caller
         return await handler(Call(scope, receive, headers, caller))
 
     def _check_store(self, method: str) -> None:

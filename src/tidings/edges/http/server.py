@@ -12,6 +12,7 @@ import uvloop
 
 from tidings.domain.errors import Invalid, StoreError
 from tidings.edges.http.app import App
+from tidings.edges.http.connections import protocol_for
 
 STOP_S = 2
 TICK_S = 1.0
@@ -128,7 +129,7 @@ async def running_on(listener: socket.socket, app: App) -> AsyncIterator[tuple[s
 def _config(app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=protocol_for(app.edge.server),
         ws="none",
         lifespan="off",
         log_config=None,

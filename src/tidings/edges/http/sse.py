@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Send
@@ -11,6 +11,7 @@ from tidings.bus import cursor as cursors
 from tidings.domain.errors import TidingsError
 from tidings.domain.schedule import Record
 from tidings.edges.http.edge import Edge
+from tidings.edges.http.readers import connection_of
 from tidings.edges.http.routing import Call
 from tidings.edges.http.waiting import cancelled, endings
 from tidings.wires.answers import encode, record_document
@@ -18,6 +19,8 @@ from tidings.wires.answers import encode, record_document
 HEARTBEAT_S = 15.0
 BATCH_RECORDS = 200
 RETRY_MS = 1000
+SLOW = "this client read nothing for {seconds:g} s: connect again, and the stream goes on from the last id"
+_SLOW_READER = {"type": "urn:tidings:problem:slow_reader", "title": "The client does not read"}
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -46,15 +49,39 @@ def events(records: Sequence[Record], cursor: str, partitions: int) -> bytes:
     )
 
 
+async def encoded(batches: AsyncIterator[tuple[list[Record], str]], partitions: int) -> AsyncIterator[bytes]:
+    """Each batch as events; the records are not kept while a slow client reads."""
+    async for batch in batches:
+        body = [events(*batch, partitions)]
+        del batch
+        yield body.pop()
+
+
+def pieces(all_events: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
+    """The events joined to pieces of about that many bytes."""
+    piece: list[bytes] = []
+    size = 0
+    for event in all_events:
+        piece.append(event)
+        size += len(event)
+        if size >= bytes_max:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
+
+
 class EventStream:
     """Follows a topic for one client until it goes away or the server stops.
 
-    A store or a bus that goes away ends it too: the client comes back, and is told why in an answer of its own.
+    A store or a bus that goes away ends it too: the client comes back, and is told why in an answer of its own. The
+    next batch is read once the client has read the one before, so that a client that does not read holds one batch.
     """
 
     def __init__(self, edge: Edge, call: Call, cursor: str, source: Source) -> None:
         self._edge = edge
         self._call = call
+        self._connection = connection_of(call.scope)
         self._cursor = cursor
         self._source = source
 
@@ -64,31 +91,43 @@ class EventStream:
             if self._call.scope["method"] != "HEAD":
                 # An id without data: who is cut off before the first record still resumes from here.
                 await _send(send, b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._cursor.encode()))
+                self._connection.last_words = self._last_words()
                 with contextlib.suppress(TidingsError):
                     await self._pass_on(batches, send)
+        if self._edge.stopping.is_set() and self._connection.is_full:
+            self._connection.abort()  # a stop does not wait until the client has read everything
+        self._connection.last_words = None
         await send({"type": "http.response.body", "body": b""})
+
+    def _last_words(self) -> bytes:
+        """What a client is told that is disconnected because it does not read."""
+        seconds = self._edge.server.slow_reader_timeout_us / 1_000_000
+        return b"event: error\ndata: %s\n\n" % encode(_SLOW_READER | {"detail": SLOW.format(seconds=seconds)})
 
     async def _pass_on(self, batches: AsyncIterator[bytes], send: Send) -> None:
         async with endings(self._edge, self._call) as ending:
-            upcoming = asyncio.create_task(_next(batches))
+            upcoming = asyncio.create_task(self._next(batches))
             try:
                 while True:
                     await ending.wait(upcoming, HEARTBEAT_S)
                     if ending.is_over:
                         return
                     if not upcoming.done():
-                        await _send(send, b": still here\n\n")
+                        if not self._connection.is_full:
+                            await _send(send, b": still here\n\n")
                     elif batch := upcoming.result():
                         await _send(send, batch)
-                        upcoming = asyncio.create_task(_next(batches))
+                        del batch  # it is in the write buffer now
+                        upcoming = asyncio.create_task(self._next(batches))
                     else:
                         return
             finally:
                 await cancelled(upcoming)
 
-
-async def _next(batches: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(batches, None)
+    async def _next(self, batches: AsyncIterator[bytes]) -> bytes | None:
+        """The next batch, once the client has read the one before."""
+        await self._connection.drained()
+        return await anext(batches, None)
 
 
 async def _send(send: Send, body: bytes) -> None:

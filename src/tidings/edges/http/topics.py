@@ -4,20 +4,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tidings.domain.destination import BUSES, Bus
-from tidings.domain.schedule import Record
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import one_of, query_of, seconds, whole_number
 from tidings.edges.http.kafka import KafkaTopics
+from tidings.edges.http.readers import counted
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
-from tidings.edges.http.sse import BATCH_RECORDS, EventStream, events, positions_before
+from tidings.edges.http.sse import BATCH_RECORDS, EventStream, encoded, positions_before
 from tidings.edges.http.submissions import accept
 from tidings.edges.http.waiting import unless_ended
 from tidings.wires.answers import record_document, topic_document
 
 WAIT_S_MAX = 60
 PAGE_RECORDS_DEFAULT = 100
-PAGE_BYTES_MAX = 16 * 1024 * 1024
-FIRST_RECORDS = 100  # read before it is known how large the records are
 
 
 class Topics:
@@ -59,9 +57,9 @@ class Topics:
             return await self._kafka.read(call, topic, cursor, limit, wait_us)
         page = None
         if wait_us:
-            waiting = self._page(call.caller.tenant, topic, cursor, limit, wait_us)
+            waiting = self._engine.read(call.caller.tenant, topic, cursor, limit, wait_us)
             page = await unless_ended(self._edge, call, waiting)
-        records, behind = page or await self._page(call.caller.tenant, topic, cursor, limit, 0)
+        records, behind = page or await self._engine.read(call.caller.tenant, topic, cursor, limit)
         documents = [record_document(record) for record in records]
         return json_answer({"records": documents, "cursor": behind, "bus": "log"})
 
@@ -81,7 +79,7 @@ class Topics:
         async def source() -> AsyncIterator[AsyncIterator[bytes]]:
             partitions = self._engine.store.partitions
             async with self._engine.follow(call.caller.tenant, topic, start, BATCH_RECORDS) as batches:
-                yield (events(*batch, partitions) async for batch in batches)
+                yield encoded(batches, partitions)
 
         return EventStream(self._edge, call, start, source)
 
@@ -89,25 +87,10 @@ class Topics:
         """The handlers by path and method."""
         return {
             "/v1/topics": {"GET": self.index},
-            "/v1/topics/{topic}/records": {"GET": self.read, "POST": self.publish},
-            "/v1/topics/{topic}/stream": {"GET": self.stream},
+            "/v1/topics/{topic}/records": {"GET": counted(self._edge, self.read), "POST": self.publish},
+            "/v1/topics/{topic}/stream": {"GET": counted(self._edge, self.stream)},
         }
 
     def _limit(self, query: dict[str, str]) -> int:
         rows_max = self._engine.settings.limits.page_rows_max
         return whole_number(query, "limit", min(PAGE_RECORDS_DEFAULT, rows_max), 1, rows_max)
-
-    async def _page(
-        self, tenant: str, topic: str, cursor: str | None, limit: int, wait_us: int
-    ) -> tuple[list[Record], str]:
-        """At most that many, fewer where they are large."""
-        records, behind = await self._engine.read(tenant, topic, cursor, min(limit, FIRST_RECORDS), wait_us)
-        size = sum(len(record.message) for record in records)
-        while records and len(records) < limit and size < PAGE_BYTES_MAX:
-            room = max(1, (PAGE_BYTES_MAX - size) * len(records) // max(1, size))
-            more, behind = await self._engine.read(tenant, topic, behind, min(limit - len(records), room))
-            if not more:
-                break
-            records += more
-            size += sum(len(record.message) for record in more)
-        return records, behind

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 
 from tidings.domain.changes import latest_in_flight
 from tidings.domain.destination import is_kafka, split
@@ -115,13 +116,20 @@ class MemoryLog:
         partitions = self._topics.get((tenant, name))
         return None if partitions is None else _topic(name, partitions)
 
-    def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+    def read(
+        self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+    ) -> list[Record]:
         """Records of one partition from an offset on, or from the first that is still kept."""
         partitions = self._topics.get((tenant, topic))
         if partitions is None or not 0 <= partition < self.partitions:
             return []
         start = max(0, offset - partitions[partition].first)
-        return partitions[partition].records[start : start + limit]
+        found = partitions[partition].records[start : start + limit]
+        if bytes_max is None:
+            return found
+        sizes = accumulate(len(record.message) for record in found)
+        fitting = sum(1 for _ in takewhile(lambda size: size <= bytes_max, sizes))
+        return found[: max(1, fitting)]
 
     def message(self, row: Row) -> bytes | None:
         """The message of a released one-shot, while its record is kept."""

@@ -231,9 +231,11 @@ class MemoryStore(Alone):
         """The topics of all tenants whose names begin so."""
         return self._log.prefixed(prefix)
 
-    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+    async def read(
+        self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+    ) -> list[Record]:
         """Records of one partition from an offset on, or from the first that is still kept."""
-        return self._log.read(tenant, topic, partition, offset, limit)
+        return self._log.read(tenant, topic, partition, offset, limit, bytes_max)
 
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
         """Where a group stands, by partition."""

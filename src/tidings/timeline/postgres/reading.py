@@ -124,12 +124,17 @@ class Reading:
         topics = [(tenant, Topic(name, tuple(first), tuple(end), size)) for tenant, name, first, end, size in found]
         return [(tenant, topic) for tenant, topic in topics if any(topic.next)]
 
-    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
-        """Records of one partition from an offset on."""
+    async def read(
+        self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+    ) -> list[Record]:
+        """Records of one partition from an offset on; with `bytes_max` as many as fit, at least one."""
         number = await self._topic(tenant, topic)
         if number is None or not 0 <= partition < self._shared.partitions:
             return []
-        found = await self._read("read", number, partition, offset, limit)
+        if bytes_max is None:
+            found = await self._read("read", number, partition, offset, limit)
+        else:
+            found = await self._read("read_fitting", number, partition, offset, limit, bytes_max)
         return [Record(topic, *row) for row in found]
 
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:

@@ -215,8 +215,10 @@ class PostgresStore:
     async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
         return await self._reading.prefixed(prefix)
 
-    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
-        return await self._reading.read(tenant, topic, partition, offset, limit)
+    async def read(
+        self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+    ) -> list[Record]:
+        return await self._reading.read(tenant, topic, partition, offset, limit, bytes_max)
 
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
         return await self._reading.committed(tenant, topic, group)

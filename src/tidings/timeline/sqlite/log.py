@@ -1,5 +1,8 @@
 """Reading the log, and where consumer groups stand."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import apsw
 
 from tidings.domain.destination import KAFKA
@@ -23,6 +26,7 @@ _READ = (
     "SELECT position, id, generation, n, due, released, message, final FROM log"
     " WHERE position >= ? AND position < ? ORDER BY position LIMIT ?"
 )
+_MESSAGE = 6  # the place of `message` in a row of `_READ`
 
 
 def topics(connection: apsw.Connection, tenant: str) -> list[Topic]:
@@ -47,13 +51,22 @@ def topic(connection: apsw.Connection, tenant: str, name: str) -> Topic | None:
     return None if row is None else _topic(connection, *row)
 
 
-def read(connection: apsw.Connection, tenant: str, name: str, partition: int, offset: int, limit: int) -> list[Record]:
-    """Records of one partition from an offset on."""
+def read(
+    connection: apsw.Connection,
+    tenant: str,
+    name: str,
+    partition: int,
+    offset: int,
+    limit: int,
+    bytes_max: int | None = None,
+) -> list[Record]:
+    """Records of one partition from an offset on; with `bytes_max` as many as fit, at least one."""
     row = connection.execute(_TOPIC, (tenant, name)).fetchone()
     if row is None:
         return []
     number = row[0] * PARTITIONS_MAX + partition
     span = (number << OFFSET_BITS | offset, (number + 1) << OFFSET_BITS, limit)
+    rows = connection.execute(_READ, span)
     return [
         Record(
             name,
@@ -67,8 +80,21 @@ def read(connection: apsw.Connection, tenant: str, name: str, partition: int, of
             message,
             final == 1,
         )
-        for position, schedule_id, generation, n, due, released, message, final in connection.execute(_READ, span)
+        for position, schedule_id, generation, n, due, released, message, final in (
+            rows if bytes_max is None else _fitting(rows, bytes_max)
+        )
     ]
+
+
+def _fitting(rows: apsw.Cursor, bytes_max: int) -> Iterator[tuple[Any, ...]]:
+    """The rows whose messages fit into so many bytes together; always the first."""
+    size = 0
+    for row in rows:
+        size += len(row[_MESSAGE])
+        if size > bytes_max and size > len(row[_MESSAGE]):
+            break
+        yield row
+    rows.close()
 
 
 def committed(connection: apsw.Connection, tenant: str, name: str, group: str) -> dict[int, int]:

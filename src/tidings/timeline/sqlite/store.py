@@ -277,8 +277,10 @@ class SqliteStore(Alone):
         return log.topic(self._reader, tenant, name)
 
     @translated
-    async def read(self, tenant: str, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
-        return log.read(self._reader, tenant, topic, partition, offset, limit)
+    async def read(
+        self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+    ) -> list[Record]:
+        return log.read(self._reader, tenant, topic, partition, offset, limit, bytes_max)
 
     @translated
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:

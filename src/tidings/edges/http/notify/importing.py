@@ -44,7 +44,7 @@ class ImportStream:
         self._last = Imported(0, 0, 0, 0)
 
     async def __call__(self, send: Send) -> None:
-        outbox = Outbox(send, ANSWERS_BYTES_MAX)
+        outbox = Outbox(send, ANSWERS_BYTES_MAX, self._edge.kept_answers)
         try:
             await self._answer(outbox, send)
         finally:

@@ -14,11 +14,13 @@ from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, query_of, yes_or_no
 from tidings.edges.http.notify.asking import limit_of, sent
 from tidings.edges.http.notify.documents import line_document
+from tidings.edges.http.readers import counted
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
-from tidings.edges.http.sse import EventStream
+from tidings.edges.http.sse import EventStream, pieces
 from tidings.wires.answers import encode
 
 ONE = "/v1/inbox/{user}"
+PIECE_BYTES = 64 * 1024
 
 
 class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +82,7 @@ class Inboxes:
         @asynccontextmanager
         async def source() -> AsyncIterator[AsyncIterator[bytes]]:
             async with aclosing(self._inbox.follow(tenant, user, cursor)) as batches:
-                yield (b"".join(self._event(line) for line in batch) async for batch in batches)
+                yield (piece async for batch in batches for piece in pieces(map(self._event, batch), PIECE_BYTES))
 
         return EventStream(self._edge, call, cursor, source)
 
@@ -93,7 +95,7 @@ class Inboxes:
             ONE: {"GET": self.index},
             f"{ONE}/unread": {"GET": self.unread},
             f"{ONE}/read": {"POST": self.read},
-            f"{ONE}/stream": {"GET": self.stream},
+            f"{ONE}/stream": {"GET": counted(self._edge, self.stream)},
         }
 
 

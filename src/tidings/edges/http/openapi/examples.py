@@ -129,7 +129,7 @@ UNKNOWN = {
     "type": "urn:tidings:problem:unknown",
     "title": "No such schedule",
     "status": 404,
-    "detail": "there is no such schedule, or it is no longer remembered: check the id, and whose it is",
+    "detail": "there is no such schedule, or it is no longer remembered: check the id and the tenant",
     "id": "order-42-reminder",
     "outcome": "unknown",
     "remembered_since": "2026-11-13T09:00:00.000000Z",

@@ -21,9 +21,9 @@ _MEANINGS = {
     413: "The body is too large: `detail` has the bound.",
     415: "The content type is not JSON (or NDJSON, where many are taken).",
     422: "The `Idempotency-Key` came before with another request.",
-    429: "A quota is used up: come back after `Retry-After`.",
+    429: "Too many reads are open with this key: come back after `Retry-After`.",
     500: "A fault of Tidings.",
-    503: "The store is away, or another process owns it: come back after `Retry-After`.",
+    503: "The store is away, another process owns it, or too many clients are served: come back after `Retry-After`.",
 }
 _EXAMPLES = {400: examples.INVALID, 404: examples.UNKNOWN, 409: examples.CONFLICT}
 _RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}

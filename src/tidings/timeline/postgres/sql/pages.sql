@@ -109,6 +109,19 @@ WHERE starts_with(t.name, %s) GROUP BY o.name, t.topic, t.name ORDER BY o.name, 
 SELECT l.part, l."offset", l.id, l.generation, l.n, l.due, l.released, l.message, l.final
 FROM tidings.log l WHERE l.topic = %s AND l.part = %s AND l."offset" >= %s ORDER BY l."offset" LIMIT %s;
 
+-- name: read_fitting
+-- The same, as many as have so many bytes of messages together, and always the first.
+SELECT part, "offset", id, generation, n, due, released, message, final
+FROM (
+    SELECT l.*, sum(octet_length(l.message)) OVER running AS size, row_number() OVER running AS place
+    FROM (
+        SELECT part, "offset", id, generation, n, due, released, message, final
+        FROM tidings.log WHERE topic = %s AND part = %s AND "offset" >= %s ORDER BY "offset" LIMIT %s
+    ) l
+    WINDOW running AS (ORDER BY l."offset" ROWS UNBOUNDED PRECEDING)
+) fitting
+WHERE place = 1 OR size <= %s ORDER BY "offset";
+
 -- name: committed
 -- Where a group stands.
 SELECT part, next FROM tidings.committed WHERE topic = %s AND name = %s;

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from tidings.domain.schedule import Event
+from tidings.domain.terms import decode_terms
 from tidings.domain.when import is_once
 from tidings.ports import ApiKey, Document, Key
 from tidings.timeline.filing import decode_tags
-from tidings.domain.terms import decode_terms
 from tidings.timeline.transfer.protocol import (
     AnswerItem,
     CalendarItem,

@@ -16,9 +16,9 @@ from tidings.domain.errors import StoreError
 from tidings.domain.fleet import Predecessor
 from tidings.domain.message import unpack
 from tidings.domain.schedule import Event
+from tidings.domain.terms import Terms
 from tidings.domain.when import is_once
 from tidings.ports import ApiKey, Document
-from tidings.domain.terms import Terms
 
 NAMED_CONFLICTS_MAX = 1_000
 

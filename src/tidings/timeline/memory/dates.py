@@ -107,6 +107,7 @@ class Dates:
         if row.state == "pending":
             self._rows.withdraw(row, fires=False)
         if after is None:
+            self._rows.withdraw(row, fires=True)
             self._rows.finish(row, "ended", now)
             row.note(Event(now, "ended", reason=cause))
         else:

@@ -119,6 +119,22 @@ async def test_kaspr_cron_jobs(shifted: Site, clock: Shifted) -> None:
     assert len(await shifted._found(f"{shifted.name}-replayed", 1)) == 3
 
 
+async def test_a_cron_job_of_kaspr_with_seconds(site: Site) -> None:
+    """They are the last field, as croniter has them."""
+    headers: list[Header] = [
+        ("x-scheduler-action", b"CRON_ADD"),
+        ("x-scheduler-request-id", b"seconds"),
+        ("x-scheduler-cron-expr", b"* * * * * */2"),
+        ("x-scheduler-deliver-to", f"{site.name}-seconds"),
+    ]
+    site.send(f"{site.name}-schedule-requests", b"tick", b"key", headers)
+    records = await site.read(f"{site.name}-seconds", 2)
+    fires = [int(told(message)[FIRE]) for message in records]
+    assert all(second % 2 == 0 for second in fires)
+    assert {after - before for before, after in pairwise(fires)} == {2}
+    assert on_time(records)
+
+
 async def test_a_rule_and_a_cron_expression_in_the_header_of_intervals(site: Site) -> None:
     await site.joined()
     requests, out = f"assignments.{site.name}", f"executions.{site.name}"
@@ -177,7 +193,7 @@ async def test_a_wrong_rule_is_refused_with_its_reason_and_its_own_id(site: Site
     site.send(requests, b"y", b"k", [("tidings-to", b"out"), ("tidings-rrule", b"FREQ=DAILY;BYHOUR=25")])
     site.send(f"assignments.{site.name}", b"z", None, [("intervals-schedule", b"FREQ=WEEKLY;BYDAY=XX")])
     cron: list[Header] = [("x-scheduler-action", b"CRON_ADD"), ("x-scheduler-request-id", b"job")]
-    cron += [("x-scheduler-deliver-to", b"out"), ("x-scheduler-cron-expr", b"0 0 * * * *")]
+    cron += [("x-scheduler-deliver-to", b"out"), ("x-scheduler-cron-expr", b"0 0 * * * * 2026")]
     site.send(f"{site.name}-schedule-requests", b"w", None, cron)
     named, nameless = await site.read(rejections, 2)
     assert headers_of(named)[:3] == wrong
@@ -188,7 +204,7 @@ async def test_a_wrong_rule_is_refused_with_its_reason_and_its_own_id(site: Site
     (intervals,) = await site.read(f"rejections.{site.name}", 1)
     assert told(intervals)["tidings-reject-reason"].startswith("intervals-schedule: BYDAY: 'XX' must be one of MO, TU")
     (kaspr,) = await site.read(f"{site.name}-schedule-rejections", 1)
-    assert b"x-scheduler-cron-expr: has 6 fields" in (kaspr.value() or b"")
+    assert b"x-scheduler-cron-expr: has 7 fields" in (kaspr.value() or b"")
     site.send(requests, named.value(), named.key(), [*headers_of(named), ("tidings-cron", b"* * * * *")])
     mended = await eventually(lambda: site.engine.find(site.name, "mine"), timeout_s=READ_S_MAX)
     assert mended is not None

@@ -22,7 +22,7 @@ from tidings.domain.facts import Fact
 from tidings.domain.lateness import MissedReason
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.main import COMMANDS, build_parser
-from tidings.edges.http.openapi import describe
+from tidings.edges.http.openapi.describe import describe
 from tidings.edges.http.problems import KINDS
 from tidings.library.values import Options
 from tidings.observe.delivery import DeliveryMetrics

@@ -23,16 +23,16 @@ WRONG: dict[str, dict[str, Any]] = {
     "channels[0]: ": {"channels": ["pigeon"]},
     "channels: names one twice": {"channels": ["email", "email"]},
     "to: ": {"user": None, "to": "not an address"},
-    "words.title: ": {"words": {"title": "a\r\nBcc: eve@example.com", "text": "x"}},
+    "content.title: ": {"content": {"title": "a\r\nBcc: eve@example.com", "text": "x"}},
     "id: has a '~'": {"id": "n/1~2"},
     "user: there is no user 'nobody'": {"user": "nobody"},
-    "template: there is no template 'none'": {"words": None, "template": "none"},
+    "template: there is no template 'none'": {"content": None, "template": "none"},
     "expires_after: ": {"expires_after": "-PT5S"},
 }
 
 
 def send(producer: Producer, **notification: Any) -> None:
-    given = {"user": "ada", "channels": ["email"], "words": {"title": "Tea", "text": "Tea at nine."}, **notification}
+    given = {"user": "ada", "channels": ["email"], "content": {"title": "Tea", "text": "Tea at nine."}, **notification}
     producer.produce(TOPIC, msgspec.json.encode(given))
     assert producer.flush(10) == 0
 

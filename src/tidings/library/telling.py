@@ -64,7 +64,7 @@ def ask_of(whom: Mapping[str, str | Device | Sequence[str] | None], options: Not
     if words := {name: given[name] for name in _WORDS if name in given}:
         if "text" not in words:
             raise Invalid("text", "is missing: title, html and data go beside it")
-        document["words"] = words
+        document["content"] = words
     document |= {name: duration_of(document[name]) for name in _DURATIONS if name in document}
     if "at" in document:
         document["at"] = at_of(document["at"], zoned=True)

@@ -117,7 +117,7 @@ def _what(arguments: Arguments) -> dict[str, Any]:
             raise Failure(
                 Exit.USAGE, "your own words are sent as they are: --var, --vars and --version go with --template"
             )
-        return {"words": words}
+        return {"content": words}
     document: dict[str, Any] = {}
     if variables := variables_of(arguments):
         document["variables"] = variables

@@ -25,7 +25,7 @@ async def sent(call: Call, decoder: msgspec.json.Decoder[T], kind: type[msgspec.
     if body_kind(call.headers) != "json":
         raise Refusal("media_type", "one document is taken here, not lines: send 'Content-Type: application/json'")
     body = await read_body(call.headers, call.receive, bytes_max)
-    return decode(decoder, body, kind.__struct_fields__)
+    return decode(decoder, body, kind)
 
 
 def limit_of(query: dict[str, str]) -> int:

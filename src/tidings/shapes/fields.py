@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_CODE = re.compile("`([^`]+)`")
 _SENTENCE_END = re.compile(r"(?<=[.])\s+(?=[A-Z`])")
 
 
@@ -33,17 +34,6 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     send: str
     is_duration: bool
 
-    @property
-    def help(self) -> str:
-        """One line for a terminal: the first sentence, an example unless there are choices, and the default."""
-        text = _SENTENCE_END.split(self.description)[0].rstrip(".").replace("`", "")
-        example = self.examples[0] if self.examples and not self.choices else None
-        notes = (
-            [] if example is None else [f"for example {example if isinstance(example, str) else json.dumps(example)}"]
-        )
-        notes += [f"default: {self.absent}"] if self.absent else []
-        return f"{text} ({'; '.join(notes)})".replace("`", "").replace("%", "%%") if notes else text.replace("%", "%%")
-
 
 @cache
 def fields_of(shape: type[msgspec.Struct]) -> dict[str, Field]:
@@ -54,6 +44,28 @@ def fields_of(shape: type[msgspec.Struct]) -> dict[str, Field]:
 def names_of(shape: type[msgspec.Struct]) -> tuple[str, ...]:
     """The names of the fields of a shape, in their order."""
     return tuple(fields_of(shape))
+
+
+def help_of(shape: type[msgspec.Struct], name: str) -> str:
+    """One line for a terminal: the first sentence, an example unless there are choices, and the default.
+
+    Other fields that it names are options there.
+    """
+    field = fields_of(shape)[name]
+    notes = []
+    if field.examples and not field.choices:
+        example = field.examples[0]
+        notes.append(f"for example {example if isinstance(example, str) else json.dumps(example)}")
+    if field.absent:
+        notes.append(f"default: {field.absent}")
+    text = _SENTENCE_END.split(field.description)[0].rstrip(".")
+    others = fields_of(shape).keys() - {*field.words}
+    text = _CODE.sub(lambda found: _option(found[1]) if found[1] in others else found[1], text)
+    return f"{text} ({'; '.join(notes)})".replace("`", "").replace("%", "%%") if notes else text.replace("%", "%%")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def field_at(shape: Any, path: str) -> Field | None:
@@ -78,7 +90,7 @@ def _field(field: msgspec.structs.FieldInfo) -> Field:
     words = tuple(_words(field.type, metas))
     only = all(get_origin(member) is Literal for member in _members(field.type))
     choices = words if only or any("enum" in _schema(meta) for meta in metas) else ()
-    examples = tuple(next((meta.examples for meta in reversed(metas) if meta.examples), ()))
+    examples = tuple(next((meta.examples for meta in metas if meta.examples), ()))
     extra: dict[str, str] = {}
     for meta in metas:
         extra |= meta.extra or {}

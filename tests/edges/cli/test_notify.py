@@ -187,11 +187,11 @@ def test_what_was_given_up_is_sent_again(cli: Cli, ada: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((), "whom?"),
+        ((), "who should be notified?"),
         (("ada", "--to", "x@example.com", "--text", "x"), "either a USER (or several) or --to ADDRESS, not both"),
-        (("ada",), "--template, or your own words as --text"),
+        (("ada",), "--template, or content of your own as --text"),
         (("ada", "--template", "t", "--text", "x"), "not both"),
-        (("ada", "--title", "x"), "--text beside it"),
+        (("ada", "--title", "x"), "as --text too"),
         (("ada", "--text", "x", "--var", "a=b"), "go with --template"),
         (("ada", "--template", "t", "--version", "zero"), "--version zero"),
         (("ada", "--text", "x", "--channel", "all", "--channel", "sms"), "leave the others out"),

@@ -1,7 +1,9 @@
 """`cancel`, `pause`, `resume` and `fire`: change schedules by their ids."""
 
 import argparse
+from typing import get_args
 
+from tidings.domain.vocabulary import Policy
 from tidings.edges.cli.arguments import Arguments, add_server, client_of
 from tidings.edges.cli.client import Client, segment
 from tidings.edges.cli.exits import Exit, Failure
@@ -15,8 +17,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     if parser.get_default("command") == "resume":
         parser.add_argument(
             "--missed",
-            choices=("fire_all", "fire_latest", "skip"),
-            help="what becomes of what fell due meanwhile; left out: what the schedule's --late says",
+            choices=get_args(Policy),
+            help="What happens to occurrences that fell due meanwhile (default: as --late of the schedule says)",
         )
     add_server(parser)
     parser.set_defaults(run=change)

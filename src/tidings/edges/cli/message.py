@@ -7,11 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_bus, pair
+from tidings.edges.cli.arguments import Arguments, add_bus, add_field, pair
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.timing import add_timing, timing_of
+from tidings.shapes.fields import names_of
+from tidings.shapes.schedule import NewSchedule, When
 
-POLICIES = ("expires_after", "late", "late_grace", "late_max", "jitter")
+# Fields that the command line takes in another form, or by another name; every other one has an option of its name.
+OTHERWISE = {
+    *names_of(When),
+    *("topic", "bus", "id", "key", "key_base64", "value", "value_base64", "headers", "labels", "count"),
+}
+OPTIONS = tuple(name for name in names_of(NewSchedule) if name not in OTHERWISE)
 
 
 def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
@@ -20,34 +27,31 @@ def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None
         "value",
         nargs=None if needed else "?",
         metavar="VALUE",
-        help="the text, @FILE for a file's bytes (@@ for a text with @), - for stdin",
+        help="The value: a text, @FILE for the bytes of a file (@@ for a text that starts with @), - for stdin",
     )
-    parser.add_argument("--key", help="the record's key: same key, same partition")
+    add_field(parser, NewSchedule, "key")
     parser.add_argument(
         "--header",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a header, as often as needed; NAME alone: null",
+        help="A header of the record; NAME alone is null; may be repeated",
     )
     add_bus(parser)
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
-    """When it leaves, and under which policy."""
+    """The options that say when it is due, and the policy."""
     add_timing(parser)
-    parser.add_argument("--priority", choices=("high", "normal", "low"), help="who goes first when much is due")
-    parser.add_argument("--expires-after", metavar="DURATION", help="missed when later than this, such as 1h")
+    for name in OPTIONS:
+        add_field(parser, NewSchedule, name)
     parser.add_argument(
-        "--late",
-        choices=("fire_all", "fire_latest", "skip"),
-        help="what becomes of occurrences missed while down",
-    )
-    parser.add_argument("--late-grace", metavar="DURATION", help="how late `skip` still lets pass")
-    parser.add_argument("--late-max", metavar="DURATION", help="missed when later than this, under any policy")
-    parser.add_argument("--jitter", metavar="DURATION", help="spread the due time over this long")
-    parser.add_argument(
-        "--label", action="append", default=[], type=pair, metavar="NAME=VALUE", help="a label to search by"
+        "--label",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="NAME=VALUE",
+        help="A label to search by; may be repeated",
     )
 
 
@@ -69,7 +73,7 @@ def schedule_of(arguments: Arguments) -> dict[str, Any]:
     """A schedule as the HTTP API takes it."""
     document: dict[str, Any] = {"topic": arguments.to, **message_of(arguments)}
     document |= timing_of(arguments)
-    for name in ("count", "priority", *POLICIES):
+    for name in ("count", *OPTIONS):
         if (value := getattr(arguments, name)) is not None:
             document[name] = value
     if arguments.label:

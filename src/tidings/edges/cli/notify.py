@@ -1,71 +1,60 @@
-"""`notify`: tell somebody something, in the words of a template or in your own, now or at her hour."""
+"""`notify`: notify users, with a template or with content of your own, now or later."""
 
 import argparse
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.domain.notification import InlineContent
+from tidings.edges.cli.arguments import Arguments, add_field, add_server, client_of
 from tidings.edges.cli.client import faults
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.message import text_of
 from tidings.edges.cli.screen import Screen, shown
 from tidings.edges.cli.templates import PARTS, add_variables, variables_of
 from tidings.edges.cli.timing import add_timing, timing_of
+from tidings.shapes.fields import fields_of, names_of
+from tidings.shapes.notification import NewNotification
+from tidings.shapes.schedule import When
 
-WORDS = ("title", "text", "html")
-PLAIN = ("id", "template", "priority", "category", "dedupe_key", "dedupe_window", "expires_after", "locale")
-MORE = ("collapse", "batch", "late", "late_grace", "late_max", "jitter", "count", "spread")
+CONTENT = ("title", "text", "html")
+# Fields that the command line takes in another form, or by another name; every other one has an option of its name.
+OTHERWISE = {
+    *names_of(When),
+    *("user", "users", "to", "channel", "channels", "version", "variables", "content", "words", "count"),
+}
+OPTIONS = tuple(name for name in names_of(NewNotification) if name not in OTHERWISE)
 CODES = {"rejected": Exit.USAGE, "conflict": Exit.CONFLICT}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    parser.add_argument("users", metavar="USER", nargs="*", help="whom; of several each at her own hour")
-    parser.add_argument("--to", metavar="ADDRESS", help="a bare address instead, with its --channel")
+    parser.add_argument("users", metavar="USER", nargs="*", help="Users to notify, each in their own time zone")
+    parser.add_argument("--to", metavar="ADDRESS", help="An address instead of a user, with its --channel")
     parser.add_argument(
         "--channel",
         action="append",
         default=[],
         choices=(*PARTS, "all"),
-        help="by which; repeated: in this order until one works; all: by each; left out: where she has an address",
+        help="Channel to use; repeated: in order of preference; all: each of them "
+        f"(default: {fields_of(NewNotification)['channel'].absent})",
     )
-    parser.add_argument("--spread", choices=("first", "all"), help="of several channels the first that works (first)")
-    parser.add_argument("--template", metavar="NAME", help="what is said")
-    parser.add_argument(
-        "--version", metavar="N", help="that of the template; current: as it is now; left out: as it is then"
-    )
+    add_field(parser, NewNotification, "version", metavar="N")
     add_variables(parser)
-    for name, meaning in (
-        ("title", "a title (an e-mail without one takes the first line)"),
-        ("text", "your own words"),
-        ("html", "the same as HTML"),
-    ):
-        parser.add_argument(f"--{name}", metavar="TEXT", help=f"{meaning}, instead of a template; @FILE, - for stdin")
-    parser.add_argument("--id", help="your own name for it; left out: one is made")
-    _add_policy(parser)
-    add_timing(parser, hers=True)
+    for name in CONTENT:
+        content = fields_of(InlineContent)[name].description.rstrip(".")
+        parser.add_argument(
+            f"--{name}", metavar="TEXT", help=f"{content}, instead of a template; @FILE for a file, - for stdin"
+        )
+    for name in OPTIONS:
+        add_field(parser, NewNotification, name)
+    add_timing(parser, NewNotification)
     add_server(parser)
     parser.set_defaults(run=notify)
 
 
-def _add_policy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--priority", choices=("high", "normal", "low"), help="high never waits behind the others")
-    parser.add_argument("--category", help="what it is, for people's wishes (transactional, which nobody can refuse)")
-    parser.add_argument("--dedupe-key", metavar="KEY", help="a second one under this key is skipped")
-    parser.add_argument("--dedupe-window", metavar="DURATION", help="for how long (24h)")
-    parser.add_argument("--expires-after", metavar="DURATION", help="not worth sending when later than this")
-    parser.add_argument("--locale", metavar="TAG", help="in this language instead of hers")
-    parser.add_argument("--collapse", metavar="KEY", help="of those with one key a device shows the latest")
-    parser.add_argument("--batch", metavar="NAME", help="a name to find many by")
-    parser.add_argument("--late", choices=("fire_all", "fire_latest", "skip"), help="what was missed while down")
-    parser.add_argument("--late-grace", metavar="DURATION", help="how late `skip` still lets pass")
-    parser.add_argument("--late-max", metavar="DURATION", help="missed when later than this, under any policy")
-    parser.add_argument("--jitter", metavar="DURATION", help="spread the due time over this long")
-
-
 def notify(arguments: Arguments, screen: Screen) -> int:
-    """Ask for it; each person has an answer of her own."""
+    """Send the request; each user has an answer of their own."""
     document = {**_whom(arguments), **_what(arguments), **timing_of(arguments)}
-    given = {name: getattr(arguments, name) for name in (*PLAIN, *MORE)}
+    given = {name: getattr(arguments, name) for name in ("count", *OPTIONS)}
     document |= {name: value for name, value in given.items() if value is not None}
     answer = client_of(arguments).call("POST", "/v1/notifications", body=document)
     if len(arguments.users) < 2:
@@ -78,7 +67,10 @@ def _whom(arguments: Arguments) -> dict[str, Any]:
     if arguments.users and arguments.to is not None:
         raise Failure(Exit.USAGE, "give either a USER (or several) or --to ADDRESS, not both")
     if not arguments.users and arguments.to is None:
-        raise Failure(Exit.USAGE, "whom? Give a USER (or several), or an address with --to ADDRESS and its --channel")
+        raise Failure(
+            Exit.USAGE,
+            "who should be notified? Give a USER (or several), or an address with --to ADDRESS and its --channel",
+        )
     channels: dict[str, Any] = {}
     if "all" in arguments.channel:
         if len(arguments.channel) > 1:
@@ -105,17 +97,17 @@ def _address(text: str, channels: list[str]) -> Any:
 
 
 def _what(arguments: Arguments) -> dict[str, Any]:
-    words = {name: text_of(text, f"--{name}") for name in WORDS if (text := getattr(arguments, name)) is not None}
+    words = {name: text_of(text, f"--{name}") for name in CONTENT if (text := getattr(arguments, name)) is not None}
     if arguments.template is not None and words:
-        raise Failure(Exit.USAGE, f"give either --template or your own words (--{next(iter(words))}), not both")
+        raise Failure(Exit.USAGE, f"give either --template or content of your own (--{next(iter(words))}), not both")
     if arguments.template is None and not words:
-        raise Failure(Exit.USAGE, "what is to be said? Give a --template, or your own words as --text")
+        raise Failure(Exit.USAGE, "what should it say? Give a --template, or content of your own as --text")
     if words:
         if "text" not in words:
-            raise Failure(Exit.USAGE, "what is to be said? Give the words as --text beside it")
+            raise Failure(Exit.USAGE, "what should it say? Give the text as --text too")
         if arguments.version is not None or arguments.var or arguments.vars is not None:
             raise Failure(
-                Exit.USAGE, "your own words are sent as they are: --var, --vars and --version go with --template"
+                Exit.USAGE, "content of your own is sent as it is: --var, --vars and --version go with --template"
             )
         return {"content": words}
     document: dict[str, Any] = {}

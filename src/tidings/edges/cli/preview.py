@@ -3,10 +3,11 @@
 import argparse
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive
+from tidings.edges.cli.arguments import Arguments, add_field, add_server, client_of, positive
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.screen import Screen
 from tidings.edges.cli.timing import add_timing, timing_of
+from tidings.shapes.schedule import Preview
 
 MARKS = {
     "moved": "moved: clocks jump over it",
@@ -18,14 +19,9 @@ MARKS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    add_timing(parser, required=True, ends=False)
-    parser.add_argument("--after", metavar="TIME", help="only what follows: a time, local in --zone, or +1d (now)")
-    parser.add_argument(
-        "--count",
-        type=positive,
-        metavar="N",
-        help="how many moments to show, 1 to 1000 (10); how often a rule itself occurs is its COUNT=N",
-    )
+    add_timing(parser, Preview, required=True, ends=False)
+    add_field(parser, Preview, "after", metavar="TIME")
+    add_field(parser, Preview, "count", type=positive, metavar="N")
     add_server(parser)
     parser.set_defaults(run=preview)
 

@@ -4,20 +4,15 @@ import argparse
 from functools import partial
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_verb, client_of, pair
+from tidings.edges.cli.arguments import Arguments, add_field, add_verb, client_of, pair
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.pages import Rows, add_paging, show_pages
 from tidings.edges.cli.screen import Screen, shown
+from tidings.shapes.fields import fields_of, help_of
+from tidings.shapes.user import Profile, QuietHours
 
-TEXTS = {
-    "name": "what she is called",
-    "email": "her e-mail address",
-    "phone": "her telephone number, such as +15550100",
-    "webhook": "a URL that is called for her",
-    "zone": "where her clocks are, such as America/New_York (UTC)",
-    "locale": "her language, such as en or pt-BR",
-}
+TEXTS = ("name", "email", "phone", "webhook", "zone", "locale")
 FIELDS = (*TEXTS, "devices", "preferences", "quiet", "variables")
 YES_OR_NO = {"yes": True, "true": True, "no": False, "false": False}
 KINDS = {
@@ -52,15 +47,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    for name, meaning in TEXTS.items():
-        parser.add_argument(f"--{name}", help=meaning)
-    parser.add_argument("--quiet", metavar="HOURS", help="when she is left alone, on her clocks: 22:00-07:00")
+    for name in TEXTS:
+        add_field(parser, Profile, name)
+    add_field(parser, Profile, "quiet", metavar="HOURS")
+    then = fields_of(QuietHours)["then"]
+    parser.add_argument("--in-quiet", choices=then.choices, help=help_of(QuietHours, "then"))
+    parser.add_argument("--high", choices=tuple(SPARED), help="Whether messages of high priority are sent in them")
     parser.add_argument(
-        "--in-quiet", choices=("defer", "drop"), help="what becomes of what falls into them: it waits, or never leaves"
-    )
-    parser.add_argument("--high", choices=tuple(SPARED), help="what has high priority is spared by them, or held too")
-    parser.add_argument(
-        "--device", action="append", default=[], metavar="apns:TOKEN|fcm:TOKEN", help="a device of hers; repeatable"
+        "--device",
+        action="append",
+        default=[],
+        metavar="apns:TOKEN|fcm:TOKEN",
+        help="A device for push messages; may be repeated",
     )
     parser.add_argument(
         "--prefer",
@@ -68,10 +66,15 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=pair,
         metavar="WHAT=yes|no",
-        help="a channel, a category or channel/category: sms=no, news=no, sms/news=yes; repeatable",
+        help="A preference by channel, category or channel/category: sms=no, news=no, sms/news=yes; may be repeated",
     )
     parser.add_argument(
-        "--var", action="append", default=[], type=pair, metavar="NAME=VALUE", help="what templates may say; repeatable"
+        "--var",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="NAME=VALUE",
+        help="A value that templates may use; may be repeated",
     )
 
 

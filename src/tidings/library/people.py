@@ -15,7 +15,6 @@ from tidings.delivery.retrying import Retried
 from tidings.delivery.templates import Content, Template
 from tidings.delivery.versions import StoredTemplate, TemplateLine
 from tidings.domain.address import Device
-from tidings.domain.command import Outcome
 from tidings.domain.delivery import State
 from tidings.domain.inbox import Line
 from tidings.domain.notification import Priority
@@ -37,6 +36,7 @@ from tidings.library.told import (
     story_of,
     suppressed_of,
 )
+from tidings.library.values import Outcome, outcome_of
 from tidings.shapes.template import NewTemplate
 
 PAGE_ROWS = 500
@@ -209,7 +209,7 @@ class Notifications:
     async def cancel(self, id: str) -> Outcome:
         """Nothing of it is sent any more, if the answer is `cancelled`."""
         check_text(id, "id")
-        return await self._office.cancelling.cancel(self._tenant, id)
+        return outcome_of(await self._office.cancelling.cancel(self._tenant, id))
 
 
 class Deliveries:

@@ -105,7 +105,10 @@ class NewNotification(Timed, frozen=True, kw_only=True):
         str | None,
         about("A second notification with this key to the same recipient is skipped, unless the first was cancelled."),
     ] = None
-    dedupe_window: Annotated[Duration | None, about("For how long.", "PT1H", absent="`P1D`")] = None
+    dedupe_window: Annotated[
+        Duration | None,
+        about("How long a second notification with the same `dedupe_key` is skipped.", "PT1H", absent="`P1D`"),
+    ] = None
     locale: Annotated[str | None, about("Language to use.", "de", absent="that of the user")] = None
     collapse: Annotated[
         str | None, about("Collapse key: a device shows only the latest of the messages with the same key.")

@@ -15,7 +15,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev run kafka postgres check test test-long bench-check lint fmt bench lock clean
+.PHONY: help setup setup-dev run kafka postgres check test test-long bench-check lint fmt docs bench lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ lint: setup-dev
 fmt: setup-dev  ## format the code and apply the safe fixes
 	$(BIN)/ruff check --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
+
+docs: setup-dev  ## write the tables of docs/reference that are derived from the code
+	$(BIN)/python -m tests.docs.tables
 
 bench: $(VENV)/.peers  ## run the benchmarks, or one: ARGS="burst --json"
 	$(BIN)/python -m bench $(ARGS)

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidings.config import Config
-    from tidings.domain.command import Outcome
     from tidings.domain.errors import Invalid, NotOwner, TidingsError
     from tidings.domain.request import Limits, Request
-    from tidings.library import Event, Record, Schedule, Tidings, make_request, open
+    from tidings.library import Event, Outcome, Record, Schedule, Tidings, make_request, open
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,10 +29,9 @@ __all__ = [
 _PLACES = {
     "Config": "tidings.config",
     "Limits": "tidings.domain.request",
-    "Outcome": "tidings.domain.command",
     "Request": "tidings.domain.request",
     **dict.fromkeys(("Invalid", "NotOwner", "TidingsError"), "tidings.domain.errors"),
-    **dict.fromkeys(("Event", "Record", "Schedule", "Tidings", "make_request", "open"), "tidings.library"),
+    **dict.fromkeys(("Event", "Outcome", "Record", "Schedule", "Tidings", "make_request", "open"), "tidings.library"),
 }
 
 

@@ -18,12 +18,13 @@ from tidings.delivery.suppressions import Suppressions
 from tidings.delivery.sweeping import Sweeping
 from tidings.delivery.templates import EmailPart, InAppPart, Parts, SmsPart
 from tidings.delivery.users import Users
-from tidings.delivery.versions import TemplateDraft, Templates
+from tidings.delivery.versions import Templates
 from tidings.delivery.waiting import Waiting
 from tidings.domain.delivery import Attempt, Delivery
 from tidings.domain.schedule import Record
 from tidings.engine import Engine
 from tidings.ports import ANY, Put, Store
+from tidings.shapes.template import NewTemplate
 from tidings.testing import SimulatedClock
 
 ACME = "acme"
@@ -104,12 +105,12 @@ def _timed(engine: Engine, clock: SimulatedClock) -> Engine:
     return engine
 
 
-def reminder(subject: str = "Hi {{ name }}", text: str = "It is {{ what }}.", **more: Any) -> TemplateDraft:
+def reminder(subject: str = "Hi {{ name }}", text: str = "It is {{ what }}.", **more: Any) -> NewTemplate:
     """A template with an e-mail and a text message."""
     parts = Parts(email={"en": EmailPart(subject, text=text)}, sms={"en": SmsPart(text)})
-    return TemplateDraft(parts, **more)
+    return NewTemplate(parts, **more)
 
 
-def in_app() -> TemplateDraft:
+def in_app() -> NewTemplate:
     """A template that only an inbox can show."""
-    return TemplateDraft(Parts(in_app={"en": InAppPart("t", "b")}))
+    return NewTemplate(Parts(in_app={"en": InAppPart("t", "b")}))

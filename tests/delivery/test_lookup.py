@@ -14,7 +14,7 @@ from tidings.domain.command import Pause
 from tidings.domain.delivery import Attempt, Claim, Delivery, News, State
 from tidings.domain.errors import Invalid
 from tidings.domain.fleet import Report
-from tidings.domain.notification import Literally
+from tidings.domain.notification import InlineContent
 
 HI = {"user": "ada", "words": {"text": "Hi", "title": "Hi"}}
 
@@ -133,7 +133,7 @@ async def test_searches(office: Office) -> None:
         channel = "sms" if number == 5 else "email"
         made.append(await office.notify(user=user, id=f"n{number}", at="+1h", channel=channel, **asked))
         office.clock.advance(SECOND)
-    batch = await office.notifying.accept(ACME, Notify(id="b", users=("ada", "bob"), words=Literally("Hi")))
+    batch = await office.notifying.accept(ACME, Notify(id="b", users=("ada", "bob"), words=InlineContent("Hi")))
     await office.cancelling.cancel(ACME, "n1")
 
     async def found(**conditions: Any) -> list[str]:

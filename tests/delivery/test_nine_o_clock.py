@@ -10,7 +10,7 @@ from tests.delivery.office import ACME, SECOND, Office
 from tidings.delivery.asking import Notify
 from tidings.delivery.profile import Profile
 from tidings.delivery.users import Users
-from tidings.domain.notification import Literally
+from tidings.domain.notification import InlineContent
 from tidings.domain.recurrence.zones import names
 from tidings.domain.when import occurrence
 
@@ -33,7 +33,9 @@ async def people(users: Users) -> dict[str, str]:
 @pytest.mark.slow
 async def test_every_day_of_a_year_in_every_zone(office: Office) -> None:
     places = await people(office.users)
-    ask = Notify(id="daily", users=tuple(places), words=Literally("Good morning"), channel="email", cron="0 9 * * *")
+    ask = Notify(
+        id="daily", users=tuple(places), words=InlineContent("Good morning"), channel="email", cron="0 9 * * *"
+    )
     told = await office.notifying.accept(ACME, ask)
     assert {one.outcome for one in told} == {"scheduled"}
     changes = 0
@@ -58,7 +60,7 @@ async def test_every_day_of_a_year_in_every_zone(office: Office) -> None:
 async def test_one_morning_in_every_zone(office: Office) -> None:
     places = await people(office.users)
     for day in ("2027-03-14", "2027-03-28", "2027-10-31", "2027-11-07"):
-        ask = Notify(users=tuple(places), words=Literally("Good morning"), channel="email", at=f"{day}T09:00")
+        ask = Notify(users=tuple(places), words=InlineContent("Good morning"), channel="email", at=f"{day}T09:00")
         for one in await office.notifying.accept(ACME, ask):
             assert one.due is not None
             wall = datetime.fromtimestamp(one.due // SECOND, UTC).astimezone(zone_of(places[one.user or ""]))

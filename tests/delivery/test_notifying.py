@@ -16,7 +16,7 @@ from tidings.delivery.profile import Profile
 from tidings.domain.command import Cancel, Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.message import unpack
-from tidings.domain.notification import Errand, Literally
+from tidings.domain.notification import Errand, InlineContent
 from tidings.domain.request import Request
 from tidings.domain.when import Local
 
@@ -108,12 +108,12 @@ async def test_a_thousand_are_one_transaction_each_way(office: Office) -> None:
         return await submit(commands, receipt)
 
     office.engine.submit = counted  # type: ignore[method-assign]
-    told = await office.notifying.accept(ACME, Notify(users=tuple(names), words=Literally("Hi"), channel="email"))
+    told = await office.notifying.accept(ACME, Notify(users=tuple(names), words=InlineContent("Hi"), channel="email"))
     assert {one.outcome for one in told} == {"scheduled"}
     assert len({one.batch for one in told}) == 1
     assert submitted == [1_000]
     with pytest.raises(Invalid, match="at most 1000"):
-        await office.notifying.accept(ACME, Notify(users=(*names, "more"), words=Literally("Hi")))
+        await office.notifying.accept(ACME, Notify(users=(*names, "more"), words=InlineContent("Hi")))
 
 
 async def test_a_bare_address(office: Office) -> None:
@@ -324,7 +324,7 @@ async def test_a_duplicate_is_skipped(office: Office) -> None:
 
 
 async def test_of_many_at_once_one_is_taken(office: Office) -> None:
-    asked = Notify(user="ada", words=Literally("Hi"), dedupe_key="k")
+    asked = Notify(user="ada", words=InlineContent("Hi"), dedupe_key="k")
     offices = [office, Office(office.store, office.clock)]
     told = await asyncio.gather(*(offices[n % 2].notifying.accept(ACME, asked) for n in range(20)))
     outcomes = [one.outcome for several in told for one in several]

@@ -11,13 +11,13 @@ from tidings.delivery.notifying import Notifying
 from tidings.delivery.profile import Profile
 from tidings.delivery.proving import Proving
 from tidings.delivery.templates import EmailPart, Parts, SmsPart
-from tidings.delivery.versions import TemplateDraft
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Literally
+from tidings.domain.notification import InlineContent
 from tidings.domain.rendered import ChannelName
 from tidings.domain.user import User
+from tidings.shapes.template import NewTemplate
 
-ORDER = TemplateDraft(
+ORDER = NewTemplate(
     Parts(
         email={
             "en": EmailPart("Hi {{ who }}", text="{% for i in items %}{{ i.name }}{% endfor %}{{ when | date: '%Y' }}"),
@@ -84,7 +84,7 @@ async def test_a_channel_that_nobody_serves_is_refused(office: Office) -> None:
         with pytest.raises(Invalid, match="no provider for sms is configured: choose one of email, in_app") as refused:
             await some.accept(ACME, ask)
         assert refused.value.field == field
-    [told] = await some.accept(ACME, Notify(user="ada", words=Literally("Hi"), channels="all"))
+    [told] = await some.accept(ACME, Notify(user="ada", words=InlineContent("Hi"), channels="all"))
     assert told.channels == ("email", "in_app")
 
 

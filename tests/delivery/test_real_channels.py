@@ -21,7 +21,7 @@ from tidings.channels.webhook import Settings as WebhookSettings
 from tidings.channels.webhook import WebhookChannel
 from tidings.delivery.ways import Ways
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Literally
+from tidings.domain.notification import InlineContent
 from tidings.domain.rendered import Rendered, Sms
 from tidings.domain.retry import Backoff
 from tidings.domain.secret import Secret
@@ -199,7 +199,8 @@ async def test_a_channel_that_fails_on_some_content_is_called_for_all_others() -
         world.start(world.worker({"phone": channel}))
         texts = ["bug", "unfit"] * 10
         made = [
-            words(f"bad-{k}", "sms", user=None, to="+15550100", words=Literally(text)) for k, text in enumerate(texts)
+            words(f"bad-{k}", "sms", user=None, to="+15550100", words=InlineContent(text))
+            for k, text in enumerate(texts)
         ]
         await world.notify(*made)
         found = await world.settled(*(f"bad-{k}/1" for k in range(20)), timeout_s=15)

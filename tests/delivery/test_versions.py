@@ -8,9 +8,10 @@ import pytest
 from tests.delivery.office import ACME, HOUR, SECOND, Office, in_app, reminder
 from tidings.delivery.filing import ALL, encode
 from tidings.delivery.templates import InAppPart, Parts, PushPart, SmsPart, Template, WebhookPart
-from tidings.delivery.versions import Latest, TemplateDraft
+from tidings.delivery.versions import Latest
 from tidings.domain.errors import Conflict, Invalid
 from tidings.ports import Key, Put
+from tidings.shapes.template import NewTemplate
 
 
 async def test_versions(office: Office) -> None:
@@ -40,11 +41,11 @@ async def test_wrong_templates_are_refused_when_stored(office: Office) -> None:
         (reminder(text="{% nonsense %}"), "parts.email.en.text"),
         (reminder(expires_after="soon"), "expires_after"),
         (reminder(urgency="asap", expires_after="PT1H"), "urgency"),
-        (TemplateDraft(Parts()), "parts"),
+        (NewTemplate(Parts()), "parts"),
         (reminder(" "), "parts.email.en.subject"),
-        (TemplateDraft(Parts(sms={"en": SmsPart("Hi"), "de": SmsPart("")})), "parts.sms.de.text"),
-        (TemplateDraft(Parts(push={"en": PushPart("", "Hi")})), "parts.push.en.title"),
-        (TemplateDraft(Parts(in_app={"en": InAppPart("", "Hi")})), "parts.in_app.en.title"),
+        (NewTemplate(Parts(sms={"en": SmsPart("Hi"), "de": SmsPart("")})), "parts.sms.de.text"),
+        (NewTemplate(Parts(push={"en": PushPart("", "Hi")})), "parts.push.en.title"),
+        (NewTemplate(Parts(in_app={"en": InAppPart("", "Hi")})), "parts.in_app.en.title"),
     ):
         with pytest.raises(Invalid) as refused:
             await office.templates.put(ACME, "wrong", draft)
@@ -62,7 +63,7 @@ async def test_an_empty_text_of_earlier_days_can_be_read_and_replaced(office: Of
     found = await office.templates.get(ACME, "old")
     assert found is not None
     assert found.template == template
-    await office.templates.put(ACME, "old", TemplateDraft(Parts(sms={"en": SmsPart("Hi")})))
+    await office.templates.put(ACME, "old", NewTemplate(Parts(sms={"en": SmsPart("Hi")})))
 
 
 async def test_preview(office: Office) -> None:
@@ -76,7 +77,7 @@ async def test_preview(office: Office) -> None:
 
 @pytest.mark.slow
 async def test_others_do_not_wait_while_a_large_template_is_parsed(office: Office) -> None:
-    large = TemplateDraft(Parts(webhook={"en": WebhookPart({"a": "{{ a }}" * 2_000, "b": "{{ b }}" * 2_000})}))
+    large = NewTemplate(Parts(webhook={"en": WebhookPart({"a": "{{ a }}" * 2_000, "b": "{{ b }}" * 2_000})}))
     turns = 0
 
     def turn() -> None:
@@ -103,7 +104,7 @@ async def test_a_version_that_needs_more_is_refused_while_others_wait_for_it(off
     forced = await office.templates.put(ACME, "reminder", more, force=True)
     assert forced.template.version == 3
     with pytest.raises(Conflict, match="a part for email"):
-        await office.templates.put(ACME, "reminder", TemplateDraft(Parts(push={}, in_app=in_app().parts.in_app)))
+        await office.templates.put(ACME, "reminder", NewTemplate(Parts(push={}, in_app=in_app().parts.in_app)))
 
 
 async def test_what_has_left_and_is_not_settled_is_protected_too(office: Office) -> None:
@@ -157,7 +158,7 @@ async def test_delete_keeps_the_numbers(office: Office) -> None:
 async def test_another_node_takes_the_new_version_within_a_second(office: Office) -> None:
     other = Office(office.store, office.clock).templates
     before = await other.compiled(ACME, "reminder")
-    await office.templates.put(ACME, "reminder", TemplateDraft(Parts(sms={"en": SmsPart("New")})))
+    await office.templates.put(ACME, "reminder", NewTemplate(Parts(sms={"en": SmsPart("New")})))
     office.clock.advance(SECOND)
     after = await other.compiled(ACME, "reminder")
     assert before is not None

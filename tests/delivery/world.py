@@ -19,7 +19,7 @@ from tidings.delivery.worker import Settings, Worker
 from tidings.domain import breaker
 from tidings.domain.command import Add, Outcome
 from tidings.domain.delivery import Delivery
-from tidings.domain.notification import PRIORITIES, Errand, Literally, Notification, topic
+from tidings.domain.notification import PRIORITIES, Errand, InlineContent, Notification, topic
 from tidings.domain.rendered import ChannelName, Rendered, channel_of
 from tidings.domain.retry import Backoff
 from tidings.domain.telling import Listener, Telling
@@ -156,7 +156,7 @@ async def living(store: Store | None = None) -> AsyncIterator[World]:
 
 
 def words(name: str, *channels: ChannelName, user: str | None = "ada", **more: Any) -> Notification:
-    given: dict[str, Any] = {"words": Literally("Tea at nine.", "Tea"), "user": user, **more}
+    given: dict[str, Any] = {"words": InlineContent("Tea at nine.", "Tea"), "user": user, **more}
     return Notification(name, TENANT, channels or ("email",), **given)
 
 

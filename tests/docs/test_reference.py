@@ -11,6 +11,8 @@ import pytest
 
 import tidings
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
+from tests.docs.tables import PAGES as TABLED
+from tests.docs.tables import rewritten
 from tidings import __version__
 from tidings.channels.loading import BUILT_IN, SECRET, check_settings, providers, wanted
 from tidings.clock import SystemClock
@@ -22,7 +24,7 @@ from tidings.domain.facts import Fact
 from tidings.domain.lateness import MissedReason
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.main import COMMANDS, build_parser
-from tidings.edges.http.openapi import describe
+from tidings.edges.http.openapi.describe import describe
 from tidings.edges.http.problems import KINDS
 from tidings.library.values import Options
 from tidings.observe.delivery import DeliveryMetrics
@@ -53,6 +55,18 @@ def section(text: str, heading: str) -> str:
     rank = heading.split(maxsplit=1)[0]
     assert f"\n{heading}\n" in text, f"there is no heading {heading}"
     return re.split(rf"^#{{1,{len(rank)}}} ", text.split(f"\n{heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+@pytest.mark.parametrize("path", TABLED, ids=lambda path: path.stem)
+def test_derived_tables_are_up_to_date(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert rewritten(text) == text, f"docs/reference/{path.name} is out of date: run `make docs`"
+
+
+def test_every_table_that_a_page_asks_for_ends() -> None:
+    for path in TABLED:
+        text = path.read_text("utf-8")
+        assert len(re.findall("<!-- (?:fields|flags|options|values): ", text)) == text.count("<!-- end -->") > 0
 
 
 # HTTP

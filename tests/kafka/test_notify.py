@@ -24,16 +24,16 @@ WRONG: dict[str, dict[str, Any]] = {
     "channels: names one twice": {"channels": ["email", "email"]},
     "to: 'a@xn--a' is not an e-mail address: the domain 'xn--a'": {"user": None, "to": "a@xn--a"},
     "to: 'not an address'": {"user": None, "to": "not an address"},
-    "words.title: ": {"words": {"title": "a\r\nBcc: eve@example.com", "text": "x"}},
+    "content.title: ": {"content": {"title": "a\r\nBcc: eve@example.com", "text": "x"}},
     "id: contains '~'": {"id": "n/1~2"},
     "user: unknown user 'nobody'": {"user": "nobody"},
-    "template: unknown template 'none'": {"words": None, "template": "none"},
+    "template: unknown template 'none'": {"content": None, "template": "none"},
     "expires_after: ": {"expires_after": "-PT5S"},
 }
 
 
 def send(producer: Producer, **notification: Any) -> None:
-    given = {"user": "ada", "channels": ["email"], "words": {"title": "Tea", "text": "Tea at nine."}, **notification}
+    given = {"user": "ada", "channels": ["email"], "content": {"title": "Tea", "text": "Tea at nine."}, **notification}
     producer.produce(TOPIC, msgspec.json.encode(given))
     assert producer.flush(10) == 0
 

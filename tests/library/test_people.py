@@ -74,17 +74,17 @@ def _said(folder: Path, *words: bytes) -> list[Path]:
 async def test_times_are_her_own(t: Tidings) -> None:
     moment = datetime(2030, 1, 1, 9)  # noqa: DTZ001 - what her clocks show
     hers = await t.notify("ada", text="x", channel="in_app", at=moment)
-    assert hers.due == datetime(2030, 1, 1, 14, tzinfo=UTC)
+    assert hers.due_at == datetime(2030, 1, 1, 14, tzinfo=UTC)
     said = await t.notify("ada", text="x", channel="in_app", at="tomorrow 09:00")
-    assert said.due is not None
-    assert (said.due.minute, said.due.hour in {13, 14}) == (0, True)
+    assert said.due_at is not None
+    assert (said.due_at.minute, said.due_at.hour in {13, 14}) == (0, True)
     exact = await t.notify("ada", text="x", channel="in_app", at=datetime(2030, 1, 1, 9, tzinfo=UTC))
-    assert exact.due == datetime(2030, 1, 1, 9, tzinfo=UTC)
+    assert exact.due_at == datetime(2030, 1, 1, 9, tzinfo=UTC)
     later = await t.notify("ada", text="x", channel="in_app", at=timedelta(hours=1), expires_after=timedelta(minutes=5))
     assert (await t.notifications.cancel(later.id)).outcome == "cancelled"
     weekly = await t.notify("ada", text="x", channel="in_app", cron="0 9 * * MON", zone="Europe/Berlin", count=2)
-    assert weekly.due is not None
-    assert weekly.due.weekday() == 0
+    assert weekly.due_at is not None
+    assert weekly.due_at.weekday() == 0
     pending = [each.id async for each in t.notifications.list(user="ada", state="pending")]
     assert pending == [weekly.id, exact.id, said.id, hers.id]
 
@@ -94,7 +94,7 @@ async def test_several_people(t: Tidings) -> None:
     options: dict[str, Any] = {"template": "reminder", "variables": {"name": "you"}, "at": "tomorrow 09:00"}
     made = await t.notify_many(["ada", "bob", "eve"], **options, id="all")
     assert [each.outcome for each in made] == ["scheduled", "scheduled", "rejected"]
-    assert made[0].due != made[1].due
+    assert made[0].due_at != made[1].due_at
     assert (made[2].field, made[2].user) == ("users", "eve")
     assert [each.batch async for each in t.notifications.list(batch="all")] == ["all", "all"]
 
@@ -118,12 +118,12 @@ async def test_inbox(t: Tidings) -> None:
     coming = t.inbox.follow("ada")
     made = await t.notify("ada", template="reminder", variables={"name": "Ada"}, channel="in_app")
     line = await anext(coming)
-    assert (line.title, line.body, line.read) == ("Hi Ada", "Look.", None)
+    assert (line.title, line.body, line.read_at) == ("Hi Ada", "Look.", None)
     await settled(t, made.id)
     assert await t.inbox.unread("ada") == 1
     assert await t.inbox.read("ada", line.id, "none-such") == 1
     [kept] = [each async for each in t.inbox.list("ada")]
-    assert (kept.id, kept.read is not None) == (line.id, True)
+    assert (kept.id, kept.read_at is not None) == (line.id, True)
     assert [each async for each in t.inbox.list("ada", unread=True)] == []
     assert await t.inbox.read("ada") == 0
     await coming.aclose()  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ async def test_suppressions(t: Tidings) -> None:
         ({"text": "x", "at": 5}, "at"),
         ({"text": "x", "zone": 5}, "zone"),
         ({"text": "x", "expires_after": 5}, "expires_after"),
-        ({"text": 5}, "words.text"),
+        ({"text": 5}, "content.text"),
     ],
 )
 async def test_what_is_wrong_is_said_by_field(t: Tidings, options: dict[str, Any], field: str) -> None:

@@ -24,7 +24,7 @@ async def test_rules_cron_and_local_times() -> None:
         await t.schedule("t", "x", id="local", at=DECEMBER, zone=BERLIN)
         found = [await t.find(one) for one in ("rule", "cron", "local")]
         assert [type(one.when) for one in found if one is not None] == [Rule, Cron, Local]
-        assert [one.due for one in found if one is not None] == [
+        assert [one.due_at for one in found if one is not None] == [
             datetime(2026, 11, 21, 8, tzinfo=UTC),
             datetime(2026, 11, 22, 8, tzinfo=UTC),
             datetime(2026, 12, 1, 8, tzinfo=UTC),
@@ -53,7 +53,7 @@ async def test_previews_store_nothing() -> None:
             (1, "2027-03-27T02:30:00+01:00", ""),
             (2, "2027-03-28T03:30:00+02:00", "moved"),
         ]
-        assert shown[0].due == datetime(2027, 3, 27, 1, 30, tzinfo=UTC)
+        assert shown[0].due_at == datetime(2027, 3, 27, 1, 30, tzinfo=UTC)
         plain = await t.preview(every="R3/PT1H")
         assert [one.occurrence for one in plain] == [1, 2, 3]
         assert [one async for one in t.list()] == []
@@ -97,7 +97,7 @@ async def test_calendars_pauses_and_replacements() -> None:
         assert await t.put_calendar("off", [date(2026, 11, 21)]) == 1
         found = await t.find("one")
         assert found is not None
-        assert found.due == datetime(2026, 11, 22, 9, tzinfo=UTC)
+        assert found.due_at == datetime(2026, 11, 22, 9, tzinfo=UTC)
         await t.pause("one")
         assert (await t.resume("one", missed="skip")).outcome == "resumed"
         assert (await t.replace("one", "t", "y", cron="@daily", keep_count=True)).outcome == "replaced"

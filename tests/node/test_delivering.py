@@ -18,7 +18,7 @@ from tidings.delivery.sweeping import Sweeper, Sweeping
 from tidings.delivery.throttle import Rates
 from tidings.delivery.unsubscribe import Unsubscription
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Literally
+from tidings.domain.notification import InlineContent
 from tidings.domain.rendered import CHANNEL_NAMES
 from tidings.domain.schedule import Topic
 from tidings.engine import Engine
@@ -216,7 +216,7 @@ async def test_email_without_a_link_to_unsubscribe_is_warned_of(
         await office.users.put("acme", "ada", {"email": "ada@example.com"})
 
         async def note(**asked: Any) -> str | None:
-            words = Literally("Hello", "Hi")
+            words = InlineContent("Hello", "Hi")
             [made] = await office.notifying.accept("acme", Notify(user="ada", words=words, at="PT1H", **asked))
             assert made.outcome == "scheduled"
             return made.note

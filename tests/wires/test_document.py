@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tidings.domain.command import Priority
 from tidings.domain.errors import Invalid
 from tidings.domain.request import Request, Timing
+from tidings.shapes.fields import names_of
+from tidings.shapes.schedule import NewSchedule
 from tidings.wires import document
 
 
@@ -53,21 +55,20 @@ def test_every_field_arrives() -> None:
         (("trace", b"abc"), ("trace", b"def"), ("empty", None), ("raw", b"\x00\xff")),
         "order-42",
         "2026-11-20T09:00:00Z",
-        None,
         Priority.LOW,
-        "PT1H",
-        "skip",
-        "90s",
-        "P1D",
-        "PT5M",
-        {"campaign": "autumn"},
+        expires_after="PT1H",
+        late="skip",
+        late_grace="90s",
+        late_max="P1D",
+        jitter="PT5M",
+        labels={"campaign": "autumn"},
     )
 
 
 def test_what_is_left_out_or_null_is_not_there() -> None:
     empty = Request("t")
     assert read() == empty
-    absent = dict.fromkeys(document.FIELDS)
+    absent = dict.fromkeys(names_of(NewSchedule))
     assert document.read(json.dumps(absent | {"topic": "t"}).encode()) == empty
 
 
@@ -156,7 +157,7 @@ def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
 
 
 @pytest.mark.slow
-@given(st.dictionaries(st.sampled_from([*document.FIELDS, "zzz"]), JSON, max_size=5))
+@given(st.dictionaries(st.sampled_from([*names_of(NewSchedule), "zzz"]), JSON, max_size=5))
 def test_no_document_does_more_than_be_refused(members: dict[str, Any]) -> None:
     outcome = attempt(lambda: document.read(json.dumps(members).encode()))
     assert not isinstance(outcome, Invalid) or (outcome.detail and ":" in str(outcome))

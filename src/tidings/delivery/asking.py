@@ -1,19 +1,17 @@
 """A notification as it is asked for, and what is wrong with it whoever it is for."""
 
 from hashlib import blake2b
-from typing import Any, Literal
 
 import msgspec
 
 from tidings.delivery.profile import check_id
 from tidings.delivery.templates.locales import check_locale
 from tidings.delivery.templates.values import check_values
-from tidings.domain.address import Device, check_line
+from tidings.domain.address import check_line
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import parse_exact_duration
-from tidings.domain.lateness import Policy
 from tidings.domain.names import check_name
-from tidings.domain.notification import Literally, Priority, Spread
+from tidings.domain.notification import InlineContent, Spread
 from tidings.domain.place import check_place
 from tidings.domain.preferences import check_category
 from tidings.domain.recurrence.zones import check_zone
@@ -23,9 +21,8 @@ from tidings.domain.rendered import (
     SUBJECT_CHARACTERS_MAX,
     ChannelName,
 )
-from tidings.domain.user import TRANSACTIONAL
+from tidings.shapes.notification import USERS_MAX, NewNotification
 
-USERS_MAX = 1_000
 ID_CHARS_MAX = 90  # a user's id, and the number of an occurrence, come behind it
 DEDUPE_KEY_CHARS_MAX = 200
 DEDUPE_WINDOW_US = 86_400_000_000
@@ -35,52 +32,8 @@ CONTENT_BYTES = 16
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What somebody is to be told: whom (`user`, `users` or `to`), what (`template` or `words`), how, and when.
-
-    `channels` are tried in order until one works, or used all (`spread`, or "all" for every one that can be used).
-    `version` None takes the latest version when it is sent, "current" the one that is the latest now. The fields about
-    time are those of a schedule; local times are the user's own unless a `zone` is given.
-    """
-
-    id: str | None = None
-    user: str | None = None
-    users: tuple[str, ...] = ()
-    to: str | Device | None = None
-    channel: ChannelName | None = None
-    channels: tuple[ChannelName, ...] | Literal["all"] | None = None
-    spread: Spread | None = None
-    template: str | None = None
-    version: int | Literal["current"] | None = None
-    variables: dict[str, Any] = {}
-    words: Literally | None = None
-    at: int | str | None = None
-    scheduled_at: int | str | None = None
-    every: str | None = None
-    rrule: str | None = None
-    cron: str | None = None
-    zone: str | None = None
-    start: str | None = None
-    until: str | None = None
-    count: int | None = None
-    rdates: tuple[str, ...] = ()
-    exdates: tuple[str, ...] = ()
-    gap: str | None = None
-    overlap: str | None = None
-    calendar: str | None = None
-    on_excluded: str | None = None
-    late: Policy | None = None
-    late_grace: str | None = None
-    late_max: str | None = None
-    jitter: str | None = None
-    priority: Priority = "normal"
-    category: str = TRANSACTIONAL
-    dedupe_key: str | None = None
-    dedupe_window: str | None = None
-    expires_after: str | None = None
-    locale: str | None = None
-    collapse: str | None = None
-    batch: str | None = None
+class Notify(NewNotification, frozen=True, kw_only=True):
+    """A notification as it is sent, with what follows from several of its fields."""
 
     def asked_channels(self) -> tuple[ChannelName, ...]:
         """Those that are named; none if that is left to us."""
@@ -92,9 +45,13 @@ class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         """Whether all of the channels are used, or the first that works."""
         return "all" if self.channels == "all" else self.spread or "first"
 
-    def content(self) -> str:
-        """A digest of what was asked, as it was asked: the same twice is a repeat."""
-        plain = msgspec.structs.replace(self, id=None)
+    def inline(self) -> InlineContent | None:
+        """The content, if there is no template."""
+        return self.words if self.content is None else self.content
+
+    def digest(self) -> str:
+        """A digest of the request as it was sent: a second one with the same digest is a repeat."""
+        plain = msgspec.structs.replace(self, id=None, content=self.inline(), words=None)
         return blake2b(_encode(plain), digest_size=CONTENT_BYTES).hexdigest()
 
 
@@ -174,29 +131,32 @@ def _check_channels(ask: Notify) -> None:
 
 
 def _check_what(ask: Notify) -> None:
-    if (ask.template is None) == (ask.words is None):
-        raise Invalid("template", "give either 'template' or 'words', one of them")
+    if ask.content is not None and ask.words is not None:
+        raise Invalid("words", "is the former name of 'content': give only 'content'")
+    content = ask.inline()
+    if (ask.template is None) == (content is None):
+        raise Invalid("template", "give either 'template' or 'content', one of them")
     if ask.template is not None:
         check_name(ask.template, "template")
         if isinstance(ask.version, int) and ask.version < 1:
             raise Invalid("version", "must be at least 1")
         return
     if ask.version is not None or ask.variables:
-        raise Invalid("variables" if ask.variables else "version", "needs 'template': words are sent as they are")
-    assert ask.words is not None
-    _check_words(ask.words, ask.asked_channels())
+        raise Invalid("variables" if ask.variables else "version", "needs 'template': content is sent as it is")
+    assert content is not None
+    _check_content(content, "words" if ask.content is None else "content", ask.asked_channels())
 
 
-def _check_words(words: Literally, channels: tuple[ChannelName, ...]) -> None:
-    if not words.text.strip() or "\0" in words.text:
-        raise Invalid("words.text", "is empty or contains a NUL character: give some text")
-    if "\0" in (words.html or ""):
-        raise Invalid("words.html", "contains a NUL character: remove it")
+def _check_content(content: InlineContent, field: str, channels: tuple[ChannelName, ...]) -> None:
+    if not content.text.strip() or "\0" in content.text:
+        raise Invalid(f"{field}.text", "is empty or contains a NUL character: give some text")
+    if "\0" in (content.html or ""):
+        raise Invalid(f"{field}.html", "contains a NUL character: remove it")
     for name in ("text", "html"):
-        if len((getattr(words, name) or "").encode("utf-8", "replace")) > BODY_BYTES_MAX:
-            raise Invalid(f"words.{name}", f"has more than {BODY_BYTES_MAX} bytes")
-    if len(check_line(words.title, "words.title")) > SUBJECT_CHARACTERS_MAX:
-        raise Invalid("words.title", f"is longer than {SUBJECT_CHARACTERS_MAX} characters")
-    if "sms" in channels and len(words.text) > SMS_CHARACTERS_MAX:
-        raise Invalid("words.text", f"is longer than {SMS_CHARACTERS_MAX} characters, the maximum for SMS")
-    check_values(words.data)
+        if len((getattr(content, name) or "").encode("utf-8", "replace")) > BODY_BYTES_MAX:
+            raise Invalid(f"{field}.{name}", f"has more than {BODY_BYTES_MAX} bytes")
+    if len(check_line(content.title, f"{field}.title")) > SUBJECT_CHARACTERS_MAX:
+        raise Invalid(f"{field}.title", f"is longer than {SUBJECT_CHARACTERS_MAX} characters")
+    if "sms" in channels and len(content.text) > SMS_CHARACTERS_MAX:
+        raise Invalid(f"{field}.text", f"is longer than {SMS_CHARACTERS_MAX} characters, the maximum for SMS")
+    check_values(content.data)

@@ -60,7 +60,7 @@ def draft(plan: Plan, notification_id: str, user: User | None) -> Draft:
         ask.template,
         plan.pinned,
         ask.variables,
-        ask.words,
+        ask.inline(),
         ask.wanted_spread(),
         ask.priority,
         ask.category,
@@ -108,10 +108,11 @@ def _spoken(plan: Plan) -> tuple[ChannelName, ...]:
     """The channels that there are words for."""
     if plan.template is not None:
         return plan.template.channels
-    assert plan.ask.words is not None, "what has no template has words"
+    content = plan.ask.inline()
+    assert content is not None, "without a template there is content"
     if plan.ask.asked_channels():
         return CHANNEL_NAMES
-    long: tuple[Literal["sms"], ...] = ("sms",) if len(plan.ask.words.text) > SMS_CHARACTERS_MAX else ()
+    long: tuple[Literal["sms"], ...] = ("sms",) if len(content.text) > SMS_CHARACTERS_MAX else ()
     return tuple(channel for channel in CHANNEL_NAMES if channel not in long)
 
 

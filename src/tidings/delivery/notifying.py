@@ -155,7 +155,7 @@ class Notifying:
             return False
         [there] = await self._cabinet.get([notification_key(tenant, ask.id)], self._clock.now())
         kept = None if there is None else read(there, Notification)
-        if kept is None or kept.content != ask.content():
+        if kept is None or kept.content != ask.digest():
             return False
         return kept.cancelled is not None or await self._knowing.due(kept) is not None
 
@@ -165,7 +165,7 @@ class Notifying:
         batch = name if ask.users and ask.batch is None else ask.batch
         if ask.template is None:
             return Plan(
-                ask, tenant, now, ask.content(), batch, Proving(tenant, ask, None), None, None, self._served, since
+                ask, tenant, now, ask.digest(), batch, Proving(tenant, ask, None), None, None, self._served, since
             )
         version = ask.version if isinstance(ask.version, int) else None
         compiled = await self._templates.compiled(tenant, ask.template, version)
@@ -177,7 +177,7 @@ class Notifying:
             raise Invalid("template", f"unknown template {ask.template!r}: create it first")
         pinned = None if ask.version is None else compiled.template.version
         proving = Proving(tenant, ask, compiled)
-        return Plan(ask, tenant, now, ask.content(), batch, proving, compiled, pinned, self._served, since)
+        return Plan(ask, tenant, now, ask.digest(), batch, proving, compiled, pinned, self._served, since)
 
     async def _people(self, tenant: str, plan: Plan) -> list[tuple[str, str | None, User | None, Invalid | None]]:
         """Each with the id of her notification and her own; who is not known with the reason why not."""

@@ -8,40 +8,19 @@ import msgspec
 
 from tidings.delivery.templates.locales import check_locale
 from tidings.delivery.templates.values import check_values
-from tidings.domain.address import Device, check_email, check_line, check_phone, check_url
+from tidings.domain.address import check_email, check_line, check_phone, check_url
 from tidings.domain.errors import Invalid
 from tidings.domain.preferences import check_preferences
 from tidings.domain.quiet import format_hours, parse_hours
 from tidings.domain.recurrence.zones import check_zone
-from tidings.domain.user import InQuiet, Quiet, User
+from tidings.domain.user import Quiet, User
+from tidings.shapes.user import DEVICES_MAX, Profile, QuietHours
 
-DEVICES_MAX = 20
+__all__ = ["DEVICES_MAX", "NAME_CHARS_MAX", "Profile", "QuietHours", "check_id", "merged", "profile_of", "user_of"]
+
 NAME_CHARS_MAX = 200
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+:~=-]{0,99}")
-
-
-class QuietHours(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Hours such as `22:00-07:00`, and what becomes of what falls into them."""
-
-    hours: str
-    then: InQuiet = "defer"
-    spares_high: bool = True
-
-
-class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All that can be said of a user beside her id; `quiet` may be the hours alone."""
-
-    name: str | None = None
-    email: str | None = None
-    phone: str | None = None
-    devices: tuple[Device, ...] = ()
-    webhook: str | None = None
-    zone: str | None = None
-    locale: str | None = None
-    preferences: dict[str, bool] = {}
-    quiet: str | QuietHours | None = None
-    variables: dict[str, str] = {}
 
 
 def check_id(user_id: str, field: str = "id") -> None:

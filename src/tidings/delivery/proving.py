@@ -51,8 +51,9 @@ class Proving:
         ask = self._ask
         try:
             if self._template is None:
-                assert ask.words is not None, "what has no template has words"
-                content = in_words(ask.words, channel)
+                inline = ask.inline()
+                assert inline is not None, "without a template there is content"
+                content = in_words(inline, channel)
             else:
                 known = ask.variables if user is None else user.known(ask.variables)
                 content = self._template.render(channel, known, self._locale(user))
@@ -63,7 +64,9 @@ class Proving:
         except Invalid as invalid:
             told = f"{invalid.field}: {invalid.detail}"
             if self._template is None:
-                raise Invalid("words", f"cannot be sent by {channel}: {told}") from None
+                raise Invalid(
+                    "words" if ask.content is None else "content", f"cannot be sent by {channel}: {told}"
+                ) from None
             raise Invalid("variables", f"do not fit the template {ask.template}: {channel}: {told}") from None
 
     def _locale(self, user: User | None) -> str | None:

@@ -10,13 +10,13 @@ from tidings.delivery.filing import ALL, encode, read
 from tidings.delivery.templates import Compiled, Content, Parts, Template, compile_template
 from tidings.delivery.templates.extent import check_extent
 from tidings.delivery.templates.locales import check_locale
-from tidings.delivery.templates.parts import Urgency
 from tidings.delivery.waiting import Waiting
 from tidings.domain.errors import Conflict, Invalid
 from tidings.domain.iso8601 import parse_exact_duration
 from tidings.domain.names import check_name
 from tidings.domain.rendered import ChannelName
 from tidings.ports import Cabinet, Document, Key, Put, Remove
+from tidings.shapes.template import NewTemplate
 
 COMPILED_MAX = 256
 VERSIONS_MAX = 10_000
@@ -24,15 +24,6 @@ PAGE_MAX = 1_000
 FRESH_US = 1_000_000  # how long a node may go on with the version that was the latest
 TRIES_MAX = 20
 SAID: dict[ChannelName, str] = {"email": "subject", "sms": "text", "push": "title", "in_app": "title"}
-
-
-class TemplateDraft(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A new version as it is sent: parts by channel and language, and for how long it is worth sending."""
-
-    parts: Parts
-    locale: str = "en"
-    urgency: Urgency | None = None
-    expires_after: str | None = None
 
 
 class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,7 +70,7 @@ class Templates:
         self._ready: OrderedDict[tuple[str, str, int], Compiled] = OrderedDict()
         self._latest: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
 
-    async def put(self, tenant: str, name: str, draft: TemplateDraft, *, force: bool = False) -> StoredTemplate:
+    async def put(self, tenant: str, name: str, draft: NewTemplate, *, force: bool = False) -> StoredTemplate:
         """Store a new version, unless it is the same as the latest.
 
         `Conflict` if it needs more variables than what waits for the latest version has; `force` puts it all the same.
@@ -231,7 +222,7 @@ def _version_key(tenant: str, name: str, version: int) -> Key:
     return Key(tenant, "template_version", f"{name}/{version}")
 
 
-def _template(name: str, draft: TemplateDraft, version: int) -> Template:
+def _template(name: str, draft: NewTemplate, version: int) -> Template:
     if draft.urgency is not None and draft.expires_after is not None:
         raise Invalid("urgency", "and 'expires_after' set the same thing: leave one out")
     expires = None if draft.expires_after is None else parse_exact_duration(draft.expires_after, "expires_after")

@@ -10,7 +10,7 @@ from tidings.delivery.envelope import put
 from tidings.delivery.templates import Compiled, Content
 from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Literally
+from tidings.domain.notification import InlineContent
 from tidings.domain.rendered import ChannelName, Rendered
 from tidings.domain.user import TRANSACTIONAL
 
@@ -78,7 +78,7 @@ class Wording:
         )
 
 
-def in_words(words: Literally, channel: ChannelName) -> Content:
+def in_words(words: InlineContent, channel: ChannelName) -> Content:
     """Words as they are; a webhook gets them as a document."""
     if channel == "webhook":
         given = {"title": words.title, "text": words.text, "data": words.data}

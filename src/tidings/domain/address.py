@@ -7,10 +7,11 @@ refused here too, because a message to it would only fail while it is sent.
 import re
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from tidings.domain.errors import Invalid
 
@@ -46,8 +47,8 @@ _NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]*|[0-9]+)")  # what old resolvers read
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One installation of an app, by the token that its push service gave it."""
 
-    platform: Platform
-    token: str
+    platform: Annotated[Platform, Meta(description="The push service.")]
+    token: Annotated[str, Meta(description="The token, as the app received it.")]
 
     def __post_init__(self) -> None:
         if not _TOKENS[self.platform].fullmatch(self.token):

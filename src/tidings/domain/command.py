@@ -1,39 +1,34 @@
 """Commands: what can be asked of the timeline. Outcomes: the truthful answers."""
 
-from enum import IntEnum
-from typing import Literal
-
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.lateness import Lateness, Policy
+from tidings.domain.lateness import Lateness
+from tidings.domain.vocabulary import OutcomeWord, Policy, Priority, State
 from tidings.domain.when import Once, When
 
-
-class Priority(IntEnum):
-    """Who goes first when more is due than one batch holds. The number is the order."""
-
-    HIGH = 0
-    NORMAL = 1
-    LOW = 2
-
-
-State = Literal["pending", "paused", "in_flight", "released", "missed", "cancelled", "ended"]
-
-OutcomeWord = Literal[
-    "scheduled",
-    "released",
-    "replaced",
-    "unchanged",
-    "cancelled",
-    "paused",
-    "resumed",
-    "fired",
-    "in_flight",
-    "already_released",
-    "unknown",
-    "rejected",
+__all__ = [
+    "CONTENT_BYTES",
+    "FINISHED",
+    "NO_CONTENT",
+    "Add",
+    "Cancel",
+    "Change",
+    "Command",
+    "Fire",
+    "Outcome",
+    "OutcomeWord",
+    "Pause",
+    "Policy",
+    "Priority",
+    "Replace",
+    "Resume",
+    "State",
+    "address",
+    "due_now",
+    "refused",
 ]
+
 
 FINISHED: frozenset[State] = frozenset({"released", "missed", "cancelled", "ended"})
 

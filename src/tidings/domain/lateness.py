@@ -4,10 +4,25 @@ from typing import Literal
 
 import msgspec
 
+from tidings.domain.limits import CATCH_UP_MAX
 from tidings.domain.recurrence.resolve import is_swallowed
+from tidings.domain.vocabulary import Policy
 from tidings.domain.when import When, first_index_at_or_after, last_index_at_or_before, occurrence
 
-Policy = Literal["fire_all", "fire_latest", "skip"]
+__all__ = [
+    "CATCH_UP_MAX",
+    "GRACE_DEFAULT_US",
+    "Decision",
+    "Lateness",
+    "MissedRange",
+    "MissedReason",
+    "Pardon",
+    "Policy",
+    "deadline",
+    "decide",
+    "overdue_count",
+]
+
 MissedReason = Literal[
     "expired",
     "late_skipped",
@@ -23,8 +38,6 @@ MissedReason = Literal[
 
 # Above any restart or take-over, so that `skip` does not drop what merely moved to another node.
 GRACE_DEFAULT_US = 60_000_000
-
-CATCH_UP_MAX = 10_000  # the most that `fire_all` releases of what is overdue at one moment
 
 
 class Lateness(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -1,15 +1,17 @@
 """What somebody wants a person to be told, as it was accepted."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from tidings.domain.address import Device
-from tidings.domain.command import Priority as Rank
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.user import TRANSACTIONAL
+from tidings.domain.vocabulary import Priority as Rank
+from tidings.domain.vocabulary import PriorityName
 
-Priority = Literal["high", "normal", "low"]
+Priority = PriorityName
 Spread = Literal["first", "all"]  # the first channel that works, or each of them
 
 TOPIC = "notify"
@@ -20,13 +22,13 @@ URGENCIES: tuple[Priority, ...] = ("high", "normal", "low")
 PRIORITIES: dict[Priority, Rank] = {"high": Rank.HIGH, "normal": Rank.NORMAL, "low": Rank.LOW}
 
 
-class Literally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Words instead of a template: sent as they are."""
+class InlineContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Content instead of a template, sent as it is. An e-mail without a title has the first line as its subject."""
 
-    text: str
-    title: str = ""
-    html: str | None = None
-    data: dict[str, Any] = {}
+    text: Annotated[str, Meta(description="The text.", examples=["Tea is ready."])]
+    title: Annotated[str, Meta(description="The subject or title.", examples=["Tea"])] = ""
+    html: Annotated[str | None, Meta(description="The text as HTML.")] = None
+    data: Annotated[dict[str, Any], Meta(description="Values for apps and webhooks.")] = {}
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,7 +47,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     template: str | None = None
     version: int | None = None
     variables: dict[str, Any] = {}
-    words: Literally | None = None
+    words: InlineContent | None = None
     spread: Spread = "first"
     priority: Priority = "normal"
     category: str = TRANSACTIONAL

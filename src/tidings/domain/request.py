@@ -1,15 +1,13 @@
-"""What a producer asks for, as it was sent, and the limits it must keep."""
+"""What a producer asks for, as it was sent."""
 
 import msgspec
 
-from tidings.domain.command import Priority
 from tidings.domain.destination import Bus
-from tidings.domain.errors import Invalid
-from tidings.domain.lateness import CATCH_UP_MAX, Policy
+from tidings.domain.limits import DAY_S, LIMITS_MOST, Limits
 from tidings.domain.message import Headers
-from tidings.domain.names import BEHIND_BYTES_MAX, ID_BYTES_MOST
+from tidings.domain.vocabulary import Policy, Priority
 
-DAY_S = 86_400
+__all__ = ["DAY_S", "LIMITS_MOST", "Limits", "Request", "Timing"]
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -32,8 +30,9 @@ class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Request(msgspec.Struct, frozen=True, gc=False):
     """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
 
-    `bus` is where the topic lies; None is the node's own choice. `since` is what durations count from; None is now.
-    `timing` says when in more than one word.
+    Durations count from `since`, which is now if it is None. `timing` has what says when beside `at` and `every`. The
+    fields behind it have the names and values of the HTTP API (`shapes.schedule.NewSchedule`), and are passed on as
+    they were sent: a new optional field goes there.
     """
 
     topic: str
@@ -42,8 +41,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     headers: Headers = ()
     id: str | None = None
     at: int | str | None = None
-    every: str | None = None
     priority: Priority = Priority.NORMAL
+    since: int | None = None
+    timing: Timing | None = None
+    every: str | None = None
     expires_after: str | None = None
     late: Policy | None = None
     late_grace: str | None = None
@@ -51,39 +52,3 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     jitter: str | None = None
     labels: dict[str, str] | None = None
     bus: Bus | None = None
-    since: int | None = None
-    timing: Timing | None = None
-
-
-class Limits(msgspec.Struct, frozen=True, gc=False):
-    """Bounds on everything that comes in."""
-
-    value_bytes_max: int = 1024 * 1024
-    key_bytes_max: int = 16 * 1024
-    headers_max: int = 64
-    headers_bytes_max: int = 16 * 1024
-    id_bytes_max: int = 200
-    topic_chars_max: int = 249
-    labels_max: int = 16
-    labels_bytes_max: int = 4 * 1024
-    horizon_s: int = 3653 * DAY_S
-    period_min_s: int = 1
-    jitter_max_s: int = DAY_S
-    catch_up_max: int = CATCH_UP_MAX
-    line_bytes_max: int = 1024 * 1024 + 64 * 1024
-    page_rows_max: int = 1000
-    page_bytes_max: int = 512 * 1024
-
-    def __post_init__(self) -> None:
-        for name, most in LIMITS_MOST.items():
-            if not 0 < getattr(self, name) <= most:
-                raise Invalid(f"limits.{name}", f"must lie between 1 and {most}")
-
-
-# What the layout of the stores can hold, of an id also with what its deliveries have behind it.
-LIMITS_MOST = {
-    "id_bytes_max": ID_BYTES_MOST - BEHIND_BYTES_MAX,
-    "labels_bytes_max": 9_999,
-    "horizon_s": 50 * 366 * DAY_S,
-    "catch_up_max": CATCH_UP_MAX,
-}

@@ -7,6 +7,6 @@ async with tidings.open("tidings.db") as t:
 """
 
 from tidings.library.program import Tidings, open
-from tidings.library.values import Event, Options, Record, Schedule, make_request
+from tidings.library.values import Event, Options, Outcome, Record, Schedule, make_request
 
-__all__ = ["Event", "Options", "Record", "Schedule", "Tidings", "make_request", "open"]
+__all__ = ["Event", "Options", "Outcome", "Record", "Schedule", "Tidings", "make_request", "open"]

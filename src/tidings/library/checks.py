@@ -6,8 +6,11 @@ from typing import TypeVar
 import msgspec
 
 from tidings.domain.errors import Invalid
+from tidings.shapes.fields import fields_of
+from tidings.shapes.schedule import NewSchedule
 
 _DURATION = "a timedelta, or text such as 'PT1H' or '90s'"
+# What a field takes where that is not what JSON has: types of Python. The others follow from the shape.
 TAKES = {
     "topic": "text, such as 'greetings'",
     "id": "text, such as 'order-42'",
@@ -16,9 +19,6 @@ TAKES = {
     "headers": "a mapping of names to text, bytes or None, or pairs of these, such as [('trace', 'abc')]",
     "at": "an aware datetime, a timedelta, or text such as '+5s'",
     "every": "a timedelta, or text such as 'PT10M' or 'R5/2026-11-20T09:00:00Z/PT1H'",
-    "priority": "'high', 'normal' or 'low'",
-    "late": "'fire_latest', 'fire_all' or 'skip'",
-    **dict.fromkeys(("expires_after", "late_grace", "late_max", "jitter"), _DURATION),
     "labels": "a dictionary of texts, such as {'campaign': 'autumn'}",
     "state": "'pending', 'paused', 'in_flight', 'released', 'missed', 'cancelled' or 'ended'",
     "prefix": "text, such as 'order-'",
@@ -34,7 +34,18 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 def wrong(field: str) -> Invalid:
     """The refusal of a value that is not of a type which this field takes."""
-    return Invalid(field, f"give {TAKES[field]}")
+    return Invalid(field, f"give {TAKES.get(field) or takes(NewSchedule, field)}")
+
+
+def takes(shape: type[msgspec.Struct], name: str) -> str:
+    """What a field takes, as a Python program writes it."""
+    field = fields_of(shape)[name]
+    if field.is_duration:
+        return _DURATION
+    if field.choices:
+        *others, last = map(repr, field.choices)
+        return f"{', '.join(others)} or {last}"
+    return field.send.partition(", for example")[0] + (f", such as {field.examples[0]!r}" if field.examples else "")
 
 
 def check_text(text: object, field: str) -> None:

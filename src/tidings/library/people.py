@@ -13,9 +13,8 @@ from tidings.delivery.profile import Profile
 from tidings.delivery.reading import convert
 from tidings.delivery.retrying import Retried
 from tidings.delivery.templates import Content, Template
-from tidings.delivery.versions import StoredTemplate, TemplateDraft, TemplateLine
+from tidings.delivery.versions import StoredTemplate, TemplateLine
 from tidings.domain.address import Device
-from tidings.domain.command import Outcome
 from tidings.domain.delivery import State
 from tidings.domain.inbox import Line
 from tidings.domain.notification import Priority
@@ -37,6 +36,8 @@ from tidings.library.told import (
     story_of,
     suppressed_of,
 )
+from tidings.library.values import Outcome, outcome_of
+from tidings.shapes.template import NewTemplate
 
 PAGE_ROWS = 500
 
@@ -127,7 +128,7 @@ class Templates:
         Raises `Conflict` if what is pending lacks a variable that it needs, unless `force` is given.
         """
         given = {key: value for key, value in options.items() if value is not None}
-        draft = convert({"parts": parts, **given}, TemplateDraft)
+        draft = convert({"parts": parts, **given}, NewTemplate)
         return await self._templates.put(self._tenant, name, draft, force=force)
 
     async def get(self, name: str, version: int | None = None) -> StoredTemplate | None:
@@ -208,7 +209,7 @@ class Notifications:
     async def cancel(self, id: str) -> Outcome:
         """Nothing of it is sent any more, if the answer is `cancelled`."""
         check_text(id, "id")
-        return await self._office.cancelling.cancel(self._tenant, id)
+        return outcome_of(await self._office.cancelling.cancel(self._tenant, id))
 
 
 class Deliveries:

@@ -13,7 +13,8 @@ import msgspec
 
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Resume, State, refused
+from tidings.domain.command import Add, Cancel, Command, Fire, Pause, Resume, State, refused
+from tidings.domain.command import Outcome as StoredOutcome
 from tidings.domain.errors import Invalid, NotOwner, TidingsError
 from tidings.domain.facts import Fact, Standing
 from tidings.domain.lateness import Policy
@@ -31,12 +32,14 @@ from tidings.library.values import (
     Event,
     HeadersGiven,
     Options,
+    Outcome,
     Record,
     Schedule,
     Text,
     event_of,
     instant_of,
     make_request,
+    outcome_of,
     record_of,
     schedule_of,
 )
@@ -131,14 +134,14 @@ class Tidings:
         self, topic: str, value: Any = None, *, id: str | None = None, **options: Unpack[Options]
     ) -> Outcome:
         """Schedule a value: bytes and text as they are, anything else as JSON."""
-        return await self.engine.schedule(self.tenant, make_request(topic, value, id, **options))
+        return outcome_of(await self.engine.schedule(self.tenant, make_request(topic, value, id, **options)))
 
     async def schedule_many(self, requests: Iterable[Request]) -> Sequence[Outcome]:
         """Schedule many, a batch a commit; each is answered in order, a bad one as `rejected`."""
         outcomes: list[Outcome] = []
         pending = iter(requests)
         while batch := [*islice(pending, BATCH_REQUESTS)]:
-            outcomes += await self._submit(batch)
+            outcomes += map(outcome_of, await self._submit(batch))
         return outcomes
 
     async def replace(
@@ -157,7 +160,8 @@ class Tidings:
         """
         check_text(id, "id")
         request = make_request(topic, value, id, **options)
-        return await self.engine.replace(self.tenant, request, reuse=reuse, keep_count=keep_count)
+        outcome = await self.engine.replace(self.tenant, request, reuse=reuse, keep_count=keep_count)
+        return outcome_of(outcome)
 
     async def publish(
         self, topic: str, value: Any = None, *, key: Text | None = None, headers: HeadersGiven = ()
@@ -310,15 +314,16 @@ class Tidings:
 
     async def _change(self, command: Callable[[str, str], Command], id: str) -> Outcome:
         check_text(id, "id")
-        return self.engine.accepted(await self.engine.submit([command(self.tenant, id)]))
+        outcome = self.engine.accepted(await self.engine.submit([command(self.tenant, id)]))
+        return outcome_of(outcome)
 
-    async def _submit(self, batch: Sequence[Request]) -> Iterator[Outcome]:
+    async def _submit(self, batch: Sequence[Request]) -> Iterator[StoredOutcome]:
         admitted = [self._admit(request) for request in batch]
         adds = [add for add in admitted if isinstance(add, Add)]
         answers = iter(await self.engine.submit(adds) if adds else ())
         return (next(answers) if isinstance(add, Add) else add for add in admitted)
 
-    def _admit(self, request: Request) -> Add | Outcome:
+    def _admit(self, request: Request) -> Add | StoredOutcome:
         if not isinstance(request, Request):
             raise wrong("requests")
         try:

@@ -1,4 +1,4 @@
-"""What a person is to be told, from a Python program's own types to a request."""
+"""From the options of a notification to a request."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -11,19 +11,22 @@ from tidings.delivery.reading import convert
 from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
-from tidings.domain.notification import Priority, Spread
+from tidings.domain.notification import InlineContent, Priority, Spread
 from tidings.domain.rendered import ChannelName
 from tidings.library.timing import Times, timing_of
 from tidings.library.values import at_of, duration_of
+from tidings.shapes.fields import fields_of, names_of
+from tidings.shapes.notification import NewNotification
 
-_DURATIONS = ("every", "expires_after", "dedupe_window", "late_grace", "late_max", "jitter")
-_WORDS = ("text", "title", "html", "data")
+_DURATIONS = ("every", *(name for name, field in fields_of(NewNotification).items() if field.is_duration))
+_CONTENT = names_of(InlineContent)
 
 
 class NotifyOptions(Times, total=False):
-    """How somebody is told, what and when. A naive `at` is what her clocks show, as are words: `tomorrow 09:00`.
+    """The options of a notification: the fields of the HTTP API, in a Python program's own types.
 
-    Give a `template` with its `variables`, or a `text` of your own, with a `title` and as `html` where that is wanted.
+    A naive `at` is in the user's time zone, as is text such as `tomorrow 09:00`. Give a `template` with its
+    `variables`, or content of your own as `text`, `title`, `html` and `data`.
     """
 
     id: str | None
@@ -60,11 +63,11 @@ def ask_of(whom: Mapping[str, str | Device | Sequence[str] | None], options: Not
         raise TypeError(
             f"notify takes no {unknown[0]!r}: it takes {', '.join(sorted(NotifyOptions.__optional_keys__))}"
         )
-    document = {name: value for name, value in given.items() if name not in {*Times.__optional_keys__, *_WORDS}}
-    if words := {name: given[name] for name in _WORDS if name in given}:
-        if "text" not in words:
+    document = {name: value for name, value in given.items() if name not in {*Times.__optional_keys__, *_CONTENT}}
+    if content := {name: given[name] for name in _CONTENT if name in given}:
+        if "text" not in content:
             raise Invalid("text", "is missing: title, html and data go beside it")
-        document["words"] = words
+        document["content"] = content
     document |= {name: duration_of(document[name]) for name in _DURATIONS if name in document}
     if "at" in document:
         document["at"] = at_of(document["at"], zoned=True)

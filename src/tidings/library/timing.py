@@ -12,26 +12,21 @@ from tidings.domain.recurrence.parts import Gap, OnExcluded, Overlap
 from tidings.domain.recurrence.preview import PREVIEW_MAX, Mark, preview
 from tidings.domain.request import Timing
 from tidings.domain.when import Cron, Local, Rule, When, first_index_at_or_after, occurrence
+from tidings.library.checks import takes
+from tidings.shapes.schedule import NewSchedule
 
 Moment = str | datetime | date
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TIME = "a datetime, a date, or text such as '2026-11-20T09:00:00'"
-TAKES = {
-    "rrule": "text, such as 'FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0'",
-    "cron": "text, such as '*/5 9-17 * * MON-FRI'",
+# What a field takes where that is not what JSON has: types of Python.
+_OWN = {
     "zone": "a ZoneInfo, or a name such as 'Europe/Berlin'",
-    "start": _TIME,
-    "until": _TIME,
-    "count": "a whole number from 1 on",
-    "rdates": f"a list, each {_TIME}",
-    "exdates": f"a list, each {_TIME}",
-    "gap": "'forward' or 'skip'",
-    "overlap": "'first', 'second' or 'both'",
-    "calendar": "text, such as 'holidays'",
-    "on_excluded": "'skip' or 'next_day'",
+    **dict.fromkeys(("start", "until"), _TIME),
+    **dict.fromkeys(("rdates", "exdates"), f"a list, each {_TIME}"),
 }
+TAKES = {name: _OWN.get(name) or takes(NewSchedule, name) for name in Timing.__struct_fields__}
 
 
 class Times(TypedDict, total=False):
@@ -58,7 +53,7 @@ class Previewed(msgspec.Struct, frozen=True):
     """
 
     occurrence: int | None
-    due: datetime | None
+    due_at: datetime | None
     local: str | None = None
     mark: Mark | Literal[""] = ""
 

@@ -29,7 +29,7 @@ class Notified(msgspec.Struct, frozen=True):
     id: str
     outcome: str
     user: str | None
-    due: datetime | None
+    due_at: datetime | None
     channels: tuple[ChannelName, ...]
     reason: str | None
     field: str | None
@@ -40,13 +40,13 @@ class Notified(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One call of a provider; without `ended` it is under way, or was cut off."""
+    """One call of a provider; without `ended_at` it is under way, or was cut off."""
 
     number: int
     channel: ChannelName
     provider: str
-    begun: datetime
-    ended: datetime | None
+    begun_at: datetime
+    ended_at: datetime | None
     outcome: str
     detail: str
     provider_id: str | None
@@ -72,16 +72,16 @@ class Delivery(msgspec.Struct, frozen=True):
     address: str | None
     provider: str | None
     provider_id: str | None
-    due: datetime
-    sent: datetime | None
-    next_try: datetime | None
+    due_at: datetime
+    sent_at: datetime | None
+    next_try_at: datetime | None
     attempts: tuple[Attempt, ...]
     news: tuple[News, ...]
 
     @property
     def late_ms(self) -> float | None:
         """How long after its due time it was sent; None if it was not."""
-        return None if self.sent is None else (self.sent - self.due).total_seconds() * 1_000
+        return None if self.sent_at is None else (self.sent_at - self.due_at).total_seconds() * 1_000
 
 
 class Notification(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class Notification(msgspec.Struct, frozen=True):
     id: str
     state: State
     reason: str
-    due: datetime | None
+    due_at: datetime | None
     occurrence: int
     user: str | None
     to: str | Device | None
@@ -104,8 +104,8 @@ class Notification(msgspec.Struct, frozen=True):
     priority: Priority
     category: str
     batch: str | None
-    accepted: datetime
-    cancelled: datetime | None
+    accepted_at: datetime
+    cancelled_at: datetime | None
     deliveries: tuple[Delivery, ...]
     first: str | None = None
 
@@ -120,7 +120,7 @@ class Story(msgspec.Struct, frozen=True):
     channel: ChannelName | None
     provider: str | None
     provider_id: str | None
-    due: datetime | None
+    due_at: datetime | None
     reason: str
     late_ms: float | None
 
@@ -133,7 +133,7 @@ class InboxLine(msgspec.Struct, frozen=True):
     title: str
     body: str
     at: datetime
-    read: datetime | None
+    read_at: datetime | None
 
 
 class Suppressed(msgspec.Struct, frozen=True):

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from math import isfinite
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
-from tidings.domain.command import Priority, State
+from tidings.domain.command import Outcome as StoredOutcome
+from tidings.domain.command import OutcomeWord, Priority, State
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.message import Headers, Message, unpack
@@ -15,23 +16,24 @@ from tidings.domain.request import Request
 from tidings.domain.schedule import Event as StoredEvent
 from tidings.domain.schedule import Record as StoredRecord
 from tidings.domain.schedule import Schedule as StoredSchedule
+from tidings.domain.vocabulary import PriorityName
 from tidings.domain.when import When
 from tidings.library.checks import checked, encoded, wrong
 from tidings.library.timing import Times, local_text, timing_of
+from tidings.wires.document import CARRIED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 Text = str | bytes | bytearray | memoryview
 HeadersGiven = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
-PriorityName = Literal["high", "normal", "low"]
 
 _PRIORITY_NAMES: dict[Priority, PriorityName] = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
 _PRIORITIES: dict[str, Priority] = {name: priority for priority, name in _PRIORITY_NAMES.items()}
 
 
 class Options(Times, total=False):
-    """What a schedule may be told beside its topic and value, as in the HTTP API."""
+    """The options of a schedule: the fields of the HTTP API, in a Python program's own types."""
 
     at: str | datetime | timedelta | None
     every: str | timedelta | None
@@ -71,30 +73,30 @@ class Record(_Content, frozen=True, kw_only=True):
     offset: int
     id: str
     occurrence: str
-    due: datetime
-    released: datetime
+    due_at: datetime
+    released_at: datetime
     final: bool = False
 
     @property
     def late_ms(self) -> float:
         """How long after its due time it left."""
-        return (self.released - self.due) / _MICROSECOND / 1_000
+        return (self.released_at - self.due_at) / _MICROSECOND / 1_000
 
 
 class Schedule(_Content, frozen=True, kw_only=True):
     """One schedule as it stands: pending, paused, or finished and still remembered.
 
-    `due` is the pending occurrence's moment, for a finished one that of its last; `occurrence` is its number.
+    `due_at` is when the pending occurrence is due, or the last one was; `occurrence` is its number.
     """
 
     id: str
     topic: str
     state: State
-    due: datetime
+    due_at: datetime
     occurrence: int
     generation: int
-    accepted: datetime
-    finished: datetime | None
+    accepted_at: datetime
+    finished_at: datetime | None
     reason: str | None
     priority: PriorityName
     labels: dict[str, str]
@@ -110,9 +112,23 @@ class Event(msgspec.Struct, frozen=True):
     at: datetime
     event: str
     occurrence: int | None
-    due: datetime | None
+    due_at: datetime | None
     reason: str | None
     count: int | None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change did. `field` is the field at fault if the request itself was refused."""
+
+    id: str
+    outcome: OutcomeWord
+    due_at: datetime | None
+    state: State | None
+    reason: str | None
+    in_flight: int | None
+    remembered_since: datetime | None
+    field: str | None
+    note: str | None
 
 
 def make_request(topic: str, value: Any = None, id: str | None = None, **options: Unpack[Options]) -> Request:
@@ -120,6 +136,7 @@ def make_request(topic: str, value: Any = None, id: str | None = None, **options
     taken = Options.__required_keys__ | Options.__optional_keys__
     if unknown := sorted(options.keys() - taken):
         raise TypeError(f"schedule takes no {unknown[0]!r}: it takes {', '.join(sorted(taken))}")
+    carried: dict[str, Any] = {name: value for name, value in options.items() if name in CARRIED}
     request = Request(
         topic=topic,
         value=_value(value),
@@ -127,17 +144,27 @@ def make_request(topic: str, value: Any = None, id: str | None = None, **options
         headers=_headers(options.get("headers")),
         id=id,
         at=at_of(options.get("at"), zoned=options.get("zone") is not None),
-        every=duration_of(options.get("every")),
         priority=_priority(options.get("priority", "normal")),
-        expires_after=duration_of(options.get("expires_after")),
-        late=options.get("late"),
-        late_grace=duration_of(options.get("late_grace")),
-        late_max=duration_of(options.get("late_max")),
-        jitter=duration_of(options.get("jitter")),
-        labels=options.get("labels"),
         timing=timing_of(options),
+        **{name: duration_of(value) for name, value in carried.items()},
     )
     return checked(request)
+
+
+def outcome_of(outcome: StoredOutcome) -> Outcome:
+    """The outcome of a change as the program sees it."""
+    since = outcome.remembered_since
+    return Outcome(
+        id=outcome.id,
+        outcome=outcome.outcome,
+        due_at=None if outcome.due is None else moment_of(outcome.due),
+        state=outcome.state,
+        reason=outcome.reason,
+        in_flight=outcome.in_flight,
+        remembered_since=None if since is None else moment_of(since),
+        field=outcome.field,
+        note=outcome.note,
+    )
 
 
 def record_of(record: StoredRecord) -> Record:
@@ -149,8 +176,8 @@ def record_of(record: StoredRecord) -> Record:
         offset=record.offset,
         id=record.id,
         occurrence=record.occurrence,
-        due=moment_of(record.due),
-        released=moment_of(record.released),
+        due_at=moment_of(record.due),
+        released_at=moment_of(record.released),
         final=record.final and record.number > 1,
         key=message.key,
         value=message.value,
@@ -165,11 +192,11 @@ def schedule_of(schedule: StoredSchedule) -> Schedule:
         id=schedule.id,
         topic=schedule.topic,
         state=schedule.state,
-        due=moment_of(schedule.due),
+        due_at=moment_of(schedule.due),
         occurrence=schedule.occurrence,
         generation=schedule.generation,
-        accepted=moment_of(schedule.accepted),
-        finished=None if schedule.finished is None else moment_of(schedule.finished),
+        accepted_at=moment_of(schedule.accepted),
+        finished_at=None if schedule.finished is None else moment_of(schedule.finished),
         reason=schedule.reason,
         priority=_PRIORITY_NAMES[schedule.priority],
         labels=msgspec.json.decode(schedule.labels or "{}"),
@@ -274,8 +301,8 @@ def at_of(at: str | datetime | timedelta | None, *, zoned: bool = False) -> int 
     return at
 
 
-def duration_of(length: str | timedelta | None) -> str | None:
-    """How long, as a request takes it."""
+def duration_of(length: Any) -> Any:
+    """A length of time as a request takes it; what is not one is left as it is, and checked with the request."""
     if not isinstance(length, timedelta):
         return length
     return f"PT{length // timedelta(seconds=1)}.{length.microseconds:06}S"

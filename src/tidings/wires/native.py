@@ -25,15 +25,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tidings.domain.command import Priority
-from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid
-from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
 from tidings.domain.names import DEFAULT_TENANT
 from tidings.domain.request import Request, Timing
+from tidings.domain.vocabulary import Policy, Priority
+from tidings.shapes.fields import fields_of
+from tidings.shapes.schedule import NewSchedule
 from tidings.wires.destinations import NATIVE
-from tidings.wires.document import BUS_WORDS, POLICIES, PRIORITIES, TIMING
+from tidings.wires.document import CARRIED, POLICIES, PRIORITIES, TIMING
 from tidings.wires.headers import Found, derived_id, id_of, required, text_of, verb_of
 from tidings.wires.moments import Times, again, once, since_of
 from tidings.wires.record import Ask, Record, Verb
@@ -50,12 +50,6 @@ EVERY = "tidings-every"
 ID = "tidings-id"
 ACTION = "tidings-action"
 PRIORITY = "tidings-priority"
-EXPIRES_AFTER = "tidings-expires-after"
-LATE = "tidings-late"
-LATE_GRACE = "tidings-late-grace"
-LATE_MAX = "tidings-late-max"
-JITTER = "tidings-jitter"
-BUS = "tidings-bus"
 LABELS = "tidings-labels"
 MISSED = "tidings-missed"
 KEEP_COUNT = "tidings-keep-count"
@@ -70,10 +64,8 @@ VERBS: dict[str, Verb] = {
 }
 
 TIMES = {name: PREFIX + name.replace("_", "-") for name in TIMING}
-TAKEN = (
-    *(TO, AT, EVERY, *TIMES.values(), ID, ACTION, MISSED, KEEP_COUNT),
-    *(PRIORITY, EXPIRES_AFTER, LATE, LATE_GRACE, LATE_MAX, JITTER, LABELS, BUS),
-)
+POLICY = {name: PREFIX + name.replace("_", "-") for name in CARRIED if name not in {"every", "labels"}}
+TAKEN = (TO, AT, EVERY, *TIMES.values(), ID, ACTION, MISSED, KEEP_COUNT, PRIORITY, *POLICY.values(), LABELS)
 COUNT_DIGITS_MAX = 9
 
 _RELEASED = ("tidings-occurrence", "tidings-due-at", "tidings-attempt", "tidings-final")
@@ -117,14 +109,9 @@ class Native(Wire):
             every=times.every,
             since=times.since,
             priority=_priority(found),
-            expires_after=text_of(found, EXPIRES_AFTER),
-            late=_policy(found, LATE),
-            late_grace=text_of(found, LATE_GRACE),
-            late_max=text_of(found, LATE_MAX),
-            jitter=text_of(found, JITTER),
             labels=_labels(found),
-            bus=_bus(found),
             timing=timing,
+            **{name: _carried(found, name, header) for name, header in POLICY.items()},
         )
         keep_count = (text_of(found, KEEP_COUNT) or "").lower() == "true"
         return Ask(tenant, verb, schedule_id, request, reuse=given is None, keep_count=keep_count)
@@ -188,13 +175,12 @@ def _priority(found: Found) -> Priority:
     return PRIORITIES[word]
 
 
-def _bus(found: Found) -> Bus | None:
-    word = text_of(found, BUS)
-    if word is None:
-        return None
-    if word not in BUS_WORDS:
-        raise refused_words(BUS, word, BUS_WORDS)
-    return BUS_WORDS[word]
+def _carried(found: Found, name: str, header: str) -> Any:
+    """The text of a field that is passed on as it is; one of its words, if it takes only some."""
+    word, choices = text_of(found, header), fields_of(NewSchedule)[name].choices
+    if word is not None and choices and word not in choices:
+        raise refused_words(header, word, choices)
+    return word
 
 
 def _labels(found: Found) -> dict[str, str] | None:

@@ -7,36 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import CHANNEL_NAMES
-
-_EXAMPLES = {
-    "at": 'an instant or a duration as text, for example "2026-11-20T09:00:00Z" or "+5s"',
-    "every": 'a period or interval as text, for example "PT10M" or "R5/2026-11-20T09:00:00Z/PT1H"',
-    "headers": '[["name", "value"], ...] or {"name": "value"}; a value is text, null or {"base64": "..."}',
-    "key": "text; bytes that are not text go into 'key_base64'",
-    "labels": 'an object of texts, for example {"campaign": "autumn"}',
-    "priority": 'one of "high", "normal", "low"',
-    "late": 'one of "fire_latest", "fire_all", "skip"',
-    "rrule": 'a rule as text, for example "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"',
-    "cron": 'an expression as text, for example "*/5 9-17 * * MON-FRI"',
-    "zone": 'the name of a zone as text, for example "Europe/Berlin"',
-    "count": "a whole number from 1 on",
-    "topic": 'text, for example "greetings"',
-    "id": "text, or leave it out and one is made",
-}
-_DURATIONS = ("expires_after", "late_grace", "late_max", "jitter")
-_EXAMPLES |= dict.fromkeys(_DURATIONS, 'a duration as text, for example "PT1H" or "90s"')
-_EXAMPLES |= dict.fromkeys(("start", "until"), 'a time as text, for example "2026-11-20T09:00:00"')
-_EXAMPLES |= dict.fromkeys(("rdates", "exdates"), 'an array of times, for example ["2026-12-25T09:00:00"]')
-_EXAMPLES["scheduled_at"] = _EXAMPLES["at"]
-_EXAMPLES["channel"] = f"one of {', '.join(CHANNEL_NAMES)}"
-_EXAMPLES["channels"] = f'"all", or an array of some of {", ".join(CHANNEL_NAMES)}'
-_EXAMPLES["spread"] = 'one of "first", "all"'
-_EXAMPLES["urgency"] = 'one of "asap", "time_sensitive", "digest"'
-_EXAMPLES["wait"] = 'seconds, or a duration as text, for example "30s"'
-_EXAMPLES["offsets"] = 'an object of whole numbers, for example {"2": 41}'
-# Of words that stand further inside, whatever they stand in.
-_CHOICES = {"platform": 'one of "apns", "fcm"', "then": 'one of "defer", "drop"'}
+from tidings.shapes.fields import field_at, names_of
 
 # The decoder's names of JSON's kinds, as something that was sent and as something to send.
 _SENT = {
@@ -56,21 +27,24 @@ _MISSING = re.compile(r"Object missing required field `(.*)`")
 _KIND = re.compile(r"Expected `([a-z |]+)`, got `(\w+)`")
 _BOUND = re.compile(r"Expected `int` (>=|<=) (-?[0-9]+)")
 _BOUNDS = {">=": "too small: send a whole number of at least", "<=": "too large: send a whole number of at most"}
+_ENUM = re.compile(r"Invalid enum value '?(.*?)'?$", re.DOTALL)
 _TEXT_CHARS_MAX = 48
+
+Shape = type[msgspec.Struct]
 
 
 def refusal(
     error: msgspec.MsgspecError | UnicodeDecodeError | RecursionError,
-    fields: Iterable[str],
+    shape: Shape,
     field: str = "body",
 ) -> Invalid:
-    """The refusal for what a decoder raised about an object with these fields."""
+    """The refusal for what a decoder of this shape raised."""
     if isinstance(error, UnicodeDecodeError):
         return Invalid(field, "is not UTF-8: JSON must be; bytes that are not text go into 'value_base64'")
     if isinstance(error, RecursionError):
         return Invalid(field, "is nested too deeply: send fewer levels, or send it as one text")
     if isinstance(error, msgspec.ValidationError):
-        return _wrong_shape(str(error), fields, field)
+        return _wrong_shape(str(error), shape, field)
     text = str(error)
     if "truncated" in text:
         return Invalid(field, "is not whole: the JSON ends too early, or holds half of a surrogate pair")
@@ -95,24 +69,25 @@ def unknown_field(name: str, fields: Iterable[str]) -> Invalid:
     return Invalid(shorten(name), f"is not a field here: {advice}")
 
 
-def _wrong_shape(text: str, fields: Iterable[str], field: str) -> Invalid:
+def _wrong_shape(text: str, shape: Shape, field: str) -> Invalid:
     path = _PATH.search(text)
     what = text[: path.start()] if path else text
     where = path[2] if path else ""
     if unknown := _UNKNOWN.match(what):
         if where:
             return Invalid(where, f"has the field {shorten(unknown[1])!r}, which is not known: leave it out")
-        return unknown_field(unknown[1], fields)
+        return unknown_field(unknown[1], names_of(shape))
     if missing := _MISSING.match(what):
         return Invalid(f"{where}.{missing[1]}" if where else missing[1], "is missing: give it")
     if not where:
         return Invalid(field, _plain(what, "a JSON object"))
-    root = re.split(r"[.\[]", where, maxsplit=1)[0]
+    declared = field_at(shape, where)
+    if declared is None:
+        declared = field_at(shape, re.split(r"[.\[]", where, maxsplit=1)[0])
+    if declared is not None and declared.words and (word := _ENUM.match(what)):
+        return refused_words(where, word[1], declared.words)
     subject = "has a key that " if path and path[1] else ""
-    example = _EXAMPLES.get(root)
-    if "enum value" in what:
-        example = _CHOICES.get(where.rpartition(".")[2], example)
-    return Invalid(where, subject + _plain(what, example))
+    return Invalid(where, subject + _plain(what, None if declared is None else declared.send))
 
 
 def _plain(what: str, example: str | None) -> str:

@@ -77,14 +77,15 @@ def test_help_keeps_the_capitals_of_names(argv: tuple[str, ...], said: str, caps
     assert said in capsys.readouterr().out
 
 
-def test_help_says_whose_clocks_are_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_which_time_zone_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
     told = {}
     for command in ("notify", "schedule"):
         with pytest.raises(SystemExit):
             Cli.parse([command, "--help"])
         told[command] = " ".join(capsys.readouterr().out.split())
-    assert 'on her clocks "tomorrow 09:00"' in told["notify"]
-    assert "or a local one with --zone; default: now" in told["schedule"]
+    assert "or a local time such as 2026-11-20T09:00:00, tomorrow 09:00" in told["notify"]
+    assert "default: that of the user" in told["notify"]
+    assert "or a local time together with --zone" in told["schedule"]
 
 
 def test_commands_load_only_what_they_need(cli: Cli) -> None:

@@ -12,9 +12,21 @@ TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 KNOWN = {
-    *("$ref", "type", "description", "examples", "format", "contentEncoding", "enum", "const", "default", "oneOf"),
+    *(
+        "$ref",
+        "type",
+        "description",
+        "examples",
+        "format",
+        "contentEncoding",
+        "enum",
+        "const",
+        "default",
+        "oneOf",
+        "anyOf",
+    ),
     *("items", "prefixItems", "minItems", "maxItems", "properties", "required", "additionalProperties"),
-    *("maxProperties", "minimum", "maximum", "maxLength", "pattern"),
+    *("maxProperties", "minimum", "maximum", "maxLength", "pattern", "deprecated"),
 }
 
 
@@ -39,6 +51,8 @@ class Shapes:
         if "oneOf" in schema:
             fits = [not self.faults(option, value, path) for option in schema["oneOf"]]
             return [] if sum(fits) == 1 else [f"{path}: fits {sum(fits)} of the options"]
+        if "anyOf" in schema and not any(not self.faults(option, value, path) for option in schema["anyOf"]):
+            return [f"{path}: fits none of the options"]
         faults = [] if _is_of_type(schema, value) else [f"{path}: {value!r} is not {schema['type']}"]
         if value not in schema.get("enum", [value]) or value != schema.get("const", value):
             faults.append(f"{path}: {value!r} is not one of the values")

@@ -11,16 +11,11 @@ import pytest
 from tests.edges.http.shapes import Shapes
 from tests.edges.http.site import FAR, NDJSON, VERSION, Reply, Site
 from tidings.delivery.asking import Notify
-from tidings.delivery.profile import Profile
-from tidings.delivery.templates import Parts
-from tidings.delivery.versions import TemplateDraft
-from tidings.domain.notification import Literally
-from tidings.edges.http.notify.inbox import Marked
-from tidings.edges.http.notify.suppressions import Suppress
-from tidings.edges.http.notify.templates import Preview
-from tidings.edges.http.notify.users import SentUser
-from tidings.edges.http.openapi import describe
-from tidings.wires.document import Document
+from tidings.domain.notification import InlineContent
+from tidings.edges.http.openapi.describe import describe
+from tidings.shapes.schedule import NewSchedule
+from tidings.shapes.template import NewTemplate, Parts, TemplatePreview
+from tidings.shapes.user import MarkRead, NewSuppression, NewUser, Profile
 
 API: Any = json.loads(json.dumps(describe(VERSION)))
 SHAPES = Shapes(API)
@@ -93,16 +88,16 @@ def test_every_reference_leads_somewhere_and_every_shape_is_used() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("NewSchedule", Document),
-        ("NewUser", SentUser),
+        ("NewSchedule", NewSchedule),
+        ("NewUser", NewUser),
         ("UserChanges", Profile),
-        ("NewTemplate", TemplateDraft),
-        ("TemplatePreview", Preview),
+        ("NewTemplate", NewTemplate),
+        ("TemplatePreview", TemplatePreview),
         ("Parts", Parts),
         ("NewNotification", Notify),
-        ("Words", Literally),
-        ("MarkRead", Marked),
-        ("NewSuppression", Suppress),
+        ("InlineContent", InlineContent),
+        ("MarkRead", MarkRead),
+        ("NewSuppression", NewSuppression),
     ],
 )
 def test_the_shape_of_what_is_sent_is_what_is_read(name: str, kind: type[msgspec.Struct]) -> None:

@@ -10,7 +10,7 @@ from tests.edges.http.test_keys import made
 from tidings.__main__ import NodeHooks
 from tidings.edges.advice import TENANT_CHARS_MAX
 from tidings.edges.cli.main import main, parse
-from tidings.edges.http.openapi import describe
+from tidings.edges.http.openapi.describe import describe
 from tidings.wires import wire
 
 ACME = {"Tidings-Tenant": "acme"}

@@ -26,7 +26,7 @@ from tidings.wires.notify import Notify
 from tidings.wires.record import Record
 
 WORDS = {"text": "Tea at nine.", "title": "Tea"}
-TEA: dict[str, Any] = {"id": "tea", "user": "ada", "channels": ["email"], "words": WORDS}
+TEA: dict[str, Any] = {"id": "tea", "user": "ada", "channels": ["email"], "content": WORDS}
 REMIND: dict[str, Any] = {"id": "remind", "user": "ada", "template": "reminder", "variables": {"what": "nine"}}
 TOPIC = f"tidings.notify.{ACME}"
 
@@ -147,11 +147,11 @@ WRONG = [
     ([], "the record's value: is an array: send a JSON object"),
     ({**TEA, "tenant": "globex"}, "tenant: is not a field here"),
     ({**TEA, "created": 1}, "created: is not a field here"),
-    ({**TEA, "channels": ["pigeon"]}, "channels[0]: invalid enum value 'pigeon'"),
+    ({**TEA, "channels": ["pigeon"]}, "channels[0]: 'pigeon' is not known: use one of email, sms"),
     ({**TEA, "channels": ["email", "email"]}, "channels: names one twice"),
     ({**TEA, "to": "ada@example.com"}, "user: give either 'user' or 'to'"),
     ({**TEA, "user": None, "to": "not an address"}, "to: "),
-    ({**TEA, "words": {"text": "x", "title": "a\r\nBcc: b"}}, "words.title: "),
+    ({**TEA, "content": {"text": "x", "title": "a\r\nBcc: b"}}, "content.title: "),
     ({**TEA, "id": "n/1~2"}, "id: contains '~'"),
     ({**TEA, "id": "n\0"}, "id: use 1 to 90 printable ASCII characters"),
     ({**TEA, "user": "nobody"}, "user: unknown user 'nobody'"),
@@ -161,7 +161,7 @@ WRONG = [
     ({**TEA, "expires_after": "-PT5S"}, "expires_after: "),
     ({**TEA, "category": "email"}, "category: "),
     ({**TEA, "at": "noonish"}, "at: "),
-    ({**TEA, "words": {"text": "x" * 2_000_000}}, "words.text: has more than"),
+    ({**TEA, "content": {"text": "x" * 2_000_000}}, "content.text: has more than"),
 ]
 
 
@@ -178,7 +178,7 @@ async def test_what_is_wrong_is_refused_with_its_reason_and_the_others_are_taken
 
 
 async def test_of_two_under_one_id_the_earlier_counts(office: Office) -> None:
-    made = await accepted(office, TEA, {**TEA, "words": {"text": "Cake."}}, TEA)
+    made = await accepted(office, TEA, {**TEA, "content": {"text": "Cake."}}, TEA)
     [[reason]] = reasons(made)
     assert reason.startswith("the id belongs to a notification with other content")
     assert [refused.source for refused in made.refused] == [(TOPIC, 0, 1)]

@@ -1,19 +1,28 @@
 """The next occurrences of a recurrence for people: wall time and UTC, with what clock changes did to them."""
 
-from typing import Literal
-
 import msgspec
 
+from tidings.domain.limits import PREVIEW_MAX
 from tidings.domain.recurrence.calendar import DAY_S, SECOND_US, days_of, is_leap, month_starts, year_of, year_start
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.moments import has
 from tidings.domain.recurrence.parts import Cron, Local, Recurrence, Rule
 from tidings.domain.recurrence.resolve import folded, is_swallowed
 from tidings.domain.recurrence.zones import Zone, zone_named
+from tidings.domain.vocabulary import Mark
 
-PREVIEW_MAX = 1_000
-
-Mark = Literal["moved", "skipped", "first", "second"]
+__all__ = [
+    "PREVIEW_MAX",
+    "Mark",
+    "Shown",
+    "late_start_note",
+    "local_text",
+    "moved_note",
+    "offset_text",
+    "preview",
+    "swallowed_note",
+    "wall_text",
+]
 
 
 class Shown(msgspec.Struct, frozen=True):

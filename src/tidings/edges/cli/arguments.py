@@ -3,13 +3,15 @@
 import argparse
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidings.domain.destination import BUSES
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.screen import Screen
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from tidings.edges.cli.client import Client
 
 TENANT_VARIABLE = "TIDINGS_TENANT"
@@ -89,6 +91,21 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema", metavar="NAME", help="the PostgreSQL schema (default: store.schema of the settings, or tidings)"
     )
+
+
+def add_field(
+    parser: "argparse.ArgumentParser | argparse._ActionsContainer", shape: "type[Struct]", name: str, **more: Any
+) -> None:
+    """The option for a field of the HTTP API: its name, help and choices are those of the field."""
+    from tidings.shapes.fields import fields_of, help_of
+
+    field = fields_of(shape)[name]
+    option: dict[str, Any] = {"help": help_of(shape, name)}
+    if field.choices:
+        option["choices"] = field.choices
+    elif field.is_duration:
+        option["metavar"] = "DURATION"
+    parser.add_argument(f"--{name.replace('_', '-')}", **(option | more))
 
 
 def add_bus(parser: argparse.ArgumentParser) -> None:

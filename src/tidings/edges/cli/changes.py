@@ -1,7 +1,9 @@
 """`cancel`, `pause`, `resume` and `fire`: change schedules by their ids."""
 
 import argparse
+from typing import get_args
 
+from tidings.domain.vocabulary import Policy
 from tidings.edges.cli.arguments import Arguments, add_server, client_of
 from tidings.edges.cli.client import Client, segment
 from tidings.edges.cli.exits import Exit, Failure
@@ -15,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     if parser.get_default("command") == "resume":
         parser.add_argument(
             "--missed",
-            choices=("fire_all", "fire_latest", "skip"),
+            choices=get_args(Policy),
             help="what to do with occurrences that fell due while paused; default: the policy of the schedule (--late)",
         )
     add_server(parser)

@@ -7,11 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_bus, pair
+from tidings.edges.cli.arguments import Arguments, add_bus, add_field, pair
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.timing import add_timing, timing_of
+from tidings.shapes.fields import names_of
+from tidings.shapes.schedule import NewSchedule, When
 
-POLICIES = ("expires_after", "late", "late_grace", "late_max", "jitter")
+# Fields that the command line takes in another form, or by another name; every other one has an option of its name.
+OTHERWISE = {
+    *names_of(When),
+    *("topic", "bus", "id", "key", "key_base64", "value", "value_base64", "headers", "labels", "count"),
+}
+OPTIONS = tuple(name for name in names_of(NewSchedule) if name not in OTHERWISE)
 
 
 def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
@@ -22,7 +29,7 @@ def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None
         metavar="VALUE",
         help="the value: text, @FILE for the bytes of a file (@@ for text that begins with @), - for standard input",
     )
-    parser.add_argument("--key", help="the key of the record: records with the same key go to the same partition")
+    add_field(parser, NewSchedule, "key")
     parser.add_argument(
         "--header",
         action="append",
@@ -34,26 +41,10 @@ def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
-    """When it leaves, and under which policy."""
+    """The options that say when it is due, and the policy."""
     add_timing(parser)
-    parser.add_argument(
-        "--priority",
-        choices=("high", "normal", "low"),
-        help="which to release first when many are due (default: normal)",
-    )
-    parser.add_argument("--expires-after", metavar="DURATION", help="do not release if later than this, such as 1h")
-    parser.add_argument(
-        "--late",
-        choices=("fire_all", "fire_latest", "skip"),
-        help="what to do with occurrences that are overdue, such as after downtime (default: fire_latest)",
-    )
-    parser.add_argument(
-        "--late-grace", metavar="DURATION", help="with --late skip: release what is late by no more than this"
-    )
-    parser.add_argument(
-        "--late-max", metavar="DURATION", help="do not release if later than this, under any --late policy"
-    )
-    parser.add_argument("--jitter", metavar="DURATION", help="delay by a fixed share of this, different for each id")
+    for name in OPTIONS:
+        add_field(parser, NewSchedule, name)
     parser.add_argument(
         "--label",
         action="append",
@@ -82,7 +73,7 @@ def schedule_of(arguments: Arguments) -> dict[str, Any]:
     """A schedule as the HTTP API takes it."""
     document: dict[str, Any] = {"topic": arguments.to, **message_of(arguments)}
     document |= timing_of(arguments)
-    for name in ("count", "priority", *POLICIES):
+    for name in ("count", *OPTIONS):
         if (value := getattr(arguments, name)) is not None:
             document[name] = value
     if arguments.label:

@@ -1,19 +1,27 @@
-"""`notify`: tell somebody something, in the words of a template or in your own, now or at her hour."""
+"""`notify`: notify users, with a template or with content of your own, now or later."""
 
 import argparse
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.domain.notification import InlineContent
+from tidings.edges.cli.arguments import Arguments, add_field, add_server, client_of
 from tidings.edges.cli.client import faults
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.message import text_of
 from tidings.edges.cli.screen import Screen, shown
 from tidings.edges.cli.templates import PARTS, add_variables, variables_of
 from tidings.edges.cli.timing import add_timing, timing_of
+from tidings.shapes.fields import fields_of, names_of
+from tidings.shapes.notification import NewNotification
+from tidings.shapes.schedule import When
 
-WORDS = ("title", "text", "html")
-PLAIN = ("id", "template", "priority", "category", "dedupe_key", "dedupe_window", "expires_after", "locale")
-MORE = ("collapse", "batch", "late", "late_grace", "late_max", "jitter", "count", "spread")
+CONTENT = ("title", "text", "html")
+# Fields that the command line takes in another form, or by another name; every other one has an option of its name.
+OTHERWISE = {
+    *names_of(When),
+    *("user", "users", "to", "channel", "channels", "version", "variables", "content", "words", "count"),
+}
+OPTIONS = tuple(name for name in names_of(NewNotification) if name not in OTHERWISE)
 CODES = {"rejected": Exit.USAGE, "conflict": Exit.CONFLICT}
 
 
@@ -28,52 +36,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         choices=(*PARTS, "all"),
-        help="the channel; repeated: in order until one works; all: every channel; left out: all with an address",
+        help="channel to use; repeated: in order of preference; all: each of them "
+        f"(default: {fields_of(NewNotification)['channel'].absent})",
     )
-    parser.add_argument(
-        "--spread", choices=("first", "all"), help="with several channels: the first that works, or all (first)"
-    )
-    parser.add_argument("--template", metavar="NAME", help="the template")
-    parser.add_argument(
-        "--version",
-        metavar="N",
-        help="version of the template; current: the latest now; left out: the latest when it is sent",
-    )
+    add_field(parser, NewNotification, "version", metavar="N")
     add_variables(parser)
-    for name, meaning in (
-        ("title", "a title (an e-mail without one takes the first line)"),
-        ("text", "the text"),
-        ("html", "the same as HTML"),
-    ):
-        parser.add_argument(f"--{name}", metavar="TEXT", help=f"{meaning}, instead of a template; @FILE, - for stdin")
-    parser.add_argument("--id", help="your own id; left out: one is generated")
-    _add_policy(parser)
-    add_timing(parser, hers=True)
+    for name in CONTENT:
+        content = fields_of(InlineContent)[name].description.rstrip(".")
+        parser.add_argument(
+            f"--{name}", metavar="TEXT", help=f"{content}, instead of a template; @FILE for a file, - for stdin"
+        )
+    for name in OPTIONS:
+        add_field(parser, NewNotification, name)
+    add_timing(parser, NewNotification)
     add_server(parser)
     parser.set_defaults(run=notify)
 
 
-def _add_policy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--priority", choices=("high", "normal", "low"), help="high never waits behind the others")
-    parser.add_argument(
-        "--category", help="what preferences are checked against (transactional, which cannot be opted out of)"
-    )
-    parser.add_argument("--dedupe-key", metavar="KEY", help="a duplicate under this key is skipped")
-    parser.add_argument("--dedupe-window", metavar="DURATION", help="how long a dedupe key is remembered (24h)")
-    parser.add_argument("--expires-after", metavar="DURATION", help="not sent when later than this")
-    parser.add_argument("--locale", metavar="TAG", help="the language, instead of the user's own")
-    parser.add_argument("--collapse", metavar="KEY", help="a device shows only the latest push with this key")
-    parser.add_argument("--batch", metavar="NAME", help="a name that groups notifications")
-    parser.add_argument("--late", choices=("fire_all", "fire_latest", "skip"), help="what was missed while down")
-    parser.add_argument("--late-grace", metavar="DURATION", help="how late `skip` still lets pass")
-    parser.add_argument("--late-max", metavar="DURATION", help="missed when later than this, under any policy")
-    parser.add_argument("--jitter", metavar="DURATION", help="spread the due time over this long")
-
-
 def notify(arguments: Arguments, screen: Screen) -> int:
-    """Ask for it; each person has an answer of her own."""
+    """Send the request; each user has an answer of their own."""
     document = {**_whom(arguments), **_what(arguments), **timing_of(arguments)}
-    given = {name: getattr(arguments, name) for name in (*PLAIN, *MORE)}
+    given = {name: getattr(arguments, name) for name in ("count", *OPTIONS)}
     document |= {name: value for name, value in given.items() if value is not None}
     answer = client_of(arguments).call("POST", "/v1/notifications", body=document)
     if len(arguments.users) < 2:
@@ -115,7 +98,7 @@ def _address(text: str, channels: list[str]) -> Any:
 
 
 def _what(arguments: Arguments) -> dict[str, Any]:
-    words = {name: text_of(text, f"--{name}") for name in WORDS if (text := getattr(arguments, name)) is not None}
+    words = {name: text_of(text, f"--{name}") for name in CONTENT if (text := getattr(arguments, name)) is not None}
     if arguments.template is not None and words:
         raise Failure(Exit.USAGE, f"give either --template or a literal text (--{next(iter(words))}), not both")
     if arguments.template is None and not words:
@@ -125,7 +108,7 @@ def _what(arguments: Arguments) -> dict[str, Any]:
             raise Failure(Exit.USAGE, "--text is missing: give it too")
         if arguments.version is not None or arguments.var or arguments.vars is not None:
             raise Failure(Exit.USAGE, "a literal text is sent as it is: --var, --vars and --version need --template")
-        return {"words": words}
+        return {"content": words}
     document: dict[str, Any] = {}
     if variables := variables_of(arguments):
         document["variables"] = variables

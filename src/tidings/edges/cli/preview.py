@@ -3,10 +3,11 @@
 import argparse
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of, positive
+from tidings.edges.cli.arguments import Arguments, add_field, add_server, client_of, positive
 from tidings.edges.cli.exits import Exit
 from tidings.edges.cli.screen import Screen
 from tidings.edges.cli.timing import add_timing, timing_of
+from tidings.shapes.schedule import Preview
 
 MARKS = {
     "moved": "moved: DST skips this time",
@@ -18,16 +19,9 @@ MARKS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
-    add_timing(parser, required=True, ends=False)
-    parser.add_argument(
-        "--after", metavar="TIME", help="only occurrences after this: a time (local with --zone), or +1d (default: now)"
-    )
-    parser.add_argument(
-        "--count",
-        type=positive,
-        metavar="N",
-        help="how many to show, 1 to 1000 (default: 10); to end the rule itself use COUNT=N in it",
-    )
+    add_timing(parser, Preview, required=True, ends=False)
+    add_field(parser, Preview, "after", metavar="TIME")
+    add_field(parser, Preview, "count", type=positive, metavar="N")
     add_server(parser)
     parser.set_defaults(run=preview)
 

@@ -3,11 +3,13 @@
 import argparse
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_server, client_of
+from tidings.edges.cli.arguments import Arguments, add_field, add_server, client_of
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.message import add_message, add_schedule, message_of, schedule_of
 from tidings.edges.cli.screen import Screen, shown
+from tidings.shapes.fields import help_of
+from tidings.shapes.schedule import NewSchedule
 
 FINISHED_STATES = ("cancelled", "ended", "missed", "released")
 
@@ -15,10 +17,11 @@ FINISHED_STATES = ("cancelled", "ended", "missed", "released")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser of one of these commands."""
     name = parser.get_default("command")
+    topic = help_of(NewSchedule, "topic")
     match name:
         case "schedule":
-            parser.add_argument("--to", metavar="TOPIC", help="the topic to release to")
-            parser.add_argument("--id", help="the id of the schedule; default: one is generated")
+            parser.add_argument("--to", metavar="TOPIC", help=topic)
+            add_field(parser, NewSchedule, "id")
             parser.add_argument(
                 "--from",
                 dest="source",
@@ -28,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             parser.set_defaults(run=schedule)
         case "replace":
             parser.add_argument("id", metavar="ID", help="the schedule to replace")
-            parser.add_argument("--to", metavar="TOPIC", required=True, help="the topic to release to")
+            parser.add_argument("--to", metavar="TOPIC", required=True, help=topic)
             parser.add_argument(
                 "--reuse", action="store_true", help="start a new schedule under this id if the old one is finished"
             )
@@ -36,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             parser.add_argument("--keep-count", action="store_true", help=kept)
             parser.set_defaults(run=replace)
         case _:
-            parser.add_argument("topic", metavar="TOPIC", help="the topic to release to")
+            parser.add_argument("topic", metavar="TOPIC", help=topic)
             parser.set_defaults(run=publish)
     add_message(parser, needed=name != "schedule")
     if name != "publish":

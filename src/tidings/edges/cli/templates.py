@@ -72,9 +72,14 @@ def _configure_preview(parser: argparse.ArgumentParser) -> None:
 def add_variables(parser: argparse.ArgumentParser) -> None:
     """What a template is told."""
     parser.add_argument(
-        "--var", action="append", default=[], type=pair, metavar="NAME=VALUE", help="a variable; repeatable"
+        "--var",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="NAME=VALUE",
+        help="A variable of the template; may be repeated",
     )
-    parser.add_argument("--vars", metavar="JSON", help="all at once: a JSON object, @FILE for a file, - for stdin")
+    parser.add_argument("--vars", metavar="JSON", help="All variables as a JSON object; @FILE for a file, - for stdin")
 
 
 def variables_of(arguments: Arguments) -> dict[str, Any]:

@@ -1,53 +1,35 @@
-"""When, as the commands `schedule`, `replace` and `preview` take it."""
+"""The options that say when, of the commands `schedule`, `replace`, `preview` and `notify`."""
 
 import argparse
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, positive
+from tidings.edges.cli.arguments import Arguments, add_field, positive
+from tidings.shapes.fields import fields_of, names_of
+from tidings.shapes.schedule import NewSchedule, When
 
 WHEN = ("at", "every", "rrule", "cron")
-BESIDE = ("zone", "start", "until", "gap", "overlap", "calendar", "on_excluded")
 LISTS = ("rdates", "exdates")
+BESIDE = tuple(name for name in names_of(When) if name not in {*WHEN, *LISTS, "scheduled_at"})
+METAVARS = {"at": "TIME", "every": "INTERVAL", "rrule": "RULE", "cron": "EXPRESSION", "start": "TIME", "until": "TIME"}
 
 
 def add_timing(
-    parser: argparse.ArgumentParser, *, required: bool = False, ends: bool = True, hers: bool = False
+    parser: argparse.ArgumentParser, shape: type[When] = NewSchedule, *, required: bool = False, ends: bool = True
 ) -> None:
-    """When it leaves. `ends`: `--count` is the rule's own, and not how many are shown. `hers`: it is for a person."""
+    """The options for the fields of `shape` that say when. `ends`: `--count` ends a rule."""
     when = parser.add_mutually_exclusive_group(required=required)
-    now = "" if required else "; default: now"
-    local = 'on her clocks "tomorrow 09:00" or "2026-11-20 09:00"' if hers else "a local one with --zone"
-    when.add_argument("--at", help=f"+5s, PT5S, a time such as 2026-11-20T09:00:00Z, or {local}{now}")
-    when.add_argument("--every", metavar="INTERVAL", help="repeat: PT10M, or R/2026-11-20T09:00:00Z/PT1H")
-    when.add_argument(
-        "--rrule", metavar="RULE", help='an RFC 5545 rule, such as "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"'
-    )
-    when.add_argument("--cron", metavar="EXPRESSION", help='a cron expression, such as "*/5 9-17 * * MON-FRI"')
+    for name in WHEN:
+        add_field(when, shape, name, metavar=METAVARS[name])
     group = parser.add_argument_group("recurring and local times")
-    zone = "; left out: hers" if hers else ""
-    group.add_argument("--zone", help=f"the time zone of local times, such as Europe/Berlin{zone}")
-    group.add_argument("--start", metavar="TIME", help="the start of the rule; default: now")
-    group.add_argument("--until", metavar="TIME", help="no occurrence after this; a date includes that whole day")
+    for name in BESIDE:
+        add_field(group, shape, name, **({"metavar": METAVARS[name]} if name in METAVARS else {}))
     if ends:
-        group.add_argument("--count", type=positive, metavar="N", help="end after N occurrences")
-    group.add_argument(
-        "--gap",
-        choices=("forward", "skip"),
-        help="what to do with a local time that a DST change skips (default: forward)",
-    )
-    group.add_argument(
-        "--overlap",
-        choices=("first", "second", "both"),
-        help="which one, of a local time that occurs twice at a DST change (default: first)",
-    )
-    for name, meaning in (("rdate", "an additional time"), ("exdate", "a time or a date to leave out")):
+        add_field(group, shape, "count", type=positive, metavar="N")
+    for name in LISTS:
+        help_text = f"{fields_of(shape)[name].description.rstrip('.')}; may be repeated"
         group.add_argument(
-            f"--{name}", action="append", default=[], dest=f"{name}s", metavar="TIME", help=f"{meaning}; repeatable"
+            f"--{name.removesuffix('s')}", action="append", default=[], dest=name, metavar="TIME", help=help_text
         )
-    group.add_argument("--calendar", metavar="NAME", help="a calendar of days off")
-    group.add_argument(
-        "--on-excluded", choices=("skip", "next_day"), help="what to do with an occurrence on a day off (default: skip)"
-    )
 
 
 def timing_of(arguments: Arguments) -> dict[str, Any]:

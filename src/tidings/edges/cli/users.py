@@ -4,20 +4,15 @@ import argparse
 from functools import partial
 from typing import Any
 
-from tidings.edges.cli.arguments import Arguments, add_verb, client_of, pair
+from tidings.edges.cli.arguments import Arguments, add_field, add_verb, client_of, pair
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.pages import Rows, add_paging, show_pages
 from tidings.edges.cli.screen import Screen, shown
+from tidings.shapes.fields import fields_of, help_of
+from tidings.shapes.user import Profile, QuietHours
 
-TEXTS = {
-    "name": "the name",
-    "email": "the e-mail address",
-    "phone": "the telephone number, such as +15550100",
-    "webhook": "the URL of the user's webhook",
-    "zone": "the time zone, such as America/New_York (UTC)",
-    "locale": "the language, such as en or pt-BR",
-}
+TEXTS = ("name", "email", "phone", "webhook", "zone", "locale")
 FIELDS = (*TEXTS, "devices", "preferences", "quiet", "variables")
 YES_OR_NO = {"yes": True, "true": True, "no": False, "false": False}
 KINDS = {
@@ -54,17 +49,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    for name, meaning in TEXTS.items():
-        parser.add_argument(f"--{name}", help=meaning)
-    parser.add_argument("--quiet", metavar="HOURS", help="quiet hours in the user's time zone, such as 22:00-07:00")
+    for name in TEXTS:
+        add_field(parser, Profile, name)
+    add_field(parser, Profile, "quiet", metavar="HOURS")
+    then = fields_of(QuietHours)["then"]
+    parser.add_argument("--in-quiet", choices=then.choices, help=help_of(QuietHours, "then"))
+    parser.add_argument("--high", choices=tuple(SPARED), help="whether messages of high priority are sent in them")
     parser.add_argument(
-        "--in-quiet", choices=("defer", "drop"), help="whether messages in quiet hours are deferred or dropped"
-    )
-    parser.add_argument(
-        "--high", choices=tuple(SPARED), help="whether high priority ignores quiet hours (spare) or not (hold)"
-    )
-    parser.add_argument(
-        "--device", action="append", default=[], metavar="apns:TOKEN|fcm:TOKEN", help="a device; repeatable"
+        "--device",
+        action="append",
+        default=[],
+        metavar="apns:TOKEN|fcm:TOKEN",
+        help="a device for push messages; may be repeated",
     )
     parser.add_argument(
         "--prefer",
@@ -72,7 +68,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=pair,
         metavar="WHAT=yes|no",
-        help="a channel, a category or channel/category: sms=no, news=no, sms/news=yes; repeatable",
+        help="A preference by channel, category or channel/category: sms=no, news=no, sms/news=yes; may be repeated",
     )
     parser.add_argument(
         "--var",

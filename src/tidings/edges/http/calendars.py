@@ -14,18 +14,12 @@ from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import body_kind, decode, query_of, read_body, whole_number
 from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
+from tidings.shapes.admin import NewCalendar
 from tidings.wires.answers import Document, calendar_document, moved_document
 
 BODY_BYTES_MAX = TEXT_CHARS_MAX + 64 * 1024
 MOVED_DEFAULT = 100
 NO_DAYS = "it names no day, so that nothing is excluded by it: send days if that was not meant"
-
-
-class NewCalendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The days of a calendar: dates, or the text of an .ics file."""
-
-    dates: tuple[str, ...] | None = None
-    ics: str | None = None
 
 
 _decoder = msgspec.json.Decoder(NewCalendar)
@@ -57,7 +51,7 @@ class Calendars:
         query_of(call.scope)
         body_kind(call.headers)
         body = await read_body(call.headers, call.receive, BODY_BYTES_MAX)
-        sent = decode(_decoder, body, NewCalendar.__struct_fields__)
+        sent = decode(_decoder, body, NewCalendar)
         name = call.text("name")
         check_name(name, "name")
         today = self._engine.clock.now() // DAY_US

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import query_of
-from tidings.edges.http.openapi import describe
+from tidings.edges.http.openapi.describe import describe
 from tidings.edges.http.routing import Answer, Call, Handler, Reply
 from tidings.wires.answers import encode
 

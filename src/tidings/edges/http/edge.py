@@ -15,7 +15,9 @@ from tidings.edges.http.auth import KeyRing
 from tidings.edges.http.readers import KeptAnswers, Readers
 from tidings.engine import Engine
 from tidings.intake.admission import check_new_id
-from tidings.wires.document import FIELDS, read
+from tidings.shapes.fields import names_of
+from tidings.shapes.schedule import NewSchedule
+from tidings.wires.document import read
 
 if TYPE_CHECKING:
     from tidings.bus.kafka.follow import KafkaFollowing
@@ -65,5 +67,5 @@ class Edge:
             raise
 
     def _tell_refused(self, tenant: str, invalid: Invalid) -> None:
-        field_name = invalid.field if invalid.field in FIELDS else "body"
+        field_name = invalid.field if invalid.field in names_of(NewSchedule) else "body"
         self.engine.tell(Refused(self.engine.clock.now(), tenant, field_name))

@@ -1,6 +1,6 @@
 """Consumer groups: join, heartbeat, fetch, commit, leave."""
 
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -15,38 +15,11 @@ from tidings.edges.http.inputs import (
 )
 from tidings.edges.http.readers import counted
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
-from tidings.edges.http.topics import PAGE_RECORDS_DEFAULT, WAIT_S_MAX
 from tidings.edges.http.waiting import unless_ended
+from tidings.shapes.topic import WAIT_S_MAX, Commit, Fetch, Join, Member
 from tidings.wires.answers import record_document
 
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-T = TypeVar("T")
-
-
-class Joining(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who wants to join; without a name one is made."""
-
-    member: str | None = None
-
-
-class Belonging(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which member calls, as of which generation."""
-
-    member: str
-    generation: Number
-
-
-class Fetching(Belonging, frozen=True, forbid_unknown_fields=True):
-    """How many records, and how long to wait for the first."""
-
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = PAGE_RECORDS_DEFAULT
-    wait: str | Annotated[int, msgspec.Meta(ge=0, le=WAIT_S_MAX)] | None = None
-
-
-class Committing(Belonging, frozen=True, forbid_unknown_fields=True):
-    """By partition, the next offset that the group has not done."""
-
-    offsets: dict[Number, Number]
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Groups:
@@ -58,17 +31,17 @@ class Groups:
 
     async def join(self, call: Call) -> Reply:
         """Become a member."""
-        joining = await _read(call, Joining)
+        joining = await _read(call, Join)
         return json_answer(await self._engine.groups.join(*_place(call), joining.member))
 
     async def heartbeat(self, call: Call) -> Reply:
         """Stay a member, and learn the partitions."""
-        sent = await _read(call, Belonging)
+        sent = await _read(call, Member)
         return json_answer(await self._engine.groups.heartbeat(*_place(call), sent.member, sent.generation))
 
     async def fetch(self, call: Call) -> Reply:
         """The next records of one's partitions."""
-        sent = await _read(call, Fetching)
+        sent = await _read(call, Fetch)
         wait_us = seconds(None if sent.wait is None else str(sent.wait), "wait", WAIT_S_MAX)
         fetching = self._engine.groups.fetch(*_place(call), sent.member, sent.generation, sent.limit, wait_us)
         records = await unless_ended(self._edge, call, fetching)
@@ -76,13 +49,13 @@ class Groups:
 
     async def commit(self, call: Call) -> Reply:
         """Keep where the group stands."""
-        sent = await _read(call, Committing)
+        sent = await _read(call, Commit)
         await self._engine.groups.commit(*_place(call), sent.member, sent.generation, sent.offsets)
         return json_answer({"member": sent.member, "committed": sent.offsets})
 
     async def leave(self, call: Call) -> Reply:
         """Hand one's partitions over."""
-        sent = await _read(call, Belonging)
+        sent = await _read(call, Member)
         await self._engine.groups.leave(*_place(call), sent.member, sent.generation)
         return json_answer({"member": sent.member, "left": True})
 
@@ -101,4 +74,4 @@ async def _read(call: Call, kind: type[T]) -> T:
     body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
     if body:
         body_kind(call.headers)
-    return decode(msgspec.json.Decoder(kind), body, kind.__struct_fields__)  # type: ignore[attr-defined]
+    return decode(msgspec.json.Decoder(kind), body, kind)

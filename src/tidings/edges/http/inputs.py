@@ -145,12 +145,12 @@ def too_large(bytes_max: int, instead: str = "send less") -> Refusal:
     return Refusal("too_large", detail, headers={"connection": "close"})
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes, fields: tuple[str, ...]) -> T:
-    """A small JSON object; an empty body is an empty object."""
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, shape: type[msgspec.Struct]) -> T:
+    """A small JSON object of this shape; an empty body is an empty object."""
     try:
         return decoder.decode(body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(error, fields) from None
+        raise refusal(error, shape) from None
 
 
 # Path and query

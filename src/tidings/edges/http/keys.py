@@ -4,23 +4,15 @@ import msgspec
 
 from tidings.domain.errors import NotFound
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.names import DEFAULT_TENANT, check_name
+from tidings.domain.names import check_name
 from tidings.edges.http.auth import make_key
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, body_kind, decode, query_of, read_body
 from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.ports import ApiKey
+from tidings.shapes.admin import NewKey
 from tidings.wires.answers import Document
-
-
-class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to be made: its name, the tenant it acts for, and whether it may manage keys."""
-
-    name: str
-    tenant: str = DEFAULT_TENANT
-    admin: bool = False
-
 
 _decoder = msgspec.json.Decoder(NewKey)
 
@@ -42,7 +34,7 @@ class ApiKeys:
         self._check(call)
         body_kind(call.headers)
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
-        new = decode(_decoder, body, NewKey.__struct_fields__)
+        new = decode(_decoder, body, NewKey)
         check_name(new.name, "name")
         check_name(new.tenant, "tenant")
         key, stored = make_key(new.name, new.tenant, admin=new.admin, now=self._edge.engine.clock.now())

@@ -1,7 +1,6 @@
 """Looking ahead: the moments of a `when` before it is stored, and what is pending by time."""
 
 import contextlib
-from typing import Annotated, Any
 
 import msgspec
 
@@ -11,7 +10,7 @@ from tidings.domain.recurrence.preview import local_text, preview
 from tidings.domain.recurrence.resolve import instants_of
 from tidings.domain.recurrence.written import parse_moment
 from tidings.domain.recurrence.zones import zone_named
-from tidings.domain.request import Request, Timing
+from tidings.domain.request import Request
 from tidings.domain.when import (
     DAY_US,
     SECOND_US,
@@ -35,8 +34,10 @@ from tidings.edges.http.inputs import (
 )
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.intake.timing import passed_note
+from tidings.shapes.fields import names_of
+from tidings.shapes.schedule import NewSchedule, Preview
 from tidings.wires.answers import Document, moment_document
-from tidings.wires.document import FIELDS, TIMING
+from tidings.wires.document import TIMING, timing_of
 
 NOT_WHEN = "does not say when: a preview takes only what does, and `after` and `count`; leave it out here"
 STEPS_DEFAULT = 60
@@ -44,34 +45,8 @@ STEPS_MAX = 10_000
 WIDTHS_US = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "day": DAY_US}
 
 
-class Preview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A `when` to look at, and how many of its moments."""
-
-    at: str | None = None
-    scheduled_at: str | None = None
-    every: str | None = None
-    rrule: str | None = None
-    cron: str | None = None
-    zone: str | None = None
-    start: str | None = None
-    until: str | None = None
-    rdates: tuple[str, ...] | None = None
-    exdates: tuple[str, ...] | None = None
-    gap: str | None = None
-    overlap: str | None = None
-    calendar: str | None = None
-    on_excluded: str | None = None
-    after: str | None = None
-    count: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-
-    def timing(self) -> Timing | None:
-        """What it says about time in more than one word; `count` is how many are shown."""
-        fields: dict[str, Any] = {name: getattr(self, name) for name in TIMING if name != "count"}
-        given = {name: value for name, value in fields.items() if value is not None}
-        return Timing(**given) if given else None
-
-
 _decoder = msgspec.json.Decoder(Preview)
+_TIMING = tuple(name for name in TIMING if name != "count")  # that of a preview is how many moments it shows
 
 
 class Planning:
@@ -90,7 +65,8 @@ class Planning:
             raise Invalid("scheduled_at", "is another name of 'at': give one of the two")
         now = self._engine.clock.now()
         at = sent.at if sent.scheduled_at is None else sent.scheduled_at
-        request = Request("preview", at=at, every=sent.every, timing=sent.timing())
+        timing = timing_of(sent, _TIMING)
+        request = Request("preview", at=at, every=sent.every, timing=timing)
         when = self._engine.admission.admit(call.caller.tenant, request, now).when
         when = await self._engine.dated(call.caller.tenant, when)
         after = now if sent.after is None else _after(sent.after, when, now)
@@ -127,9 +103,9 @@ class Planning:
 def _sent(body: bytes) -> Preview:
     """What was sent; of a schedule's other fields it says why they are not taken here."""
     try:
-        return decode(_decoder, body, Preview.__struct_fields__)
+        return decode(_decoder, body, Preview)
     except Invalid as invalid:
-        if invalid.field in FIELDS and invalid.field not in Preview.__struct_fields__:
+        if invalid.field in names_of(NewSchedule) and invalid.field not in names_of(Preview):
             raise Invalid(invalid.field, NOT_WHEN) from None
         raise
 

@@ -22,6 +22,7 @@ from tidings.edges.http.lines import BATCH_LINES, Batch, BodyLines
 from tidings.edges.http.ndjson import OutcomeStream
 from tidings.edges.http.problems import conflict
 from tidings.edges.http.routing import Answer, Call, Reply, json_answer
+from tidings.shapes.schedule import NewSchedule
 from tidings.wires.answers import outcome_document
 from tidings.wires.refusal import refusal
 
@@ -99,7 +100,7 @@ def _read_items(body: bytes) -> list[msgspec.Raw]:
     try:
         return _items.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(error, ()) from None
+        raise refusal(error, NewSchedule) from None
 
 
 async def _array_batches(items: list[msgspec.Raw], bytes_max: int) -> AsyncGenerator[Batch, None]:

@@ -12,10 +12,8 @@ from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.edges.http.sse import BATCH_RECORDS, EventStream, encoded, positions_before
 from tidings.edges.http.submissions import accept
 from tidings.edges.http.waiting import unless_ended
+from tidings.shapes.topic import PAGE_RECORDS_DEFAULT, WAIT_S_MAX
 from tidings.wires.answers import record_document, topic_document
-
-WAIT_S_MAX = 60
-PAGE_RECORDS_DEFAULT = 100
 
 
 class Topics:

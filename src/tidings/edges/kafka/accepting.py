@@ -49,7 +49,7 @@ def wanted(wire: Wire, record: Record, tell: Tell) -> Wanted:
     try:
         ask = _decoder.decode(tell.value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(error, Notify.__struct_fields__, VALUE) from None
+        raise refusal(error, Notify, VALUE) from None
     if ask.id is None:
         ask = msgspec.structs.replace(ask, id=tell.id)
     return Wanted(wire, record, tell.tenant, ask, tell.since)

@@ -152,14 +152,14 @@ async def test_a_series_is_cancelled_while_one_of_it_is_sent(each_desk: Desk) ->
         assert gone == {"id": told["id"], "outcome": "cancelled", "in_flight": 7, "note": note}
 
 
-async def test_a_bare_address_and_words(each_desk: Desk) -> None:
+async def test_a_bare_address_and_content(each_desk: Desk) -> None:
     words = {"title": "Tea", "text": "at nine", "data": {"k": 1}}
-    told = await each_desk.done("POST", LIST, {"to": "eve@example.com", "channel": "email", "words": words})
+    told = await each_desk.done("POST", LIST, {"to": "eve@example.com", "channel": "email", "content": words})
     await each_desk.settled(told["id"])
     [message] = each_desk.mail.calls
     assert message.to == "eve@example.com"
     shown = await each_desk.done("GET", f"{LIST}/{told['id']}")
-    assert (shown["to"], shown["words"]) == ("eve@example.com", words)
+    assert (shown["to"], shown["content"]) == ("eve@example.com", words)
 
 
 async def test_what_is_cancelled_does_not_leave(each_desk: Desk) -> None:
@@ -193,7 +193,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"user": "eve"}, "user", "unknown user"),
     ({"to": "x@y.example"}, "user", "not both"),
     ({"user": None, "channel": "email", "to": "x@☃.com"}, "to", "the domain '☃.com' is not a valid domain name"),
-    ({"template": None}, "template", "words"),
+    ({"template": None}, "template", "content"),
     ({"template": "nothing"}, "template", "unknown template"),
     ({"version": 9}, "version", "no version 9"),
     ({"variables": {}}, "variables", "what"),
@@ -218,9 +218,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"dedupe_window": "PT1H"}, "dedupe_window", "dedupe_key"),
     ({"expires_after": "soon"}, "expires_after", ""),
     ({"collapse": "a\nb"}, "collapse", ""),
-    ({"template": None, "variables": None, "words": {"text": "x", "tilte": "Tea"}}, "words", "'tilte'"),
-    ({"template": None, "variables": None, "words": {"txt": "x"}}, "words", "'txt'"),
-    ({"template": None, "variables": None, "words": {"title": "x"}}, "words.text", "is missing"),
+    ({"template": None, "variables": None, "content": {"text": "x", "tilte": "Tea"}}, "content", "'tilte'"),
+    ({"template": None, "variables": None, "content": {"txt": "x"}}, "content", "'txt'"),
+    ({"template": None, "variables": None, "content": {"title": "x"}}, "content.text", "is missing"),
     (
         {"user": None, "channel": "push", "to": {"platform": "fcm", "token": "x" * 20, "name": "x"}},
         "to",
@@ -251,7 +251,7 @@ async def test_a_time_that_clocks_jump_over_is_moved_and_said(desk: Desk) -> Non
 async def test_an_e_mail_without_a_title_has_the_first_line_as_its_subject(desk: Desk) -> None:
     bare = {"to": "eve@example.com", "channel": "email"}
     for text, subject in (("\nTea at nine.\nBring milk.", "Tea at nine."), ("x" * 100, "x" * 75 + "...")):
-        told = await desk.done("POST", LIST, bare | {"words": {"text": text}})
+        told = await desk.done("POST", LIST, bare | {"content": {"text": text}})
         await desk.settled(told["id"])
         message = desk.mail.calls[-1]
         assert isinstance(message, Email)
@@ -276,6 +276,18 @@ async def test_wrong_requests(desk: Desk) -> None:
     assert (await desk.call("POST", LIST, data=b"{", headers={"Content-Type": "application/json"})).status == 400
     large = NINE | {"variables": {"what": "x" * 10_000_000}}
     assert (await desk.call("POST", LIST, large)).status == 413
-    injected = {"to": "a@b.example", "channel": "email", "words": {"title": "x\r\nBcc: y@z.example", "text": "t"}}
+    injected = {"to": "a@b.example", "channel": "email", "content": {"title": "x\r\nBcc: y@z.example", "text": "t"}}
     assert (await desk.call("POST", LIST, injected)).status == 400
     assert (await desk.call("POST", LIST, NINE, headers={"Idempotency-Key": "ä"})).status == 400
+
+
+async def test_the_former_name_of_content_is_still_accepted(desk: Desk) -> None:
+    bare = {"id": "tea", "to": "eve@example.com", "channel": "email", "at": FAR}
+    former = await desk.done("POST", LIST, bare | {"words": {"text": "Tea"}})
+    again = await desk.done("POST", LIST, bare | {"content": {"text": "Tea"}})
+    assert (former["outcome"], again["outcome"]) == ("scheduled", "unchanged")
+    assert (await desk.done("GET", f"{LIST}/tea"))["content"] == {"text": "Tea"}
+    both = await desk.call("POST", LIST, bare | {"content": {"text": "Tea"}, "words": {"text": "Tea"}})
+    assert (both.status, both.problem["errors"][0]["field"]) == (400, "words")
+    empty = await desk.call("POST", LIST, bare | {"words": {"text": " "}})
+    assert empty.problem["errors"][0]["field"] == "words.text"

@@ -14,7 +14,7 @@ from tidings.domain.verdict import Permanent
 USER, TEMPLATE, ONE, INBOX = "/v1/users/{id}", "/v1/templates/{name}", "/v1/notifications/{id}", "/v1/inbox/{user}"
 DELIVERY, PLACE = "/v1/deliveries/{name}", "/v1/suppressions/{channel}/{address}"
 NAMES = {"user": "ada", "channel": "email", "address": "ada%40example.com"}
-WORDS = {"to": "eve@example.com", "channel": "email", "words": {"text": "t", "title": "T"}, "every": "P1D"}
+WORDS = {"to": "eve@example.com", "channel": "email", "content": {"text": "t", "title": "T"}, "every": "P1D"}
 FULL = ADA | {"quiet": "22:00-07:00", "devices": [{"platform": "apns", "token": "ab" * 32}], "variables": {"a": "b"}}
 ALL = NINE | {"user": None, "users": ["ada", "eve"], "at": FAR, "batch": "b", "locale": "en", "expires_after": "PT1H"}
 

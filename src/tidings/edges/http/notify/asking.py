@@ -27,7 +27,7 @@ async def sent(call: Call, decoder: msgspec.json.Decoder[T], kind: type[msgspec.
             "media_type", "this endpoint takes one document, not NDJSON: send 'Content-Type: application/json'"
         )
     body = await read_body(call.headers, call.receive, bytes_max)
-    return decode(decoder, body, kind.__struct_fields__)
+    return decode(decoder, body, kind)
 
 
 def limit_of(query: dict[str, str]) -> int:

@@ -91,9 +91,11 @@ def _notification(notification: Notification, *, whole: bool) -> Document:
     plain: Document = msgspec.to_builtins(notification)
     for name in ("id", "tenant", "content", "created", "cancelled", "expires_after_us"):
         plain.pop(name, None)
+    if "words" in plain:
+        plain["content"] = plain.pop("words")
     if not whole:
         plain.pop("variables", None)
-        plain.pop("words", None)
+        plain.pop("content", None)
     plain |= {"priority": notification.priority, "category": notification.category, "spread": notification.spread}
     if notification.expires_after_us is not None:
         plain["expires_after"] = format_iso_duration(notification.expires_after_us)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import Annotated
 
 import msgspec
 
@@ -17,20 +16,14 @@ from tidings.edges.http.notify.documents import line_document
 from tidings.edges.http.readers import counted
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
 from tidings.edges.http.sse import EventStream, pieces
+from tidings.shapes.user import MarkRead
 from tidings.wires.answers import encode
 
 ONE = "/v1/inbox/{user}"
 PIECE_BYTES = 64 * 1024
 
 
-class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The lines that she has read."""
-
-    ids: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)] = ()
-    all: bool = False
-
-
-_decoder = msgspec.json.Decoder(Marked)
+_decoder = msgspec.json.Decoder(MarkRead)
 
 
 class Inboxes:
@@ -59,7 +52,7 @@ class Inboxes:
         """Mark some, or all that are there now."""
         query_of(call.scope)
         tenant, user = call.caller.tenant, _user(call)
-        asked = await sent(call, _decoder, Marked, 4 * SMALL_BODY_BYTES_MAX)
+        asked = await sent(call, _decoder, MarkRead, 4 * SMALL_BODY_BYTES_MAX)
         if asked.all == bool(asked.ids):
             raise Invalid("ids", 'give either "ids" (of the messages) or "all": true')
         if asked.all:

@@ -32,7 +32,7 @@ from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
 from tidings.wires.answers import Document
 
 BODY_BYTES_MAX = 4 << 20  # a text and its HTML, with room for escapes
-INSTEAD = "send shorter variables or words, or fewer users at once"
+INSTEAD = "send shorter variables or content, or fewer users at once"
 LIST = "/v1/notifications"
 
 PRIORITIES: dict[str, Priority] = {word: word for word in get_args(Priority)}
@@ -54,7 +54,7 @@ class Notifications:
         if body_kind(call.headers) != "json":
             raise Refusal("media_type", "this endpoint takes one object: list several users in its 'users'")
         body = await read_body(call.headers, call.receive, BODY_BYTES_MAX, INSTEAD)
-        ask = decode(_decoder, body, Notify.__struct_fields__)
+        ask = decode(_decoder, body, Notify)
         for field in ("at", "scheduled_at"):
             if isinstance(getattr(ask, field), int):
                 raise Invalid(field, 'is a number: send "tomorrow 09:00", "2026-11-20T09:00:00Z" or "+5s", a text')

@@ -12,18 +12,12 @@ from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, decode, query_of, re
 from tidings.edges.http.notify.asking import channel_in_path, channel_of, limit_of, unknown
 from tidings.edges.http.notify.documents import suppression_document
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
+from tidings.shapes.user import NewSuppression
 
 LIST = "/v1/suppressions"
 
 
-class Suppress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why, and of which category; without one nothing at all is sent there."""
-
-    reason: str = "by hand"
-    category: str | None = None
-
-
-_decoder = msgspec.json.Decoder(Suppress)
+_decoder = msgspec.json.Decoder(NewSuppression)
 
 
 class Suppressions:
@@ -45,7 +39,7 @@ class Suppressions:
         query_of(call.scope)
         channel, address = channel_in_path(call), _address(call)
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
-        asked = decode(_decoder, body, Suppress.__struct_fields__)
+        asked = decode(_decoder, body, NewSuppression)
         _check_category(asked.category)
         added = await self._suppressions.add(
             call.caller.tenant, channel, address, asked.reason, category=asked.category

@@ -1,36 +1,25 @@
 """Templates: put, list, look at, preview, delete."""
 
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from tidings.delivery.versions import TemplateDraft
 from tidings.domain.errors import Invalid
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.rendered import ChannelName
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, query_of, whole_number, yes_or_no
 from tidings.edges.http.notify.asking import limit_of, sent, unknown
 from tidings.edges.http.notify.documents import content_document, stored_document, template_document
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
+from tidings.shapes.template import NewTemplate, TemplatePreview
 
 BODY_BYTES_MAX = 4 << 20
 VERSION_MAX = 999_999_999
 LIST = "/v1/templates"
 
 
-class Preview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to show: for which channel, with which variables, in which language, of which version."""
-
-    channel: ChannelName
-    variables: dict[str, Any] = {}
-    locale: str | None = None
-    version: int | None = None
-
-
-_drafts = msgspec.json.Decoder(TemplateDraft)
-_previews = msgspec.json.Decoder(Preview)
+_drafts = msgspec.json.Decoder(NewTemplate)
+_previews = msgspec.json.Decoder(TemplatePreview)
 
 
 class Templates:
@@ -62,7 +51,7 @@ class Templates:
         """A new version, checked; the same as the latest is none."""
         force = yes_or_no(query_of(call.scope, "force"), "force")
         tenant, name = call.caller.tenant, call.text("name")
-        draft = await sent(call, _drafts, TemplateDraft, BODY_BYTES_MAX)
+        draft = await sent(call, _drafts, NewTemplate, BODY_BYTES_MAX)
         before = await self._templates.get(tenant, name)
         stored = await self._templates.put(tenant, name, draft, force=force)
         version = stored.template.version
@@ -95,7 +84,7 @@ class Templates:
     async def preview(self, call: Call) -> Reply:
         """What it would say; nothing is sent."""
         query_of(call.scope)
-        asked = await sent(call, _previews, Preview, 2 * SMALL_BODY_BYTES_MAX)
+        asked = await sent(call, _previews, TemplatePreview, 2 * SMALL_BODY_BYTES_MAX)
         if asked.version is not None and asked.version < 1:
             raise Invalid("version", "must be at least 1: leave it out for the latest")
         name = call.text("name")

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tidings.delivery.profile import Profile, check_id
+from tidings.delivery.profile import check_id
 from tidings.domain.errors import Conflict, Invalid
 from tidings.edges.http.edge import Edge
 from tidings.edges.http.inputs import body_kind, decode, query_of, read_body
@@ -14,20 +14,14 @@ from tidings.edges.http.notify.documents import user_document
 from tidings.edges.http.notify.importing import ImportStream
 from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routing import Call, Handler, Reply, json_answer
+from tidings.shapes.user import NewUser, Profile
 
 BODY_BYTES_MAX = 256 * 1024
 LIST = "/v1/users"
 
 
-class SentUser(Profile, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A profile; the id may be left out, for the path has it."""
-
-    id: str | None = None
-
-
-_decoder = msgspec.json.Decoder(SentUser)
+_decoder = msgspec.json.Decoder(NewUser)
 _changes = msgspec.json.Decoder(dict[str, Any])
-_FIELDS = tuple(Profile.__struct_fields__)
 
 
 class Users:
@@ -58,7 +52,7 @@ class Users:
         """Make her, or put another profile in place of hers."""
         query_of(call.scope)
         expected, user_id = Expected(call), call.text("id")
-        profile = await sent(call, _decoder, SentUser, BODY_BYTES_MAX)
+        profile = await sent(call, _decoder, NewUser, BODY_BYTES_MAX)
         if profile.id not in {None, user_id}:
             raise Invalid("id", f"is not the one in the path, {user_id!r}: leave it out")
         await self._check_there(call, expected)
@@ -77,7 +71,7 @@ class Users:
         query_of(call.scope)
         expected, user_id = Expected(call), call.text("id")
         body_kind(call.headers)
-        changes = decode(_changes, await read_body(call.headers, call.receive, BODY_BYTES_MAX), _FIELDS)
+        changes = decode(_changes, await read_body(call.headers, call.receive, BODY_BYTES_MAX), Profile)
         try:
             stored = await self._users.patch(call.caller.tenant, user_id, changes, expected.version)
         except Conflict as conflict:

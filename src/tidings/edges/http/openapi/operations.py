@@ -1,36 +1,74 @@
-"""How an operation is written: its parameters, what is sent, and every answer."""
+"""The parts of an operation: parameters, request bodies and responses."""
 
+from collections.abc import Iterable
 from typing import Any
 
+from tidings.domain.rendered import CHANNEL_NAMES
 from tidings.edges.http.auth import TENANT_HEADER
-from tidings.edges.http.openapi import examples
-from tidings.edges.http.openapi.shapes import Schema, ref
 from tidings.edges.http.problems import KINDS, PROBLEM_TYPE
+
+Schema = dict[str, Any]
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
+REFERENCE = "#/components/schemas/{name}"
 
 _MEANINGS = {
     400: "A field, parameter or header cannot be accepted: `errors` names it and says what to change.",
-    401: "No key, or one that is not known; of a callback: not the signature of its provider.",
-    403: "The key may not do this, or not for this tenant; without keys: a foreign Host or Origin.",
-    404: "There is no such thing.",
-    405: "Another method: `Allow` lists those taken.",
-    409: "Not in a state for this: `outcome` says which, `detail` what to do.",
-    412: "It is not what `If-Match` names, or is what `If-None-Match` names.",
-    413: "The body is too large: `detail` has the bound.",
-    415: "The content type is not JSON (or NDJSON, where many are taken).",
-    422: "The `Idempotency-Key` came before with another request.",
-    429: "Too many reads are open with this key: come back after `Retry-After`.",
-    500: "A fault of Tidings.",
-    503: "The store is away, another process owns it, or too many clients are served: come back after `Retry-After`.",
+    401: "The key is missing or unknown; of a callback: the signature is not that of its provider.",
+    403: "The key is not allowed to do this, or not for this tenant; without keys: a foreign Host or Origin.",
+    404: "It does not exist.",
+    405: "The method is not allowed: `Allow` lists those that are.",
+    409: "Its state does not allow this: `outcome` says why, `detail` what to do.",
+    412: "It is not the version that `If-Match` names, or it is the one that `If-None-Match` names.",
+    413: "The body is too large: `detail` has the limit.",
+    415: "The content type is not JSON (or NDJSON, where many items are accepted).",
+    422: "The `Idempotency-Key` was used before for another request.",
+    429: "Too many reads are open with this key: retry after `Retry-After`.",
+    500: "An internal error of Tidings.",
+    503: "The store is unavailable, another process owns it, or there are too many clients: retry after `Retry-After`.",
 }
-_EXAMPLES = {400: examples.INVALID, 404: examples.UNKNOWN, 409: examples.CONFLICT}
+_INVALID = {
+    "type": "urn:tidings:problem:invalid",
+    "title": "The request cannot be accepted as it stands",
+    "status": 400,
+    "detail": "at: give either 'at' or 'every', not both",
+    "errors": [{"field": "at", "detail": "give either 'at' or 'every', not both"}],
+}
+_UNKNOWN = {
+    "type": "urn:tidings:problem:unknown",
+    "title": "No such schedule",
+    "status": 404,
+    "detail": "there is no such schedule, or it is no longer remembered: check the id and the tenant",
+    "id": "order-42-reminder",
+    "outcome": "unknown",
+    "remembered_since": "2026-11-13T09:00:00.000000Z",
+}
+_CONFLICT = {
+    "type": "urn:tidings:problem:conflict",
+    "title": "It is not in a state for this",
+    "status": 409,
+    "detail": "it has been released already: PUT it with ?reuse=true to start it again, or use another id",
+    "id": "order-42-reminder",
+    "outcome": "already_released",
+    "state": "released",
+}
+_EXAMPLES = {400: _INVALID, 404: _UNKNOWN, 409: _CONFLICT}
 _RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
 
 
+def ref(name: str) -> Schema:
+    """A reference to a schema by its name."""
+    return {"$ref": REFERENCE.format(name=name)}
+
+
+def one_or_many(name: str, many: str | None = None) -> Schema:
+    """One object, or an array of such (or other) objects."""
+    return {"oneOf": [ref(name), {"type": "array", "items": ref(many or name)}]}
+
+
 def problem_responses() -> dict[str, Schema]:
-    """Every error that there is, by status."""
+    """Every error response, by status."""
     responses = {}
     for status in sorted({status for status, _ in KINDS.values()}):
         media: Schema = {"schema": ref("Problem")}
@@ -44,7 +82,7 @@ def problem_responses() -> dict[str, Schema]:
 
 
 def answer(description: str, schema: str, example: Any, media: str = JSON, **headers: str) -> Schema:
-    """What is answered when all is well."""
+    """A successful response."""
     response: Schema = {"description": description, "content": {media: content(schema, example)}}
     if headers:
         response["headers"] = {
@@ -55,18 +93,28 @@ def answer(description: str, schema: str, example: Any, media: str = JSON, **hea
 
 
 def content(schema: str, example: Any) -> Schema:
-    """A shape by name (plain text without one), with an example."""
+    """A body of the schema with this name (plain text without one), with an example."""
     return {"schema": ref(schema) if schema else {"type": "string"}, "example": example}
 
 
 def sent(schema: str, example: Any, *, required: bool = True) -> Schema:
-    """What is sent as one JSON object."""
+    """A request body of one JSON object."""
     return {"required": required, "content": {JSON: content(schema, example)}}
 
 
 def query(name: str, description: str, schema: Schema | None = None) -> Schema:
     """A parameter of the query."""
     return {"name": name, "in": "query", "description": description, "schema": schema or {"type": "string"}}
+
+
+def choice(name: str, description: str, words: Iterable[str], **more: str) -> Schema:
+    """A parameter of the query that takes one of these words."""
+    return query(name, description, {"type": "string", "enum": list(words), **more})
+
+
+def switch(name: str, description: str) -> Schema:
+    """A parameter of the query that is true or false."""
+    return query(name, description, {"type": "boolean", "default": False})
 
 
 def header(name: str, description: str) -> Schema:
@@ -76,21 +124,24 @@ def header(name: str, description: str) -> Schema:
 
 def in_path(name: str, description: str) -> Schema:
     """A parameter of the path."""
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "description": description,
-        "schema": {"type": "string"},
-    }
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": {"type": "string"}}
 
+
+CURSOR = query("cursor", "Cursor of the previous page.")
+LIMIT = query("limit", "Page size.", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100})
+CHANNEL = choice("channel", "Only this channel.", CHANNEL_NAMES)
+IF_MATCH = header("If-Match", "Only if the ETag is still this one.")
+IF_NONE_MATCH = header("If-None-Match", "`*`: only if it does not exist yet.")
+IDEMPOTENCY = header("Idempotency-Key", "Kept for 24 h: a repeat gets the same answer as the first request.")
+LOCATION = "Its path."
+ETAG = "Its version, for `If-Match`."
 
 _OF_A_TENANT = (
     *("Schedules", "Planning", "Calendars", "Topics", "Groups"),
     *("Users", "Templates", "Notifications", "Deliveries", "Inbox", "Suppressions"),
 )
 _TENANT = header(
-    TENANT_HEADER, "For whom, instead of the key's own tenant: with an admin key, or on a server without keys."
+    TENANT_HEADER, "Act for this tenant instead of the key's own: with an admin key, or on a server without keys."
 )
 
 
@@ -101,11 +152,11 @@ def operation(
     answers: dict[int, Schema],
     problems: str = "",
     *,
-    parameters: list[Schema] | None = None,
+    parameters: Iterable[Schema] = (),
     body: Schema | None = None,
     guarded: bool = True,
 ) -> Schema:
-    """One method of one path. Further problems are given as their statuses."""
+    """One method of one path. `problems` are the statuses of further errors; `guarded`: it needs a key."""
     statuses = {int(status) for status in problems.split()} | {400, 405, 500}
     if guarded:
         statuses |= {401, 403, 503}
@@ -113,10 +164,8 @@ def operation(
     for status in sorted(statuses - answers.keys()):
         responses[str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     written: Schema = {"tags": [tag], "operationId": name, "summary": summary, "responses": responses}
-    if tag in _OF_A_TENANT:
-        parameters = [*(parameters or ()), _TENANT]
-    if parameters:
-        written["parameters"] = parameters
+    if given := [*parameters, *([_TENANT] if tag in _OF_A_TENANT else [])]:
+        written["parameters"] = given
     if body is not None:
         written["requestBody"] = body
     if not guarded:

@@ -217,7 +217,7 @@ async def test_email_without_a_link_to_unsubscribe_is_warned_of(
 
         async def note(**asked: Any) -> str | None:
             words = InlineContent("Hello", "Hi")
-            [made] = await office.notifying.accept("acme", Notify(user="ada", words=words, at="PT1H", **asked))
+            [made] = await office.notifying.accept("acme", Notify(user="ada", content=words, at="PT1H", **asked))
             assert made.outcome == "scheduled"
             return made.note
 

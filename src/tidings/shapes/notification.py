@@ -326,9 +326,7 @@ class Channels(Answer, frozen=True, kw_only=True):
 
     providers: Annotated[list[Provider], about("The providers, in the order in which they are tried.")]
     channels: Annotated[dict[str, list[str]], about("Names of the providers, by channel.", {"email": ["smtp"]})]
-    warnings: Annotated[list[str] | UnsetType, about("What is missing in the configuration, and what to change.")] = (
-        UNSET
-    )
+    warnings: Annotated[list[str] | UnsetType, about("What the configuration lacks, and what to change.")] = UNSET
 
 
 class BreakerClosed(Answer, frozen=True, kw_only=True):

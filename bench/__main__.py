@@ -20,6 +20,7 @@ NAMES = (
     "lateness",
     "backlog",
     "tenants",
+    "stuck_readers",
     "recurring_burst",
     "recurrence",
     "parse",

@@ -1,4 +1,7 @@
-"""A reader over SSE that compares due times with its clock: `python -m bench.listening PORT TOPIC COUNT SECONDS`."""
+"""A reader over SSE that compares due times with its clock.
+
+`python -m bench.listening PORT TOPIC COUNT SECONDS [CURSOR]`
+"""
 
 import re
 import socket
@@ -16,10 +19,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def main(port: int, topic: str, count: int, seconds: float) -> None:
+def main(port: int, topic: str, count: int, seconds: float, cursor: str | None = None) -> None:
     """Follow until all have arrived; say `connected` first, the lateness at the end."""
     with socket.create_connection((HOST, port)) as connection:
-        connection.sendall(f"GET /v1/topics/{topic}/stream HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        query = "" if cursor is None else f"?cursor={cursor}"
+        connection.sendall(f"GET /v1/topics/{topic}/stream{query} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
         connection.settimeout(seconds)
         first = connection.recv(65_536)
         if not first.startswith(b"HTTP/1.1 200"):
@@ -49,4 +53,4 @@ def _listen(connection: socket.socket, count: int) -> list[tuple[int, bytes]]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), *sys.argv[5:])

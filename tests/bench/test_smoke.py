@@ -31,6 +31,7 @@ TIMEOUT_S = 240
         pytest.param("lateness", "sse_2000_p99_ms", marks=pytest.mark.bench),
         pytest.param("backlog", "memory_peak_mb", marks=pytest.mark.bench),
         pytest.param("tenants", "beside_high_p99_ms", marks=pytest.mark.bench),
+        pytest.param("stuck_readers", "memory_mb", marks=pytest.mark.bench),
         pytest.param("kafka_intake", "rows_a_commit", marks=pytest.mark.bench),
         pytest.param("kafka_burst", "burst_committed", marks=pytest.mark.bench),
         pytest.param("kafka_lateness", "late_2000_p99_ms", marks=pytest.mark.bench),

@@ -82,7 +82,7 @@ def test_calendars(cli: Cli, tmp_path: Path) -> None:
         unknown = cli("calendars", verb, "feasts")
         assert unknown.code == 3
         assert f"there is no calendar named 'feasts': `{program()} calendars list` lists them" in unknown.err
-    assert cli("calendars", "list").err.startswith("no calendars")
+    assert cli("calendars", "list").err.startswith("there are no calendars")
     assert cli("calendars", "put", "feasts").code == 2
     assert cli("calendars", "put", "feasts", "/no/such/file").code == 2
 

@@ -7,11 +7,10 @@ import pytest
 
 from tidings.edges.cli import message, notify, timing
 from tidings.edges.http.openapi.describe import components, shapes
-from tidings.shapes import schedule
 from tidings.shapes.annotations import Duration, Sent, about
 from tidings.shapes.fields import field_at, fields_of, help_of, names_of
 from tidings.shapes.notification import NewNotification
-from tidings.shapes.schedule import NewSchedule
+from tidings.shapes.schedule import NewSchedule, Outcome
 from tidings.wires import native
 from tidings.wires.answers import OutcomeDocument
 from tidings.wires.document import CARRIED, TIMING
@@ -26,7 +25,7 @@ class Inner(Sent, frozen=True, kw_only=True):
 class Example(Sent, frozen=True, kw_only=True):
     """One of each kind."""
 
-    text: Annotated[str | None, about("a text, unlike `count`. More about it.", "x", "y", "z", absent="none")] = None
+    text: Annotated[str | None, about("A text, unlike `count`. More about it.", "x", "y", "z", absent="none")] = None
     count: Annotated[int, about("A number.", minimum=1)] = 3
     choice: Annotated[Literal["low", "high"] | None, about("`low` or `high`.")] = None
     mixed: Annotated[tuple[Literal["p", "q"], ...] | Literal["all"] | None, about("Some.")] = None
@@ -128,4 +127,4 @@ def test_the_command_line_has_an_option_for_every_field() -> None:
 
 
 def test_an_outcome_has_the_fields_that_are_declared() -> None:
-    assert {*OutcomeDocument.__struct_fields__} == {*names_of(schedule.Outcome), "line"}
+    assert {*OutcomeDocument.__struct_fields__} == {*names_of(Outcome), "line"}

@@ -19,7 +19,7 @@ from tidings.edges.http.waiting import unless_ended
 from tidings.shapes.topic import WAIT_S_MAX, Commit, Fetch, Join, Member
 from tidings.wires.answers import record_document
 
-T = TypeVar("T", bound=msgspec.Struct)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Groups:
@@ -69,7 +69,7 @@ def _place(call: Call) -> tuple[str, str, str]:
     return call.caller.tenant, call.text("topic"), call.text("group")
 
 
-async def _read(call: Call, kind: type[T]) -> T:
+async def _read(call: Call, kind: type[Body]) -> Body:
     query_of(call.scope)
     body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
     if body:

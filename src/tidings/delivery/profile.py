@@ -1,4 +1,4 @@
-"""A user as people write her down: each field checked, and what is wrong said by its name."""
+"""A user's profile as clients send it: each field is checked, and errors name the field."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class QuietHours(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All that can be said of a user beside her id; `quiet` may be the hours alone."""
+    """All fields of a user except the id; `quiet` may be the hours alone."""
 
     name: str | None = None
     email: str | None = None

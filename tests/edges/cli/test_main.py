@@ -68,7 +68,7 @@ def test_help_says_whose_clocks_are_meant(capsys: pytest.CaptureFixture[str]) ->
         with pytest.raises(SystemExit):
             Cli.parse([command, "--help"])
         told[command] = " ".join(capsys.readouterr().out.split())
-    assert 'on her clocks "tomorrow 09:00"' in told["notify"]
+    assert 'in the user\'s time zone "tomorrow 09:00"' in told["notify"]
     assert "or a local one with --zone; left out: now" in told["schedule"]
 
 

@@ -1,4 +1,4 @@
-"""`notify`: tell somebody something, in the words of a template or in your own, now or at her hour."""
+"""`notify`: send a notification, from a template or with a literal text, now or at a local time."""
 
 import argparse
 from typing import Any
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", metavar="TEXT", help=f"{meaning}, instead of a template; @FILE, - for stdin")
     parser.add_argument("--id", help="your own id; left out: one is generated")
     _add_policy(parser)
-    add_timing(parser, hers=True)
+    add_timing(parser, of_user=True)
     add_server(parser)
     parser.set_defaults(run=notify)
 
@@ -71,7 +71,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def notify(arguments: Arguments, screen: Screen) -> int:
-    """Ask for it; each person has an answer of her own."""
+    """Send the request; each user has an answer of their own."""
     document = {**_whom(arguments), **_what(arguments), **timing_of(arguments)}
     given = {name: getattr(arguments, name) for name in (*PLAIN, *MORE)}
     document |= {name: value for name, value in given.items() if value is not None}

@@ -11,18 +11,19 @@ LISTS = ("rdates", "exdates")
 
 
 def add_timing(
-    parser: argparse.ArgumentParser, *, required: bool = False, ends: bool = True, hers: bool = False
+    parser: argparse.ArgumentParser, *, required: bool = False, ends: bool = True, of_user: bool = False
 ) -> None:
-    """When it leaves. `ends`: `--count` is the rule's own, and not how many are shown. `hers`: it is for a person."""
+    """When it leaves. `ends`: `--count` is the rule's own, and not how many are shown. `of_user`: local times are those
+    of the user."""
     when = parser.add_mutually_exclusive_group(required=required)
     now = "" if required else "; left out: now"
-    local = 'on her clocks "tomorrow 09:00" or "2026-11-20 09:00"' if hers else "a local one with --zone"
+    local = 'in the user\'s time zone "tomorrow 09:00" or "2026-11-20 09:00"' if of_user else "a local one with --zone"
     when.add_argument("--at", help=f"+5s, PT5S, a time such as 2026-11-20T09:00:00Z, or {local}{now}")
     when.add_argument("--every", metavar="INTERVAL", help="PT10M, or R/2026-11-20T09:00:00Z/PT1H: again and again")
     when.add_argument("--rrule", metavar="RULE", help='such as "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0" (RFC 5545)')
     when.add_argument("--cron", metavar="EXPRESSION", help='such as "*/5 9-17 * * MON-FRI"')
     group = parser.add_argument_group("recurring and local times")
-    zone = "; left out: hers" if hers else ""
+    zone = "; left out: the user's" if of_user else ""
     group.add_argument("--zone", help=f"whose clocks are meant, such as Europe/Berlin{zone}")
     group.add_argument("--start", metavar="TIME", help="where a rule begins; left out: now")
     group.add_argument("--until", metavar="TIME", help="the last moment; a date counts as a whole day")

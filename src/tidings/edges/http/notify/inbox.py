@@ -22,7 +22,7 @@ ONE = "/v1/inbox/{user}"
 
 
 class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The lines that she has read."""
+    """The lines to mark as read."""
 
     ids: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)] = ()
     all: bool = False
@@ -48,7 +48,7 @@ class Inboxes:
         return json_answer({"lines": [line_document(line) for line in page.lines], "cursor": page.cursor})
 
     async def unread(self, call: Call) -> Reply:
-        """How many she has not read."""
+        """How many lines are unread."""
         query_of(call.scope)
         unread = await self._inbox.unread(call.caller.tenant, _user(call))
         return json_answer({"unread": unread.count, "more": unread.more})

@@ -37,7 +37,7 @@ class Example(Sent, frozen=True, kw_only=True):
 def test_a_field_is_read_from_its_declaration() -> None:
     text = fields_of(Example)["text"]
     assert (text.description, text.examples, text.absent) == (
-        "a text, unlike `count`. More about it.",
+        "A text, unlike `count`. More about it.",
         ("x", "y", "z"),
         "none",
     )

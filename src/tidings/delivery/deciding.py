@@ -19,7 +19,7 @@ class Pass(msgspec.Struct, frozen=True, gc=False):
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Somebody is at it: look again when his claim ends."""
+    """Another worker holds a claim: look again when it ends."""
 
     until: int
 
@@ -126,7 +126,7 @@ def _is_deadly(case: Case, backoff: Backoff, now: int) -> bool:
 
 
 def _by_wish(case: Case, now: int) -> Decision:
-    """What the person wants, and where she can be reached."""
+    """What the user's preferences and quiet hours allow, and by which addresses."""
     notification, user, channel = case.notification, case.user, case.channel
     found = addresses(notification, user, channel)
     open_to = tuple(address for address in found if address not in case.suppressed)

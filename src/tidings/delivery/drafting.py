@@ -77,7 +77,7 @@ def draft(plan: Plan, notification_id: str, user: User | None) -> Draft:
 
 
 def _channels(plan: Plan, user: User | None) -> tuple[ChannelName, ...]:
-    """Those that are asked for, or those that there is something for and an address; one of them must reach her."""
+    """The channels asked for, else those that have a part and an address; one of them must reach the user."""
     named, field = plan.ask.asked_channels(), "channels"
     if plan.ask.channel is not None:
         field = "channel"

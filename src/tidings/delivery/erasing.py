@@ -1,4 +1,4 @@
-"""Erases a person: everything that is hers, in bounded slices. Cut off anywhere, it can be run again."""
+"""Erases a user with all their data, in bounded slices. Cut off anywhere, it can be run again."""
 
 import asyncio
 from collections import Counter
@@ -26,8 +26,8 @@ KINDS = ("notification", "delivery", "inbox", "dedupe")
 class Erased(msgspec.Struct, frozen=True):
     """What was removed: how many documents of each kind, how many pending schedules were cancelled.
 
-    `suppressions` were reduced to a digest: they say nothing of her, and still keep messages from her addresses.
-    `providers` were handed messages to her: what they keep of them is for them to erase.
+    `suppressions` were reduced to a digest, which names nobody and still suppresses the address. `providers` were
+    handed messages to the user: what they store of them is for them to erase.
     """
 
     user: str
@@ -48,9 +48,9 @@ class Erasing:
         self.keepers: dict[str, Keeper] = {}
 
     async def erase(self, tenant: str, user_id: str) -> Erased:
-        """The user goes last, for her addresses find the rest; and what was accepted meanwhile goes after her.
+        """The user goes last, because their addresses find the rest; what was accepted in the meantime goes after that.
 
-        What went to one of her addresses without naming her is hers too, also if somebody else shares the address.
+        What went to one of their addresses without naming them is erased too, even if others share the address.
         """
         [there] = await self._cabinet.get([user_key(tenant, user_id)], self._clock.now())
         user = User(user_id) if there is None else read(there, User)
@@ -81,7 +81,7 @@ class Erasing:
             tally.cancelled += await self._cancel(tenant, names)
             await self._cabinet.change([[Remove(document.key)] for document in found], self._clock.now())
             tally.removed[kind] += len(found)
-            for name in names if kind == "notification" else ():  # some of its deliveries have no tag that is hers
+            for name in names if kind == "notification" else ():  # some of its deliveries have no tag of the user
                 await self._clear_kind(tenant, "delivery", f"notification:{name}", tenant, tally)
 
     async def _let_go(self, tenant: str, deliveries: Sequence[Delivery], tally: "_Tally") -> list[str]:

@@ -48,7 +48,7 @@ def read(document: Document, kind: type[T]) -> T:
 
 
 def by_user(user: str, tenant: str | None = None) -> str:
-    """The tag of everything that is hers; under the shared tenant it says whose user she is."""
+    """The tag of everything of a user; under the shared tenant it names the user's tenant too."""
     return f"user:{user}" if tenant is None else f"user:{tenant}/{user}"
 
 
@@ -70,7 +70,7 @@ def tags_of_address(channel: ChannelName, to: str | Device) -> list[str]:
 
 
 def user_put(tenant: str, user: User, expected: int) -> Put:
-    """A user, found by her id, in the order of ids, and by her mailbox and number."""
+    """A user, found by id, in the order of ids, and by e-mail address and telephone number."""
     tags = [ALL]
     if user.email is not None:
         tags.append(by_address("email", user.email))

@@ -192,7 +192,7 @@ class Handling:
         return await self._settle(case, without_attempt(claimed_case, decision, now), version)
 
     async def _hold(self, read: Read, until: int) -> None:
-        """Wait for the end of somebody's claim; from time to time one looks whether he has settled it."""
+        """Wait for the end of another worker's claim, and check now and then whether the delivery is settled."""
         self._holding.hold(read)
         try:
             await asyncio.sleep(min((until - self._clock.now()) / 1_000_000, HOLD_S))

@@ -1,4 +1,4 @@
-"""Inboxes: what a person was told inside the product, how much of it she has not read, and news of it as it comes."""
+"""Inboxes: a user's in-app messages, how many of them are unread, and new ones as they come."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ class InboxPage(msgspec.Struct, frozen=True):
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """How many lines she has not read; `more` says that they were counted no further."""
+    """How many lines are unread; `more` says that they were counted no further."""
 
     count: int
     more: bool = False
@@ -46,7 +46,7 @@ class Inbox:
         self._bells: set[asyncio.Event] = set()
 
     def __call__(self, fact: Telling) -> None:
-        """Wake those who wait; each looks whether it is his."""
+        """Wake the waiting readers; each checks whether the line is for it."""
         if isinstance(fact, Ended) and fact.channel == "in_app" and fact.state == "sent":
             for bell in self._bells:
                 bell.set()
@@ -54,7 +54,7 @@ class Inbox:
     async def page(
         self, tenant: str, user: str, *, unread: bool = False, cursor: str | None = None, limit: int = 100
     ) -> InboxPage:
-        """Her lines, or those that she has not read, the latest first."""
+        """A user's lines, or the unread ones, the latest first."""
         if not 1 <= limit <= PAGE_MAX:
             raise Invalid("limit", f"must be between 1 and {PAGE_MAX}")
         after = None if cursor is None else read_cursor(cursor)
@@ -64,7 +64,7 @@ class Inbox:
         return InboxPage(tuple(read(each, Line) for each in shown), following)
 
     async def unread(self, tenant: str, user: str) -> Unread:
-        """How many lines she has not read, counted up to a bound."""
+        """How many lines are unread, counted up to a bound."""
         found = await self._find(tenant, _tag(user, unread=True), None, COUNTED_MAX + 1)
         return Unread(min(len(found), COUNTED_MAX), len(found) > COUNTED_MAX)
 
@@ -167,7 +167,7 @@ class Inbox:
 
 
 def _place(line: Line) -> Place:
-    """Where a line lies among hers."""
+    """Where a line lies among those of its user."""
     return line.at, line_name(line.user, line.id)
 
 

@@ -45,7 +45,7 @@ from tidings.ports import Cabinet, Change, Document, Key, Put, Remove, Unchanged
 
 TRIES_MAX = 40
 LOOK_AGAIN_S = 0.05
-UNFINISHED_US = 10_000_000  # whoever has not scheduled by then what he wrote down is gone
+UNFINISHED_US = 10_000_000  # a request that has not scheduled by then what it wrote has died
 OTHER_CONTENT = "the id belongs to a notification with other content"
 
 Groups = Sequence[Sequence[Change]]
@@ -180,7 +180,7 @@ class Notifying:
         return Plan(ask, tenant, now, ask.digest(), batch, proving, compiled, pinned, self._served, since)
 
     async def _people(self, tenant: str, plan: Plan) -> list[tuple[str, str | None, User | None, Invalid | None]]:
-        """Each with the id of her notification and her own; who is not known with the reason why not."""
+        """Each user with the id of their notification; an unknown one with the reason."""
         ask = plan.ask
         if ask.to is not None:
             return [(ask.id or self._make_id(plan.now), None, None, None)]
@@ -278,7 +278,7 @@ class Notifying:
         return [[next(done) for _ in groups] for groups in asked]
 
     def _documents(self, case: _Case, plan: Plan) -> list[Change]:
-        """They are written only while their person is as she was looked up: what is hers must not outlive her."""
+        """They are written only while the user is unchanged since it was read: nothing may outlive an erased user."""
         own, version = case.draft.notification, 0 if case.there is None else case.there.version
         group: list[Change] = [] if case.person is None else [Unchanged(case.person.key, case.person.version)]
         if case.first is not None:  # so that it can be looked up

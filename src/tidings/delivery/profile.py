@@ -1,4 +1,4 @@
-"""A user as people write her down: each field checked, and what is wrong said by its name."""
+"""A user's profile as clients send it: each field is checked, and errors name the field."""
 
 import re
 from collections.abc import Mapping

@@ -28,7 +28,7 @@ class Proving:
         return len(self._said)
 
     def check(self, channels: Sequence[ChannelName], user: User | None) -> None:
-        """`Invalid` if it cannot be said to her, or at the address that is asked for."""
+        """`Invalid` if it cannot be rendered for this user, or for the given address."""
         said = (tuple(channels), self._locale(user), self._of_hers(user))
         if said not in self._said:
             self._said[said] = self._try(channels, user)
@@ -73,7 +73,7 @@ class Proving:
         return self._ask.locale or (None if user is None else user.locale)
 
     def _of_hers(self, user: User | None) -> tuple[tuple[str, str], ...]:
-        """What is used of her own, and may make it another text."""
+        """The user's own values that the text depends on."""
         if user is None or self._template is None:
             return ()
         own = user.known({})

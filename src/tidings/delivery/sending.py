@@ -134,7 +134,7 @@ class Sending:
         return ready, min(waits, key=lambda wait: wait.until, default=None)
 
     async def _choose(self, case: Case, target: Target) -> Ready | Wait:
-        """The limit is asked before the trial: who tries can go, and keeps nobody from trying while he waits."""
+        """The rate limit is checked before the trial, so that a message that has to wait does not hold the trial."""
         options = await self._options(target.message)
         tried = _tried(case)
         returning = case.delivery.reason == "rate_limited"

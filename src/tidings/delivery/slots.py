@@ -67,7 +67,7 @@ class Slots:
     async def take(self, tenant: str, *, high: bool, count: int = 1) -> int:
         """Wait for so many slots, to be given back with `leave`; answers how many they are.
 
-        Who wants more than he may hold gets what he may hold.
+        A caller that wants more than it may hold gets what it may hold.
         """
         side = self._high if high else self._low
         count = min(count, side.tenant_max)
@@ -128,8 +128,8 @@ class Slots:
         return None
 
     def _may_hold(self, side: _Side, tenant: str, count: int) -> bool:
-        """Whether its tenant may hold it. In sum he need not have room for all of it: he would wait for ever for it
-        where one here and one there of his own go on."""
+        """Whether its tenant may hold it. It need not have room for all of it at once: while single slots of
+        its own are freed and taken again, it would wait for ever."""
         held = side.held.get(tenant, 0)
         other = self._low if side is self._high else self._high
         return held + count <= side.tenant_max and held + other.held.get(tenant, 0) < self._tenant_max

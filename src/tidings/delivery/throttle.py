@@ -5,7 +5,7 @@ itself, so that the store is asked a few times a second, not for each message. W
 limits are kept, not used up. A part of what is there at once is for high priority alone, whichever worker it is at.
 
 Who has to wait for a moment waits here, and the next tokens are dealt by priority and tenant. Who has to wait for
-longer is told when his turn may be, in the line of his tenant and priority: nobody stands behind another's bulk.
+longer is told when its turn may be, in the queue of its tenant and priority: nobody waits behind another's bulk.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Rates(msgspec.Struct, frozen=True):
     particular: dict[tuple[str, str], Rate] = {}  # by provider and tenant
 
     def of(self, provider: str, tenant: str) -> list[tuple[Key, Rate]]:
-        """The limits that hold for a message, his own first: whom that stops takes nothing of what is for all."""
+        """The limits that hold for a message, the tenant's own first: a message that it stops takes no shared token."""
         found: list[tuple[Key, Rate]] = []
         own = self.particular.get((provider, tenant)) or self.tenants.get(provider)
         if own is not None:

@@ -44,7 +44,7 @@ class Users:
     async def put(
         self, tenant: str, user_id: str, profile: Profile | Mapping[str, Any], expected: int | None = None
     ) -> StoredUser:
-        """Create a user or put another profile in place of hers; 0 as `expected` refuses one who is there."""
+        """Create a user or replace their profile; 0 as `expected` refuses one that exists."""
         asked = profile if isinstance(profile, Profile) else convert(profile, Profile)
         user = user_of(user_id, asked)
         for _ in range(TRIES_MAX):
@@ -100,7 +100,7 @@ class Users:
         return UserPage(tuple(users[:limit]), users[limit - 1].id if more else None)
 
     async def delete(self, tenant: str, user_id: str, expected: int | None = None) -> bool:
-        """Remove a user alone, without what was told to her; False if there is none. `Erasing` removes everything."""
+        """Delete a user and keep their notifications; False if there is none. `Erasing` removes everything."""
         [there] = await self._cabinet.get([user_key(tenant, user_id)], self._clock.now())
         if there is None:
             return False

@@ -35,7 +35,7 @@ class Receiver(msgspec.Struct, frozen=True):
 class WayStanding(msgspec.Struct, frozen=True):
     """How a way stands. `until` and `reason` are those of a breaker that is not closed.
 
-    `rate` is the limit of all, `own` that of the tenant who asks; `receivers` are those of hers whose breaker is not
+    `rate` is the limit of all, `own` that of the tenant that asks; `receivers` are its own whose breaker is not
     closed, some of them if there are `more`.
     """
 

@@ -56,7 +56,7 @@ class Wording:
         return compiled.render(case.channel, variables, locale)
 
     def message(self, case: Case, content: Content, to: Address, message_id: str) -> Rendered:
-        """The message for one address. What nobody can be left out of offers no link that would leave her out."""
+        """The message for one address. Transactional messages have no unsubscribe link."""
         notification, channel = case.notification, case.channel
         expires = None
         if notification.expires_after_us is not None:

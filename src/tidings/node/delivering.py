@@ -145,5 +145,5 @@ async def join_people(engine: Engine, config: Config, last: AsyncExitStack) -> P
     if lacks_links(config):
         logger.warning("%s", unsubscribe.NO_LINK)
     if is_outbox_alone(config):
-        logger.info("no channel is configured: what people are told is written to %s", folder_of(config) / "outbox")
+        logger.info("no channel is configured: messages are written to %s", folder_of(config) / "outbox")
     return people

@@ -126,7 +126,7 @@ class Box:
 
 
 def line_of(line: dict[str, Any], screen: Screen) -> str:
-    """When, whether it is new to her, and what it says."""
+    """When it came, whether it is unread, and what it says."""
     words = [
         screen.paint(clock_text(str(line.get("at"))), "dim"),
         screen.paint("read" if line.get("read_at") else "new ", "dim" if line.get("read_at") else "green"),

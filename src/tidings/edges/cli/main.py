@@ -28,7 +28,7 @@ COMMANDS = {
     "pause": ("changes", "pause schedules until they are resumed"),
     "resume": ("changes", "resume paused schedules"),
     "fire": ("changes", "release schedules now"),
-    "notify": ("notify", "tell somebody something, now or at her hour"),
+    "notify": ("notify", "send a notification, now or at a local time"),
     "notifications": ("notifications", "what became of notifications: list, show, explain, cancel"),
     "deliveries": ("deliveries", "what was sent, through what and how late: list, show, retry"),
     "inbox": ("inbox", "what a person was told inside the product"),

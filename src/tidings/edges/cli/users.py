@@ -1,4 +1,4 @@
-"""`users`: who can be told something, where, when, and what she does not want to hear."""
+"""`users`: the recipients of notifications, with their addresses, preferences and quiet hours."""
 
 import argparse
 from functools import partial
@@ -81,7 +81,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def profile_of(arguments: Arguments) -> dict[str, Any]:
-    """What the flags say of her, as the HTTP API takes it."""
+    """The profile that the flags describe, as the HTTP API takes it."""
     document: dict[str, Any] = {name: value for name in TEXTS if (value := getattr(arguments, name)) is not None}
     quiet = {"hours": arguments.quiet, "then": arguments.in_quiet, "spares_high": SPARED.get(arguments.high)}
     if given := {name: value for name, value in quiet.items() if value is not None}:

@@ -25,7 +25,7 @@ _BREAKERS = {"closed": "closed", "open": "open", "due": "half_open"}
 
 
 def user_document(user: User) -> Document:
-    """A user as she is sent, so that what was got can be put again."""
+    """A user in the form in which it is sent, so that a GET can be PUT again."""
     found: Document = msgspec.to_builtins(profile_of(user))
     return {"id": user.id} | found
 

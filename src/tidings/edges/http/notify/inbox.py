@@ -43,7 +43,7 @@ class Inboxes:
         return json_answer({"lines": [line_document(line) for line in page.lines], "cursor": page.cursor})
 
     async def unread(self, call: Call) -> Reply:
-        """How many she has not read."""
+        """How many lines are unread."""
         query_of(call.scope)
         unread = await self._inbox.unread(call.caller.tenant, _user(call))
         return json_answer({"unread": unread.count, "more": unread.more})

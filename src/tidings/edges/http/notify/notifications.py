@@ -113,7 +113,7 @@ class Notifications:
         return status_document(status, local=await self._local(tenant, notification_id))
 
     async def _local(self, tenant: str, notification_id: str) -> str | None:
-        """What her clocks show when it is due."""
+        """The due time in the zone of the schedule."""
         schedule = await self._engine.find(tenant, notification_id)
         zone = None if schedule is None else zone_of(schedule.when)
         return None if schedule is None or zone is None else local_text(zone, schedule.due)

@@ -41,7 +41,7 @@ class Users:
         return json_answer({"users": [user_document(user) for user in page.users], "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
-        """One, with her version as ETag."""
+        """One user, with its version as ETag."""
         query_of(call.scope)
         found = await self._users.get(call.caller.tenant, call.text("id"))
         if found is None:
@@ -49,7 +49,7 @@ class Users:
         return json_answer(user_document(found.user), headers=[(b"etag", version_tag(found.version))])
 
     async def put(self, call: Call) -> Reply:
-        """Make her, or put another profile in place of hers."""
+        """Create a user, or replace the profile."""
         query_of(call.scope)
         expected, user_id = Expected(call), call.text("id")
         profile = await sent(call, _decoder, NewUser, BODY_BYTES_MAX)
@@ -81,7 +81,7 @@ class Users:
         return json_answer({"id": user_id, "outcome": "changed"}, headers=[(b"etag", version_tag(stored.version))])
 
     async def delete(self, call: Call) -> Reply:
-        """Remove her profile alone."""
+        """Delete the user alone."""
         query_of(call.scope)
         expected, user_id = Expected(call), call.text("id")
         try:
@@ -93,7 +93,7 @@ class Users:
         return json_answer({"id": user_id, "outcome": "deleted"})
 
     async def erase(self, call: Call) -> Reply:
-        """Remove all that is hers, and say what that was."""
+        """Erase all data of a user, and say what was removed."""
         query_of(call.scope)
         if (await read_body(call.headers, call.receive, BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
             raise Invalid("body", "must be empty here: leave it out")

@@ -9,6 +9,14 @@ from tidings.batcher import Batcher
 from tidings.domain.errors import StoreError
 
 
+async def turn() -> None:
+    """Let everything that is ready run once."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    loop.call_soon(over.set_result, None)
+    await over
+
+
 class Calls:
     """The calls that were made; each waits until it is let go."""
 
@@ -41,7 +49,7 @@ class Calls:
             for end in self.ends:
                 if not end.done():
                     end.set_result(None)
-            await asyncio.sleep(0)
+            await turn()
 
 
 async def test_what_comes_while_a_call_is_under_way_goes_into_the_next() -> None:
@@ -63,7 +71,7 @@ async def test_a_batch_has_a_weight_and_one_heavy_item_is_a_batch_alone() -> Non
 async def test_as_many_calls_as_may_be_are_under_way() -> None:
     calls = Calls(calls_max=2)
     answers = [calls.batcher.submit(item) for item in (1, 2, 3, 4)]
-    await asyncio.sleep(0)
+    await turn()
     assert calls.made == [[1], [2]]
     await calls.finish()
     assert await asyncio.gather(*answers) == [-1, -2, -3, -4]

@@ -1,6 +1,7 @@
 """Names and ids: what they may be made of, everywhere the same."""
 
 import re
+from collections.abc import Sequence
 
 from tidings.domain.errors import Invalid
 
@@ -36,6 +37,14 @@ def is_storable(text: str) -> bool:
 def is_storable_id(text: str) -> bool:
     """The same for an id, which must not be longer than every store can hold: it would be kept as another one."""
     return is_storable(text) and (len(text) <= _SHORT_CHARS or len(text.encode()) <= ID_BYTES_MOST)
+
+
+def first_unstorable_id(ids: Sequence[str]) -> int | None:
+    """The index of the first id that not every store can hold; most are plain, and are looked at all at once."""
+    together = "".join(ids)
+    if together.isascii() and "\0" not in together and max(map(len, ids), default=0) <= ID_BYTES_MOST:
+        return None
+    return next((index for index, text in enumerate(ids) if not is_storable_id(text)), None)
 
 
 def check_storable(text: str, field: str) -> None:

@@ -12,7 +12,7 @@ from tidings.domain.changes import latest_in_flight
 from tidings.domain.command import Add, Command, Outcome, Replace, address
 from tidings.domain.destination import is_kafka
 from tidings.domain.errors import KeyReused
-from tidings.domain.names import is_storable, is_storable_id
+from tidings.domain.names import first_unstorable_id, is_storable
 from tidings.domain.revising import Revise, Slice
 from tidings.domain.schedule import Moved
 from tidings.domain.when import Once
@@ -329,6 +329,8 @@ def are_new(commands: Sequence[Command]) -> bool:
             return False
         if command.id is None:
             nameless += 1
-        elif is_storable_id(command.id):
+        else:
             ids.add((command.tenant, command.id))
-    return len(ids) + nameless == len(commands) > 0
+    if len(ids) + nameless != len(commands) or not commands:
+        return False
+    return first_unstorable_id([schedule_id for _, schedule_id in ids]) is None

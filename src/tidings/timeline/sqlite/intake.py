@@ -11,7 +11,7 @@ from tidings.domain.changes import refusal, too_many_topics
 from tidings.domain.command import Add, Command, Outcome, Replace
 from tidings.domain.errors import KeyReused
 from tidings.domain.lateness import Lateness, deadline
-from tidings.domain.names import is_storable, is_storable_id
+from tidings.domain.names import first_unstorable_id, is_storable
 from tidings.domain.when import Once
 from tidings.ports import Receipt, Taken
 from tidings.timeline.sqlite import outbox
@@ -94,10 +94,8 @@ class Intake:
                 if not is_storable(command.topic) or not self._writer.may_open(tenant, command.topic):
                     break
                 topics.add(command.topic)
-            if command.id is not None and not is_storable_id(command.id):
-                break
             adds.append(command)
-        return adds
+        return adds if nameless else adds[: first_unstorable_id([add.id for add in adds if add.id is not None])]
 
     def _refusal(self, command: Command) -> Outcome | None:
         """Why a command is refused before anything is looked up: by its names, or because its tenant has too many."""

@@ -14,10 +14,10 @@ from bench.engines import engine_on, remove, send, settle, workspace
 from bench.engines import run as run_loop
 from bench.flows import Lateness
 from bench.lateness import in_process
-from bench.making import far_batches, lines
 from bench.options import Options
 from bench.processes import HOST, Server, memory_mb, node
 from bench.report import Bar, Report
+from bench.requests import far_batches, lines
 from bench.rounds import Rounds
 from bench.screen import note
 from bench.wire import NDJSON, Wire, post, scheduled

@@ -8,9 +8,9 @@ import msgspec
 from bench import limits
 from bench.engines import engine_on, remove, send, settle, workspace
 from bench.engines import run as run_loop
-from bench.making import BATCH_ROWS, TENANT, instant_batches
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import BATCH_ROWS, TENANT, instant_batches
 from bench.rounds import Rounds
 from bench.screen import note
 from tidings.domain.facts import Fact, Released

@@ -16,7 +16,7 @@ from bench.report import Bar, Report
 from bench.rounds import Rounds
 from bench.screen import note
 from tidings.clock import SystemClock
-from tidings.ports import Cabinet, Key, Put, Store
+from tidings.ports import DocumentStore, Key, Put, Store
 from tidings.timeline.postgres.store import PostgresStore
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -107,11 +107,11 @@ def _new(number: int, version: int = 0) -> list[Put]:
     return [Put(_key(number), BODY, version, (f"notification:{number:016x}",), number)]
 
 
-async def _put(cabinet: Cabinet, first: int, end: int) -> float:
+async def _put(cabinet: DocumentStore, first: int, end: int) -> float:
     return await _send(cabinet, [[_new(n) for n in range(begin, begin + BATCH)] for begin in range(first, end, BATCH)])
 
 
-async def _change(cabinet: Cabinet, kept: int, count: int) -> float:
+async def _change(cabinet: DocumentStore, kept: int, count: int) -> float:
     """Documents from anywhere, each as it was seen: read before, as whoever changes one does."""
     chosen = random.Random(1).sample(range(kept), count)
     batches = []
@@ -123,7 +123,7 @@ async def _change(cabinet: Cabinet, kept: int, count: int) -> float:
     return await _send(cabinet, batches)
 
 
-async def _send(cabinet: Cabinet, batches: Sequence[Sequence[Sequence[Put]]]) -> float:
+async def _send(cabinet: DocumentStore, batches: Sequence[Sequence[Sequence[Put]]]) -> float:
     """How many a second, with two batches under way."""
     waiting, before = iter(batches), time.perf_counter()
 
@@ -135,7 +135,7 @@ async def _send(cabinet: Cabinet, batches: Sequence[Sequence[Sequence[Put]]]) ->
     return sum(map(len, batches)) / (time.perf_counter() - before)
 
 
-async def _read(cabinet: Cabinet, kept: int) -> float:
+async def _read(cabinet: DocumentStore, kept: int) -> float:
     dice, took = random.Random(2), []
     for _ in range(READS):
         keys = [_key(number) for number in dice.sample(range(kept), BATCH)]

@@ -5,7 +5,7 @@ from bench.options import Options
 from bench.report import Bar, Report
 from bench.rounds import Rounds, divided
 from bench.screen import note
-from tidings.domain.rendered import ChannelName
+from tidings.domain.notifications.message import ChannelName
 
 TITLE = "20,000 due webhooks, rendered, looked up and written down, a second; the limit is bare aiohttp"
 COUNT = 20_000

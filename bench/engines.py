@@ -16,9 +16,9 @@ import uvloop
 
 import tidings
 from bench.limits import Took
-from bench.making import TENANT
-from tidings.domain.command import Add, Outcome
-from tidings.domain.request import Request
+from bench.requests import TENANT
+from tidings.domain.schedules.command import Add, Outcome
+from tidings.domain.schedules.request import Request
 from tidings.engine import Engine
 from tidings.node import SWITCH_INTERVAL_S
 

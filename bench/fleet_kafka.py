@@ -12,9 +12,9 @@ from bench.fleet.site import Site as FleetSite
 from bench.kafka.arrivals import Arrivals
 from bench.kafka.site import Reading, Site
 from bench.kafka.site import opened as kafka_opened
-from bench.making import TENANT, instant_batches, request
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import TENANT, instant_batches, request
 from bench.rounds import Rounds, divided
 from bench.screen import note
 from tidings.clock import SystemClock

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from bench.making import TENANT, request
+from bench.requests import TENANT, request
 from tidings.engine import Engine
 from tidings.testing import eventually
 

@@ -5,10 +5,10 @@ import time
 from bench.engines import run as run_loop
 from bench.engines import settle, workspace
 from bench.intake import made_ids_rate, prepared
-from bench.making import far_moment, lines
 from bench.options import Options
 from bench.processes import Server, node
 from bench.report import Bar, Report
+from bench.requests import far_moment, lines
 from bench.rounds import Rounds
 from bench.screen import note
 from bench.wire import NDJSON, Wire, post, scheduled

@@ -30,6 +30,6 @@ def run(options: Options) -> Report:
 
 def _load(server: Server, seconds: float) -> dict[str, float]:
     """What a client in a process of its own measures."""
-    with child("-m", "bench.posting", str(server.port), str(CONNECTIONS), str(seconds)) as client:
+    with child("-m", "bench.http_client", str(server.port), str(CONNECTIONS), str(seconds)) as client:
         figures: dict[str, float] = answer_of(client)
         return figures

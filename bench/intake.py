@@ -6,14 +6,14 @@ from bench import limits
 from bench.engines import IN_FLIGHT, engine_on, remove, send, settle, workspace
 from bench.engines import run as run_loop
 from bench.limits import Took
-from bench.making import BATCH_ROWS, far_batches
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import BATCH_ROWS, far_batches
 from bench.rounds import Rounds, divided
 from bench.screen import note
 from tidings.clock import SystemClock
 from tidings.domain.facts import Changed, Fact
-from tidings.domain.request import Request
+from tidings.domain.schedules.request import Request
 
 TITLE = "batches of 1,000, due at random over 30 days, rows/s"
 ROWS = 100_000

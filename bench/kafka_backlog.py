@@ -9,9 +9,9 @@ from bench.kafka.site import Site, opened
 from bench.kafka_burst import ROWS as BURST_ROWS
 from bench.kafka_burst import burst_on
 from bench.kafka_lateness import FAULTS, flow_on
-from bench.making import far_batches
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import far_batches
 from bench.rounds import Rounds, divided
 from bench.screen import note
 from tidings.testing import eventually

@@ -12,9 +12,9 @@ from bench.kafka.arrivals import Arrivals
 from bench.kafka.bare import Bare
 from bench.kafka.records import records_at
 from bench.kafka.site import Reading, Site, opened
-from bench.making import TENANT, instant_batches, request
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import TENANT, instant_batches, request
 from bench.rounds import Rounds, divided
 from bench.screen import note
 from tidings.domain.facts import Fact, Released

@@ -10,16 +10,16 @@ from bench.engines import remove, settle, workspace
 from bench.engines import run as run_loop
 from bench.intake import made_ids_rate, prepared
 from bench.kafka.site import Site, opened
-from bench.making import HEADERS, far_moment, request
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import HEADERS, far_moment, request
 from bench.rounds import Rounds, divided
 from bench.screen import note
 from tidings.clock import SystemClock
 from tidings.domain.facts import Changed, Fact
-from tidings.domain.iso8601 import format_instant
-from tidings.wires.destinations import INTERVALS_EXECUTIONS, INTERVALS_REQUESTS, REJECTIONS
+from tidings.domain.schedules.iso8601 import format_instant
 from tidings.wires.intervals import SCHEDULE
+from tidings.wires.wire import INTERVALS_EXECUTIONS, INTERVALS_REQUESTS, REJECTIONS
 
 TITLE = "requests on a full topic to stored schedules, offsets with them, rows/s; the limit is `intake` with made ids"
 ROWS = 200_000

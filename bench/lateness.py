@@ -8,10 +8,10 @@ import msgspec
 from bench.engines import engine_on, remove, settle, workspace
 from bench.engines import run as run_loop
 from bench.flows import PATIENCE_S, Flow, Lateness, lateness, run_flow
-from bench.making import lines
 from bench.options import Options
 from bench.processes import Server, answer_of, child, node
 from bench.report import Bar, Report
+from bench.requests import lines
 from bench.rounds import Rounds
 from bench.screen import note
 from bench.wire import NDJSON, Wire, post, scheduled
@@ -79,7 +79,7 @@ def _over_sse(path: Path, rate: int, seconds: float) -> tuple[Lateness, Lateness
     """The same with a node, its reader, the timer loop and the producer in a process each."""
     with node(path) as server:
         count = Flow(rate, 0, seconds, TOPIC).count
-        with child("-m", "bench.listening", str(server.port), TOPIC, str(count), str(PATIENCE_S)) as reader:
+        with child("-m", "bench.sse_reader", str(server.port), TOPIC, str(count), str(PATIENCE_S)) as reader:
             answer_of(reader)
             flow = Flow(rate, _now() + BEGIN_US, seconds, TOPIC)
             with child("-m", "bench.timer", str(rate), str(flow.start), str(seconds)) as timer:

@@ -8,15 +8,14 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from bench.making import TENANT
+from bench.requests import TENANT
 from tidings.clock import SystemClock
-from tidings.domain.command import Add
-from tidings.domain.request import Limits, Request
-from tidings.domain.schedule import make_id
+from tidings.domain.schedules.command import Add
+from tidings.domain.schedules.request import Limits, Request
+from tidings.domain.schedules.schedule import make_id
 from tidings.intake.admission import Admission
-from tidings.timeline.sqlite.checkpoint import Checkpointer
-from tidings.timeline.sqlite.database import connect
-from tidings.timeline.sqlite.rows import NO_DEADLINE
+from tidings.timeline.sqlite.database import Checkpointer, connect
+from tidings.timeline.sqlite.pending.packed_rows import NO_DEADLINE
 
 Row = tuple[int, int, int, int, int, int, int, int, bytes, str, None, bytes]
 

@@ -10,12 +10,12 @@ from bench.options import Options
 from bench.report import Bar, Report
 from bench.rounds import Rounds
 from bench.screen import note
-from tests.domain.recurrence import making
+from tests.domain.recurrence import random_rules
 from tidings.domain.errors import Invalid
-from tidings.domain.iso8601 import parse_instant, parse_interval
 from tidings.domain.recurrence.cron import parse_cron
-from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
+from tidings.domain.recurrence.request_fields import Terms, read_cron, read_local, read_rule
 from tidings.domain.recurrence.rrule import parse_rrule
+from tidings.domain.schedules.iso8601 import parse_instant, parse_interval
 
 TITLE = "parsing, texts/s; `new` is every text for the first time, the others come as producers send them, some often"
 TEXTS = 100_000
@@ -45,10 +45,13 @@ def _round(options: Options, random: Random) -> dict[str, float]:
     moments = [
         datetime(2026, 11, 20, tzinfo=UTC) + timedelta(microseconds=random.randrange(10**14)) for _ in range(texts)
     ]
-    rules = _satisfiable([making.rule(random, making.FREQUENCIES) for _ in range(200)])
+    rules = _satisfiable([random_rules.rule(random, random_rules.FREQUENCIES) for _ in range(200)])
     crons = [f"{random.randrange(60)} {random.randrange(24)} * * {random.randrange(7)}" for _ in range(200)]
-    new_rules = [f"{making.rule(random, making.FREQUENCIES)};COUNT={number + 1}" for number in range(options.rows(NEW))]
-    new_crons = list(dict.fromkeys(making.expression(random) for _ in range(options.rows(NEW))))
+    new_rules = [
+        f"{random_rules.rule(random, random_rules.FREQUENCIES)};COUNT={number + 1}"
+        for number in range(options.rows(NEW))
+    ]
+    new_crons = list(dict.fromkeys(random_rules.expression(random) for _ in range(options.rows(NEW))))
     parse_rrule.cache_clear()
     parse_cron.cache_clear()
     berlin = Terms(zone="Europe/Berlin")

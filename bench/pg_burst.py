@@ -10,9 +10,9 @@ from bench.engines import send, settle
 from bench.fleet import peers
 from bench.fleet.node import Report as NodeReport
 from bench.fleet.site import Database, Site, opened
-from bench.making import instant_batches
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import instant_batches
 from bench.rounds import Rounds
 from bench.screen import note
 from tidings.clock import SystemClock

@@ -11,13 +11,13 @@ import numpy as np
 from bench.engines import run as run_loop
 from bench.engines import settle
 from bench.fleet.site import Database, Site, opened
-from bench.making import BATCH_ROWS, TENANT, random_id, request
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import BATCH_ROWS, TENANT, random_id, request
 from bench.rounds import Rounds
 from bench.screen import note
-from tidings.domain.command import Cancel, Command, Replace
 from tidings.domain.facts import Fact, Released
+from tidings.domain.schedules.command import Cancel, Command, Replace
 from tidings.engine import Engine
 from tidings.testing import eventually
 

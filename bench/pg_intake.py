@@ -5,13 +5,13 @@ from bench.engines import run as run_loop
 from bench.fleet import bare, peers
 from bench.fleet.site import Database, Site, opened
 from bench.limits import Took
-from bench.making import BATCH_ROWS, far_batches
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import BATCH_ROWS, far_batches
 from bench.rounds import Rounds, divided
 from bench.screen import note
 from tidings.clock import SystemClock
-from tidings.domain.request import Request
+from tidings.domain.schedules.request import Request
 
 TITLE = "batches of 1,000, caller's ids, due at random over 30 days, rows/s; the limit is a COPY of the same rows"
 ROWS = 100_000

@@ -6,9 +6,9 @@ from bench.engines import run as run_loop
 from bench.engines import send, settle
 from bench.fleet.site import Database, Site, opened
 from bench.flows import PATIENCE_S, Flow, Lateness, lateness, produce
-from bench.making import far_batches
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import far_batches
 from bench.rounds import Rounds, divided
 from bench.screen import note
 

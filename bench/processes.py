@@ -41,7 +41,7 @@ def node(store: Path, *flags: str) -> Iterator[Server]:
 def answering(folder: Path) -> Iterator[Server]:
     """The same server with nothing behind it."""
     port = free_port()
-    with _serving(["-m", "bench.answering", str(port)], port, folder) as server:
+    with _serving(["-m", "bench.http_node", str(port)], port, folder) as server:
         yield server
 
 

@@ -15,12 +15,12 @@ from bench.options import Options
 from bench.report import Bar, Report
 from bench.rounds import Rounds
 from bench.screen import note
-from tests.domain.recurrence import making
+from tests.domain.recurrence import random_rules
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.parts import Rule
-from tidings.domain.recurrence.reading import Terms, read_cron, read_rule
-from tidings.domain.recurrence.zones import names, zone_named
-from tidings.domain.when import SECOND_US, When, last_index_at_or_before, occurrence
+from tidings.domain.recurrence.request_fields import Terms, read_cron, read_rule
+from tidings.domain.recurrence.rule import Rule
+from tidings.domain.recurrence.timezone import names, zone_named
+from tidings.domain.schedules.when import SECOND_US, When, last_index_at_or_before, occurrence
 
 TITLE = "next occurrence after random moments, over a corpus of rules, us; cold is a rule's very first question"
 RULES = 1_200
@@ -37,7 +37,7 @@ BARS = (
 
 _NOW = 1_795_000_000 * SECOND_US  # November 2026
 _YEAR_US = 31_557_600 * SECOND_US
-_ZONES = ["UTC", *making.ZONES]
+_ZONES = ["UTC", *random_rules.ZONES]
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 wall time
 
 
@@ -63,9 +63,11 @@ def corpus(rules: int, random: Random) -> list[When]:
         terms = Terms(start=begin, zone=zone, exdates=_dates(random), rdates=_dates(random))
         try:
             if random.random() < 0.15:
-                found.append(read_cron(making.expression(random), _NOW - 10 * _YEAR_US, terms))
+                found.append(read_cron(random_rules.expression(random), _NOW - 10 * _YEAR_US, terms))
             else:
-                found.append(read_rule(_ended(random, making.rule(random, making.FREQUENCIES)), _NOW, terms))
+                found.append(
+                    read_rule(_ended(random, random_rules.rule(random, random_rules.FREQUENCIES)), _NOW, terms)
+                )
         except Invalid:
             continue  # a random rule that never occurs
     return found
@@ -109,7 +111,7 @@ def _round(options: Options, random: Random) -> dict[str, float]:
 
 def _forget() -> None:
     """What reading the corpus left in the caches would make the first questions look warm."""
-    from tidings.domain.recurrence.compiling import forget
+    from tidings.domain.recurrence.compiler import forget
 
     forget()
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from bench.burst import ATTEMPTS, READ_S_MAX, Burst, Leaving, Missed, Pace, burst_on, read
 from bench.engines import engine_on, remove, send, settle, workspace
 from bench.engines import run as run_loop
-from bench.making import batch_sizes, request
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import batch_sizes, request
 from bench.rounds import Rounds
 from bench.screen import note
-from tests.domain.recurrence.making import ZONES
-from tidings.domain.iso8601 import format_instant
+from tests.domain.recurrence.random_rules import ZONES
 from tidings.domain.recurrence.preview import local_text
-from tidings.domain.request import Request, Timing
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.domain.schedules.request import Request, Timing
 from tidings.engine import Engine
 
 TITLE = "50,000 recurring schedules due at one instant, rows/s until the last is read; the limit is as many one-shots"

@@ -10,14 +10,14 @@ import msgspec
 
 from bench.engines import remove, settle, workspace
 from bench.flows import PATIENCE_S, Flow, Lateness
-from bench.making import lines
 from bench.options import Options
 from bench.processes import HOST, Server, answer_of, child, cpu_s, memory_mb, node
 from bench.report import Bar, Report
+from bench.requests import lines
 from bench.rounds import Rounds, divided
 from bench.screen import note
 from bench.wire import NDJSON, Wire, post, scheduled
-from tidings.domain.iso8601 import format_instant
+from tidings.domain.schedules.iso8601 import format_instant
 
 TITLE = "the node's memory in MB and lateness in ms with 200 stuck readers; the limit is the same flow without them"
 READERS = 200
@@ -76,7 +76,7 @@ def _flow(server: Server, seconds: float) -> tuple[Lateness, float]:
     """
     begun = cpu_s(server.process)
     count = Flow(RATE, 0, seconds, TOPIC).count
-    with child("-m", "bench.listening", str(server.port), TOPIC, str(count), str(PATIENCE_S), "latest") as reader:
+    with child("-m", "bench.sse_reader", str(server.port), TOPIC, str(count), str(PATIENCE_S), "latest") as reader:
         answer_of(reader)
         flow = Flow(RATE, _now() + BEGIN_US, seconds, TOPIC)
         large = iter(range(flow.start, flow.end, 1_000_000 // LARGE_RATE))

@@ -12,9 +12,9 @@ import psycopg
 
 from bench.engines import run as run_loop
 from bench.fleet.site import Database, opened
-from bench.making import TENANT, request
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import TENANT, request
 from bench.rounds import Rounds
 from bench.screen import note
 from tidings.engine import Engine

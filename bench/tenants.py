@@ -7,13 +7,13 @@ from bench.burst import ATTEMPTS, Leaving, Missed, Pace
 from bench.engines import engine_on, remove, send, settle, workspace
 from bench.engines import run as run_loop
 from bench.flows import Flow, Seen, lateness, produce, run_flow, watch
-from bench.making import instant_batches
 from bench.options import Options
 from bench.report import Bar, Report
+from bench.requests import instant_batches
 from bench.rounds import Rounds
 from bench.screen import note
-from tidings.domain.command import Priority
 from tidings.domain.facts import Fact
+from tidings.domain.schedules.command import Priority
 from tidings.engine import Engine
 from tidings.testing import eventually
 

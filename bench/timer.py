@@ -9,7 +9,7 @@ import msgspec
 from bench.engines import run
 from bench.flows import lateness
 from bench.processes import say
-from tidings.dispatch.waiter import Waiter
+from tidings.dispatch.dispatcher import Waiter
 
 
 async def main(rate: int, start: int, seconds: float) -> None:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.contract.making import DAY, HOUR, SECOND
+from tests.contract.factories import DAY, HOUR, SECOND
 from tests.sim.machine import Machine
 from tidings.clock import STEP_HOLD_US, STEP_TOLERANCE_US, SystemClock
 from tidings.testing import START

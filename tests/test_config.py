@@ -8,8 +8,8 @@ import pytest
 from tidings.config import Config, ConfigError, load, render
 from tidings.config.options import OPTIONS
 from tidings.config.settings import Node
-from tidings.domain.bucket import Rate
-from tidings.domain.request import Limits
+from tidings.domain.notifications.rate_limit import Rate
+from tidings.domain.schedules.request import Limits
 
 
 @pytest.fixture(autouse=True)

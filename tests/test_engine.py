@@ -2,8 +2,8 @@
 
 import asyncio
 
-from tests.contract.making import NOW, add, records
-from tidings.domain.schedule import KeptZone
+from tests.contract.factories import NOW, add, records
+from tidings.domain.schedules.schedule import KeptZone
 from tidings.engine import Engine
 from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.memory import MemoryStore

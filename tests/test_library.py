@@ -177,7 +177,7 @@ async def test_an_error_of_the_program_itself_goes_before(monkeypatch: pytest.Mo
 
 
 async def test_a_file_in_use_is_refused_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.library.program.OWNER_PATIENCE_S", 0.3)
+    monkeypatch.setattr("tidings.library.embedded.OWNER_PATIENCE_S", 0.3)
     path = str(tmp_path / "tidings.db")
     async with tidings.open(path) as first:
         with pytest.raises(NotOwner, match="another process owns"):

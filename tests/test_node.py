@@ -17,7 +17,7 @@ import pytest
 
 from tidings.clock import SystemClock
 from tidings.edges.cli.client import Client
-from tidings.edges.cli.exits import Failure
+from tidings.edges.cli.exit_codes import Failure
 from tidings.node import url_from_here, url_of
 
 pytestmark = pytest.mark.slow

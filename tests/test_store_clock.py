@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.contract.making import HOUR, SECOND
+from tests.contract.factories import HOUR, SECOND
 from tidings.clock import STEP_HOLD_US, STEP_TOLERANCE_US, StoreClock
 from tidings.testing import START, SimulatedClock
 

@@ -7,7 +7,7 @@ import msgspec
 from bench import render
 from tidings.clock import Clock
 from tidings.delivery.templates import EmailPart, Parts, Template, WebhookPart
-from tidings.domain.user import Quiet, User
+from tidings.domain.notifications.user import Quiet, User
 
 NAME = "order"
 CATEGORY = "orders"

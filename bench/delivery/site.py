@@ -15,14 +15,14 @@ import msgspec
 from bench.delivery.content import CATEGORY, NAME, PARTS, SENDER, Mark, Took, person, user_id, variables
 from bench.engines import run as run_loop
 from bench.engines import settle, workspace
-from bench.making import TENANT
 from bench.processes import HOST, answer_of, child, cpu_s, free_port, node
+from bench.requests import TENANT
 from bench.screen import note
 from tidings.clock import SystemClock
 from tidings.delivery.filing import user_put
-from tidings.domain.iso8601 import format_instant
-from tidings.domain.notification import Priority
-from tidings.domain.rendered import ChannelName
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import Priority
+from tidings.domain.schedules.iso8601 import format_instant
 from tidings.timeline.sqlite.store import SqliteStore
 
 BATCH = 1_000
@@ -227,7 +227,7 @@ sender = "{SENDER}"
 
     def bare(self, channel: ChannelName, count: int) -> Took:
         """The same messages by the bare client."""
-        with child("-m", "bench.delivery.calling", channel, str(self.receiver.port(channel)), str(count)) as client:
+        with child("-m", "bench.delivery.bare_client", channel, str(self.receiver.port(channel)), str(count)) as client:
             took = msgspec.convert(answer_of(client), Took)
         check(self.receiver.arrivals(), range(count))
         return took
@@ -241,7 +241,7 @@ sender = "{SENDER}"
 def opened() -> Iterator[Site]:
     """A site until the end of the block."""
     ports = free_port(), free_port()
-    with workspace() as folder, child("-m", "bench.delivery.receiving", *map(str, ports)) as process:
+    with workspace() as folder, child("-m", "bench.delivery.receiver", *map(str, ports)) as process:
         answer_of(process)
         receiver = Receiver(*ports)
         try:

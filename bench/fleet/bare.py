@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from bench.fleet.site import Database
 from bench.limits import Took
-from bench.making import TENANT
+from bench.requests import TENANT
 from tidings.clock import SystemClock
-from tidings.domain.request import Limits, Request
-from tidings.domain.schedule import make_id
+from tidings.domain.schedules.request import Limits, Request
+from tidings.domain.schedules.schedule import make_id
 from tidings.intake.admission import Admission
 
 _PLAIN = """

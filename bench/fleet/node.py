@@ -12,8 +12,8 @@ import time
 import msgspec
 
 from bench.engines import run
-from bench.making import TENANT
 from bench.processes import say
+from bench.requests import TENANT
 from tidings.clock import SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Store

@@ -16,11 +16,11 @@ from bench.engines import IN_FLIGHT, settle
 from bench.engines import run as run_loop
 from bench.fleet.site import Database, Site
 from bench.limits import Took
-from bench.making import instant_batches
 from bench.processes import answer_of, child
+from bench.requests import instant_batches
 from bench.screen import note
 from tidings.clock import SystemClock
-from tidings.domain.request import Request
+from tidings.domain.schedules.request import Request
 
 MODULES = {"pgqueuer": "pgqueuer_postgres", "procrastinate": "procrastinate_postgres"}
 NEEDS = {"pgqueuer": ("pgqueuer", "asyncpg"), "procrastinate": ("procrastinate",)}

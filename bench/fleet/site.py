@@ -18,7 +18,7 @@ from tests.servers.postgres import DURABLE, Postgres
 from tidings.clock import SystemClock
 from tidings.config import Config
 from tidings.config.settings import Ids, Log, Store
-from tidings.domain.when import DAY_US
+from tidings.domain.schedules.when import DAY_US
 from tidings.engine import Engine
 from tidings.node import build_engine, open_store
 

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from bench.kafka.arrivals import Arrivals
 from bench.processes import say
-from tidings.bus.kafka.released import DUE_AT, OCCURRENCE
-from tidings.domain.iso8601 import parse_instant
+from tidings.bus.kafka.producers import DUE_AT, OCCURRENCE
+from tidings.domain.schedules.iso8601 import parse_instant
 
 BATCH_RECORDS = 5_000
 POLL_S = 0.1

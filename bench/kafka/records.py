@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 
-from bench.making import TENANT, request
-from tidings.bus.kafka.released import Header, Released
-from tidings.domain.message import Message, pack
-from tidings.domain.schedule import Outgoing, make_id
+from bench.requests import TENANT, request
+from tidings.bus.kafka.producers import Header, RecordBuilder
+from tidings.domain.schedules.schedule import Message, Outgoing, make_id, pack
 
 Record = tuple[bytes | None, bytes | None, list[Header]]
 
 
 def records_at(moments: Sequence[int], topic: str) -> list[Record]:
     """Key, value and headers of one-shots due at these moments: two headers of their own, and those of Tidings."""
-    released = Released()
+    released = RecordBuilder()
     return [released.record(_outgoing(number, due, topic)) for number, due in enumerate(moments)]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from bench.making import request
+from bench.requests import request
 from bench.rivals.rival import Ran, now
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

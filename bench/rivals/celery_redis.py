@@ -8,8 +8,8 @@ from typing import Any
 import redis
 from celery import Celery
 
-from bench.making import request
 from bench.processes import HOST, child
+from bench.requests import request
 from bench.rivals.redis_server import redis_server
 from bench.rivals.rival import Ran, now, until
 

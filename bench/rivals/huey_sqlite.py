@@ -6,7 +6,7 @@ from typing import Any
 
 from huey import SqliteHuey
 
-from bench.making import request
+from bench.requests import request
 from bench.rivals.rival import Ran, now
 
 WORKERS = 4

@@ -9,7 +9,7 @@ import msgspec
 
 import tidings
 from bench.flows import AHEAD_US, Flow, Lateness, Seen, lateness, produce, watch
-from bench.making import SPAN_US, TENANT, far_batches, instant_batches, request
+from bench.requests import SPAN_US, TENANT, far_batches, instant_batches, request
 from bench.rivals.rival import RUN_S_MAX, now
 from tidings.engine import Engine
 from tidings.testing import eventually

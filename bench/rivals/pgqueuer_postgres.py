@@ -15,8 +15,8 @@ from pgqueuer.adapters.drivers.asyncpg import AsyncpgPoolDriver
 from pgqueuer.adapters.persistence.queries import Queries
 from pgqueuer.core.qm import QueueManager
 
-from bench.making import HEADERS
-from tidings.domain.request import Request
+from bench.requests import HEADERS
+from tidings.domain.schedules.request import Request
 
 ENTRYPOINT = "bench"
 BATCH_SIZE = 100

@@ -14,8 +14,8 @@ from typing import Any
 import procrastinate
 from procrastinate.jobs import Job
 
-from bench.making import HEADERS
-from tidings.domain.request import Request
+from bench.requests import HEADERS
+from tidings.domain.schedules.request import Request
 
 QUEUE = "bench"
 CONCURRENCY = 20

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.flows import AHEAD_US, PATIENCE_S, Flow, Lateness, lateness
-from bench.making import SPAN_US
+from bench.requests import SPAN_US
 
 POLL_S = 0.02
 RUN_S_MAX = 300.0

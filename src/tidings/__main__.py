@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidings.config import Config
-    from tidings.config.addresses import Place
+    from tidings.config.checks import StoreUrl
     from tidings.node.transfer import Copied
     from tidings.ports import ApiKey
-    from tidings.timeline.layouts import Done, Plan
+    from tidings.timeline.migrations import Done, Plan
     from tidings.timeline.transfer.protocol import Move
     from tidings.timeline.transfer.run import OnProgress
 
@@ -26,7 +26,7 @@ class NodeHooks:
         return run_node(config)
 
     def check_channels(self, config: "Config") -> None:
-        from tidings.node.channels import check_channels
+        from tidings.node.delivery import check_channels
 
         check_channels(config)
 
@@ -45,17 +45,17 @@ class NodeHooks:
 
         return revoke_key(store, schema, name)
 
-    def migrate_store(self, place: "Place", check: bool, tell: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, place: "StoreUrl", check: bool, tell: "Callable[[Done], None]") -> "Plan":
         from tidings.node import migrate_store
 
         return migrate_store(place, check, tell)
 
-    def copy_store(self, source: "Place", target: "Place", leave_log: bool, tell: "OnProgress") -> "Copied":
+    def copy_store(self, source: "StoreUrl", target: "StoreUrl", leave_log: bool, tell: "OnProgress") -> "Copied":
         from tidings.node import copy_store
 
         return copy_store(source, target, leave_log, tell)
 
-    def take_back(self, source: "Place") -> "Move":
+    def take_back(self, source: "StoreUrl") -> "Move":
         from tidings.node import take_back
 
         return take_back(source)

@@ -7,26 +7,24 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from tidings import tasks
-from tidings.bus.follow import Following
-from tidings.bus.groups import Groups
+from tidings.bus.consumer_groups import ConsumerGroups
+from tidings.bus.log_reader import LogReader
 from tidings.clock import Clock
-from tidings.dispatch.lanes import Companion, Lanes
-from tidings.dispatch.owner import Owner
-from tidings.dispatch.pace import Pacing
-from tidings.domain.command import Add, Command, Outcome, Replace
-from tidings.domain.destination import Bus
+from tidings.dispatch.lanes import BackgroundService, Lanes
+from tidings.dispatch.leases import LatenessWindow, LeaseHolder
 from tidings.domain.errors import Invalid, NotOwner, StoreError
-from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
+from tidings.domain.facts import Fact, Handed, Listener, OwnershipChanged, Refused, Released
 from tidings.domain.fleet import Fleet, Report
 from tidings.domain.names import check_storable
-from tidings.domain.request import Limits, Request
-from tidings.domain.revising import calendar_of, with_days
-from tidings.domain.schedule import Event, Page, Query, Record, Schedule
-from tidings.domain.when import DAY_US, When
+from tidings.domain.schedules.command import Add, Command, Outcome, Replace
+from tidings.domain.schedules.request import Limits, Request
+from tidings.domain.schedules.reschedule import calendar_of, with_days
+from tidings.domain.schedules.schedule import Bus, Event, Page, Query, Record, Schedule
+from tidings.domain.schedules.when import DAY_US, When
 from tidings.intake.admission import Admission, check_new_id
 from tidings.intake.intake import Intake
-from tidings.intake.revision import Revision
-from tidings.ports import Count, Part, Receipt, Store, Taken
+from tidings.intake.rule_changes import RuleChanges
+from tidings.ports import Count, IdempotencyKey, SourceBatch, SourcePosition, Store
 
 STOP_S = 4.0
 DRAIN_S = 3.0
@@ -58,17 +56,17 @@ class Engine:
         self.lanes = Lanes(store, clock, self.tell)
         self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
         self.intake = Intake(store, clock, self.tell, self.lanes.wake)
-        self._pacing = Pacing()
-        self.owner = Owner(store, clock, self.settings.lease_us, self.lanes.follow, self.tell, self.report)
-        self.following = Following(store, self.settings.limits.page_bytes_max)
-        self.revision = Revision(store, clock, self.tell, self.lanes.wake)
-        self._groups = Groups(store, clock, self.following, self.settings.session_us)
-        self._companions: list[Companion] = []
-        self._aside: list[Companion] = []
+        self._pacing = LatenessWindow()
+        self.owner = LeaseHolder(store, clock, self.settings.lease_us, self.lanes.follow, self.tell, self.report)
+        self.following = LogReader(store, self.settings.limits.page_bytes_max)
+        self.revision = RuleChanges(store, clock, self.tell, self.lanes.wake)
+        self._groups = ConsumerGroups(store, clock, self.following, self.settings.session_us)
+        self._companions: list[BackgroundService] = []
+        self._aside: list[BackgroundService] = []
         self._beside: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def accompany(self, *companions: Companion, aside: bool = False) -> None:
+    def accompany(self, *companions: BackgroundService, aside: bool = False) -> None:
         """Let these run beside the lanes, from start to stop. `aside`: what troubles them troubles no change.
 
         Those end first of all, for what they have in hand they must still be able to write down.
@@ -139,7 +137,7 @@ class Engine:
                 self.following.notify(fact.topics)
             case Handed():
                 self.lanes.handed(fact.lane)
-            case Standing(owner=False):
+            case OwnershipChanged(owner=False):
                 self._groups.disband()
             case _:
                 pass
@@ -162,19 +160,22 @@ class Engine:
             check_new_id(request.id)
         return self.admission.admit(tenant, request, now, reuse=reuse)
 
-    async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
+    async def submit(self, commands: Sequence[Command], receipt: IdempotencyKey | None = None) -> list[Outcome]:
         """Commit commands durably, in order, and answer each; at once where the store is known not to answer."""
         if trouble := self.owner.trouble():
             raise StoreError(trouble)
         return await self.intake.submit(commands, receipt)
 
     async def take(
-        self, commands: Sequence[Command], parts: Sequence[Part], follow: Callable[[Sequence[Outcome]], list[Command]]
+        self,
+        commands: Sequence[Command],
+        parts: Sequence[SourcePosition],
+        follow: Callable[[Sequence[Outcome]], list[Command]],
     ) -> list[Outcome]:
         """Commit what was read of a source, together with how far it was read and what follows from the outcomes."""
-        return await self.intake.take(commands, Taken(parts, follow))
+        return await self.intake.take(commands, SourceBatch(parts, follow))
 
-    async def schedule(self, tenant: str, request: Request, receipt: Receipt | None = None) -> Outcome:
+    async def schedule(self, tenant: str, request: Request, receipt: IdempotencyKey | None = None) -> Outcome:
         """Admit and commit one new schedule."""
         return self.accepted(await self.submit([self.admit(tenant, request)], receipt))
 
@@ -247,7 +248,7 @@ class Engine:
             await batches.aclose()
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> ConsumerGroups:
         """The consumer groups; where who is in them is known in memory, only the owner of the timeline leads them."""
         if self.store.rosters is None and not self.owner.readiness()[0]:
             raise NotOwner(self.owner.readiness()[1])
@@ -271,5 +272,5 @@ class Engine:
         found = [each.problem for each in self._all_companions() if each not in self._aside]
         return [problem for problem in found if problem is not None]
 
-    def _all_companions(self) -> list[Companion]:
+    def _all_companions(self) -> list[BackgroundService]:
         return self._companions + self.lanes.companions

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, ParamSpec
 
-from tidings.domain.schedule import Record, Topic
+from tidings.domain.schedules.schedule import Record, Topic
 from tidings.testing import SimulatedClock
-from tidings.timeline.alone import Alone
+from tidings.timeline.store_rules import SingleProcess
 
 TENANT, TOPIC, GROUP = "default", "greetings", "workers"
 SECOND_US = 1_000_000
@@ -78,7 +78,7 @@ class Turn:
         yield
 
 
-class FakeLog(Alone):
+class FakeLog(SingleProcess):
     """The least that is a log. Given a source of chance, answers take some turns, before and after."""
 
     def __init__(self, chance: random.Random | None = None, partitions: int = 4) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.bus.simulation import TENANT, TOPIC, FakeLog, simulated
-from tidings.bus.follow import Following, fair_shares
+from tidings.bus.log_reader import LogReader, fair_shares
 
 
 @given(
@@ -27,7 +27,7 @@ async def test_one_at_a_time_every_partition_has_its_turn() -> None:
     log = FakeLog()
     for partition in range(4):
         log.append(partition, 100)
-    following = Following(log)
+    following = LogReader(log)
     cursor, records = None, []
     for _ in range(40):
         batch, cursor = await following.read(TENANT, TOPIC, cursor, 1, 0)

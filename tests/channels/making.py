@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tidings.domain.address import Device
-from tidings.domain.rendered import Email, Push, Sms, Webhook
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.delivery import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.domain.notifications.message import Email, Push, Sms, Webhook
 
 Refused = Temporary | Permanent | Broken
 

@@ -12,8 +12,8 @@ from tests.providers.apns import KEY_ID, TEAM_ID, TOPIC, ApnsServer, Fault, Refu
 from tests.providers.authority import Authority
 from tidings.channels.apns import Apns, Settings
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.delivery import Broken, Permanent, Temporary
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Broken, Permanent, Temporary
 from tidings.testing import SimulatedClock
 
 

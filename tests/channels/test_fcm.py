@@ -13,8 +13,8 @@ from tests.providers.fcm import FcmServer, error
 from tests.providers.http import Answer, HttpServer, serving
 from tidings.channels.fcm import Fcm, Settings
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.delivery import Broken, Permanent, Temporary
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Broken, Permanent, Temporary
 from tidings.testing import SimulatedClock
 
 

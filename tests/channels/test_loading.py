@@ -15,14 +15,14 @@ from tidings.channels.twilio import Settings as TwilioSettings
 from tidings.channels.twilio import Twilio
 from tidings.domain.errors import Invalid
 from tidings.domain.secret import Secret, hide
-from tidings.ports import Plugin, Surroundings
+from tidings.ports import Plugin, ProviderContext
 from tidings.testing import SimulatedClock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILT_IN = {"apns", "fcm", "in_app", "outbox", "sendgrid", "smtp", "twilio", "webhook"}
 OTHER = """
 import msgspec
-from tidings.domain.verdict import Accepted
+from tidings.domain.notifications.delivery import Accepted
 from tidings.ports import Plugin
 
 class Settings(msgspec.Struct):
@@ -40,8 +40,8 @@ PLUGIN = Plugin(Settings, lambda settings, surroundings: Pigeon(settings))
 
 
 @pytest.fixture
-def surroundings(tmp_path: Path) -> Surroundings:
-    return Surroundings(SimulatedClock(), tmp_path)
+def surroundings(tmp_path: Path) -> ProviderContext:
+    return ProviderContext(SimulatedClock(), tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_every_file_of_a_channel_has_its_entry_point() -> None:
 
 
 def test_a_channel_is_opened_with_a_secret_from_the_environment(
-    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+    surroundings: ProviderContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TWILIO_TOKEN", "very secret")
     settings = {"account": "AC1", "sender": "+15550100", "token": {"env": "TWILIO_TOKEN"}}
@@ -130,12 +130,12 @@ def test_lists_are_told_as_lists() -> None:
         check_settings("webhook", {"secret": {"env": "X"}, "ports": 443})
 
 
-def test_a_provider_that_is_not_installed_is_named(surroundings: Surroundings) -> None:
+def test_a_provider_that_is_not_installed_is_named(surroundings: ProviderContext) -> None:
     with pytest.raises(Invalid, match="'pigeon' is not installed: available are apns, fcm"):
         open_channel("pigeon", {}, surroundings)
 
 
-async def test_another_package_brings_its_own(installed: Path, surroundings: Surroundings) -> None:
+async def test_another_package_brings_its_own(installed: Path, surroundings: ProviderContext) -> None:
     (installed / "pigeons.py").write_text(OTHER)
     _install(
         installed, "pigeons", {"pigeon": "pigeons:PLUGIN", "broken": "pigeons:Settings", "far": "no_such_module:X"}

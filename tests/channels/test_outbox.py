@@ -9,8 +9,8 @@ import pytest
 
 from tests.channels.making import accepted, email, push, sms, webhook
 from tidings.channels.outbox import Outbox, Settings, file_name
-from tidings.domain.rendered import InApp
-from tidings.domain.verdict import Temporary
+from tidings.domain.notifications.delivery import Temporary
+from tidings.domain.notifications.message import InApp
 from tidings.testing import SimulatedClock
 
 

@@ -10,8 +10,8 @@ from tests.providers.authority import Authority
 from tests.providers.http import Answer, Fault, HttpServer, serving
 from tests.providers.sendgrid import KEY, SENDER, SendGridServer, error
 from tidings.channels.sendgrid import SendGrid, Settings
+from tidings.domain.notifications.delivery import Broken, Permanent, Temporary
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Broken, Permanent, Temporary
 from tidings.testing import SimulatedClock
 
 

@@ -15,8 +15,8 @@ from tests.providers.authority import Authority
 from tests.providers.mail import PASSWORD, USER, MailServer, Step, serving
 from tidings.channels.smtp import Settings, Smtp
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.delivery import Broken, Permanent, Temporary
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Broken, Permanent, Temporary
 from tidings.testing import SimulatedClock
 
 pytestmark = [

@@ -11,8 +11,8 @@ from tests.providers.http import Answer, HttpServer, serving
 from tests.providers.twilio import ACCOUNT, SENDER, TOKEN, TwilioServer, error
 from tidings.channels.twilio import Settings, Twilio
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.delivery import Broken, Permanent, Temporary
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Broken, Permanent, Temporary
 from tidings.testing import SimulatedClock
 
 

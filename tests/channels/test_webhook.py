@@ -23,10 +23,9 @@ from tidings.channels.guard import Guard
 from tidings.channels.http import Caller, trusted
 from tidings.channels.webhook import Settings, WebhookChannel, receiver_secret
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import Webhook
-from tidings.domain.secret import Secret
-from tidings.domain.signature import read_key, verify
-from tidings.domain.verdict import Permanent, Temporary
+from tidings.domain.notifications.delivery import Permanent, Temporary
+from tidings.domain.notifications.message import Webhook
+from tidings.domain.secret import Secret, read_key, verify
 from tidings.testing import SimulatedClock
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

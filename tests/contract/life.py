@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests.contract.making import DAY, FIRE_ALL, HOUR, MILLISECOND, MINUTE, NOW, SECOND, add, every
+from tests.contract.factories import DAY, FIRE_ALL, HOUR, MILLISECOND, MINUTE, NOW, SECOND, add, every
 from tests.contract.walking import Twins
-from tidings.domain.command import Add, Cancel, Command, Fire, Pause, Priority, Replace, Resume
-from tidings.domain.lateness import Lateness
-from tidings.ports import Receipt
+from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Pause, Priority, Replace, Resume
+from tidings.domain.schedules.lateness import Lateness
+from tidings.ports import IdempotencyKey
 
 TENANTS = ("acme", "globex")
 TOPICS = ("greetings", "orders")
@@ -83,7 +83,7 @@ def plans(draw: some.DrawFn) -> Plan:
 
 
 receipts = some.none() | some.builds(
-    Receipt, some.just("acme"), some.sampled_from(["k1", "k2"]), some.sampled_from([b"one", b"two"])
+    IdempotencyKey, some.just("acme"), some.sampled_from(["k1", "k2"]), some.sampled_from([b"one", b"two"])
 )
 
 
@@ -102,7 +102,7 @@ class Life(RuleBasedStateMachine):
         self.twins.close()
 
     @rule(batch=some.lists(plans(), min_size=1, max_size=8), receipt=receipts)
-    def apply(self, batch: list[Plan], receipt: Receipt | None) -> None:
+    def apply(self, batch: list[Plan], receipt: IdempotencyKey | None) -> None:
         commands = [self._command(plan) for plan in batch]
         outcomes = self.twins.apply(commands, self.now, receipt)
         note(f"  -> {[(outcome.id, outcome.outcome) for outcome in outcomes]}")

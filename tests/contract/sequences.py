@@ -20,20 +20,30 @@ from zlib import crc32
 
 import msgspec
 
-from tests.contract.making import DAY, HOUR, MILLISECOND, MINUTE, NOW, SECOND, digest, drain, lane_of, listed, tend
+from tests.contract.factories import DAY, HOUR, MILLISECOND, MINUTE, NOW, SECOND, digest, drain, lane_of, listed, tend
 from tests.contract.stores import NAMES, has_lanes, opened
 from tests.contract.walking import RAM
 from tidings.clock import Clock
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Priority, Replace, Resume, address
 from tidings.domain.errors import KeyReused
-from tidings.domain.lateness import Lateness
-from tidings.domain.message import Message, pack
-from tidings.domain.recurrence.parts import Gap, Overlap
-from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
-from tidings.domain.schedule import MADE_ID, Query
-from tidings.domain.when import Every, Once, Period, When, occurrence
-from tidings.intake.revision import Revision
-from tidings.ports import Receipt, Store
+from tidings.domain.recurrence.request_fields import Terms, read_cron, read_local, read_rule
+from tidings.domain.recurrence.rule import Gap, Overlap
+from tidings.domain.schedules.command import (
+    Add,
+    Cancel,
+    Command,
+    Fire,
+    Outcome,
+    Pause,
+    Priority,
+    Replace,
+    Resume,
+    address,
+)
+from tidings.domain.schedules.lateness import Lateness
+from tidings.domain.schedules.schedule import MADE_ID, Message, Query, pack
+from tidings.domain.schedules.when import Every, Once, Period, When, occurrence
+from tidings.intake.rule_changes import RuleChanges
+from tidings.ports import IdempotencyKey, Store
 from tidings.testing import SimulatedClock
 
 ID_RETENTION_US = 3 * DAY + 777  # no step ends at the very moment at which one of these does
@@ -172,7 +182,7 @@ class Run:
         self._made: dict[int, list[str]] = {number: [] for number in numbers}
         self._seen: dict[tuple[str, str], None] = {}
         self._sent: dict[int, list[Add]] = {number: [] for number in numbers}
-        self._receipts: list[tuple[Receipt, list[Command]]] = []
+        self._receipts: list[tuple[IdempotencyKey, list[Command]]] = []
         self._limit = self._random.choice((2, 3, 100))
         self.log: list[str] = []
 
@@ -200,7 +210,7 @@ class Run:
             self._random.shuffle(commands)
         receipt = None
         if self._random.random() < 0.1:
-            receipt = Receipt(TENANTS[0], f"key-{self._numbers[0]}-{len(self._receipts)}", b"body")
+            receipt = IdempotencyKey(TENANTS[0], f"key-{self._numbers[0]}-{len(self._receipts)}", b"body")
             self._receipts.append((receipt, commands))
         await self._send(commands, receipt)
 
@@ -211,7 +221,7 @@ class Run:
             body = self._random.choice((b"body", b"another"))
             await self._send(commands, msgspec.structs.replace(receipt, body=body))
 
-    async def _send(self, commands: list[Command], receipt: Receipt | None = None) -> None:
+    async def _send(self, commands: list[Command], receipt: IdempotencyKey | None = None) -> None:
         self.log.append(f"apply at {self.now}, {receipt}: {commands}")
         firsts: list[str] = []
 
@@ -285,11 +295,11 @@ class Run:
         self.log.append(f"no calendar at {self.now}")
         await self._revised(lambda revision: revision.drop_calendar(TENANTS[0], CALENDAR))
 
-    async def _revised(self, change: Callable[[Revision], Awaitable[object]]) -> None:
+    async def _revised(self, change: Callable[[RuleChanges], Awaitable[object]]) -> None:
         clock: Clock = SimulatedClock(self.now)
 
         async def ask(_index: int, store: Store) -> object:
-            return await change(Revision(store, clock, lambda _fact: None, lambda: None))
+            return await change(RuleChanges(store, clock, lambda _fact: None, lambda: None))
 
         await self._stores.each(ask)
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.contract.conftest import OpenStore
-from tests.contract.making import (
+from tests.contract.factories import (
     ACME,
     DAY,
     MINUTE,
@@ -22,9 +22,9 @@ from tests.contract.making import (
     records,
     words,
 )
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Priority, Replace, Resume
-from tidings.domain.lateness import Lateness
-from tidings.domain.schedule import Schedule
+from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Outcome, Pause, Priority, Replace, Resume
+from tidings.domain.schedules.lateness import Lateness
+from tidings.domain.schedules.schedule import Schedule
 from tidings.ports import Store
 
 ROWS = 1000

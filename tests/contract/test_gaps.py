@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.contract.making import ACME, DAY, HOUR, answer, drain, found, listed, records, state
+from tests.contract.factories import ACME, DAY, HOUR, answer, drain, found, listed, records, state
 from tests.contract.test_rules import BERLIN, changed, scheduled
-from tests.intake.test_revision import renew, revision, say, zones_of_old  # noqa: F401
-from tidings.domain.command import Cancel, Fire, Pause, Replace, Resume
-from tidings.domain.recurrence.parts import Overlap
-from tidings.domain.recurrence.reading import read_local
-from tidings.domain.schedule import Query
-from tidings.domain.when import Local
+from tests.intake.test_rule_changes import renew, revision, say, zones_of_old  # noqa: F401
+from tidings.domain.recurrence.request_fields import read_local
+from tidings.domain.recurrence.rule import Overlap
+from tidings.domain.schedules.command import Cancel, Fire, Pause, Replace, Resume
+from tidings.domain.schedules.schedule import Query
+from tidings.domain.schedules.when import Local
 from tidings.ports import Store
 
 JUMP = 1_806_195_600_000_000  # 2027-03-28T01:00:00Z

@@ -1,11 +1,11 @@
 """What a history tells of times: for when it was taken, from when to when it was moved, what it was that ended."""
 
-from tests.contract.making import ACME, DAY, HOUR, NOW, answer, drain, every, found
+from tests.contract.factories import ACME, DAY, HOUR, NOW, answer, drain, every, found
 from tests.contract.test_rules import BERLIN, hourly, scheduled
-from tests.intake.test_revision import TODAY, daily, revision
-from tidings.domain.command import Replace
-from tidings.domain.recurrence.reading import Terms, read_cron, read_rule
-from tidings.domain.schedule import Event
+from tests.intake.test_rule_changes import TODAY, daily, revision
+from tidings.domain.recurrence.request_fields import Terms, read_cron, read_rule
+from tidings.domain.schedules.command import Replace
+from tidings.domain.schedules.schedule import Event
 from tidings.ports import Store
 
 

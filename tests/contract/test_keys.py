@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.making import NOW
+from tests.contract.factories import NOW
 from tidings.domain.errors import Invalid
 from tidings.ports import ApiKey, Store
 

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.contract.conftest import OpenStore
-from tests.contract.making import ACME, DAY, NOW, SECOND, TOPIC, add, applied, drain, records, state, tend
-from tidings.domain.command import Add
-from tidings.domain.notification import GROUP, TOPICS
-from tidings.domain.schedule import Topic
+from tests.contract.factories import ACME, DAY, NOW, SECOND, TOPIC, add, applied, drain, records, state, tend
+from tidings.domain.notifications.notification import GROUP, TOPICS
+from tidings.domain.schedules.command import Add
+from tidings.domain.schedules.schedule import Topic
 from tidings.ports import Store
 
 KEY = b"always the same partition"

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.contract.making import ACME, NOW
+from tests.contract.factories import ACME, NOW
 from tidings.domain.errors import Invalid
-from tidings.domain.schedule import Query
+from tidings.domain.schedules.schedule import Query
 from tidings.engine import Engine
 from tidings.ports import Store
 from tidings.testing import SimulatedClock

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tests.contract.making import NOW, SECOND, add
+from tests.contract.factories import NOW, SECOND, add
 from tests.contract.stores import LEASE_US
 from tidings.domain.fleet import Report
 from tidings.ports import Store

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.contract.making import ACME, MINUTE, NOW, SECOND, add, applied, drain, every, lane_of
-from tidings.domain.command import Cancel, Command, Fire, Outcome, Pause, Replace, Resume
+from tests.contract.factories import ACME, MINUTE, NOW, SECOND, add, applied, drain, every, lane_of
 from tidings.domain.errors import Moved
-from tidings.domain.lateness import MissedReason
-from tidings.domain.schedule import Query
-from tidings.ports import Part, Store, Taken
+from tidings.domain.schedules.command import Cancel, Command, Fire, Outcome, Pause, Replace, Resume
+from tidings.domain.schedules.lateness import MissedReason
+from tidings.domain.schedules.schedule import Query
+from tidings.ports import SourceBatch, SourcePosition, Store
 
 ON_KAFKA = "kafka:orders"
 
@@ -75,14 +75,14 @@ async def test_a_list_by_topic_has_both(store: Store) -> None:
 
 
 async def test_positions_move_with_the_schedules_or_not_at_all(store: Store) -> None:
-    first = Taken([Part("requests", 0, 0, 5), Part("requests", 1, 0, 2)], nothing)
+    first = SourceBatch([SourcePosition("requests", 0, 0, 5), SourcePosition("requests", 1, 0, 2)], nothing)
     await store.apply([add("one", NOW)], NOW, None, first)
     assert await store.positions() == {("requests", 0): 5, ("requests", 1): 2}
     with pytest.raises(Moved):
-        await store.apply([add("two", NOW)], NOW, None, Taken([Part("requests", 0, 0, 9)], nothing))
+        await store.apply([add("two", NOW)], NOW, None, SourceBatch([SourcePosition("requests", 0, 0, 9)], nothing))
     assert await store.find(ACME, "two", NOW) is None
     assert await store.positions() == {("requests", 0): 5, ("requests", 1): 2}
-    await store.apply([add("two", NOW)], NOW, None, Taken([Part("requests", 0, 5, 9)], nothing))
+    await store.apply([add("two", NOW)], NOW, None, SourceBatch([SourcePosition("requests", 0, 5, 9)], nothing))
     assert (await store.positions())["requests", 0] == 9
 
 
@@ -93,7 +93,7 @@ async def test_what_follows_from_the_outcomes_is_part_of_it(store: Store) -> Non
         seen.extend(outcome.outcome for outcome in outcomes)
         return [add("rejection", NOW)]
 
-    taken = Taken([Part("requests", 0, 0, 1)], follow)  # type: ignore[arg-type]
+    taken = SourceBatch([SourcePosition("requests", 0, 0, 1)], follow)  # type: ignore[arg-type]
     outcomes = await store.apply([add("one", NOW), add("one", NOW + SECOND)], NOW, None, taken)
     assert seen == [outcome.outcome for outcome in outcomes] == ["scheduled", "rejected"]
     assert await store.find(ACME, "rejection", NOW) is not None

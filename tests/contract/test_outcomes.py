@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tests.contract.conftest import OpenStore
-from tests.contract.making import ACME, DAY, MINUTE, NOW, add, answer, applied, bring, every, found, state
-from tidings.domain.command import (
+from tests.contract.factories import ACME, DAY, MINUTE, NOW, add, answer, applied, bring, every, found, state
+from tidings.domain.schedules.command import (
     FINISHED,
     Add,
     Cancel,
@@ -20,7 +20,7 @@ from tidings.domain.command import (
     Resume,
     State,
 )
-from tidings.domain.when import Every
+from tidings.domain.schedules.when import Every
 from tidings.ports import Store
 
 PENDING_STATES: tuple[State, ...] = ("pending", "paused")

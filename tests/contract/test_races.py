@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from tests.contract.making import ACME, NOW, add, applied, drain, every, left, records
-from tidings.domain.command import Cancel, Command, Outcome, Pause, Replace
+from tests.contract.factories import ACME, NOW, add, applied, drain, every, left, records
+from tidings.domain.schedules.command import Cancel, Command, Outcome, Pause, Replace
 from tidings.ports import Store
 
 ROWS = 400

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tests.contract.making import (
+from tests.contract.factories import (
     ACME,
     DAY,
     HOUR,
@@ -17,12 +17,11 @@ from tests.contract.making import (
     numbers,
     records,
 )
-from tidings.domain.command import Add, Fire, Outcome, Pause, Replace, Resume
-from tidings.domain.lateness import Lateness, Policy
-from tidings.domain.message import Message, pack
-from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
-from tidings.domain.schedule import Calendar
-from tidings.domain.when import Every, Local, Period, When, occurrence
+from tidings.domain.recurrence.request_fields import Terms, read_cron, read_local, read_rule
+from tidings.domain.schedules.command import Add, Fire, Outcome, Pause, Replace, Resume
+from tidings.domain.schedules.lateness import Lateness, Policy
+from tidings.domain.schedules.schedule import Calendar, Message, pack
+from tidings.domain.schedules.when import Every, Local, Period, When, occurrence
 from tidings.ports import Store
 
 YEAR = 365 * DAY

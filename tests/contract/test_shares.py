@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.contract.making import (
+from tests.contract.factories import (
     ACME,
     DAY,
     MINUTE,
@@ -20,8 +20,8 @@ from tests.contract.making import (
     state,
     tend,
 )
-from tidings.domain.command import Add, Priority
-from tidings.domain.lateness import Lateness
+from tidings.domain.schedules.command import Add, Priority
+from tidings.domain.schedules.lateness import Lateness
 from tidings.ports import Store
 
 GLOBEX = "globex"

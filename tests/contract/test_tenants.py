@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.making import (
+from tests.contract.factories import (
     ACME,
     MINUTE,
     NOW,
@@ -20,8 +20,8 @@ from tests.contract.making import (
     state,
     words,
 )
-from tidings.domain.command import Cancel, Command, Fire, Pause, Replace, Resume
-from tidings.domain.schedule import Query
+from tidings.domain.schedules.command import Cancel, Command, Fire, Pause, Replace, Resume
+from tidings.domain.schedules.schedule import Query
 from tidings.ports import Store
 
 GLOBEX = "globex"

@@ -11,13 +11,12 @@ from zlib import crc32
 
 import msgspec
 
-from tests.contract.making import drain, listed, records, tend
+from tests.contract.factories import drain, listed, records, tend
 from tests.contract.stores import NAMES, has_lanes, is_missing, opened
-from tidings.domain.command import FINISHED, Command, Outcome, address
 from tidings.domain.errors import KeyReused
-from tidings.domain.message import unpack
-from tidings.domain.schedule import MADE_ID, Query, Record, Schedule
-from tidings.ports import Receipt, Store
+from tidings.domain.schedules.command import FINISHED, Command, Outcome, address
+from tidings.domain.schedules.schedule import MADE_ID, Query, Record, Schedule, unpack
+from tidings.ports import IdempotencyKey, Store
 
 # No step of the walk ends at the very moment at which one of these does: what holds there is not promised.
 ID_RETENTION_US = 3 * 86_400_000_000 + 777
@@ -73,7 +72,7 @@ class Twins:
 
     # Steps
 
-    def apply(self, commands: Sequence[Command], now: int, receipt: Receipt | None = None) -> list[Outcome]:
+    def apply(self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None = None) -> list[Outcome]:
         """Apply the same commands everywhere; none are answered if the receipt is refused."""
         outcomes = self._each(self._apply, commands, now, receipt)
         if receipt is None:
@@ -81,7 +80,9 @@ class Twins:
             self._seen |= {(address(command)[0], outcome.id) for command, outcome in places}
         return outcomes
 
-    async def _apply(self, index: int, commands: Sequence[Command], now: int, receipt: Receipt | None) -> list[Outcome]:
+    async def _apply(
+        self, index: int, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None
+    ) -> list[Outcome]:
         told = [self._told(index, command) for command in commands]
         try:
             outcomes = await self.stores[index].apply(told, now, receipt)

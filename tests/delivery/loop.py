@@ -28,7 +28,7 @@ from tests.servers.postgres import Postgres
 from tidings.clock import SystemClock
 from tidings.crash import DELIVERY_POINTS
 from tidings.delivery.filing import delivery_key, read
-from tidings.domain.delivery import Delivery
+from tidings.domain.notifications.delivery import Delivery
 from tidings.ports import Store
 from tidings.testing import eventually
 from tidings.timeline.postgres.store import PostgresStore
@@ -322,7 +322,7 @@ async def run(kills: int, seed: int, folder: Path, dsn: str | None = None) -> Ou
     async with contextlib.AsyncExitStack() as stack:
         providers = await stack.enter_async_context(provided(folder, chance, TROUBLE))
         born = [
-            await stack.enter_async_context(nursery(folder, Pace(), lease_us, "tests.delivery.nursery"))
+            await stack.enter_async_context(nursery(folder, Pace(), lease_us, "tests.delivery.fork_server"))
             for _ in range(1 if dsn is None else 2)
         ]
         loop = Loop(dsn or str(folder / "tidings.db"), folder / "tidings.toml", chance, providers, born)

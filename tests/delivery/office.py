@@ -20,8 +20,8 @@ from tidings.delivery.templates import EmailPart, InAppPart, Parts, SmsPart
 from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
 from tidings.delivery.waiting import Waiting
-from tidings.domain.delivery import Attempt, Delivery
-from tidings.domain.schedule import Record
+from tidings.domain.notifications.delivery import Attempt, Delivery
+from tidings.domain.schedules.schedule import Record
 from tidings.engine import Engine
 from tidings.ports import ANY, Put, Store
 from tidings.shapes.template import NewTemplate

@@ -6,8 +6,8 @@ from typing import Any, cast
 from tests.delivery.office import Office
 from tests.delivery.world import QUICK, SECOND, TENANT, Recorder, World, ada, changed, words
 from tidings.delivery.handling import Terms
-from tidings.domain.delivered import DeliveryReceipt
 from tidings.domain.errors import StoreError
+from tidings.domain.notifications.delivery import DeliveryReceipt
 from tidings.ports import Change, Document, Key, Put, Store
 from tidings.testing import SimulatedClock
 

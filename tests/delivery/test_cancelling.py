@@ -11,7 +11,7 @@ from tests.delivery.world import QUICK, SECOND, TENANT, Recorder, World, ada, ch
 from tidings.delivery.cancelling import Cancelling
 from tidings.delivery.filing import notification_put
 from tidings.delivery.handling import Terms
-from tidings.domain.when import Every, Period
+from tidings.domain.schedules.when import Every, Period
 from tidings.testing import eventually
 
 HOUR = 3_600 * SECOND

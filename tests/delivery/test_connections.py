@@ -12,9 +12,9 @@ from tests.delivery.world import QUICK, SECOND, Recorder, World, ada, changed, l
 from tests.providers.mail import serving
 from tidings.channels.smtp import Settings, Smtp
 from tidings.delivery.sending import Concurrency
-from tidings.domain.address import Device
-from tidings.domain.rendered import Rendered
-from tidings.domain.verdict import Verdict
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.delivery import Verdict
+from tidings.domain.notifications.message import Rendered
 from tidings.testing import eventually
 
 PATIENT = changed(QUICK, send_s=20.0, terms=msgspec.structs.replace(QUICK.terms, claim_us=30 * SECOND))

@@ -7,10 +7,10 @@ import pytest
 from tests.delivery.world import MS, SECOND, TENANT, ada, words
 from tidings.delivery.choosing import Option, choose
 from tidings.delivery.deciding import Case, End, Hold, Next, Pass, Send, Wait, decide
-from tidings.domain.delivery import Attempt, Claim, Delivery, State
-from tidings.domain.notification import Errand, Notification
-from tidings.domain.retry import Backoff
-from tidings.domain.user import Quiet, User
+from tidings.domain.notifications.delivery import Attempt, Claim, Delivery, State
+from tidings.domain.notifications.notification import DeliveryJob, Notification
+from tidings.domain.notifications.retry_backoff import Backoff
+from tidings.domain.notifications.user import Quiet, User
 from tidings.testing import START
 
 DAY = 86_400 * SECOND
@@ -21,7 +21,7 @@ NOW = START  # nine in the morning, UTC
 def case(notification: Notification | None = None, user: User | None = None, **more: Any) -> Case:
     asked = notification or words("n")
     known = {"name": "n/1", "notification": "n", "due": NOW, **more.pop("delivery", {})}
-    given: dict[str, Any] = {"errand": Errand("n"), "version": 0, "user": user or ada(), **more}
+    given: dict[str, Any] = {"errand": DeliveryJob("n"), "version": 0, "user": user or ada(), **more}
     return Case(TENANT, notification=asked, delivery=Delivery(**known), **given)
 
 
@@ -40,9 +40,9 @@ def test_what_is_settled_is_passed_over(state: State) -> None:
 
 
 def test_a_former_turn_is_passed_over_and_a_later_one_never() -> None:
-    assert decided(delivery={"turn": 3}, errand=Errand("n", attempt=2)) == Pass()
-    assert isinstance(decided(delivery={"turn": 2}, errand=Errand("n", attempt=2)), Send)
-    assert isinstance(decided(delivery={"turn": 1}, errand=Errand("n", attempt=2)), Send)
+    assert decided(delivery={"turn": 3}, errand=DeliveryJob("n", attempt=2)) == Pass()
+    assert isinstance(decided(delivery={"turn": 2}, errand=DeliveryJob("n", attempt=2)), Send)
+    assert isinstance(decided(delivery={"turn": 1}, errand=DeliveryJob("n", attempt=2)), Send)
 
 
 def test_a_claim_is_waited_for_until_it_ends() -> None:
@@ -83,7 +83,7 @@ def test_at_the_very_end_of_its_time_it_still_goes() -> None:
 
 
 def test_a_user_who_is_gone() -> None:
-    asked = Case(TENANT, Errand("n"), words("n"), Delivery("n/1", "n", NOW), 0)
+    asked = Case(TENANT, DeliveryJob("n"), words("n"), Delivery("n/1", "n", NOW), 0)
     assert decide(asked, BACKOFF, NOW) == End("failed", "unknown_user")
 
 

@@ -13,9 +13,9 @@ from tidings.delivery.templates import (
     WebhookPart,
     compile_template,
 )
-from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import ChannelName, channel_of
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.message import ChannelName, channel_of
 
 PARTS = Parts(
     email={"en": EmailPart("Hi {{ name }}", "<p>{{ name }}</p>")},

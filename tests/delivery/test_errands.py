@@ -9,13 +9,12 @@ import pytest
 from tests.delivery.world import TENANT, Recorder, ada, living, schedule, states, words
 from tidings.delivery import errands
 from tidings.domain.errors import Invalid
-from tidings.domain.message import unpack
+from tidings.domain.facts import Poisoned
 from tidings.domain.names import ID_BYTES_MOST
-from tidings.domain.notification import Errand, Notification
-from tidings.domain.request import LIMITS_MOST
-from tidings.domain.schedule import Record
-from tidings.domain.telling import Poisoned
-from tidings.domain.verdict import Temporary
+from tidings.domain.notifications.delivery import Temporary
+from tidings.domain.notifications.notification import DeliveryJob, Notification
+from tidings.domain.schedules.request import LIMITS_MOST
+from tidings.domain.schedules.schedule import Record, unpack
 from tidings.testing import eventually
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -26,9 +25,9 @@ def record(message: bytes) -> Record:
     return Record("notify.email", 0, 0, "r-1", 1, 1, 0, 0, message)
 
 
-def carried(**changes: Any) -> Errand:
+def carried(**changes: Any) -> DeliveryJob:
     inline = words("n-1", user=None, to="ada@example.com")
-    return Errand(inline=msgspec.structs.replace(inline, **changes))
+    return DeliveryJob(inline=msgspec.structs.replace(inline, **changes))
 
 
 @pytest.mark.parametrize(
@@ -41,16 +40,16 @@ def carried(**changes: Any) -> Errand:
         (carried(template="t\0"), "template"),
         (carried(category="c\0"), "category"),
         (carried(channels=("email",) * 2), "channels"),
-        (Errand("n" * 3_000), "notification"),
-        (Errand("n\0"), "notification"),
-        (Errand("n", delivery="d" * 3_000), "delivery"),
-        (Errand("n", delivery="d\n"), "delivery"),
-        (Errand("n", delivery=""), "delivery"),
-        (Errand("n", attempt=10**18), "attempt"),
-        (Errand("n", attempt=0), "attempt"),
+        (DeliveryJob("n" * 3_000), "notification"),
+        (DeliveryJob("n\0"), "notification"),
+        (DeliveryJob("n", delivery="d" * 3_000), "delivery"),
+        (DeliveryJob("n", delivery="d\n"), "delivery"),
+        (DeliveryJob("n", delivery=""), "delivery"),
+        (DeliveryJob("n", attempt=10**18), "attempt"),
+        (DeliveryJob("n", attempt=0), "attempt"),
     ],
 )
-def test_what_no_store_can_keep_is_no_errand(errand: Errand, field: str) -> None:
+def test_what_no_store_can_keep_is_no_errand(errand: DeliveryJob, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         errands.read(record(errands.message(errand)), TENANT)
     assert refused.value.field == field
@@ -59,7 +58,7 @@ def test_what_no_store_can_keep_is_no_errand(errand: Errand, field: str) -> None
 def test_the_longest_that_is_an_errand_has_turns_that_can_be_kept() -> None:
     notification = Notification(LONGEST, TENANT, ("webhook",), spread="all", to="https://hooks.example/in")
     released = msgspec.structs.replace(
-        record(errands.message(Errand(inline=notification))), generation=10**9, number=10**15
+        record(errands.message(DeliveryJob(inline=notification))), generation=10**9, number=10**15
     )
     errand = errands.read(released, TENANT)
     assert errand.inline is not None
@@ -98,7 +97,7 @@ async def test_what_one_tenant_publishes_harms_no_message_of_another() -> None:
         await world.put_user(ada())
         provider = Recorder()
         now, names = world.clock.now(), [f"n-{number}" for number in range(20)]
-        bad = Errand(inline=words("x" * 3_000, user=None, to="m@example.com"))
+        bad = DeliveryJob(inline=words("x" * 3_000, user=None, to="m@example.com"))
         theirs = [
             msgspec.structs.replace(schedule(words(f"s-{number}"), now, bad), tenant="evil") for number in range(5)
         ]

@@ -16,12 +16,12 @@ from tidings.channels.outbox import Outbox, Settings
 from tidings.delivery.erasing import Erasing
 from tidings.delivery.handling import Terms
 from tidings.delivery.suppressions import Place, Suppression, Suppressions
-from tidings.domain.address import Device
-from tidings.domain.message import unpack
-from tidings.domain.rendered import Rendered
-from tidings.domain.user import User
-from tidings.domain.verdict import Permanent, Verdict
-from tidings.ports import Cabinet
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.delivery import Permanent, Verdict
+from tidings.domain.notifications.message import Rendered
+from tidings.domain.notifications.user import User
+from tidings.domain.schedules.schedule import unpack
+from tidings.ports import DocumentStore
 from tidings.testing import eventually
 
 PATIENT = changed(QUICK, send_s=20.0, terms=Terms(claim_us=30 * SECOND))
@@ -107,7 +107,7 @@ async def test_what_is_being_written_for_her_does_not_outlive_her(world: World, 
 
     begun, goes_on = asyncio.Event(), asyncio.Event()
     stalled = StalledStore(world.store, "inbox")
-    inbox = InAppChannel(InAppSettings(), world.clock, cast(Cabinet, stalled.cabinet))
+    inbox = InAppChannel(InAppSettings(), world.clock, cast(DocumentStore, stalled.cabinet))
     worker = world.worker({"files": Late(Settings(terminal=False), world.clock, tmp_path), "in_app": inbox}, PATIENT)
     world.start(worker)
     await world.notify(words("one"), words("two", "in_app"))
@@ -123,7 +123,7 @@ async def test_what_is_being_written_for_her_does_not_outlive_her(world: World, 
 
 async def test_a_line_is_written_though_her_profile_changes_meanwhile(world: World) -> None:
     stalled = StalledStore(world.store, "inbox")
-    inbox = InAppChannel(InAppSettings(), world.clock, cast(Cabinet, stalled.cabinet))
+    inbox = InAppChannel(InAppSettings(), world.clock, cast(DocumentStore, stalled.cabinet))
     world.start(world.worker({"in_app": inbox}, PATIENT))
     await world.notify(words("one", "in_app"))
     await asyncio.wait_for(stalled.reached.wait(), 5)

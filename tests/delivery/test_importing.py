@@ -6,8 +6,8 @@ import pytest
 
 from tests.delivery.office import ACME, Office
 from tidings.delivery.importing import BATCH_LINES, Form, Imported, _header
-from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.address import Device
 
 
 async def run(office: Office, form: Form, text: str) -> list[Imported]:

@@ -10,10 +10,10 @@ from tests.delivery.world import SECOND, TENANT, World, ada, living, words
 from tidings.channels.in_app import PLUGIN, InAppChannel, Settings
 from tidings.delivery.inbox import Inbox, Unread
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.rendered import InApp
-from tidings.domain.user import User
-from tidings.domain.verdict import Accepted, Permanent, Temporary
-from tidings.ports import Surroundings
+from tidings.domain.notifications.delivery import Accepted, Permanent, Temporary
+from tidings.domain.notifications.message import InApp
+from tidings.domain.notifications.user import User
+from tidings.ports import ProviderContext
 from tidings.testing import eventually
 
 
@@ -112,8 +112,8 @@ async def test_a_store_that_does_not_answer_is_a_temporary_failure(world: World)
 
 
 def test_it_is_opened_with_the_cabinet_of_its_node(world: World, tmp_path: Path) -> None:
-    assert PLUGIN.open(Settings(), Surroundings(world.clock, tmp_path, world.store.cabinet)).takes(line(1))
+    assert PLUGIN.open(Settings(), ProviderContext(world.clock, tmp_path, world.store.cabinet)).takes(line(1))
     with pytest.raises(Invalid, match="store"):
-        PLUGIN.open(Settings(), Surroundings(world.clock, tmp_path))
+        PLUGIN.open(Settings(), ProviderContext(world.clock, tmp_path))
     with pytest.raises(Invalid, match="keep_days"):
-        PLUGIN.open(Settings(keep_days=0), Surroundings(world.clock, tmp_path, world.store.cabinet))
+        PLUGIN.open(Settings(keep_days=0), ProviderContext(world.clock, tmp_path, world.store.cabinet))

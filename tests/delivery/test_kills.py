@@ -14,10 +14,9 @@ import pytest
 
 from tests.delivery.world import QUICK, SECOND, Recorder, World, ada, changed, living, states, words
 from tidings import crash
-from tidings.domain.command import Command, Outcome
-from tidings.domain.delivery import Delivery
-from tidings.domain.rendered import Rendered
-from tidings.domain.verdict import Permanent, Temporary, Verdict
+from tidings.domain.notifications.delivery import Delivery, Permanent, Temporary, Verdict
+from tidings.domain.notifications.message import Rendered
+from tidings.domain.schedules.command import Command, Outcome
 from tidings.ports import Change, Document, Key, Store
 from tidings.testing import eventually
 

@@ -10,10 +10,10 @@ import pytest
 from tests.delivery.world import QUICK, SECOND, TENANT, Recorder, World, ada, changed, living, words
 from tidings.delivery.purse import Purse
 from tidings.delivery.throttle import WAITERS_MAX, Rates, Throttle
-from tidings.domain.bucket import Rate
+from tidings.domain.notifications.rate_limit import Rate
 from tidings.ports import Key
 from tidings.testing import SimulatedClock, eventually
-from tidings.timeline.memory.cabinet import MemoryCabinet
+from tidings.timeline.memory.documents import MemoryDocuments
 
 LIMITED = changed(QUICK, rates=Rates({"mail": Rate(50.0, burst=5)}))
 BULK = 500
@@ -61,7 +61,7 @@ async def test_a_single_message_does_not_wait_behind_anothers_places(world: Worl
 
 
 async def test_some_of_what_may_go_at_once_is_for_high_priority_at_whichever_worker() -> None:
-    clock, cabinet = SimulatedClock(), MemoryCabinet()
+    clock, cabinet = SimulatedClock(), MemoryDocuments()
     rates = Rates({"phone": Rate(1.0, burst=8)})
     one, two = (Throttle(cabinet, clock, rates, patience_us=0) for _ in range(2))
     took = [await one.take("phone", TENANT, returning=True) for _ in range(10)]
@@ -74,7 +74,7 @@ async def test_some_of_what_may_go_at_once_is_for_high_priority_at_whichever_wor
 
 
 async def test_a_worker_that_wakes_takes_no_more_than_the_limit() -> None:
-    clock, cabinet = SimulatedClock(), MemoryCabinet()
+    clock, cabinet = SimulatedClock(), MemoryDocuments()
     one, two = (Throttle(cabinet, clock, Rates({"phone": Rate(100.0, burst=20)}), patience_us=0) for _ in range(2))
     went = 0
     for k in range(5_000):
@@ -87,7 +87,7 @@ async def test_a_worker_that_wakes_takes_no_more_than_the_limit() -> None:
 async def test_whom_his_own_limit_stops_takes_nothing_of_what_is_for_all() -> None:
     clock = SimulatedClock()
     rates = Rates({"phone": Rate(1.0, burst=8)}, tenants={"phone": Rate(1.0)})
-    throttle = Throttle(MemoryCabinet(), clock, rates, patience_us=0)
+    throttle = Throttle(MemoryDocuments(), clock, rates, patience_us=0)
     took = [await throttle.take("phone", "greedy", returning=True) for _ in range(50)]
     assert took.count(None) == 1
     assert [await throttle.take("phone", f"t{k}", returning=True) for k in range(5)] == [None] * 5
@@ -108,7 +108,7 @@ async def test_tokens_are_dealt_by_priority_and_tenant() -> None:
 
 async def test_who_gives_up_waiting_takes_no_token_along() -> None:
     clock = SimulatedClock()
-    throttle = Throttle(MemoryCabinet(), clock, Rates({"mail": Rate(10.0)}), patience_us=10 * SECOND)
+    throttle = Throttle(MemoryDocuments(), clock, Rates({"mail": Rate(10.0)}), patience_us=10 * SECOND)
     assert await throttle.take("mail", TENANT) is None
     waiting = [asyncio.create_task(throttle.take("mail", TENANT)) for _ in range(WAITERS_MAX)]
     await asyncio.wait(waiting, timeout=0.01)
@@ -136,7 +136,7 @@ async def test_a_short_line_is_served_beside_a_long_one_and_nothing_is_left_unus
 
 
 async def test_a_clock_set_back_does_not_stop_a_limit() -> None:
-    clock, cabinet, rates = SimulatedClock(), MemoryCabinet(), Rates({"mail": Rate(10.0, burst=2)})
+    clock, cabinet, rates = SimulatedClock(), MemoryDocuments(), Rates({"mail": Rate(10.0, burst=2)})
     throttle, other = (Throttle(cabinet, clock, rates, patience_us=0) for _ in range(2))
     places = [await throttle.take("mail", TENANT) for _ in range(50)]
     assert places.count(None) < 3
@@ -153,7 +153,7 @@ async def test_a_clock_set_back_does_not_stop_a_limit() -> None:
 
 async def test_who_waits_while_the_clock_is_set_back_goes_on() -> None:
     clock = SimulatedClock()
-    throttle = Throttle(MemoryCabinet(), clock, Rates({"mail": Rate(10.0)}), patience_us=2 * SECOND)
+    throttle = Throttle(MemoryDocuments(), clock, Rates({"mail": Rate(10.0)}), patience_us=2 * SECOND)
     assert await throttle.take("mail", TENANT) is None
     first, second = (asyncio.create_task(throttle.take("mail", TENANT)) for _ in range(2))
     await asyncio.wait([first], timeout=0.01)

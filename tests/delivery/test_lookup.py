@@ -10,11 +10,11 @@ from tidings.delivery.asking import Notify
 from tidings.delivery.filing import delivery_put
 from tidings.delivery.lookup import Search
 from tidings.delivery.profile import Profile
-from tidings.domain.command import Pause
-from tidings.domain.delivery import Attempt, Claim, Delivery, News, State
 from tidings.domain.errors import Invalid
 from tidings.domain.fleet import Report
-from tidings.domain.notification import InlineContent
+from tidings.domain.notifications.delivery import Attempt, Claim, Delivery, ProviderEvent, State
+from tidings.domain.notifications.notification import InlineContent
+from tidings.domain.schedules.command import Pause
 
 HI = {"user": "ada", "words": {"text": "Hi", "title": "Hi"}}
 
@@ -255,7 +255,7 @@ async def test_explain_from_acceptance_to_the_receipt(office: Office) -> None:
         Attempt(1, "email", "smtp", now + 5, now + 9, "timeout", "no answer"),
         Attempt(2, "email", "smtp", now + SECOND, now + SECOND + 4, "accepted", provider_id="p1"),
     )
-    news = (News(now + 2 * SECOND, "delivered", "e1"),)
+    news = (ProviderEvent(now + 2 * SECOND, "delivered", "e1"),)
     await office.deliver(
         told.id, attempts=attempts, state="delivered", due=now, changed=now + 2 * SECOND, news=news,
         claim=Claim("worker-7", now),

@@ -6,9 +6,8 @@ import pytest
 from tests.delivery.world import Recorder, World, ada, living, schedule, words
 from tidings.delivery.filing import Sent, delivery_key, notification_put, read, sent_key, user_put
 from tidings.delivery.naming import message_id, named_by
-from tidings.domain.delivery import Delivery
-from tidings.domain.rendered import Email
-from tidings.domain.verdict import Accepted
+from tidings.domain.notifications.delivery import Accepted, Delivery
+from tidings.domain.notifications.message import Email
 from tidings.testing import eventually
 
 LONG = "x" * 300

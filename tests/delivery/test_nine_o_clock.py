@@ -10,9 +10,9 @@ from tests.delivery.office import ACME, SECOND, Office
 from tidings.delivery.asking import Notify
 from tidings.delivery.profile import Profile
 from tidings.delivery.users import Users
-from tidings.domain.notification import InlineContent
-from tidings.domain.recurrence.zones import names
-from tidings.domain.when import occurrence
+from tidings.domain.notifications.notification import InlineContent
+from tidings.domain.recurrence.timezone import names
+from tidings.domain.schedules.when import occurrence
 
 DAYS = 366
 

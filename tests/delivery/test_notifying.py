@@ -13,12 +13,12 @@ from tidings.delivery.asking import Notify
 from tidings.delivery.lookup import Search
 from tidings.delivery.notifying import OTHER_CONTENT, Accepted
 from tidings.delivery.profile import Profile
-from tidings.domain.command import Cancel, Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.message import unpack
-from tidings.domain.notification import Errand, InlineContent
-from tidings.domain.request import Request
-from tidings.domain.when import Local
+from tidings.domain.notifications.notification import DeliveryJob, InlineContent
+from tidings.domain.schedules.command import Cancel, Command, Outcome
+from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import unpack
+from tidings.domain.schedules.when import Local
 
 NEW_YORK = ZoneInfo("America/New_York")
 WORDS = {"text": "It is nine.", "title": "Hello"}
@@ -44,7 +44,7 @@ async def test_tomorrow_at_nine_her_time(office: Office) -> None:
     [record] = await office.release("notify.email")
     message = unpack(record.message)
     assert message.key == b"ada"
-    assert msgspec.json.decode(message.value or b"", type=Errand) == Errand(notification=told.id)
+    assert msgspec.json.decode(message.value or b"", type=DeliveryJob) == DeliveryJob(notification=told.id)
     assert b"example.com" not in record.message
 
 

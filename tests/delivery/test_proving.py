@@ -12,9 +12,9 @@ from tidings.delivery.profile import Profile
 from tidings.delivery.proving import Proving
 from tidings.delivery.templates import EmailPart, Parts, SmsPart
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import InlineContent
-from tidings.domain.rendered import ChannelName
-from tidings.domain.user import User
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import InlineContent
+from tidings.domain.notifications.user import User
 from tidings.shapes.template import NewTemplate
 
 ORDER = NewTemplate(

@@ -21,12 +21,12 @@ from tidings.channels.webhook import Settings as WebhookSettings
 from tidings.channels.webhook import WebhookChannel
 from tidings.delivery.ways import Ways
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import InlineContent
-from tidings.domain.rendered import Rendered, Sms
-from tidings.domain.retry import Backoff
+from tidings.domain.facts import Opened
+from tidings.domain.notifications.delivery import Verdict
+from tidings.domain.notifications.message import Rendered, Sms
+from tidings.domain.notifications.notification import InlineContent
+from tidings.domain.notifications.retry_backoff import Backoff
 from tidings.domain.secret import Secret
-from tidings.domain.telling import Opened
-from tidings.domain.verdict import Verdict
 from tidings.testing import eventually
 
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 from tests.delivery.loop import Message, fault_of, run
 from tests.servers.fixtures import started_postgres
 from tidings.crash import DELIVERY_POINTS
-from tidings.domain.delivery import Attempt, Delivery
+from tidings.domain.notifications.delivery import Attempt, Delivery
 
 KILLS = 20
 

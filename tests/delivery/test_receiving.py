@@ -5,9 +5,9 @@ import pytest
 from tests.delivery.office import ACME, KEY, Office
 from tidings.delivery.suppressions import Place
 from tidings.delivery.unsubscribe import Unsubscription, link
-from tidings.domain.delivered import DeliveryReceipt
 from tidings.domain.errors import Invalid
-from tidings.domain.preferences import may_tell
+from tidings.domain.notifications.delivery import DeliveryReceipt
+from tidings.domain.notifications.user import may_tell
 
 
 def receipt(state: str, event: str, provider_id: str = "p-a", **more: object) -> DeliveryReceipt:

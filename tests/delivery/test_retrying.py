@@ -13,13 +13,11 @@ from tidings.delivery import errands
 from tidings.delivery import retrying as retrying_module
 from tidings.delivery.retrying import AHEAD_US, Retrying
 from tidings.delivery.schedules import Schedules
-from tidings.domain.address import Device
-from tidings.domain.command import Command, Outcome
-from tidings.domain.delivered import DeliveryReceipt
-from tidings.domain.delivery import Delivery
-from tidings.domain.notification import Errand
-from tidings.domain.rendered import Push
-from tidings.domain.verdict import Permanent, Temporary
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.delivery import Delivery, DeliveryReceipt, Permanent, Temporary
+from tidings.domain.notifications.message import Push
+from tidings.domain.notifications.notification import DeliveryJob
+from tidings.domain.schedules.command import Command, Outcome
 
 TOPIC = "notify.email"
 
@@ -44,15 +42,15 @@ async def test_it_waits_for_the_turn_that_was_put_there(office: Office, failed: 
     assert len(await office.release(TOPIC)) == 1, "it is not due before the delivery is written"
     office.clock.advance(AHEAD_US)
     released = [errands.read(record, ACME) for record in await office.release(TOPIC)]
-    again = Errand(failed.notification, delivery=failed.name, attempt=2)
-    assert sorted(released, key=lambda errand: errand.attempt) == [Errand(failed.notification), again]
+    again = DeliveryJob(failed.notification, delivery=failed.name, attempt=2)
+    assert sorted(released, key=lambda errand: errand.attempt) == [DeliveryJob(failed.notification), again]
 
 
 async def test_cut_off_it_stays_what_it_was_and_can_be_done_again(office: Office, failed: Delivery) -> None:
     """A turn without its delivery is one that nobody needs; the next try takes another."""
     notification = await office.lookup.get(ACME, failed.notification)
     assert notification is not None
-    errand = Errand(failed.notification, delivery=failed.name, attempt=2)
+    errand = DeliveryJob(failed.notification, delivery=failed.name, attempt=2)
     await office.engine.submit([errands.turn(ACME, notification.notification, errand, office.clock.now())])
     await office.release(TOPIC)
     assert (await retrying(office).retry(ACME, failed.name)).outcome == "retried"

@@ -12,13 +12,13 @@ from tidings.delivery.breakers import Breakers, breaker_key
 from tidings.delivery.filing import notification_put
 from tidings.delivery.sending import Concurrency
 from tidings.delivery.throttle import Rates, Throttle
-from tidings.domain.breaker import Terms
-from tidings.domain.bucket import Rate
-from tidings.domain.rendered import Rendered, Sms, Webhook
-from tidings.domain.telling import Closed, Opened, Telling
-from tidings.domain.verdict import Accepted, Broken, Temporary
+from tidings.domain.facts import Closed, Opened, Telling
+from tidings.domain.notifications.circuit_breaker import Terms
+from tidings.domain.notifications.delivery import Accepted, Broken, Temporary
+from tidings.domain.notifications.message import Rendered, Sms, Webhook
+from tidings.domain.notifications.rate_limit import Rate
 from tidings.testing import SimulatedClock, eventually
-from tidings.timeline.memory.cabinet import MemoryCabinet
+from tidings.timeline.memory.documents import MemoryDocuments
 
 SMS = Sms("n/1", "+15550100", "Tea")
 DOWN = Temporary("unreachable")
@@ -44,7 +44,7 @@ async def spend(throttle: Throttle, clock: SimulatedClock, seconds: int, tenant:
 
 
 async def test_two_workers_keep_one_limit_together() -> None:
-    clock, cabinet = SimulatedClock(), MemoryCabinet()
+    clock, cabinet = SimulatedClock(), MemoryDocuments()
     rates = Rates({"phone": Rate(100.0, burst=20)})
     one, two = (Throttle(cabinet, clock, rates, patience_us=0) for _ in range(2))
     went = 0
@@ -55,7 +55,7 @@ async def test_two_workers_keep_one_limit_together() -> None:
 
 
 async def test_a_limit_of_each_tenant_leaves_the_others_alone() -> None:
-    clock, cabinet = SimulatedClock(), MemoryCabinet()
+    clock, cabinet = SimulatedClock(), MemoryDocuments()
     rates = Rates(tenants={"phone": Rate(10.0)}, particular={("phone", "big"): Rate(100.0, burst=10)})
     throttle = Throttle(cabinet, clock, rates, patience_us=0)
     assert 8 <= await spend(throttle, clock, 1) <= 11
@@ -73,7 +73,7 @@ async def test_a_limit_asks_the_store_rarely() -> None:
 
 async def test_those_who_wait_get_places_one_after_the_other() -> None:
     clock = SimulatedClock()
-    throttle = Throttle(MemoryCabinet(), clock, Rates({"phone": Rate(10.0)}), patience_us=0)
+    throttle = Throttle(MemoryDocuments(), clock, Rates({"phone": Rate(10.0)}), patience_us=0)
     assert await throttle.take("phone", TENANT) is None
     places = [await throttle.take("phone", TENANT) for _ in range(5)]
     moments = [place - clock.now() for place in places if place is not None]
@@ -81,7 +81,7 @@ async def test_those_who_wait_get_places_one_after_the_other() -> None:
     assert all(90 * MS <= later - earlier <= 110 * MS for earlier, later in pairwise(moments))
 
 
-class Counting(MemoryCabinet):
+class Counting(MemoryDocuments):
     calls = 0
 
     async def get(self, keys, now):  # type: ignore[no-untyped-def]
@@ -93,7 +93,7 @@ class Counting(MemoryCabinet):
 
 
 def pair(clock: SimulatedClock) -> tuple[Breakers, Breakers, list[Telling]]:
-    cabinet, told, terms = MemoryCabinet(), list[Telling](), Terms(failures_max=3, first_us=10 * SECOND)
+    cabinet, told, terms = MemoryDocuments(), list[Telling](), Terms(failures_max=3, first_us=10 * SECOND)
     one, two = (Breakers(cabinet, clock, name, terms, told.append) for name in ("one", "two"))
     return one, two, told
 

@@ -11,7 +11,7 @@ from tests.delivery.test_kills import troubled
 from tests.delivery.world import QUICK, SECOND, Recorder, ada, changed, living, states, words
 from tidings.clock import SystemClock
 from tidings.delivery.throttle import Rates
-from tidings.domain.bucket import Rate
+from tidings.domain.notifications.rate_limit import Rate
 from tidings.timeline.postgres.store import PostgresStore
 from tidings.timeline.sqlite.store import SqliteStore
 

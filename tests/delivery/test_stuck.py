@@ -10,13 +10,12 @@ from tidings.delivery import worker as worker_module
 from tidings.delivery.deciding import Case
 from tidings.delivery.looking import Looking
 from tidings.delivery.wording import Wording
-from tidings.domain.command import Add, Cancel, Command, Outcome
 from tidings.domain.errors import StoreError
-from tidings.domain.message import Message, pack
-from tidings.domain.notification import DEAD_TOPIC, Errand
-from tidings.domain.schedule import Record
-from tidings.domain.verdict import Permanent, Temporary
-from tidings.domain.when import Once
+from tidings.domain.notifications.delivery import Permanent, Temporary
+from tidings.domain.notifications.notification import DEAD_TOPIC, DeliveryJob
+from tidings.domain.schedules.command import Add, Cancel, Command, Outcome
+from tidings.domain.schedules.schedule import Message, Record, pack
+from tidings.domain.schedules.when import Once
 from tidings.testing import eventually
 
 
@@ -38,7 +37,9 @@ def refused(channel: str) -> Recorder:
 async def test_a_turn_that_a_killed_worker_left_for_another_channel(world: World, ahead_us: int) -> None:
     """It had added the turn of a retry, and ended before it was written; then the next channel is to be asked."""
     notification = words("n-1", "email", "sms")
-    left = errands.turn(TENANT, notification, Errand("n-1", delivery="n-1/1", attempt=2), world.clock.now() + ahead_us)
+    left = errands.turn(
+        TENANT, notification, DeliveryJob("n-1", delivery="n-1/1", attempt=2), world.clock.now() + ahead_us
+    )
     await world.engine.submit([left])
     provider = refused("email")
     world.start(world.worker({"all": provider}))
@@ -51,7 +52,7 @@ async def test_a_turn_that_a_killed_worker_left_for_another_channel(world: World
 async def test_a_turn_whose_name_somebody_has_taken(world: World) -> None:
     later = world.clock.now() + 3_600 * SECOND
     taken = Add(TENANT, "n-1/1~2", "greetings", Once(later), pack(Message(None, b"hi")), b"o" * 16, later)
-    cancelled = errands.turn(TENANT, words("n-1"), Errand("n-1", delivery="n-1/1", attempt=3), later)
+    cancelled = errands.turn(TENANT, words("n-1"), DeliveryJob("n-1", delivery="n-1/1", attempt=3), later)
     await world.engine.submit([taken, cancelled, Cancel(TENANT, "n-1/1~3")])
     provider = Recorder()
     provider.answer = lambda _: Temporary("provider_error") if len(provider.calls) == 1 else None
@@ -102,7 +103,7 @@ async def test_of_all_channels_one_that_the_timeline_does_not_take(world: World)
 
 async def test_poison_that_cannot_be_put_aside_does_not_wedge(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.start(world.worker({"all": Recorder()}, submit=Full(world, DEAD_TOPIC).submit))
-    poison = schedule(words("bad"), world.clock.now(), Errand())
+    poison = schedule(words("bad"), world.clock.now(), DeliveryJob())
     await world.engine.submit([poison])
     await eventually(lambda: f"~poison of tenant {TENANT} cannot be scheduled on notify.dead" in caplog.text)
     committed = await eventually(lambda: world.store.committed(TENANT, "notify.email", "tidings.deliver"))
@@ -129,7 +130,7 @@ async def test_a_mistake_of_ours_while_the_store_is_away_loses_nothing(
     monkeypatch.setattr(Wording, "content", mistaken)
     monkeypatch.setattr(worker_module, "PAUSE_S", 0.01)
 
-    async def look(self: Looking, tenant: str, record: Record, errand: Errand) -> Case | None:
+    async def look(self: Looking, tenant: str, record: Record, errand: DeliveryJob) -> Case | None:
         nonlocal away
         if mistaken.asked == worker_module.TRIES_MAX and away:
             away -= 1

@@ -13,11 +13,11 @@ from tidings.delivery.filing import encode, suppressed_key
 from tidings.delivery.looking import Looking
 from tidings.delivery.profile import Profile
 from tidings.delivery.suppressions import KeyUpgrade, Place, Suppression
-from tidings.domain.address import Device
-from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Errand
-from tidings.domain.rendered import ChannelName
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import DeliveryJob
 from tidings.ports import Key, Put
 
 
@@ -149,7 +149,7 @@ async def test_a_worker_heeds_suppressions_of_version_0_1(office: Office) -> Non
     await _load_0_1(office)
     looking = Looking(office.cabinet, office.clock)
     made = words("n", "webhook", user=None, to="https://example.com/hook")
-    case = Case(ACME, Errand(notification="n"), made, Delivery("n/1", "n", 0), 0)
+    case = Case(ACME, DeliveryJob(notification="n"), made, Delivery("n/1", "n", 0), 0)
     assert await looking._suppressed(case, ["https://example.com/hook"], urgent=False)
 
 

@@ -3,7 +3,7 @@
 from tests.delivery.office import ACME, DAY, SECOND, Office
 from tidings.delivery.filing import notification_key
 from tidings.delivery.sweeping import Sweeper
-from tidings.domain.notification import GROUP
+from tidings.domain.notifications.notification import GROUP
 
 
 async def forget(office: Office) -> None:

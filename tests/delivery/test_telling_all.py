@@ -10,9 +10,8 @@ from tests.delivery.world import MS, QUICK, SECOND, TENANT, Recorder, World, cha
 from tidings.delivery.explaining import Line
 from tidings.delivery.retrying import Retrying
 from tidings.delivery.throttle import Rates
-from tidings.domain.bucket import Rate
-from tidings.domain.delivery import STEPS_MAX, Delivery, Step, remembered
-from tidings.domain.verdict import Broken, Permanent
+from tidings.domain.notifications.delivery import STEPS_MAX, Broken, Delivery, Permanent, Step, remembered
+from tidings.domain.notifications.rate_limit import Rate
 from tidings.testing import SimulatedClock, eventually
 
 NINE: dict[str, Any] = {"user": "ada", "template": "reminder", "variables": {"what": "nine"}}

@@ -10,13 +10,13 @@ from tidings.delivery.deciding import Wait
 from tidings.delivery.filing import notification_put
 from tidings.delivery.sending import Ready, Sending, Target
 from tidings.delivery.throttle import Rates, Throttle
-from tidings.domain.breaker import Breaker, Terms
-from tidings.domain.bucket import Rate
-from tidings.domain.rendered import Sms, Webhook
-from tidings.domain.verdict import Permanent, Temporary, Verdict
+from tidings.domain.notifications.circuit_breaker import Breaker, Terms
+from tidings.domain.notifications.delivery import Permanent, Temporary, Verdict
+from tidings.domain.notifications.message import Sms, Webhook
+from tidings.domain.notifications.rate_limit import Rate
 from tidings.ports import Key
 from tidings.testing import SimulatedClock
-from tidings.timeline.memory.cabinet import MemoryCabinet
+from tidings.timeline.memory.documents import MemoryDocuments
 
 SMS = Sms("n/1", "+15550100", "Tea")
 KEY = breaker_key("phone", SMS)
@@ -26,7 +26,7 @@ class Desk:
     """What a worker sends with, at a provider whose breaker is due and that takes one in ten seconds."""
 
     def __init__(self) -> None:
-        self.clock, cabinet = SimulatedClock(), MemoryCabinet()
+        self.clock, cabinet = SimulatedClock(), MemoryDocuments()
         self.one, self.two = (Breakers(cabinet, self.clock, name, Terms(), lambda _: None) for name in ("one", "two"))
         self.throttle = Throttle(cabinet, self.clock, Rates({"phone": Rate(0.1)}), patience_us=0)
         self.sending = Sending({"phone": Recorder("sms")}, self.one, self.throttle, self.clock, lambda _: None)

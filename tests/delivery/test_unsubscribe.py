@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidings.delivery.unsubscribe import Unsubscription, is_one_click, link, read
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import Email
+from tidings.domain.notifications.message import Email
 
 KEY, OLDER = b"k" * 32, b"o" * 32
 WISH = Unsubscription("acme", "email", "ada@example.org", "news")

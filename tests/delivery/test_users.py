@@ -6,9 +6,9 @@ import pytest
 
 from tests.delivery.office import ACME, ADA, Office
 from tidings.delivery.profile import Profile, QuietHours
-from tidings.domain.address import Device
 from tidings.domain.errors import Conflict, Invalid
-from tidings.domain.user import Quiet
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.user import Quiet
 
 APNS = {"platform": "apns", "token": "ab" * 32}
 FCM = {"platform": "fcm", "token": "x" * 40}

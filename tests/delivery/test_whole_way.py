@@ -7,10 +7,9 @@ import pytest
 from tests.delivery.office import ADA, Office, reminder
 from tests.delivery.world import TENANT, Recorder, World
 from tidings.delivery.lookup import Search
-from tidings.domain.delivered import DeliveryReceipt
-from tidings.domain.recurrence.zones import zone_named
-from tidings.domain.rendered import Email, Sms
-from tidings.domain.verdict import Permanent
+from tidings.domain.notifications.delivery import DeliveryReceipt, Permanent
+from tidings.domain.notifications.message import Email, Sms
+from tidings.domain.recurrence.timezone import zone_named
 from tidings.testing import SimulatedClock, eventually
 
 NINE: dict[str, Any] = {"user": "ada", "template": "reminder", "variables": {"what": "nine"}}

@@ -27,17 +27,16 @@ from tidings.delivery.filing import SHARED, read, sent_key, suppressed_key, user
 from tidings.delivery.handling import Terms
 from tidings.delivery.throttle import Rates
 from tidings.delivery.ways import Ways
-from tidings.domain.address import Device
-from tidings.domain.bucket import Rate
-from tidings.domain.command import Add
-from tidings.domain.delivery import Delivery
-from tidings.domain.message import Message, pack, unpack
-from tidings.domain.notification import GROUP, Errand
-from tidings.domain.rendered import Email, Push, Rendered
-from tidings.domain.telling import Opened, Poisoned
-from tidings.domain.user import Quiet, User
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
-from tidings.domain.when import Once
+from tidings.domain.facts import Opened, Poisoned
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.delivery import Accepted, Broken, Delivery, Permanent, Temporary, Verdict
+from tidings.domain.notifications.message import Email, Push, Rendered
+from tidings.domain.notifications.notification import GROUP, DeliveryJob
+from tidings.domain.notifications.rate_limit import Rate
+from tidings.domain.notifications.user import Quiet, User
+from tidings.domain.schedules.command import Add
+from tidings.domain.schedules.schedule import Message, pack, unpack
+from tidings.domain.schedules.when import Once
 from tidings.ports import Key
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -108,7 +107,9 @@ async def test_what_is_published_by_others_is_the_same(world: World) -> None:
     provider = Recorder()
     world.start(world.worker({"all": provider}))
     inline = msgspec.structs.replace(words("from-elsewhere", "sms", user=None, to="+15550199"), tenant="somebody else")
-    add = schedule(msgspec.structs.replace(inline, tenant=TENANT, id="x"), world.clock.now(), Errand(inline=inline))
+    add = schedule(
+        msgspec.structs.replace(inline, tenant=TENANT, id="x"), world.clock.now(), DeliveryJob(inline=inline)
+    )
     await world.engine.submit([add])
     [delivery] = await world.settled("from-elsewhere/1")
     assert delivery.state == "sent"

@@ -16,18 +16,17 @@ from tidings.delivery.handling import Terms
 from tidings.delivery.versions import Templates
 from tidings.delivery.waiting import Waiting
 from tidings.delivery.worker import Settings, Worker
-from tidings.domain import breaker
-from tidings.domain.command import Add, Outcome
-from tidings.domain.delivery import Delivery
-from tidings.domain.notification import PRIORITIES, Errand, InlineContent, Notification, topic
-from tidings.domain.rendered import ChannelName, Rendered, channel_of
-from tidings.domain.retry import Backoff
-from tidings.domain.telling import Listener, Telling
-from tidings.domain.user import User
-from tidings.domain.verdict import Accepted, Verdict
-from tidings.domain.when import Once
+from tidings.domain.facts import DeliveryListener, Telling
+from tidings.domain.notifications import circuit_breaker
+from tidings.domain.notifications.delivery import Accepted, Delivery, Verdict
+from tidings.domain.notifications.message import ChannelName, Rendered, channel_of
+from tidings.domain.notifications.notification import PRIORITIES, DeliveryJob, InlineContent, Notification, topic
+from tidings.domain.notifications.retry_backoff import Backoff
+from tidings.domain.notifications.user import User
+from tidings.domain.schedules.command import Add, Outcome
+from tidings.domain.schedules.when import Once
 from tidings.engine import Engine
-from tidings.ports import Channel, Store
+from tidings.ports import Provider, Store
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
 
@@ -36,7 +35,7 @@ MS = 1_000
 SECOND = 1_000_000
 QUICK = Settings(
     terms=Terms(Backoff(first_us=10 * MS, longest_us=50 * MS, attempts_max=4), claim_us=400 * MS),
-    breaker=breaker.Terms(failures_max=5, first_us=150 * MS, longest_us=SECOND, trial_us=300 * MS),
+    breaker=circuit_breaker.Terms(failures_max=5, first_us=150 * MS, longest_us=SECOND, trial_us=300 * MS),
     send_s=0.3,
 )
 
@@ -83,10 +82,10 @@ class World:
         self.clock = clock = self.engine.clock
         self.templates = Templates(store.cabinet, clock, Waiting(store.cabinet, self.engine, clock))
         self.told: list[Telling] = []
-        self.told_to: list[Listener] = [self.told.append]
+        self.told_to: list[DeliveryListener] = [self.told.append]
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
 
-    def worker(self, providers: Mapping[str, Channel], settings: Settings = QUICK, **more: Any) -> Worker:
+    def worker(self, providers: Mapping[str, Provider], settings: Settings = QUICK, **more: Any) -> Worker:
         store: Store = more.pop("store", self.store)
         submit = more.pop("submit", self.engine.submit)
         worker = Worker(store, submit, providers, self.templates, self.clock, settings, tell=self._tell, **more)
@@ -160,9 +159,9 @@ def words(name: str, *channels: ChannelName, user: str | None = "ada", **more: A
     return Notification(name, TENANT, channels or ("email",), **given)
 
 
-def schedule(notification: Notification, at: int, errand: Errand | None = None) -> Add:
+def schedule(notification: Notification, at: int, errand: DeliveryJob | None = None) -> Add:
     where = topic(notification.channels[0], notification.priority)
-    packed = errands.message(errand or Errand(notification.id))
+    packed = errands.message(errand or DeliveryJob(notification.id))
     priority = PRIORITIES[notification.priority]
     return Add(notification.tenant, notification.id, where, Once(at), packed, b"c" * 16, at, priority)
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.contract.making import MILLISECOND, MINUTE, NOW, SECOND, add, applied, every, left
+from tests.contract.factories import MILLISECOND, MINUTE, NOW, SECOND, add, applied, every, left
 from tidings.clock import Clock
 from tidings.dispatch import dispatcher as module
 from tidings.dispatch.dispatcher import (
@@ -14,11 +14,11 @@ from tidings.dispatch.dispatcher import (
     SHARED_ROWS_MAX,
     SLEEP_US_MAX,
     Dispatcher,
+    Waiter,
 )
-from tidings.dispatch.waiter import Waiter
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Fact, Missed, Released
-from tidings.domain.lateness import Lateness
+from tidings.domain.schedules.lateness import Lateness
 from tidings.ports import Release
 from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.memory import MemoryStore

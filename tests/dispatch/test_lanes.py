@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tests.contract.making import NOW, SECOND, add, records
+from tests.contract.factories import NOW, SECOND, add, records
 from tidings.dispatch.dispatcher import Dispatcher
 from tidings.dispatch.lanes import Lanes
 from tidings.domain.facts import Fact

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.dispatch.turns import turns
-from tidings.dispatch import waiter as module
-from tidings.dispatch.waiter import Waiter
+from tests.dispatch.event_loop import turns
+from tidings.dispatch import dispatcher as module
+from tidings.dispatch.dispatcher import Waiter
 
 LONG_US = 60_000_000
 PATIENCE_S = 5.0

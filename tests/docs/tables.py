@@ -15,10 +15,9 @@ import tidings
 from tests.docs.pages import DOCS
 from tidings.edges.cli.main import build_parser
 from tidings.edges.http.openapi.describe import shapes
-from tidings.library import checks, timing, told
-from tidings.library.values import Options
-from tidings.shapes.annotations import Answer
-from tidings.shapes.fields import Field, fields_of
+from tidings.library import arguments, notification_values
+from tidings.library.schedule_values import Options
+from tidings.shapes.fields import Answer, Field, fields_of
 from tidings.shapes.notification import NewNotification
 from tidings.shapes.schedule import NewSchedule, Preview
 from tidings.shapes.user import Profile
@@ -83,10 +82,10 @@ def _with_flags(text: str, fields: dict[str, Field]) -> str:
 def options_table(_: str) -> str:
     """A row for each option of `schedule` in the library, with the Python types that it takes."""
     fields = fields_of(NewSchedule)
-    takes = checks.TAKES | timing.TAKES
+    takes = arguments.TAKES | arguments.TIME_TAKES
     rows = []
     for name in sorted(Options.__annotations__, key=list(fields).index):
-        taken = takes.get(name) or checks.takes(NewSchedule, name)
+        taken = takes.get(name) or arguments.takes(NewSchedule, name)
         rows.append((f"`{name}`", re.sub(r"'([^']*)'", r"`\1`", taken), _first_sentence(fields[name])))
     return _table(("option", "takes", "meaning"), rows)
 
@@ -95,7 +94,7 @@ def values_table(names: str) -> str:
     """A row for each value of the library, with its fields."""
     rows = []
     for name in names.split():
-        value = getattr(tidings, name, None) or getattr(told, name)
+        value = getattr(tidings, name, None) or getattr(notification_values, name)
         shown = [*value.__struct_fields__, *(each for each, what in vars(value).items() if isinstance(what, property))]
         rows.append((f"`{name}`", ", ".join(f"`{field}`" for field in shown)))
     return _table(("value", "fields"), rows)

@@ -19,21 +19,18 @@ from tidings.clock import SystemClock
 from tidings.config import load, render
 from tidings.config.channels import OWN
 from tidings.config.options import OPTIONS, Option, written
-from tidings.domain.command import OutcomeWord, State
 from tidings.domain.facts import Fact
-from tidings.domain.lateness import MissedReason
-from tidings.edges.cli.exits import Exit
+from tidings.domain.schedules.command import OutcomeWord, State
+from tidings.domain.schedules.lateness import MissedReason
+from tidings.edges.cli.exit_codes import Exit
 from tidings.edges.cli.main import COMMANDS, build_parser
 from tidings.edges.http.openapi.describe import describe
 from tidings.edges.http.problems import KINDS
-from tidings.library.values import Options
-from tidings.observe.delivery import DeliveryMetrics
-from tidings.observe.kafka import KafkaMetrics
-from tidings.observe.kaspr import KasprMetrics, Worker
-from tidings.observe.metrics import Metrics
+from tidings.library.schedule_values import Options
+from tidings.observe.metrics import DeliveryMetrics, KafkaMetrics, KasprMetrics, Metrics, Worker
 from tidings.ports import Count
 from tidings.timeline.postgres import pool
-from tidings.timeline.postgres.errors import VERSION_MIN
+from tidings.timeline.postgres.database import VERSION_MIN
 
 pytestmark = [pytest.mark.docs]
 

@@ -4,9 +4,9 @@ from unicodedata import normalize
 
 import pytest
 
-from tidings.domain.address import Device
-from tidings.domain.place import address_key, digest, digests, former_keys, looks_like
-from tidings.domain.rendered import ChannelName
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.address_key import address_key, digest, digests, former_keys, looks_like
+from tidings.domain.notifications.message import ChannelName
 
 
 @pytest.mark.parametrize(

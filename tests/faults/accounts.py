@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidings.domain.iso8601 import parse_instant
+from tidings.domain.schedules.iso8601 import parse_instant
 
 Document = dict[str, Any]
 ANY = (0, 1_000_000)

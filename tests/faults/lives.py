@@ -178,7 +178,7 @@ class Nursery:
 
 @contextlib.asynccontextmanager
 async def nursery(
-    folder: Path, pace: Pace, lease_us: int = LEASE_US, module: str = "tests.faults.nursery", **variables: str
+    folder: Path, pace: Pace, lease_us: int = LEASE_US, module: str = "tests.faults.fork_server", **variables: str
 ) -> AsyncIterator[Nursery]:
     """A nursery whose nodes live in a folder; the module says what they are born with."""
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))

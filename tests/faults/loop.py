@@ -20,7 +20,7 @@ from tests.faults.lives import Node, Nursery, Pace, nursery, start_plain
 from tests.faults.trial import Trial
 from tests.faults.trial import trial as begun_trial
 from tidings.crash import POINTS
-from tidings.timeline.sqlite import packed
+from tidings.timeline.sqlite.pending import packed_reads
 from tidings.timeline.sqlite.writer import OFFSET_BITS
 
 POINT_S = 2.5
@@ -161,7 +161,7 @@ def check_file(path: str) -> None:
     with contextlib.closing(apsw.Connection(path)) as connection:
         assert connection.pragma("integrity_check") == "ok"
         pending = sum(connection.execute(f"SELECT count(*) FROM {table} WHERE n >= 0").get for table in ("near", "far"))
-        pending += packed.overdue(connection, 1 << 60, 1 << 60)
+        pending += packed_reads.overdue(connection, 1 << 60, 1 << 60)
         assert connection.execute("SELECT pending FROM tally").get == pending
         ends = connection.execute("SELECT partition, first, next FROM partition").fetchall()
         for partition, first, following in ends:

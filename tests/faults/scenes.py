@@ -9,7 +9,7 @@ from urllib.parse import quote
 from tests.faults.accounts import FOREVER, Account, Document, Recurring
 from tests.faults.lives import Pace
 from tests.faults.requests import Answer, Requests
-from tidings.domain.iso8601 import format_instant, parse_instant
+from tidings.domain.schedules.iso8601 import format_instant, parse_instant
 
 TOPICS = ("greetings", "orders")
 SECOND_US = 1_000_000

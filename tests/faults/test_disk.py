@@ -18,17 +18,17 @@ import aiohttp
 import apsw
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, drain, found, left, state, tend
+from tests.contract.factories import ACME, NOW, SECOND, add, drain, found, left, state, tend
 from tests.faults.disks import Disk, inserted
 from tests.faults.lives import Node, start_plain
 from tests.sim.thresholds import lowered
 from tests.timeline.later import later
 from tidings.clock import SystemClock
 from tidings.domain.errors import StoreError
-from tidings.domain.request import Request
+from tidings.domain.schedules.request import Request
 from tidings.engine import Engine
 from tidings.testing import eventually
-from tidings.timeline.layouts import Layouts
+from tidings.timeline.migrations import Layouts
 from tidings.timeline.sqlite import database
 from tidings.timeline.sqlite.store import SqliteStore
 

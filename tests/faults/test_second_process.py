@@ -12,8 +12,8 @@ import pytest
 
 from tests.faults.lives import Node, Pace, nursery, start_plain
 from tests.faults.loop import check_file
-from tests.faults.stopping import stop_between_transactions
 from tests.faults.trial import Trial, trial
+from tests.faults.zombie import stop_between_transactions
 from tidings.testing import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timed]

@@ -39,7 +39,7 @@ def lower(lease_us: int = LEASE_US, point: str = "") -> None:
             loaded = importlib.import_module(module)
             assert isinstance(getattr(loaded, name), int), f"{module} has no {name}"
             setattr(loaded, name, value)
-    node: Any = importlib.import_module("tidings.node.serving")
+    node: Any = importlib.import_module("tidings.node.serve")
     node.Settings = functools.partial(node.Settings, lease_us=lease_us)
 
 

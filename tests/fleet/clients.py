@@ -12,7 +12,7 @@ import aiohttp
 
 from tests.faults.lives import wall_us
 from tests.fleet.model import Kind, Step
-from tidings.domain.iso8601 import parse_instant
+from tidings.domain.schedules.iso8601 import parse_instant
 
 TIMEOUT = aiohttp.ClientTimeout(total=4)
 PAUSE_S = 0.15

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.faults.lives import Node, Nursery
 from tests.fleet.clients import Clients
-from tests.fleet.nursery import nurseries
+from tests.fleet.fork_server import nurseries
 from tests.fleet.witness import Witness
 from tests.servers.pipe import Pipe
 from tests.servers.postgres import Postgres

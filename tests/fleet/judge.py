@@ -12,7 +12,7 @@ from tests.fleet.checker import order_of
 from tests.fleet.clients import Clients, Name
 from tests.fleet.model import FOREVER, Step
 from tests.fleet.readers import Seen
-from tidings.domain.iso8601 import parse_instant
+from tidings.domain.schedules.iso8601 import parse_instant
 
 EXAMPLES = 8
 PAGE = 500

@@ -9,7 +9,7 @@ from itertools import count
 from tests.faults.lives import wall_us
 from tests.fleet.clients import Clients, Document, Name
 from tests.fleet.model import Kind, Step
-from tidings.domain.iso8601 import format_instant
+from tidings.domain.schedules.iso8601 import format_instant
 
 TENANTS = ("default", "acme")
 TOPICS = ("greetings", "orders")

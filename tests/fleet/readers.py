@@ -12,7 +12,7 @@ from tests.fleet.clients import Clients, Document, Name
 from tests.fleet.load import TENANTS, TOPICS
 from tests.kafka.site import headers_of
 from tests.servers.kafka import Broker
-from tidings.domain.iso8601 import parse_instant
+from tidings.domain.schedules.iso8601 import parse_instant
 
 PAGE = 1_000
 LOOK_S = 0.15

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.contract.making import ACME, DAY, HOUR, NOW, SECOND
+from tests.contract.factories import ACME, DAY, HOUR, NOW, SECOND
 from tidings.domain.errors import Invalid
-from tidings.domain.iso8601 import format_instant
-from tidings.domain.request import Limits, Request
-from tidings.domain.when import Every, Once
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.domain.schedules.request import Limits, Request
+from tidings.domain.schedules.when import Every, Once
 from tidings.intake.admission import Admission
 
 ADMISSION = Admission(Limits(catch_up_max=10))

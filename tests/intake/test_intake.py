@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from tests.contract.making import NOW, add
-from tests.dispatch.turns import turns
-from tidings.domain.command import Command, Outcome
+from tests.contract.factories import NOW, add
+from tests.dispatch.event_loop import turns
+from tidings.domain.schedules.command import Command, Outcome
 from tidings.intake.intake import Intake
 from tidings.testing import SimulatedClock
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.servers.kafka import Broker
-from tidings.bus.kafka.markers import HOMES, PROGRESS
+from tidings.bus.kafka.progress_marker import HOMES, PROGRESS
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Store

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kafka.served import Served
 from tidings.edges.cli.client import Client
-from tidings.edges.cli.exits import Failure
+from tidings.edges.cli.exit_codes import Failure
 
 pytestmark = pytest.mark.slow
 

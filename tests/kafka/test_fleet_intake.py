@@ -15,11 +15,11 @@ from tests.kafka.site import READ_S_MAX, Header, Site, read_all
 from tests.servers.fixtures import postgres
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
-from tidings.edges.kafka.beginning import Beginning
 from tidings.edges.kafka.intake import KafkaIntake
-from tidings.edges.kafka.reader import Reader
+from tidings.edges.kafka.request_reader import Reader
+from tidings.edges.kafka.start_position import StartPosition
 from tidings.testing import eventually
-from tidings.timeline.postgres.sharing import Sharing
+from tidings.timeline.postgres.fleet import PartitionAssignment
 from tidings.timeline.postgres.store import PostgresStore
 
 __all__ = ["postgres"]
@@ -63,7 +63,7 @@ class Requests:
 
 
 def intake_of(site: Site) -> KafkaIntake:
-    return next(companion for companion in site.engine._companions if isinstance(companion, Beginning))._intake
+    return next(companion for companion in site.engine._companions if isinstance(companion, StartPosition))._intake
 
 
 class Watched:
@@ -144,7 +144,7 @@ async def test_two_readers_of_the_same_partitions_take_each_request_once(
     fleet: Fleet, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As nodes do which do not know of each other yet: all races are decided by the stored positions."""
-    monkeypatch.setattr(Sharing, "reads", lambda *_: True)
+    monkeypatch.setattr(PartitionAssignment, "reads", lambda *_: True)
     caplog.set_level(logging.INFO, "tidings.kafka")
     requests = Requests(fleet)
     first, second = await fleet.start(), await fleet.start()
@@ -162,11 +162,11 @@ async def test_partitions_that_come_back_are_read_from_where_the_store_stands(
     nodes: list[Site] = []
     turn = [0]
 
-    def is_its_turn(sharing: Sharing, *_: object) -> bool:
+    def is_its_turn(sharing: PartitionAssignment, *_: object) -> bool:
         store = nodes[turn[0]].engine.store if nodes else None
         return isinstance(store, PostgresStore) and store._sharing["intake"] is sharing
 
-    monkeypatch.setattr(Sharing, "reads", is_its_turn)
+    monkeypatch.setattr(PartitionAssignment, "reads", is_its_turn)
     requests = Requests(fleet)
     nodes += [await fleet.start(), await fleet.start()]
     for number in range(6):

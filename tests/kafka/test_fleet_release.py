@@ -11,8 +11,8 @@ from tests.kafka.site import Site, read_all
 from tests.servers.fixtures import postgres
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
-from tidings.domain.command import Cancel
-from tidings.domain.request import Request
+from tidings.domain.schedules.command import Cancel
+from tidings.domain.schedules.request import Request
 from tidings.testing import eventually
 
 __all__ = ["postgres"]

@@ -12,11 +12,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.kafka.served import PATIENCE_S, Served
 from tests.kafka.site import read_all
-from tidings.bus.cursor import encode
-from tidings.bus.kafka import follow
-from tidings.edges.cli import rejections, tail
+from tidings.bus.kafka import topic_reader
+from tidings.bus.log_reader import encode
 from tidings.edges.cli.client import Client
-from tidings.edges.cli.exits import Failure
+from tidings.edges.cli.commands import topics
+from tidings.edges.cli.exit_codes import Failure
 
 pytestmark = pytest.mark.slow
 
@@ -112,23 +112,23 @@ def test_a_topic_without_its_leader_yet_is_waited_for(
     out = fill(served, tenant, 1)
     lines("tail", out, "--count", "1")
     moves = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART]
-    ask = follow._Reading._span
+    ask = topic_reader._Reading._span
 
-    def ask_while_it_moves(reading: follow._Reading, partition: int) -> tuple[int, int]:
+    def ask_while_it_moves(reading: topic_reader._Reading, partition: int) -> tuple[int, int]:
         if moves:
             raise KafkaException(KafkaError(moves.pop()))
         return ask(reading, partition)
 
-    monkeypatch.setattr(follow._Reading, "_span", ask_while_it_moves)
+    monkeypatch.setattr(topic_reader._Reading, "_span", ask_while_it_moves)
     assert [record["value"] for record in lines("tail", out, "--count", "1", "--from", "beginning")] == ["0"]
     assert moves == []
     moves += [KafkaError.NOT_LEADER_FOR_PARTITION] * 2
-    monkeypatch.setattr(follow, "SILENCE_US_MAX", 0)
+    monkeypatch.setattr(topic_reader, "SILENCE_US_MAX", 0)
     assert "Not leader for partition" in problem(served, f"/v1/topics/{out}/records?bus=kafka")["detail"]
 
 
 def test_a_stream_that_begins_nowhere_is_known() -> None:
-    assert tail.NOWHERE.decode() == f"id: {follow.PREFIX}{encode(())}"
+    assert topics.NOWHERE.decode() == f"id: {topic_reader.PREFIX}{encode(())}"
 
 
 def test_pages_and_waiting(served: Served, tenant: str) -> None:
@@ -195,14 +195,14 @@ def test_what_cannot_be_a_position(served: Served, tenant: str) -> None:
     path = f"/v1/topics/{out}/records?bus=kafka&cursor="
     assert "not one of Kafka" in problem(served, path + "lAAAAQA")["detail"]
     assert "cannot be read" in problem(served, path + "kafka.nonsense")["detail"]
-    assert "beyond the end" in problem(served, path + follow.PREFIX + encode((10_000,)))["detail"]
-    assert "partitions" in problem(served, path + follow.PREFIX + encode((0, 0)))["detail"]
+    assert "beyond the end" in problem(served, path + topic_reader.PREFIX + encode((10_000,)))["detail"]
+    assert "partitions" in problem(served, path + topic_reader.PREFIX + encode((0, 0)))["detail"]
     assert problem(served, f"/v1/topics/{out}/records?bus=pigeon")["status"] == 400
     assert problem(served, "/v1/topics/a:b/records?bus=kafka")["status"] == 400
 
 
 def test_too_many_readers_are_told(served: Served, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "READERS_MAX", 0)
+    monkeypatch.setattr(topic_reader, "READERS_MAX", 0)
     told = problem(served, f"/v1/topics/{tenant}/records?bus=kafka")
     assert told["status"] == 503
     assert "try again" in told["detail"]
@@ -263,7 +263,7 @@ def test_refusals_are_followed(
         seen.append(record["value"])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rejections, "show", show)
+    monkeypatch.setattr(topics, "show", show)
     request = (f"assignments.{tenant}", b"late", None, ("intervals-schedule", b"never"))
     timer = threading.Timer(1.0, served.send, request)
     timer.start()

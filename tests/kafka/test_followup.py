@@ -11,9 +11,9 @@ from confluent_kafka import Message, Producer
 
 from tests.kafka.site import READ_S_MAX, Header, Site, expect_progress, headers_of, opened, read_all
 from tests.servers.kafka import Broker
-from tidings.bus.kafka.followup import FollowUp
+from tidings.bus.kafka.follow_up import FollowUp
 from tidings.bus.kafka.forwarder import Forwarder
-from tidings.bus.kafka.lane import LaneLost
+from tidings.bus.kafka.producers import LaneLost
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kafka.site import Site, headers_of, opened
 from tests.servers.kafka import Broker
-from tidings.domain.request import Request
+from tidings.domain.schedules.request import Request
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 
 from tests.kafka.site import Site, opened
 from tests.servers.kafka import Broker
-from tidings.domain.command import Cancel
-from tidings.domain.request import Request
+from tidings.domain.schedules.command import Cancel
+from tidings.domain.schedules.request import Request
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow

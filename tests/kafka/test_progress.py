@@ -15,16 +15,14 @@ from tests.servers.kafka import Broker
 from tests.servers.proxy import Proxy
 from tidings import ports
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.forwarder import Forwarder
-from tidings.bus.kafka.lane import Estranged, Lane
-from tidings.bus.kafka.markers import Marker
-from tidings.bus.kafka.turns import Turns
+from tidings.bus.kafka.forwarder import Forwarder, PublishLimit
+from tidings.bus.kafka.producers import Estranged, TransactionalProducer
+from tidings.bus.kafka.progress_marker import Marker
 from tidings.clock import SystemClock
 from tidings.domain.errors import NotOwner
 from tidings.domain.facts import Fact, Released
-from tidings.domain.message import Message, pack
-from tidings.domain.request import Request
-from tidings.domain.schedule import Outgoing
+from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Message, Outgoing, pack
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -80,7 +78,10 @@ async def test_the_name_of_another_store_is_refused_and_its_owner_goes_on(broker
 def test_what_another_store_kept_back_is_not_taken_for_ours(broker: Broker) -> None:
     """Its marker of the way aside tells nothing of our records."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
-    lane, other = Lane(cluster, "store", "held", singly=True), Lane(cluster, "other", "held", singly=True)
+    lane, other = (
+        TransactionalProducer(cluster, "store", "held", singly=True),
+        TransactionalProducer(cluster, "other", "held", singly=True),
+    )
     lane.take_over()
     record = Outgoing(4, "acme", cluster.name, "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
     lane.publish([record], f"{lane.key}/topic")
@@ -121,14 +122,14 @@ class TakenMeanwhile:
 
 async def test_who_loses_a_lane_while_he_looks_is_no_stranger(broker: Broker) -> None:
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
-    former = Lane(cluster, "store")
+    former = TransactionalProducer(cluster, "store")
     record = Outgoing(4, "acme", cluster.name, "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
     await asyncio.to_thread(former.take_over)
     await asyncio.to_thread(former.publish, [record])
     former.close()
     taken = TakenMeanwhile(record)
-    lane = Lane(cluster, "store")
-    forwarder = Forwarder(cast(ports.Lane, taken), lane, SystemClock(), lambda _: None, lambda: True, Turns())
+    lane = TransactionalProducer(cluster, "store")
+    forwarder = Forwarder(cast(ports.Lane, taken), lane, SystemClock(), lambda _: None, lambda: True, PublishLimit())
     running = asyncio.create_task(forwarder.run())
     await eventually(lambda: taken.looks >= 4 or running.done(), timeout_s=30)
     forwarder.stop()

@@ -21,7 +21,7 @@ from tests.kafka.site import Site, headers_of, read_all
 from tests.servers.downloads import Missing
 from tests.servers.foreign import kafkajs, kcat, node
 from tests.servers.java import jars, java
-from tidings.domain.iso8601 import format_instant
+from tidings.domain.schedules.iso8601 import format_instant
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.kafka.site import Site
-from tidings.domain.command import Cancel, Priority
-from tidings.domain.request import Request
+from tidings.domain.schedules.command import Cancel, Priority
+from tidings.domain.schedules.request import Request
 from tidings.testing import eventually
-from tidings.timeline.room import OUTBOX_ROWS_MAX
+from tidings.timeline.outbox_capacity import OUTBOX_ROWS_MAX
 
 pytestmark = pytest.mark.slow
 

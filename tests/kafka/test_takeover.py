@@ -18,10 +18,9 @@ from tests.kafka.site import expect_progress, read_all
 from tests.servers.kafka import Broker
 from tests.servers.transactions import transactional
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.lane import Lane
-from tidings.bus.kafka.markers import HOMES, PROGRESS, Marker, encode, home_of, read_marker
-from tidings.domain.message import Message, pack
-from tidings.domain.schedule import Outgoing
+from tidings.bus.kafka.producers import TransactionalProducer
+from tidings.bus.kafka.progress_marker import HOMES, PROGRESS, Marker, encode, home_of, read_marker
+from tidings.domain.schedules.schedule import Message, Outgoing, pack
 from tidings.testing import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timed]
@@ -113,7 +112,7 @@ def test_a_marker_behind_the_open_transaction_of_another_is_found(broker: Broker
     """Until that ends it does not show; an older one must not be taken for the last."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
     key = f"{cluster.name}/0"
-    lane = Lane(cluster, "store")
+    lane = TransactionalProducer(cluster, "store")
     lane.take_over()
     mine, other = transactional(broker), transactional(broker)
 
@@ -137,7 +136,7 @@ def test_a_marker_behind_the_open_transaction_of_another_is_found(broker: Broker
 def test_what_another_lane_left_open_holds_nobody_up(broker: Broker) -> None:
     """It has another partition for its home."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
-    lane = Lane(cluster, "store")
+    lane = TransactionalProducer(cluster, "store")
     lane.take_over()
     home = home_of(lane.key, HOMES)
     other = transactional(broker)
@@ -155,7 +154,7 @@ def test_what_a_dead_owner_left_open_on_the_lane_itself_holds_nobody_up(broker: 
     """A look at the progress comes before the old owner is fenced, which alone ends what it left open."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
     record = Outgoing(0, "acme", f"to-{cluster.name}", "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
-    dead, heir = Lane(cluster, "store"), Lane(cluster, "store")
+    dead, heir = TransactionalProducer(cluster, "store"), TransactionalProducer(cluster, "store")
     dead.take_over()
     dead.publish([record])
     assert dead._producer is not None

@@ -12,9 +12,9 @@ from confluent_kafka import Message
 
 from tests.kafka.site import READ_S_MAX, Header, Site, headers_of, opened
 from tests.servers.kafka import Broker
-from tidings.bus.kafka.released import OURS
+from tidings.bus.kafka.producers import OURS
 from tidings.clock import SystemClock
-from tidings.domain.iso8601 import parse_instant
+from tidings.domain.schedules.iso8601 import parse_instant
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ from tests.kafka.site import Site, opened
 from tests.servers.fixtures import postgres
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
-from tidings.bus.kafka.lane import Estranged
-from tidings.config.addresses import Place
-from tidings.domain.request import Request
+from tidings.bus.kafka.producers import Estranged
+from tidings.config.checks import StoreUrl
+from tidings.domain.schedules.request import Request
 from tidings.node.transfer import copy_store, take_back
 from tidings.testing import eventually
 
@@ -34,8 +34,8 @@ async def schedule(site: Site, topic: str, count: int, at: str | None = None) ->
 
 
 async def copy(file: Path, postgres: Postgres, name: str) -> None:
-    target = Place(postgres.dsn, schema_of(name))
-    await asyncio.to_thread(copy_store, Place(f"sqlite:{file}"), target, False, lambda *_: None)
+    target = StoreUrl(postgres.dsn, schema_of(name))
+    await asyncio.to_thread(copy_store, StoreUrl(f"sqlite:{file}"), target, False, lambda *_: None)
 
 
 async def ends_estranged(site: Site, text: str) -> None:
@@ -63,7 +63,7 @@ async def test_nodes_on_the_new_store_go_on_where_the_file_was(
         sent += await schedule(nodes[1], topic, MESSAGES, at="+1s")
         records = await nodes[1].read(topic, len(sent))
         assert Counter((record.value() or b"").decode() for record in records) == Counter(sent)
-    await asyncio.to_thread(take_back, Place(f"sqlite:{tmp_path / 'site.db'}"))
+    await asyncio.to_thread(take_back, StoreUrl(f"sqlite:{tmp_path / 'site.db'}"))
     async with opened(broker, tmp_path, name=name) as site:
         await ends_estranged(site, "belongs to another store")
 

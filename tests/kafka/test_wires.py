@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.kafka.site import Header, Site, headers_of
-from tidings.domain.iso8601 import format_instant
+from tidings.domain.schedules.iso8601 import format_instant
 
 pytestmark = pytest.mark.slow
 

@@ -11,14 +11,14 @@ import aiohttp
 import pytest
 
 from tests.faults.lives import Node
-from tests.faults.stopping import stop_between_transactions
+from tests.faults.zombie import stop_between_transactions
 from tests.kafka.faults.nodes import OWNER, STANDBY, die, environment, nursery
 from tests.kafka.site import read_all
 from tests.servers.frames import Api
 from tests.servers.kafka import Broker
 from tests.servers.proxy import Proxy
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.lane import Estranged, Lane
+from tidings.bus.kafka.producers import Estranged, TransactionalProducer
 from tidings.testing import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
@@ -98,7 +98,7 @@ async def test_an_owner_that_a_zombie_fences_takes_over_again(broker: Broker, tm
     """A zombie that was about to take the lane over does so before it looks whether it still may."""
     topic = f"fenced-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic, 3)
-    lane = Lane(Cluster(broker.bootstrap, topic), "of nobody")
+    lane = TransactionalProducer(Cluster(broker.bootstrap, topic), "of nobody")
     async with nursery(tmp_path, LEASE_US) as one:
         node = await one.start(environment=environment(tmp_path, broker.bootstrap, topic))
         await node.said(OWNER)

@@ -8,7 +8,7 @@ import pytest
 
 import tidings
 from tidings.domain.errors import Invalid
-from tidings.domain.when import Cron, Local, Rule
+from tidings.domain.schedules.when import Cron, Local, Rule
 from tidings.testing import SimulatedClock
 
 START = 1_795_165_200_000_000  # 2026-11-20T09:00:00Z

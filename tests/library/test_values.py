@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 import tidings
-from tidings.domain.notification import InlineContent
-from tidings.library import told
-from tidings.library.telling import NotifyOptions
-from tidings.library.values import Options
+from tidings.domain.notifications.notification import InlineContent
+from tidings.library import notification_values
+from tidings.library.notifications import NotifyOptions
+from tidings.library.schedule_values import Options
 from tidings.shapes import notification, schedule, topic
 from tidings.shapes.fields import names_of
 from tidings.testing import SimulatedClock
@@ -35,11 +35,11 @@ def test_options_of_a_notification_are_the_fields_of_a_request() -> None:
         (tidings.Schedule, schedule.Schedule, {"when", "lateness"}),
         (tidings.Event, schedule.Event, set()),
         (tidings.Record, topic.Record, set()),
-        (told.Notified, notification.Accepted, {"field"}),
-        (told.Notification, notification.Notification, set()),
-        (told.Delivery, notification.Delivery, set()),
-        (told.Attempt, notification.Attempt, set()),
-        (told.Story, notification.NotificationEvent, set()),
+        (notification_values.Notified, notification.Accepted, {"field"}),
+        (notification_values.Notification, notification.Notification, set()),
+        (notification_values.Delivery, notification.Delivery, set()),
+        (notification_values.Attempt, notification.Attempt, set()),
+        (notification_values.Story, notification.NotificationEvent, set()),
     ],
 )
 def test_values_have_the_names_of_the_http_api(

@@ -11,7 +11,7 @@ from tests.servers.postgres import Postgres
 from tests.test_node import START_S, eventually, is_ready
 from tidings.clock import SystemClock
 from tidings.edges.cli.client import Client
-from tidings.edges.cli.exits import Failure
+from tidings.edges.cli.exit_codes import Failure
 
 pytestmark = [pytest.mark.slow]
 

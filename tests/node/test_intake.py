@@ -6,7 +6,7 @@ from tidings.clock import SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Node
 from tidings.domain.fleet import ROLES, Role
-from tidings.edges.kafka.beginning import Beginning
+from tidings.edges.kafka.start_position import StartPosition
 from tidings.node import build_engine, join_kafka
 from tidings.timeline.memory import MemoryStore
 
@@ -16,5 +16,5 @@ async def test_who_reads(roles: tuple[Role, ...]) -> None:
     config = Config(kafka=Kafka(servers="127.0.0.1:1"), node=Node(roles=roles))
     engine = build_engine(MemoryStore(), config, SystemClock())
     join_kafka(engine, config)
-    reads = any(isinstance(companion, Beginning) for companion in engine._all_companions())
+    reads = any(isinstance(companion, StartPosition) for companion in engine._all_companions())
     assert reads == ("intake" in roles)

@@ -13,8 +13,8 @@ from tests.servers.postgres import Postgres
 from tests.test_node import NodeProcess, eventually, is_ready, tidings
 from tidings import __version__
 from tidings.edges.cli.client import Client
-from tidings.edges.cli.exits import Failure
-from tidings.edges.cli.nodes import _node
+from tidings.edges.cli.commands.admin import _node
+from tidings.edges.cli.exit_codes import Failure
 from tidings.edges.cli.screen import Screen
 
 pytestmark = [pytest.mark.slow]

@@ -11,10 +11,10 @@ from tests.node.conftest import SECRET, WRITTEN, Guarded, Start
 from tests.servers.ports import HOST, free_ports
 from tests.servers.postgres import Postgres
 from tests.test_node import is_ready, tidings
-from tidings.config.addresses import without_password
+from tidings.config.checks import without_password
 from tidings.config.settings import Node, Store
 from tidings.domain.errors import Invalid, StoreError
-from tidings.timeline.postgres.errors import check_url, check_version
+from tidings.timeline.postgres.database import check_url, check_version
 
 pytestmark = [pytest.mark.slow]
 

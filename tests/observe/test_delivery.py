@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from tidings.domain.telling import Called, Closed, Deferred, Ended, Opened, Poisoned
-from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
+from tidings.domain.facts import Called, Closed, Deferred, Ended, Opened, Poisoned
+from tidings.observe.metrics import DeliveryLog, DeliveryMetrics
 
 BROKEN = Opened(1, "smtp", "credentials_refused", "535 no", 15_000_000, True)
 

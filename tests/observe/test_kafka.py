@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from tidings.domain.command import Add, Outcome
 from tidings.domain.facts import Changed, Released
-from tidings.domain.when import Once
-from tidings.observe.kafka import KafkaMetrics, KafkaStats
+from tidings.domain.schedules.command import Add, Outcome
+from tidings.domain.schedules.when import Once
+from tidings.observe.metrics import KafkaMetrics, KafkaStats
 from tidings.ports import Count
 
 AT = 1_795_165_200_000_000

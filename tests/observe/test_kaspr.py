@@ -3,11 +3,10 @@
 import re
 from collections.abc import Set
 
-from tidings.domain.command import Add, Cancel, Command, Outcome, Replace
 from tidings.domain.facts import Changed, Released
-from tidings.domain.when import Once
-from tidings.observe.kaspr import KasprMetrics, Worker
-from tidings.observe.metrics import LABELS_MAX
+from tidings.domain.schedules.command import Add, Cancel, Command, Outcome, Replace
+from tidings.domain.schedules.when import Once
+from tidings.observe.metrics import LABELS_MAX, KasprMetrics, Worker
 from tidings.ports import Count
 from tidings.testing import SimulatedClock
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tidings.domain.command import Cancel, Outcome
-from tidings.domain.facts import Changed, Missed, Refused, Released, Standing
+from tidings.domain.facts import Changed, Missed, OwnershipChanged, Refused, Released
+from tidings.domain.schedules.command import Cancel, Outcome
 from tidings.observe import logs
 from tidings.observe.logs import FactLog, configure
 from tidings.testing import eventually
@@ -109,8 +109,8 @@ async def test_what_matters_is_said_at_once() -> None:
     stream = io.StringIO()
     configure("info", stream)
     log = FactLog()
-    log(Standing(0, True))
-    log(Standing(0, False))
+    log(OwnershipChanged(0, True))
+    log(OwnershipChanged(0, False))
     log(Missed(0, {"expired": 2}))
     log(Released(0, [5], frozenset()))
     log.flush()
@@ -125,10 +125,10 @@ async def test_an_outage_is_one_warning_and_its_end_one_line() -> None:
     stream = io.StringIO()
     configure("info", stream)
     log = FactLog(of_a_fleet=True)
-    log(Standing(0, True, (0, 1)))
-    log(Standing(0, False, (0, 1), "connection refused"))
-    log(Standing(0, True, (0, 1)))
-    log(Standing(0, True, (), "this process stood still for 6 s"))
+    log(OwnershipChanged(0, True, (0, 1)))
+    log(OwnershipChanged(0, False, (0, 1), "connection refused"))
+    log(OwnershipChanged(0, True, (0, 1)))
+    log(OwnershipChanged(0, True, (), "this process stood still for 6 s"))
     assert [(line["level"], line["message"]) for line in lines(stream)] == [
         ("info", "owns lanes 0-1"),
         ("warning", "takes no changes: connection refused"),

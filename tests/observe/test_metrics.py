@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.domain.command import Cancel, Outcome
 from tidings.domain.errors import StoreError
-from tidings.domain.facts import Changed, Missed, Refused, Released, Standing
-from tidings.domain.lateness import MissedReason
+from tidings.domain.facts import Changed, Missed, OwnershipChanged, Refused, Released
+from tidings.domain.schedules.command import Cancel, Outcome
+from tidings.domain.schedules.lateness import MissedReason
 from tidings.observe import metrics as module
 from tidings.observe.metrics import BOUNDS_US, LABELS_MAX, Histogram, Metrics
 from tidings.ports import Count
@@ -38,7 +38,7 @@ async def away() -> Count:
 
 async def test_facts_are_counted() -> None:
     metrics = Metrics("1.2.3", full)
-    metrics(Standing(0, True))
+    metrics(OwnershipChanged(0, True))
     metrics(Released(0, [400, 900, 70_000_000], frozenset()))
     metrics(Missed(0, {"expired": 2, "superseded": 1}))
     metrics(Missed(0, {"expired": 1}))

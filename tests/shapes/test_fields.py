@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from tidings.edges.cli import message, notify, timing
+from tidings.edges.cli.commands import notify, schedule
 from tidings.edges.http.openapi.describe import components, shapes
-from tidings.shapes.annotations import Duration, Sent, about
-from tidings.shapes.fields import field_at, fields_of, help_of, names_of
+from tidings.shapes.fields import Duration, Sent, about, field_at, fields_of, help_of, names_of
 from tidings.shapes.notification import NewNotification
 from tidings.shapes.schedule import NewSchedule, Outcome
 from tidings.wires import native
@@ -121,8 +120,8 @@ def test_kafka_takes_every_field_of_a_schedule_as_a_header() -> None:
 
 def test_the_command_line_has_an_option_for_every_field() -> None:
     by_hand = {*OTHERWISE, "id", "labels", "bus", "count"}
-    taken = {*timing.WHEN, *timing.BESIDE, *timing.LISTS}
-    assert {*names_of(NewSchedule)} - by_hand == taken | {*message.OPTIONS}
+    taken = {*schedule.WHEN, *schedule.BESIDE, *schedule.LISTS}
+    assert {*names_of(NewSchedule)} - by_hand == taken | {*schedule.OPTIONS}
     assert {*names_of(NewNotification)} - notify.OTHERWISE == {*notify.OPTIONS}
 
 

@@ -3,10 +3,10 @@
 import random
 from collections.abc import Callable
 
-from tests.contract.making import DAY, FIRE_ALL, HOUR, MILLISECOND, MINUTE, SECOND, add, every
+from tests.contract.factories import DAY, FIRE_ALL, HOUR, MILLISECOND, MINUTE, SECOND, add, every
 from tests.sim.promises import Ledger
-from tidings.domain.command import Add, Cancel, Command, Fire, Pause, Priority, Replace, Resume, address
-from tidings.domain.lateness import Lateness
+from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Pause, Priority, Replace, Resume, address
+from tidings.domain.schedules.lateness import Lateness
 
 TENANTS = ("acme", "globex")
 TOPICS = ("greetings", "orders")

@@ -9,17 +9,17 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, get_args
 
-from tests.contract.making import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from tests.contract.factories import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from tests.sim.commands import TENANTS, TOPICS, Commands, brief
-from tests.sim.crashing import Trap
+from tests.sim.crashes import Trap
 from tests.sim.machine import Machine
 from tests.sim.promises import Key, Ledger
 from tidings.clock import SystemClock
-from tidings.domain.command import Command, Outcome, address
 from tidings.domain.facts import Fact, Missed, Released
-from tidings.domain.schedule import Query
+from tidings.domain.schedules.command import Command, Outcome, address
+from tidings.domain.schedules.schedule import Query
 from tidings.engine import Engine
-from tidings.ports import Receipt
+from tidings.ports import IdempotencyKey
 from tidings.timeline.memory import MemoryStore
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -151,10 +151,10 @@ class Life:
         for group, outcomes in zip(groups, answers, strict=True):
             self.hold(group, outcomes, now)
 
-    def receipt(self) -> Receipt:
+    def receipt(self) -> IdempotencyKey:
         """A new idempotency key."""
         self._receipts += 1
-        return Receipt(TENANTS[0], str(self._receipts), b"body")
+        return IdempotencyKey(TENANTS[0], str(self._receipts), b"body")
 
     def hold(self, commands: Sequence[Command], outcomes: Sequence[Outcome], now: int) -> None:
         """The answers must be the true ones."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tidings.domain.command import (
+from tidings.domain.schedules.command import (
     FINISHED,
     Add,
     Cancel,
@@ -17,9 +17,9 @@ from tidings.domain.command import (
     State,
     address,
 )
-from tidings.domain.lateness import deadline
-from tidings.domain.schedule import MADE_ID, Record, Schedule
-from tidings.domain.when import Once, is_final, last_index_at_or_before, occurrence
+from tidings.domain.schedules.lateness import deadline
+from tidings.domain.schedules.schedule import MADE_ID, Record, Schedule
+from tidings.domain.schedules.when import Once, is_final, last_index_at_or_before, occurrence
 
 Key = tuple[str, str]
 

@@ -11,16 +11,16 @@ from unittest.mock import patch
 
 import apsw
 
-from tests.contract.making import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from tests.contract.factories import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from tests.faults.disks import Disk, Fault, inserted, no_fault
 from tests.sim.commands import TENANTS, TOPICS, brief
-from tests.sim.crashing import DISK, POINTS, Crashed, InlineWorker, copy_store, remove_store
+from tests.sim.crashes import DISK, POINTS, Crashed, InlineWorker, copy_store, remove_store
 from tests.sim.life import PASSES, Kind, Life, Tally
 from tests.sim.thresholds import lowered
-from tidings.domain.command import Add, Command, OutcomeWord, address
 from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.schedules.command import Add, Command, OutcomeWord, address
 from tidings.engine import Engine
-from tidings.ports import Lane, Receipt
+from tidings.ports import IdempotencyKey, Lane
 
 RAM = Path("/dev/shm")
 STEPS = 30
@@ -145,7 +145,9 @@ class Simulation(Life):
         self.ledger = happened
         return words
 
-    async def _repeat(self, commands: Sequence[Command], receipt: Receipt, words: list[OutcomeWord] | None) -> None:
+    async def _repeat(
+        self, commands: Sequence[Command], receipt: IdempotencyKey, words: list[OutcomeWord] | None
+    ) -> None:
         """Asking again is safe: it happens once, and whoever asks a third time is answered the same."""
         now = self.now
         outcomes = await self.engine.submit(commands, receipt)

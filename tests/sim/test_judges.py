@@ -9,14 +9,14 @@ import apsw
 import msgspec
 import pytest
 
-from tests.contract.making import ACME, FIRE_ALL, NOW, SECOND, add, every
+from tests.contract.factories import ACME, FIRE_ALL, NOW, SECOND, add, every
 from tests.faults.disks import inserted
 from tests.sim.machine import Machine
 from tests.sim.promises import Ledger
 from tidings.clock import STEP_HOLD_US, SystemClock
-from tidings.domain.command import Add, Cancel, Pause, Replace
-from tidings.domain.lateness import Lateness
-from tidings.domain.schedule import Record, Schedule
+from tidings.domain.schedules.command import Add, Cancel, Pause, Replace
+from tidings.domain.schedules.lateness import Lateness
+from tidings.domain.schedules.schedule import Record, Schedule
 
 
 def left(command: Add, number: int = 1, changes: dict[str, object] | None = None) -> Record:

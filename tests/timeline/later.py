@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tidings.timeline.layouts import Layouts
+from tidings.timeline.migrations import Layouts
 
 
 def later(today: Path, folder: Path, functions: str | None = None, **steps: str) -> Path:

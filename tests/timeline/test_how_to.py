@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.contract.making import HOUR, add
+from tests.contract.factories import HOUR, add
 from tests.contract.stores import Served
 from tests.docs.pages import DOCS, blocks
 from tests.docs.terminal import masked

@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
-from tests.contract.making import (
+from tests.contract.factories import (
     ACME,
     DAY,
     HOUR,
@@ -31,13 +31,13 @@ from tests.contract.making import (
 from tests.contract.stores import Served
 from tests.contract.test_rules import scheduled
 from tidings.clock import SystemClock
-from tidings.domain.command import Cancel, Fire, Pause, Priority, Replace, Resume
 from tidings.domain.errors import KeyReused, NotOwner, StoreError
 from tidings.domain.fleet import Predecessor
-from tidings.domain.lateness import Lateness
-from tidings.domain.recurrence.reading import Terms, read_rule
-from tidings.domain.schedule import Calendar
-from tidings.ports import ApiKey, Lane, Part, Receipt, Taken
+from tidings.domain.recurrence.request_fields import Terms, read_rule
+from tidings.domain.schedules.command import Cancel, Fire, Pause, Priority, Replace, Resume
+from tidings.domain.schedules.lateness import Lateness
+from tidings.domain.schedules.schedule import Calendar
+from tidings.ports import ApiKey, IdempotencyKey, Lane, SourceBatch, SourcePosition
 from tidings.testing import eventually
 from tidings.timeline.postgres.store import PostgresStore
 from tidings.timeline.sqlite.store import SqliteStore
@@ -154,9 +154,9 @@ async def test_every_kind_arrives(places: Places, origin: str, goal: str) -> Non
     made = await answer(source, add(None, later, value=b"made"))
     await drain(source)
     await applied(source, Fire(ACME, "rung"), Fire(ACME, "rung"), now=NOW + 1)
-    receipt = Receipt(ACME, "k1", b"body")
+    receipt = IdempotencyKey(ACME, "k1", b"body")
     told = await source.apply([add("once", later)], NOW, receipt)
-    await source.apply([], NOW, None, Taken([Part("requests", 3, 0, 17)], lambda _: []))
+    await source.apply([], NOW, None, SourceBatch([SourcePosition("requests", 3, 0, 17)], lambda _: []))
     await source.add_key(KEY)
     names = ["far", "soon", "held", "gone", "twice", "again", "still", "rung", "spent", "late", "left", made.id, "once"]
     before = {name: await found(source, name) for name in names}
@@ -190,7 +190,7 @@ async def test_every_kind_arrives(places: Places, origin: str, goal: str) -> Non
     assert await target.positions() == {("requests", 3): 17}
     assert await target.apply([add("once", later)], NOW, receipt) == told
     with pytest.raises(KeyReused):
-        await target.apply([add("other", later)], NOW, Receipt(ACME, "k1", b"another"))
+        await target.apply([add("other", later)], NOW, IdempotencyKey(ACME, "k1", b"another"))
     await check_life(target, made.id)
 
 
@@ -393,7 +393,7 @@ async def test_nodes_that_would_read_requests_twice_must_not_run(places: Places)
     """The target knows the positions of the source in Kafka before any node reads there."""
     begin, end = places.new("sqlite"), places.new("postgres")
     source = await live(await places.open(begin))
-    await source.apply([], NOW, None, Taken([Part("requests", 0, 0, 17)], lambda _: []))
+    await source.apply([], NOW, None, SourceBatch([SourcePosition("requests", 0, 0, 17)], lambda _: []))
     await source.close()
     source, node = await places.open(begin), await live(await places.open(end))
     with pytest.raises(Refused, match="has read requests from Kafka"):
@@ -412,7 +412,7 @@ async def test_positions_in_request_topics_never_go_back(places: Places) -> None
     begin, end = places.new("sqlite"), places.new("postgres")
     source, target = await live(await places.open(begin)), await live(await places.open(end))
     for store, following in ((source, 17), (target, 40)):
-        await store.apply([], NOW, None, Taken([Part("requests", 0, 0, following)], lambda _: []))
+        await store.apply([], NOW, None, SourceBatch([SourcePosition("requests", 0, 0, following)], lambda _: []))
     await source.close()
     done = await copied(await places.open(begin), target)
     assert done.progress.conflicts == {"positions": 1}

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.contract.making import ACME, DAY, NOW, SECOND, add, applied, drain, found
-from tests.contract.test_cabinet import ODD, change, kept, key, names, put
+from tests.contract.factories import ACME, DAY, NOW, SECOND, add, applied, drain, found
+from tests.contract.test_documents import ODD, change, kept, key, names, put
 from tests.contract.test_rules import scheduled
 from tests.timeline.test_transfer import WAYS, AnyStore, Places, check_refused, live, moved, places
-from tidings.domain.recurrence.parts import Local
+from tidings.domain.recurrence.rule import Local
 from tidings.ports import ANY, Document, Remove
 
 __all__ = ["places"]

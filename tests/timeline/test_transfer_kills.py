@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.making import ACME, HOUR, SECOND, add, drain, left, listed
+from tests.contract.factories import ACME, HOUR, SECOND, add, drain, left, listed
 from tests.contract.stores import Served
 from tidings.clock import SystemClock
 from tidings.crash import TRANSFER_POINTS
-from tidings.domain.command import Cancel
-from tidings.domain.schedule import Query
+from tidings.domain.schedules.command import Cancel
+from tidings.domain.schedules.schedule import Query
 from tidings.engine import Engine
 from tidings.testing import eventually
 from tidings.timeline.postgres.store import PostgresStore

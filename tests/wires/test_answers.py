@@ -9,12 +9,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tidings.domain.command import Outcome, Priority
-from tidings.domain.iso8601 import parse_duration, parse_interval
-from tidings.domain.lateness import Lateness
-from tidings.domain.message import DUE_SECONDS, Message, pack
-from tidings.domain.schedule import Event, Record, Schedule, Topic
-from tidings.domain.when import Every, Once, Period
+from tidings.domain.schedules.command import Outcome, Priority
+from tidings.domain.schedules.iso8601 import parse_duration, parse_interval
+from tidings.domain.schedules.lateness import Lateness
+from tidings.domain.schedules.schedule import DUE_SECONDS, Event, Message, Record, Schedule, Topic, pack
+from tidings.domain.schedules.when import Every, Once, Period
 from tidings.wires import answers
 
 NINE = 1_795_165_200_000_000  # 2026-11-20T09:00:00Z

@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from tests.wires.golden import TIMESTAMP
 from tidings.domain.errors import Invalid
-from tidings.domain.request import Limits
+from tidings.domain.schedules.request import Limits
 from tidings.intake.admission import Admission
 from tidings.wires import etf1, intervals, kaspr, native
-from tidings.wires.destinations import is_topic
-from tidings.wires.headers import derived_id
-from tidings.wires.record import Ask, Record, Refusal
-from tidings.wires.wire import Wire
+from tidings.wires.record import Ask, Record, Refusal, derived_id
+from tidings.wires.wire import Wire, is_topic
 
 WIRES: dict[str, Wire] = {
     wire.name: wire for wire in (intervals.Intervals(), kaspr.Kaspr(), etf1.Etf1(), native.Native())

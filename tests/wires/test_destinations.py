@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidings.wires.destinations import Destinations, is_topic
+from tidings.wires.wire import Destinations, is_topic
 
 OPEN = Destinations()
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.domain.command import Priority
 from tidings.domain.errors import Invalid
-from tidings.domain.request import Request, Timing
+from tidings.domain.schedules.command import Priority
+from tidings.domain.schedules.request import Request, Timing
 from tidings.shapes.fields import names_of
 from tidings.shapes.schedule import NewSchedule
 from tidings.wires import document

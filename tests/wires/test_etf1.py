@@ -6,11 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.wires.golden import TIMESTAMP, examples, pairs
-from tidings.domain.message import Message, pack
-from tidings.domain.schedule import Origin, Outgoing
-from tidings.wires.destinations import Destinations
+from tidings.domain.schedules.schedule import Message, Origin, Outgoing, pack
 from tidings.wires.etf1 import Etf1
 from tidings.wires.record import Ask, Nothing, Record, Refusal
+from tidings.wires.wire import Destinations
 
 WIRE = Etf1()
 EPOCH = ("scheduler-epoch", "1893456000")

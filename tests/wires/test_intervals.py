@@ -4,7 +4,7 @@ import pytest
 
 from tests.wires.golden import TIMESTAMP, examples, micros, pairs
 from tidings.domain.errors import Invalid
-from tidings.domain.request import Timing
+from tidings.domain.schedules.request import Timing
 from tidings.wires.intervals import Intervals
 from tidings.wires.record import Ask, Record, Refusal
 

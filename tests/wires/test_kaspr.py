@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.wires.golden import TIMESTAMP, examples, micros, pairs
-from tidings.domain.iso8601 import format_instant
-from tidings.domain.message import DUE_SECONDS
-from tidings.domain.request import Limits, Timing
-from tidings.domain.when import occurrence
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.domain.schedules.request import Limits, Timing
+from tidings.domain.schedules.schedule import DUE_SECONDS
+from tidings.domain.schedules.when import occurrence
 from tidings.engine import Engine, Settings
-from tidings.intake.timing import read_when
+from tidings.intake.schedule_time import read_when
 from tidings.testing import SimulatedClock
 from tidings.timeline.memory.store import MemoryStore
-from tidings.wires.destinations import Destinations
 from tidings.wires.kaspr import SKIP_GRACE, Kaspr
 from tidings.wires.record import Ask, Record, Refusal
+from tidings.wires.wire import Destinations
 
 WIRE = Kaspr()
 FRIDAY = 1_795_165_200_000_000  # 2026-11-20T09:00:00Z

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.wires.golden import TIMESTAMP, examples, pairs
-from tidings.domain.command import Priority
 from tidings.domain.errors import Invalid
-from tidings.domain.request import Timing
+from tidings.domain.schedules.command import Priority
+from tidings.domain.schedules.request import Timing
 from tidings.wires.native import VERBS, Native
 from tidings.wires.record import Ask, Record, Refusal
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidings.wires.notify import Notify
+from tidings.wires.native import Notify
 from tidings.wires.record import Ask, Nothing, Record, Refusal, Tell
 
 TOPIC = "tidings.notify.acme"

@@ -17,9 +17,7 @@ from tidings.channels.details import shortened
 from tidings.channels.http import Reply, retry_after, trusted
 from tidings.channels.tokens import read_key, sign
 from tidings.clock import Clock
-from tidings.domain.rendered import Push, Rendered
-from tidings.domain.secret import Secret
-from tidings.domain.verdict import (
+from tidings.domain.notifications.delivery import (
     Accepted,
     Broken,
     BrokenReason,
@@ -29,7 +27,9 @@ from tidings.domain.verdict import (
     Verdict,
     built,
 )
-from tidings.ports import Plugin, Surroundings
+from tidings.domain.notifications.message import Push, Rendered
+from tidings.domain.secret import Secret
+from tidings.ports import Plugin, ProviderContext
 
 URLS = {"production": "https://api.push.apple.com", "sandbox": "https://api.sandbox.push.apple.com"}
 PAYLOAD_BYTES_MAX = 4_096
@@ -245,7 +245,7 @@ def collapse_id(message: Push) -> str:
     return hashlib.sha256(wanted.encode()).hexdigest()
 
 
-def _open(settings: Settings, surroundings: Surroundings) -> Apns:
+def _open(settings: Settings, surroundings: ProviderContext) -> Apns:
     return Apns(settings, surroundings.clock)
 
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from tidings.channels.receipts import sendgrid, signed, twilio
-from tidings.domain.delivered import DeliveryReceipt
 from tidings.domain.errors import Invalid
-from tidings.domain.secret import Secret
-from tidings.domain.signature import read_key, verify
+from tidings.domain.notifications.delivery import DeliveryReceipt
+from tidings.domain.secret import Secret, read_key, verify
 from tidings.ports import Callback
 
 

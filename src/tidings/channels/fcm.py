@@ -15,10 +15,18 @@ from tidings.channels.http import SECOND_US, Caller, Reply, retry_after, trusted
 from tidings.channels.tokens import read_key, sign
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import Push, Rendered
+from tidings.domain.notifications.delivery import (
+    Accepted,
+    Broken,
+    Permanent,
+    PermanentReason,
+    Temporary,
+    Verdict,
+    built,
+)
+from tidings.domain.notifications.message import Push, Rendered
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, Permanent, PermanentReason, Temporary, Verdict, built
-from tidings.ports import Plugin, Surroundings
+from tidings.ports import Plugin, ProviderContext
 
 SCOPE = "https://www.googleapis.com/auth/firebase.messaging"
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -235,7 +243,7 @@ def _account(secret: Secret) -> Account:
         raise Invalid("account", "is not the JSON file of a service account: download it from the console") from None
 
 
-def _open(settings: Settings, surroundings: Surroundings) -> Fcm:
+def _open(settings: Settings, surroundings: ProviderContext) -> Fcm:
     return Fcm(settings, surroundings.clock)
 
 

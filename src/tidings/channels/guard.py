@@ -14,8 +14,8 @@ from aiohttp import ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tidings.channels.http import Refused
-from tidings.domain.address import DEFAULT_PORTS, check_url, literal_ip
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.address import DEFAULT_PORTS, check_url, literal_ip
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from tidings.channels.details import shortened
-from tidings.domain.verdict import Broken, Permanent, Temporary
+from tidings.domain.notifications.delivery import Broken, Permanent, Temporary
 
 REPLY_BYTES_MAX = 64 * 1024
 RETRY_AFTER_US_MAX = 86_400_000_000

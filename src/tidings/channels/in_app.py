@@ -7,11 +7,11 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid, NotOwner, StoreError
-from tidings.domain.inbox import KIND, Line, line_name, line_tags
-from tidings.domain.rendered import InApp, Rendered
-from tidings.domain.user import KIND as PERSON
-from tidings.domain.verdict import Accepted, Permanent, Temporary, Verdict, built
-from tidings.ports import Cabinet, Key, Plugin, Put, Surroundings, Unchanged
+from tidings.domain.notifications.delivery import Accepted, Permanent, Temporary, Verdict, built
+from tidings.domain.notifications.message import InApp, Rendered
+from tidings.domain.notifications.user import INBOX_KIND, Line, line_name, line_tags
+from tidings.domain.notifications.user import KIND as PERSON
+from tidings.ports import DocumentStore, Key, Plugin, ProviderContext, Put, Unchanged
 
 DAY_US = 86_400_000_000
 TRIES_MAX = 20
@@ -30,7 +30,7 @@ class InAppChannel:
 
     deduplicates = True
 
-    def __init__(self, settings: Settings, clock: Clock, cabinet: Cabinet) -> None:
+    def __init__(self, settings: Settings, clock: Clock, cabinet: DocumentStore) -> None:
         if settings.keep_days < 1:
             raise Invalid("keep_days", "keep a line for at least 1 day")
         self._keep_us = settings.keep_days * DAY_US
@@ -44,7 +44,7 @@ class InAppChannel:
         assert isinstance(message, InApp)
         now = self._clock.now()
         line = Line(message.id, message.to, message.title, message.body, now)
-        key = Key(message.tenant, KIND, line_name(message.to, message.id))
+        key = Key(message.tenant, INBOX_KIND, line_name(message.to, message.id))
         body = built(lambda: _encode(line))
         if isinstance(body, Permanent):
             return body
@@ -65,7 +65,7 @@ class InAppChannel:
         """Nothing is kept open."""
 
 
-def _open(settings: Settings, surroundings: Surroundings) -> InAppChannel:
+def _open(settings: Settings, surroundings: ProviderContext) -> InAppChannel:
     if surroundings.cabinet is None:
         raise Invalid("provider", "in_app needs the store of a node, and there is none here")
     return InAppChannel(settings, surroundings.clock, surroundings.cabinet)

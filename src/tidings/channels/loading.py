@@ -14,7 +14,7 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.secret import Secret
-from tidings.ports import Channel, Plugin, Surroundings
+from tidings.ports import Plugin, Provider, ProviderContext
 
 GROUP = "tidings.channels"
 # Our own are there even where the code is newer than what was noted when it was installed.
@@ -43,7 +43,7 @@ def providers() -> dict[str, EntryPoint]:
     return found
 
 
-def open_channel(provider: str, settings: Mapping[str, Any], surroundings: Surroundings) -> Channel:
+def open_channel(provider: str, settings: Mapping[str, Any], surroundings: ProviderContext) -> Provider:
     """A channel that is ready to send; what is wrong with its settings is refused by name."""
     plugin = _plugin(provider)
     return plugin.open(read_settings(plugin.settings, settings), surroundings)

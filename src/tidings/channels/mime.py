@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from email.header import Header
 from email.utils import format_datetime
 
-from tidings.domain.address import check_email, check_line, domain_to_ascii
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import Email
+from tidings.domain.notifications.address import check_email, check_line, domain_to_ascii
+from tidings.domain.notifications.message import Email
 
 LINE_BYTES_MAX = 990  # RFC 5321 allows 998
 PLAIN_CHARACTERS_MAX = 60  # a longer header value is folded

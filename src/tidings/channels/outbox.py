@@ -16,10 +16,19 @@ import msgspec
 from tidings.channels.details import shortened
 from tidings.channels.mime import Sender, compose
 from tidings.clock import Clock
-from tidings.domain.rendered import ChannelName, Email, InApp, Push, Rendered, Sms, Webhook, channel_of
-from tidings.domain.sms import segments
-from tidings.domain.verdict import Accepted, Permanent, Temporary, Verdict, built
-from tidings.ports import Channel, Plugin, Surroundings
+from tidings.domain.notifications.delivery import Accepted, Permanent, Temporary, Verdict, built
+from tidings.domain.notifications.message import (
+    ChannelName,
+    Email,
+    InApp,
+    Push,
+    Rendered,
+    Sms,
+    Webhook,
+    channel_of,
+    segments,
+)
+from tidings.ports import Plugin, Provider, ProviderContext
 
 FOLDER = "outbox"
 NAME_CHARACTERS_MAX = 60
@@ -41,7 +50,7 @@ class Outbox:
     """
 
     deduplicates = True
-    others: Sequence[Channel] = ()
+    others: Sequence[Provider] = ()
 
     def __init__(self, settings: Settings, clock: Clock, folder: Path, screen: TextIO | None = None) -> None:
         self._clock = clock
@@ -139,7 +148,7 @@ def shown(message: Rendered) -> str:
     return "".join(c for c in text if c in "\n\t" or c.isprintable())
 
 
-def _open(settings: Settings, surroundings: Surroundings) -> Outbox:
+def _open(settings: Settings, surroundings: ProviderContext) -> Outbox:
     return Outbox(settings, surroundings.clock, surroundings.folder)
 
 

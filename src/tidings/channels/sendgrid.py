@@ -10,10 +10,10 @@ from tidings.channels.details import shortened
 from tidings.channels.http import SECOND_US, Caller, Reply, retry_after, trusted
 from tidings.channels.mime import Sender, ascii_domain
 from tidings.clock import Clock
-from tidings.domain.rendered import Email, Rendered
+from tidings.domain.notifications.delivery import Accepted, Broken, Permanent, Temporary, Verdict, built
+from tidings.domain.notifications.message import Email, Rendered
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict, built
-from tidings.ports import Plugin, Surroundings
+from tidings.ports import Plugin, ProviderContext
 
 PATH = "/v3/mail/send"
 ID_ARGUMENT, TENANT_ARGUMENT = "tidings_id", "tidings_tenant"  # come back with every event
@@ -134,7 +134,7 @@ def _first_error(reply: Reply) -> tuple[str, str]:
             return "", ""
 
 
-def _open(settings: Settings, surroundings: Surroundings) -> SendGrid:
+def _open(settings: Settings, surroundings: ProviderContext) -> SendGrid:
     return SendGrid(settings, surroundings.clock)
 
 

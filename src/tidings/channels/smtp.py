@@ -15,12 +15,12 @@ from tidings.channels.http import trusted
 from tidings.channels.mime import Sender, ascii_domain, compose, message_id
 from tidings.channels.pool import Lease, Pool
 from tidings.clock import Clock
-from tidings.domain.address import literal_ip
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import Email, Rendered
+from tidings.domain.notifications.address import literal_ip
+from tidings.domain.notifications.delivery import Accepted, Broken, Permanent, Temporary, Verdict, built
+from tidings.domain.notifications.message import Email, Rendered
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict, built
-from tidings.ports import Plugin, Surroundings
+from tidings.ports import Plugin, ProviderContext
 
 Security = Literal["starttls", "tls", "none"]
 Step = Literal["connect", "mail", "rcpt", "data"]
@@ -247,7 +247,7 @@ def _check(settings: Settings) -> None:
         raise Invalid("security", "is none: the password would be sent unencrypted; use starttls or tls")
 
 
-def _open(settings: Settings, surroundings: Surroundings) -> Smtp:
+def _open(settings: Settings, surroundings: ProviderContext) -> Smtp:
     return Smtp(settings, surroundings.clock)
 
 

@@ -12,10 +12,10 @@ from tidings.channels.http import Caller, Reply, retry_after, trusted
 from tidings.channels.twilio_codes import is_about_message, judge_code
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import Rendered, Sms
+from tidings.domain.notifications.delivery import Accepted, Broken, Permanent, Temporary, Verdict, built
+from tidings.domain.notifications.message import Rendered, Sms
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict, built
-from tidings.ports import Plugin, Surroundings
+from tidings.ports import Plugin, ProviderContext
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Twilio:
         return Broken("credentials_refused" if reply.status in {401, 403} else "misconfigured", text)
 
 
-def _open(settings: Settings, surroundings: Surroundings) -> Twilio:
+def _open(settings: Settings, surroundings: ProviderContext) -> Twilio:
     return Twilio(settings, surroundings.clock)
 
 

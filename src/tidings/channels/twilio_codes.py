@@ -3,7 +3,7 @@
 https://www.twilio.com/docs/api/errors
 """
 
-from tidings.domain.verdict import Broken, Permanent, Temporary
+from tidings.domain.notifications.delivery import Broken, Permanent, Temporary
 
 _LATER = {
     20429: "rate_limited",  # too many requests

@@ -16,13 +16,12 @@ from tidings.channels.details import shortened
 from tidings.channels.guard import Guard, GuardedResolver
 from tidings.channels.http import Caller, Reply, retry_after, trusted
 from tidings.clock import Clock
-from tidings.domain.address import DEFAULT_PORTS
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import Rendered, Webhook
-from tidings.domain.secret import Secret
-from tidings.domain.signature import derive, read_key, sign, written
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
-from tidings.ports import Plugin, Surroundings
+from tidings.domain.notifications.address import DEFAULT_PORTS
+from tidings.domain.notifications.delivery import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.domain.notifications.message import Rendered, Webhook
+from tidings.domain.secret import Secret, derive, read_key, sign, written
+from tidings.ports import Plugin, ProviderContext
 
 GONE = 410
 RECEIVERS_KEPT = 1_024
@@ -141,7 +140,7 @@ def receiver_secret(secret: str, tenant: str, url: str) -> str:
     return written(derive(read_key(Secret(secret), "secret"), tenant, origin(url)))
 
 
-def _open(settings: Settings, surroundings: Surroundings) -> WebhookChannel:
+def _open(settings: Settings, surroundings: ProviderContext) -> WebhookChannel:
     return WebhookChannel(settings, surroundings.clock)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tidings.config.checks import check_tenant
-from tidings.domain.bucket import Rate
+from tidings.domain.notifications.rate_limit import Rate
 
 NAME_HINT = "use 1 to 50 letters, digits, '_' and '-'"
 RATE_HINT = 'write how many in which time, such as "100/s", "30/min" or "5000/h", and "100/s burst 20" for 20 at once'

@@ -9,9 +9,8 @@ from typing import Any, get_type_hints
 import msgspec
 
 from tidings.config.channels import ONLY_FILE, Channel, read_channels, render_channels, secret_variables
-from tidings.config.options import OPTIONS, PREFIX, SECTIONS, Value, parse, written
+from tidings.config.options import OPTIONS, PREFIX, SECTIONS, Value, parse, to_toml, written
 from tidings.config.settings import Config
-from tidings.config.several import to_toml
 from tidings.domain.errors import TidingsError
 
 FILE_NAME = "tidings.toml"

@@ -1,16 +1,14 @@
 """Each setting as people write it: its names, what it takes, and how a value is read and shown."""
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, assert_never, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tidings.config.addresses import without_password
-from tidings.config.checks import NAMES, NOT_EMPTY, NUMBERS, TEXTS
+from tidings.config.checks import NAMES, NOT_EMPTY, NUMBERS, TEXTS, without_password
 from tidings.config.settings import Config
-from tidings.config.several import LIST_HINT, LISTS_HINT, TABLE_HINT, read_list, read_lists, read_table, to_toml
-from tidings.domain.request import LIMITS_MOST
+from tidings.domain.schedules.request import LIMITS_MOST
 from tidings.domain.units import SIZE_HINT, SPAN_HINT, format_size, format_span, parse_size, parse_span
 
 PREFIX = "TIDINGS_"
@@ -210,3 +208,63 @@ def written(option: Option, value: Value) -> str:
     if option.kind == "duration":
         return format_span(int(value) * (1 if option.field.endswith("_us") else SECOND_US))
     return str(value)
+
+
+EMPTY = "none"
+LIST_HINT = 'write a list such as ["a", "b"], or a,b in one line'
+TABLE_HINT = 'write a table such as {a = "x", b = "y"}, or a=x,b=y in one line'
+LISTS_HINT = 'write a table of lists such as {a = ["x", "y"]}, or a=x,a=y in one line'
+
+
+def read_list(raw: object, hint: str = LIST_HINT) -> tuple[str, ...]:
+    """The texts of a list, each once."""
+    if isinstance(raw, str):
+        raw = [] if raw == EMPTY else [item.strip() for item in raw.split(",")]
+    if not isinstance(raw, list) or not all(isinstance(item, str) for item in raw):
+        raise ValueError(f"{raw!r} is not understood: {hint}")
+    if not all(raw):
+        raise ValueError(f"{','.join(raw)!r} has an empty entry: {hint}")
+    return tuple(dict.fromkeys(raw))
+
+
+def read_table(raw: object) -> dict[str, str]:
+    """The texts of a table, by name."""
+    table: dict[str, str] = {}
+    for name, text in _pairs(raw, TABLE_HINT):
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"{name!r} has no text: {TABLE_HINT}")
+        if table.setdefault(name, text) != text:
+            raise ValueError(f"{name!r} is there twice: {TABLE_HINT}")
+    return table
+
+
+def read_lists(raw: object) -> dict[str, tuple[str, ...]]:
+    """The lists of a table, by name."""
+    table: dict[str, tuple[str, ...]] = {}
+    for name, items in _pairs(raw, LISTS_HINT):
+        given = [items] if isinstance(items, str) and items else items or []
+        table[name] = (*table.get(name, ()), *read_list(given, LISTS_HINT))
+    return table
+
+
+def _pairs(raw: object, hint: str) -> list[tuple[str, object]]:
+    if isinstance(raw, dict):
+        return list(raw.items())
+    if not isinstance(raw, str):
+        raise ValueError(f"{raw!r} is not understood: {hint}")
+    pairs: list[tuple[str, object]] = []
+    for item in [] if raw == EMPTY else raw.split(","):
+        name, equals, text = item.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"{item!r} is not name=text: {hint}")
+        pairs.append((name.strip(), text.strip()))
+    return pairs
+
+
+def to_toml(value: Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str]] | str) -> str:
+    """A value on one line of a file. JSON's texts are TOML's, but for the character that JSON leaves as it is."""
+    if isinstance(value, str):
+        return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{to_toml(name)} = {to_toml(item)}' for name, item in value.items())}}}"
+    return f"[{', '.join(map(to_toml, value))}]"

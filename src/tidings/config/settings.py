@@ -10,7 +10,7 @@ import msgspec
 
 from tidings.config.channels import Channel
 from tidings.domain.fleet import ROLES, Role
-from tidings.domain.request import Limits
+from tidings.domain.schedules.request import Limits
 from tidings.domain.units import DAY_US
 
 SECOND_US = 1_000_000

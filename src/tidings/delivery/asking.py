@@ -7,20 +7,15 @@ import msgspec
 from tidings.delivery.profile import check_id
 from tidings.delivery.templates.locales import check_locale
 from tidings.delivery.templates.values import check_values
-from tidings.domain.address import check_line
 from tidings.domain.errors import Invalid
-from tidings.domain.iso8601 import parse_exact_duration
 from tidings.domain.names import check_name
-from tidings.domain.notification import InlineContent, Spread
-from tidings.domain.place import check_place
-from tidings.domain.preferences import check_category
-from tidings.domain.recurrence.zones import check_zone
-from tidings.domain.rendered import (
-    BODY_BYTES_MAX,
-    SMS_CHARACTERS_MAX,
-    SUBJECT_CHARACTERS_MAX,
-    ChannelName,
-)
+from tidings.domain.notifications.address import check_line
+from tidings.domain.notifications.address_key import check_place
+from tidings.domain.notifications.message import BODY_BYTES_MAX, SMS_CHARACTERS_MAX, SUBJECT_CHARACTERS_MAX, ChannelName
+from tidings.domain.notifications.notification import InlineContent, Spread
+from tidings.domain.notifications.user import check_category
+from tidings.domain.recurrence.timezone import check_zone
+from tidings.domain.schedules.iso8601 import parse_exact_duration
 from tidings.shapes.notification import USERS_MAX, NewNotification
 
 ID_CHARS_MAX = 90  # a user's id, and the number of an occurrence, come behind it

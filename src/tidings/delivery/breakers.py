@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from tidings.clock import Clock
 from tidings.delivery.filing import ALL, SHARED, encode, read
 from tidings.delivery.gathering import Gathering
-from tidings.domain.address import url_origin
-from tidings.domain.breaker import Breaker, Standing, Terms, opened, standing, tried, untried
-from tidings.domain.rendered import Rendered, Webhook
-from tidings.domain.telling import Closed, Listener, Opened
-from tidings.domain.verdict import Broken, Permanent, Temporary, Verdict
-from tidings.ports import Cabinet, Document, Key, Put, Remove
+from tidings.domain.facts import Closed, DeliveryListener, Opened
+from tidings.domain.notifications.address import url_origin
+from tidings.domain.notifications.circuit_breaker import Breaker, BreakerState, Terms, opened, state_at, tried, untried
+from tidings.domain.notifications.delivery import Broken, Permanent, Temporary, Verdict
+from tidings.domain.notifications.message import Rendered, Webhook
+from tidings.ports import Document, DocumentStore, Key, Put, Remove
 
 FRESH_US = 500_000
 KEPT_US = 3_600_000_000  # a breaker that nobody asked for in an hour is forgotten, and closed
@@ -39,7 +39,7 @@ def breaker_put(key: Key, breaker: Breaker, expected: int) -> Put:
 class Breakers:
     """What this worker knows of them, and what it has seen of its own calls."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock, worker: str, terms: Terms, tell: Listener) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock, worker: str, terms: Terms, tell: DeliveryListener) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._worker = worker
@@ -50,14 +50,14 @@ class Breakers:
         self._looks: Gathering[Key, Document | None] = Gathering(self._look)
         self._opened: set[Key] = set()  # by us, and not seen closed since
 
-    async def standing(self, key: Key) -> tuple[Standing, int]:
+    async def standing(self, key: Key) -> tuple[BreakerState, int]:
         """Whether a provider is called now, and from when on to ask again."""
         looked_at, there = self._known.get(key, (-FRESH_US, None))
         if self._clock.elapsed() - looked_at >= FRESH_US:
             there = await self._looks.ask(key, urgent=True)
         if there is None:
             self._seen_closed(key)
-        return standing(None if there is None else read(there, Breaker), self._clock.now())
+        return state_at(None if there is None else read(there, Breaker), self._clock.now())
 
     def why(self, key: Key) -> str:
         """Why it is open, as far as this worker knows."""
@@ -71,7 +71,7 @@ class Breakers:
         if there is None:
             return True
         breaker = read(there, Breaker)
-        if standing(breaker, now)[0] != "due":
+        if state_at(breaker, now)[0] != "due":
             return False
         trial = tried(breaker, self._terms, self._worker, now)
         return await self._change(breaker_put(key, trial, there.version))
@@ -109,7 +109,7 @@ class Breakers:
             there = await self._looks.ask(key, urgent=True)
             now = self._clock.now()
             before = None if there is None else read(there, Breaker)
-            if before is not None and standing(before, now)[0] != "due" and not (trial and now >= before.until):
+            if before is not None and state_at(before, now)[0] != "due" and not (trial and now >= before.until):
                 return  # others have opened it
             after = opened(before, self._terms, reason, now, detail)
             if await self._change(breaker_put(key, after, 0 if there is None else there.version)):

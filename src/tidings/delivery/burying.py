@@ -6,9 +6,9 @@ from tidings.clock import Clock
 from tidings.delivery.deciding import Address, Case
 from tidings.delivery.filing import notification_key, read, suppressed_keys, user_key, user_put
 from tidings.delivery.suppressions import Suppressions
-from tidings.domain.address import Device
-from tidings.domain.user import User
-from tidings.ports import Cabinet, Unchanged
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.user import User
+from tidings.ports import DocumentStore, Unchanged
 
 TRIES_MAX = 20
 
@@ -16,7 +16,7 @@ TRIES_MAX = 20
 class Burying:
     """Done again it changes nothing, so that it may be done before the delivery is settled."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._suppressions = Suppressions(cabinet, clock)

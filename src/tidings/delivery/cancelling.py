@@ -7,12 +7,12 @@ from tidings.delivery.filing import KEPT_US, delivery_key, delivery_put, notific
 from tidings.delivery.notifying import UNFINISHED_US
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.status import all_deliveries, names_of, occurrence_of
-from tidings.domain.command import Cancel, Outcome
-from tidings.domain.delivery import Delivery, State
 from tidings.domain.errors import Conflict
-from tidings.domain.notification import Notification
-from tidings.domain.schedule import Schedule
-from tidings.ports import Cabinet, Unchanged
+from tidings.domain.notifications.delivery import Delivery, State
+from tidings.domain.notifications.notification import Notification
+from tidings.domain.schedules.command import Cancel, Outcome
+from tidings.domain.schedules.schedule import Schedule
+from tidings.ports import DocumentStore, Unchanged
 
 TRIES_MAX = 20
 
@@ -20,7 +20,7 @@ TRIES_MAX = 20
 class Cancelling:
     """Cancels, and answers what really happened."""
 
-    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, schedules: Schedules, clock: Clock) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
         self._clock = clock

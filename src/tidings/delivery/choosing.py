@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.delivery.deciding import Wait
-from tidings.domain.breaker import Standing
-from tidings.domain.delivery import Attempt
+from tidings.domain.notifications.circuit_breaker import BreakerState
+from tidings.domain.notifications.delivery import Attempt
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
@@ -14,7 +14,7 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 
     provider: str
     deduplicates: bool
-    standing: Standing = "closed"
+    standing: BreakerState = "closed"
     until: int = 0
 
 

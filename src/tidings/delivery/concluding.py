@@ -6,12 +6,24 @@ import msgspec
 
 from tidings.delivery import errands
 from tidings.delivery.deciding import Address, Case, End, Next, Wait, onwards
-from tidings.domain.command import Add
-from tidings.domain.delivery import Attempt, Claim, Delivery, Part, State, Step, remembered
-from tidings.domain.notification import Errand
-from tidings.domain.place import address_key, digest
-from tidings.domain.retry import Backoff, next_try
-from tidings.domain.verdict import Accepted, Broken, Permanent, Temporary, Verdict
+from tidings.domain.notifications.address_key import address_key, digest
+from tidings.domain.notifications.delivery import (
+    Accepted,
+    Attempt,
+    Broken,
+    Claim,
+    Delivery,
+    Part,
+    Permanent,
+    State,
+    Step,
+    Temporary,
+    Verdict,
+    remembered,
+)
+from tidings.domain.notifications.notification import DeliveryJob
+from tidings.domain.notifications.retry_backoff import Backoff, next_try
+from tidings.domain.schedules.command import Add
 
 DETAIL_CHARS_MAX = 300
 PROVIDER_ID_BYTES_MAX = 1_000
@@ -48,7 +60,7 @@ class Conclusion(msgspec.Struct, frozen=True):
     """
 
     delivery: Delivery
-    errand: Errand | None = None
+    errand: DeliveryJob | None = None
     until: int | None = None
     letter: Add | None = None
     sent: tuple[tuple[str, str], ...] = ()

@@ -2,14 +2,13 @@
 
 import msgspec
 
-from tidings.domain.address import Device
-from tidings.domain.delivery import Delivery, State
-from tidings.domain.notification import Errand, Notification
-from tidings.domain.preferences import may_tell
-from tidings.domain.quiet import quiet_until
-from tidings.domain.rendered import ChannelName
-from tidings.domain.retry import Backoff
-from tidings.domain.user import User
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.delivery import Delivery, State
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import DeliveryJob, Notification
+from tidings.domain.notifications.quiet_hours import quiet_until
+from tidings.domain.notifications.retry_backoff import Backoff
+from tidings.domain.notifications.user import User, may_tell
 
 Address = str | Device
 
@@ -64,7 +63,7 @@ class Case(msgspec.Struct, frozen=True):
     """
 
     tenant: str
-    errand: Errand
+    errand: DeliveryJob
     notification: Notification
     delivery: Delivery
     version: int
@@ -88,7 +87,7 @@ def addresses(notification: Notification, user: User | None, channel: ChannelNam
     return user.addresses(channel) if user is not None else ()
 
 
-def is_over(delivery: Delivery, errand: Errand) -> bool:
+def is_over(delivery: Delivery, errand: DeliveryJob) -> bool:
     """Whether the record of this turn has nothing left to do."""
     return delivery.is_settled or delivery.turn > errand.attempt
 

@@ -10,11 +10,11 @@ from tidings.delivery.proving import Proving
 from tidings.delivery.templates import Compiled
 from tidings.delivery.timing import request_for
 from tidings.domain.errors import Invalid
-from tidings.domain.iso8601 import parse_exact_duration
-from tidings.domain.notification import Notification
-from tidings.domain.rendered import CHANNEL_NAMES, SMS_CHARACTERS_MAX, ChannelName
-from tidings.domain.request import Request
-from tidings.domain.user import User
+from tidings.domain.notifications.message import CHANNEL_NAMES, SMS_CHARACTERS_MAX, ChannelName
+from tidings.domain.notifications.notification import Notification
+from tidings.domain.notifications.user import User
+from tidings.domain.schedules.iso8601 import parse_exact_duration
+from tidings.domain.schedules.request import Request
 
 UTC = "UTC"
 

@@ -3,9 +3,9 @@
 from typing import assert_never
 
 from tidings.delivery.templates.template import Content
-from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import ChannelName, Email, InApp, Push, Rendered, Sms, Urgency, Webhook
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.message import ChannelName, Email, InApp, Push, Rendered, Sms, Urgency, Webhook
 
 
 def put(

@@ -12,11 +12,11 @@ from tidings.delivery.naming import message_id
 from tidings.delivery.profile import DEVICES_MAX
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.suppressions import Suppressions
-from tidings.domain.command import FINISHED, Cancel
-from tidings.domain.delivery import Delivery
-from tidings.domain.rendered import CHANNEL_NAMES
-from tidings.domain.user import User
-from tidings.ports import Cabinet, Keeper, Remove
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.message import CHANNEL_NAMES
+from tidings.domain.notifications.user import User
+from tidings.domain.schedules.command import FINISHED, Cancel
+from tidings.ports import DocumentStore, Erasable, Remove
 
 SLICE = 200
 IN_APP = "in_app"  # what it keeps are documents
@@ -40,12 +40,12 @@ class Erased(msgspec.Struct, frozen=True):
 class Erasing:
     """Removes all that is known of a user. `keepers` are those channels of this node that keep messages in reach."""
 
-    def __init__(self, cabinet: Cabinet, schedules: Schedules, suppressions: Suppressions, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, schedules: Schedules, suppressions: Suppressions, clock: Clock) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
         self._suppressions = suppressions
         self._clock = clock
-        self.keepers: dict[str, Keeper] = {}
+        self.keepers: dict[str, Erasable] = {}
 
     async def erase(self, tenant: str, user_id: str) -> Erased:
         """The user goes last, because their addresses find the rest; what was accepted in the meantime goes after that.

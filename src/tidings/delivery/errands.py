@@ -5,14 +5,13 @@ from hashlib import blake2b
 import msgspec
 
 from tidings.delivery.filing import delivery_name
-from tidings.domain.command import CONTENT_BYTES, Add, Priority
-from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
-from tidings.domain.message import Message, pack, unpack
 from tidings.domain.names import BEHIND_BYTES_MAX, ID_BYTES_MOST, check_id
-from tidings.domain.notification import DEAD_TOPIC, PRIORITIES, Errand, Notification, topic
-from tidings.domain.schedule import Record
-from tidings.domain.when import Once
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.notification import DEAD_TOPIC, PRIORITIES, DeliveryJob, Notification, topic
+from tidings.domain.schedules.command import CONTENT_BYTES, Add, Priority
+from tidings.domain.schedules.schedule import Message, Record, pack, unpack
+from tidings.domain.schedules.when import Once
 
 NOTIFICATION_BYTES_MAX = ID_BYTES_MOST - BEHIND_BYTES_MAX
 DELIVERY_BYTES_MAX = ID_BYTES_MOST - 19  # its turn comes behind it
@@ -20,20 +19,20 @@ ATTEMPT_MAX = 999_999_999
 
 REASON_HEADER, SOURCE_HEADER = "tidings-reason", "tidings-source"
 
-_errand = msgspec.json.Decoder(Errand)
+_errand = msgspec.json.Decoder(DeliveryJob)
 
 
 class Dead(msgspec.Struct, frozen=True, omit_defaults=True):
     """A delivery that was given up: what became of it, and the errand that would try it again."""
 
     delivery: Delivery
-    errand: Errand
+    errand: DeliveryJob
 
 
 _dead = msgspec.json.Decoder(Dead)
 
 
-def read(record: Record, tenant: str) -> Errand:
+def read(record: Record, tenant: str) -> DeliveryJob:
     """The errand of a record; `Invalid` if it is none that can be run. Whose it is says the topic, not the text."""
     try:
         errand = _errand.decode(unpack(record.message).value or b"")
@@ -49,7 +48,7 @@ def read(record: Record, tenant: str) -> Errand:
     return errand
 
 
-def _check(errand: Errand) -> None:
+def _check(errand: DeliveryJob) -> None:
     """Anybody may publish here: what becomes a name in the store has to be one there."""
     if errand.notification is not None:
         check_id(errand.notification, NOTIFICATION_BYTES_MAX, "notification")
@@ -68,7 +67,7 @@ def _check_inline(inline: Notification) -> None:
         raise Invalid("channels", "names one twice: name each once")
 
 
-def named(errand: Errand, record: Record, notification: Notification) -> str:
+def named(errand: DeliveryJob, record: Record, notification: Notification) -> str:
     """The name of its delivery: of the occurrence, and of the channel where it goes to each of them."""
     if errand.delivery is not None:
         return errand.delivery
@@ -76,12 +75,12 @@ def named(errand: Errand, record: Record, notification: Notification) -> str:
     return delivery_name(notification.id, record.number, record.generation, channel)
 
 
-def message(errand: Errand) -> bytes:
+def message(errand: DeliveryJob) -> bytes:
     """An errand as a record's message, as the timeline keeps it."""
     return pack(Message(None, msgspec.json.encode(errand)))
 
 
-def turn(tenant: str, notification: Notification, errand: Errand, due: int) -> Add:
+def turn(tenant: str, notification: Notification, errand: DeliveryJob, due: int) -> Add:
     """A delivery's next turn on the timeline. The same turn asked for again is the same schedule, whatever its time."""
     assert errand.delivery is not None, "a turn is that of a delivery"
     name = f"{errand.delivery}~{errand.attempt}"
@@ -89,7 +88,7 @@ def turn(tenant: str, notification: Notification, errand: Errand, due: int) -> A
     return _add(tenant, name, where, message(errand), due, PRIORITIES[notification.priority])
 
 
-def dead_letter(tenant: str, errand: Errand, delivery: Delivery, now: int) -> Add:
+def dead_letter(tenant: str, errand: DeliveryJob, delivery: Delivery, now: int) -> Add:
     """What was given up, with what it needs to be tried again. A log only grows: it must not say who a person is."""
     again = msgspec.structs.replace(errand, delivery=delivery.name, attempt=delivery.turn + 1)
     told = delivery if errand.inline is not None else _without_words(delivery)

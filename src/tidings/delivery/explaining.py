@@ -8,11 +8,11 @@ from tidings.clock import Clock
 from tidings.delivery.filing import notification_key, read
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.status import all_deliveries, status_of
-from tidings.domain.delivery import Attempt, Delivery, Step
-from tidings.domain.notification import Notification
-from tidings.domain.rendered import ChannelName
-from tidings.domain.schedule import Event
-from tidings.ports import Cabinet
+from tidings.domain.notifications.delivery import Attempt, Delivery, Step
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import Notification
+from tidings.domain.schedules.schedule import Event
+from tidings.ports import DocumentStore
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,7 +33,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
 class Explaining:
     """Puts together what is known of a notification, in the order in which it happened."""
 
-    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, schedules: Schedules, clock: Clock) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
         self._clock = clock

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import msgspec
 
-from tidings.domain.address import Device
-from tidings.domain.delivery import Delivery
-from tidings.domain.notification import Notification
-from tidings.domain.place import digest, digests
-from tidings.domain.rendered import ChannelName
-from tidings.domain.user import KIND, User
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.address_key import digest, digests
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import Notification
+from tidings.domain.notifications.user import KIND, User
 from tidings.ports import Document, Key, Put
 
 T = TypeVar("T")

@@ -20,12 +20,12 @@ from tidings.delivery.reader import Read
 from tidings.delivery.sending import Ready, Sending, Target
 from tidings.delivery.settling import Settling
 from tidings.delivery.wording import Wording
-from tidings.domain.delivery import Claim, Delivery
 from tidings.domain.errors import Invalid, NotOwner, StoreError
-from tidings.domain.place import digest
-from tidings.domain.rendered import ChannelName
-from tidings.domain.retry import Backoff
-from tidings.domain.telling import Deferred, Ended, Listener, Poisoned
+from tidings.domain.facts import Deferred, DeliveryListener, Ended, Poisoned
+from tidings.domain.notifications.address_key import digest
+from tidings.domain.notifications.delivery import Claim, Delivery
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.retry_backoff import Backoff
 
 STALE_US = 1_000_000  # what was looked up is looked up again if its turn came later than that
 LOOK_AGAIN_S = 0.25
@@ -69,7 +69,9 @@ class _Heard(msgspec.Struct, frozen=True):
 class Handling:
     """Runs errands. What it cannot write down it tries again until it is written, or this process ends."""
 
-    def __init__(self, worker: str, clock: Clock, tools: Tools, holding: Holding, terms: Terms, tell: Listener) -> None:
+    def __init__(
+        self, worker: str, clock: Clock, tools: Tools, holding: Holding, terms: Terms, tell: DeliveryListener
+    ) -> None:
         self._worker = worker
         self._clock = clock
         self._tools = tools

@@ -12,8 +12,8 @@ from tidings.delivery.filing import user_key, user_put
 from tidings.delivery.profile import Profile, user_of
 from tidings.delivery.reading import DETAIL_CHARS_MAX, convert, decode
 from tidings.domain.errors import Invalid
-from tidings.domain.user import User
-from tidings.ports import ANY, Cabinet
+from tidings.domain.notifications.user import User
+from tidings.ports import ANY, DocumentStore
 
 BATCH_LINES = 500
 LINE_CHARS_MAX = 256 * 1024
@@ -53,7 +53,7 @@ class _Line(msgspec.Struct, frozen=True):
 class Importing:
     """Takes users in batches, each one transaction."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
 

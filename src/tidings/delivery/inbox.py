@@ -10,9 +10,9 @@ from tidings.clock import Clock
 from tidings.delivery.cursors import place_of, read_cursor, write_cursor
 from tidings.delivery.filing import encode, read
 from tidings.domain.errors import Invalid
-from tidings.domain.inbox import KIND, UNREAD, Line, line_name, line_tags
-from tidings.domain.telling import Ended, Telling
-from tidings.ports import Cabinet, Document, Key, Place, Put
+from tidings.domain.facts import Ended, Telling
+from tidings.domain.notifications.user import INBOX_KIND, UNREAD, Line, line_name, line_tags
+from tidings.ports import Document, DocumentStore, Key, Place, Put
 
 PAGE_MAX = 1_000
 COUNTED_MAX = 1_000
@@ -40,7 +40,7 @@ class Unread(msgspec.Struct, frozen=True):
 class Inbox:
     """The inboxes of all. As a listener of what workers tell, it knows at once when something came."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._bells: set[asyncio.Event] = set()
@@ -70,7 +70,7 @@ class Inbox:
 
     async def read_one(self, tenant: str, user: str, line: str) -> Line | None:
         """Mark one line as read; None if there is no such line."""
-        key = Key(tenant, KIND, line_name(user, line))
+        key = Key(tenant, INBOX_KIND, line_name(user, line))
         for _ in range(TRIES_MAX):
             now = self._clock.now()
             [there] = await self._cabinet.get([key], now)
@@ -156,7 +156,9 @@ class Inbox:
     async def _find(
         self, tenant: str, tag: str, after: Place | None, limit: int, *, newest: bool = False
     ) -> list[Document]:
-        return await self._cabinet.find(tenant, KIND, tag, self._clock.now(), after=after, limit=limit, newest=newest)
+        return await self._cabinet.find(
+            tenant, INBOX_KIND, tag, self._clock.now(), after=after, limit=limit, newest=newest
+        )
 
     async def _mark(self, found: list[Document], now: int) -> list[bool]:
         groups = []

@@ -4,16 +4,16 @@ from tidings.clock import Clock
 from tidings.delivery.filing import read
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.status import Status, all_deliveries, status_of
-from tidings.domain.command import FINISHED
-from tidings.domain.delivery import Delivery
-from tidings.domain.notification import Notification
-from tidings.ports import Cabinet
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.notification import Notification
+from tidings.domain.schedules.command import FINISHED
+from tidings.ports import DocumentStore
 
 
 class Knowing:
     """Looks a notification up where it has left a trace."""
 
-    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, schedules: Schedules, clock: Clock) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
         self._clock = clock

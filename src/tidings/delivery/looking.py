@@ -10,12 +10,12 @@ from tidings.delivery.deciding import Address, Case, addresses, is_over
 from tidings.delivery.filing import delivery_key, delivery_name, notification_key, read, suppressed_keys, user_key
 from tidings.delivery.gathering import Gathering
 from tidings.delivery.suppressions import KeyUpgrade
-from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Errand, Notification
-from tidings.domain.schedule import Record
-from tidings.domain.user import TRANSACTIONAL, User
-from tidings.ports import Cabinet, Document, Key
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.notification import DeliveryJob, Notification
+from tidings.domain.notifications.user import TRANSACTIONAL, User
+from tidings.domain.schedules.schedule import Record
+from tidings.ports import Document, DocumentStore, Key
 
 Found = Sequence[Document | None]
 
@@ -23,13 +23,13 @@ Found = Sequence[Document | None]
 class Looking:
     """Three reads for each: the notification and its delivery, the user, their addresses."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._key_upgrade = KeyUpgrade(cabinet, clock)
         self._gathering: Gathering[Sequence[Key], Found] = Gathering(self._get)
 
-    async def look(self, tenant: str, record: Record, errand: Errand) -> Case | None:
+    async def look(self, tenant: str, record: Record, errand: DeliveryJob) -> Case | None:
         """All about a record; None if its notification was erased. `Invalid` if it makes no sense."""
         urgent = record.topic.endswith(".high")
         notification = errand.inline
@@ -53,7 +53,7 @@ class Looking:
         self,
         tenant: str,
         record: Record,
-        errand: Errand,
+        errand: DeliveryJob,
         notification: Notification,
         name: str,
         found: Document | None,

@@ -12,12 +12,12 @@ from tidings.delivery.filing import ALL, by_address, by_user, delivery_key, noti
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.staffing import NO_WORKER, nobody_delivers
 from tidings.delivery.status import RELEASED, Status, all_deliveries, last_names, shown, status_of
-from tidings.domain.delivery import Delivery, State
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import Notification, Priority
-from tidings.domain.place import address_key, looks_like
-from tidings.domain.rendered import ChannelName
-from tidings.ports import Cabinet, Document, Place
+from tidings.domain.notifications.address_key import address_key, looks_like
+from tidings.domain.notifications.delivery import Delivery, State
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import Notification, Priority
+from tidings.ports import Document, DocumentStore, Place
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class DeliveryPage(msgspec.Struct, frozen=True):
 class Lookup:
     """Reads documents, schedules and deliveries together."""
 
-    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, schedules: Schedules, clock: Clock) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
         self._clock = clock

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from urllib.parse import quote, unquote
 
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.domain.rendered import ID_BYTES_MAX
+from tidings.domain.notifications.message import ID_BYTES_MAX
 
 _PLAIN = re.compile(r"[!-$&-~]+")  # without the percent sign, so that it can be read back
 

@@ -34,14 +34,14 @@ from tidings.delivery.status import Status
 from tidings.delivery.unsubscribe import NO_LINK
 from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
-from tidings.domain.command import FINISHED, Add, Outcome
-from tidings.domain.delivery import State
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.notification import Notification
-from tidings.domain.rendered import ChannelName
-from tidings.domain.revising import zone_of
-from tidings.domain.user import TRANSACTIONAL, User
-from tidings.ports import Cabinet, Change, Document, Key, Put, Remove, Unchanged
+from tidings.domain.notifications.delivery import State
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import Notification
+from tidings.domain.notifications.user import TRANSACTIONAL, User
+from tidings.domain.schedules.command import FINISHED, Add, Outcome
+from tidings.domain.schedules.reschedule import zone_of
+from tidings.ports import Change, Document, DocumentStore, Key, Put, Remove, Unchanged
 
 TRIES_MAX = 40
 LOOK_AGAIN_S = 0.05
@@ -100,7 +100,7 @@ class Notifying:
 
     def __init__(
         self,
-        cabinet: Cabinet,
+        cabinet: DocumentStore,
         schedules: Schedules,
         users: Users,
         templates: Templates,

@@ -22,8 +22,8 @@ from tidings.delivery.users import Users
 from tidings.delivery.versions import Templates
 from tidings.delivery.waiting import Waiting
 from tidings.delivery.ways import Way, Ways
-from tidings.domain.rendered import ChannelName
-from tidings.ports import Cabinet, ReceiptReader
+from tidings.domain.notifications.message import ChannelName
+from tidings.ports import DocumentStore, ReceiptReader
 
 
 class Office:
@@ -38,7 +38,7 @@ class Office:
 
     def __init__(
         self,
-        cabinet: Cabinet,
+        cabinet: DocumentStore,
         schedules: Schedules,
         clock: Clock,
         *,

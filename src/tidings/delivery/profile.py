@@ -8,12 +8,11 @@ import msgspec
 
 from tidings.delivery.templates.locales import check_locale
 from tidings.delivery.templates.values import check_values
-from tidings.domain.address import check_email, check_line, check_phone, check_url
 from tidings.domain.errors import Invalid
-from tidings.domain.preferences import check_preferences
-from tidings.domain.quiet import format_hours, parse_hours
-from tidings.domain.recurrence.zones import check_zone
-from tidings.domain.user import Quiet, User
+from tidings.domain.notifications.address import check_email, check_line, check_phone, check_url
+from tidings.domain.notifications.quiet_hours import format_hours, parse_hours
+from tidings.domain.notifications.user import Quiet, User, check_preferences
+from tidings.domain.recurrence.timezone import check_zone
 from tidings.shapes.user import DEVICES_MAX, Profile, QuietHours
 
 __all__ = ["DEVICES_MAX", "NAME_CHARS_MAX", "Profile", "QuietHours", "check_id", "merged", "profile_of", "user_of"]

@@ -7,8 +7,8 @@ from tidings.delivery.envelope import put
 from tidings.delivery.templates import Compiled
 from tidings.delivery.wording import in_words
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import ChannelName
-from tidings.domain.user import User
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.user import User
 
 Said = tuple[tuple[ChannelName, ...], str | None, tuple[tuple[str, str], ...]]
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections import deque
 
-from tidings.domain.bucket import Rate
-from tidings.domain.stepping import is_set_back
+from tidings.domain.fleet import is_set_back
+from tidings.domain.notifications.rate_limit import Rate
 from tidings.ports import Key
 
 SECOND_US = 1_000_000

@@ -16,9 +16,9 @@ import msgspec
 from tidings import crash
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.notification import GROUP, PREFIX, TOPICS, URGENCIES, Priority
-from tidings.domain.rendered import ChannelName
-from tidings.domain.schedule import Record, Topic
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import GROUP, PREFIX, TOPICS, URGENCIES, Priority
+from tidings.domain.schedules.schedule import Record, Topic
 from tidings.ports import Store
 
 LOOK_US = 1_000_000

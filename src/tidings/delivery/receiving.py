@@ -11,13 +11,11 @@ from tidings.delivery.filing import Sent, delivery_key, delivery_put, read, sent
 from tidings.delivery.naming import named_by
 from tidings.delivery.suppressions import Suppressions
 from tidings.delivery.users import Users
-from tidings.domain.delivered import DeliveryReceipt
-from tidings.domain.delivery import Delivery, News, State
 from tidings.domain.errors import Conflict, Invalid
-from tidings.domain.progress import moved
-from tidings.domain.rendered import ChannelName
-from tidings.domain.user import TRANSACTIONAL
-from tidings.ports import Cabinet
+from tidings.domain.notifications.delivery import Delivery, DeliveryReceipt, ProviderEvent, State, moved
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.user import TRANSACTIONAL
+from tidings.ports import DocumentStore
 
 NEWS_MAX = 20
 REASON_CHARS_MAX = 150
@@ -49,7 +47,7 @@ class Receiving:
     """Takes receipts and unsubscriptions; whoever calls has checked that they are genuine."""
 
     def __init__(
-        self, cabinet: Cabinet, users: Users, suppressions: Suppressions, clock: Clock, keys: Sequence[bytes] = ()
+        self, cabinet: DocumentStore, users: Users, suppressions: Suppressions, clock: Clock, keys: Sequence[bytes] = ()
     ) -> None:
         self._cabinet = cabinet
         self._users = users
@@ -147,7 +145,7 @@ def _after(delivery: Delivery, receipt: DeliveryReceipt, now: int) -> Delivery:
     if any(news.event == receipt.event for news in delivery.news):
         return delivery
     at = receipt.at if receipt.at is not None else now
-    told = News(at, receipt.state, receipt.event, receipt.reason[:REASON_CHARS_MAX])
+    told = ProviderEvent(at, receipt.state, receipt.event, receipt.reason[:REASON_CHARS_MAX])
     news = (*delivery.news, told)[-NEWS_MAX:]
     state = None if _is_past(delivery, receipt) else moved(delivery.state, receipt.state)
     if state is None:

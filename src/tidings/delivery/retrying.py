@@ -12,10 +12,10 @@ from tidings.clock import Clock
 from tidings.delivery import errands
 from tidings.delivery.filing import delivery_key, delivery_put, notification_key, read
 from tidings.delivery.schedules import Schedules
-from tidings.domain.delivery import Delivery, Part, State, Step, remembered
 from tidings.domain.errors import Conflict
-from tidings.domain.notification import Errand, Notification
-from tidings.ports import Cabinet, Document
+from tidings.domain.notifications.delivery import Delivery, Part, State, Step, remembered
+from tidings.domain.notifications.notification import DeliveryJob, Notification
+from tidings.ports import Document, DocumentStore
 
 AHEAD_US = 500_000  # first; twice as long each time the store was slower than that
 TRIES_MAX = 8
@@ -35,7 +35,7 @@ class Retried(msgspec.Struct, frozen=True):
 class Retrying:
     """Gives deliveries another try. Attempts, age and expiry count from then on, for somebody wants it now."""
 
-    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, schedules: Schedules, clock: Clock) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
         self._clock = clock
@@ -74,7 +74,7 @@ class Retrying:
         channels = notification.channels
         channel = channels.index(before.channel) if before.channel in channels else 0
         for turn in range(before.turn + 1, before.turn + 1 + 10 * TRIES_MAX):
-            errand = Errand(notification.id, delivery=before.name, channel=channel, attempt=turn)
+            errand = DeliveryJob(notification.id, delivery=before.name, channel=channel, attempt=turn)
             [outcome] = await self._schedules.submit([errands.turn(tenant, notification, errand, due)])
             if outcome.outcome == "scheduled":
                 return turn

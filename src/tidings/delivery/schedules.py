@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidings.domain.command import Add, Command, Outcome
 from tidings.domain.fleet import Fleet
-from tidings.domain.request import Request
-from tidings.domain.schedule import Event, Schedule
+from tidings.domain.schedules.command import Add, Command, Outcome
+from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Event, Schedule
 
 
 class Schedules(Protocol):

@@ -17,13 +17,12 @@ from tidings.delivery.envelope import put
 from tidings.delivery.slots import Slots
 from tidings.delivery.templates import Content
 from tidings.delivery.throttle import Throttle
-from tidings.domain.delivery import Attempt
 from tidings.domain.errors import Invalid
-from tidings.domain.jitter import jittered
-from tidings.domain.rendered import CHANNEL_NAMES, ChannelName, Rendered
-from tidings.domain.telling import Called, Listener
-from tidings.domain.verdict import Accepted, Temporary, Verdict, unbuildable
-from tidings.ports import Bounded, Channel, Keeper
+from tidings.domain.facts import Called, DeliveryListener
+from tidings.domain.notifications.delivery import Accepted, Attempt, Temporary, Verdict, unbuildable
+from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName, Rendered
+from tidings.domain.schedules.request import jittered
+from tidings.ports import ConnectionLimited, Erasable, Provider
 
 SPREAD_US = 1_000_000  # those whom an open breaker kept do not all come back in the same moment
 RESERVED_SHARE = 4  # one in so many of a provider's connections is for high priority alone
@@ -59,17 +58,17 @@ class Sending:
 
     def __init__(
         self,
-        providers: Mapping[str, Channel],
+        providers: Mapping[str, Provider],
         breakers: Breakers,
         throttle: Throttle,
         clock: Clock,
-        tell: Listener,
+        tell: DeliveryListener,
         *,
         send_s: float = 30.0,
         concurrency: Mapping[ChannelName, Concurrency] | None = None,
     ) -> None:
         self._providers = dict(providers)
-        self._bounded = {name: channel for name, channel in providers.items() if isinstance(channel, Bounded)}
+        self._bounded = {name: channel for name, channel in providers.items() if isinstance(channel, ConnectionLimited)}
         self._breakers = breakers
         self._throttle = throttle
         self._clock = clock
@@ -190,7 +189,7 @@ class Sending:
     async def erase(self, tenant: str, message_ids: Sequence[str]) -> None:
         """Take away again what channels keep in reach: whom it was for was erased while it was being sent."""
         for channel in self._providers.values():
-            if isinstance(channel, Keeper):
+            if isinstance(channel, Erasable):
                 await channel.erase(tenant, message_ids)
 
     async def _call(self, ready: Ready, within_s: float) -> Verdict:

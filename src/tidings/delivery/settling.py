@@ -16,10 +16,10 @@ from tidings.delivery.concluding import Conclusion, renumbered, stranded
 from tidings.delivery.deciding import Case
 from tidings.delivery.filing import delivery_put, notification_key, sent_put
 from tidings.delivery.gathering import Gathering
-from tidings.domain.command import Add, Command, Outcome
-from tidings.domain.delivery import Delivery
-from tidings.domain.notification import Errand
-from tidings.ports import Cabinet, Change, Key, Put, Unchanged
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.notification import DeliveryJob
+from tidings.domain.schedules.command import Add, Command, Outcome
+from tidings.ports import Change, DocumentStore, Key, Put, Unchanged
 
 Submit = Callable[[Sequence[Command]], Awaitable[Sequence[Outcome]]]
 Group = Sequence[Change]
@@ -35,7 +35,7 @@ logger = logging.getLogger("tidings.delivery")
 class Settling:
     """Changes of deliveries, many in one transaction."""
 
-    def __init__(self, cabinet: Cabinet, submit: Submit, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, submit: Submit, clock: Clock) -> None:
         self._cabinet = cabinet
         self._submit = submit
         self._clock = clock
@@ -76,7 +76,7 @@ class Settling:
             if key not in there or there[key].body == put.body
         ]
 
-    async def spread(self, case: Case, errand: Errand) -> None:
+    async def spread(self, case: Case, errand: DeliveryJob) -> None:
         """Put the errand of another channel onto the timeline, as the first turn of a delivery of its own.
 
         That delivery is made when it is run; at once if the timeline does not take it, so that it is known why.

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.delivery.filing import delivery_name, read
-from tidings.domain.delivery import Delivery, State
-from tidings.domain.notification import Notification
-from tidings.domain.progress import together
-from tidings.domain.schedule import Schedule
-from tidings.ports import Cabinet
+from tidings.domain.notifications.delivery import Delivery, State, together
+from tidings.domain.notifications.notification import Notification
+from tidings.domain.schedules.schedule import Schedule
+from tidings.ports import DocumentStore
 
 DELIVERIES_MAX = 1_000
 RELEASED = "released"  # and no worker has looked at it yet
@@ -91,7 +90,7 @@ def last_names(notification: Notification, schedule: Schedule) -> list[str]:
 
 
 async def all_deliveries(
-    cabinet: Cabinet, tenant: str, notification_id: str, now: int, limit: int = DELIVERIES_MAX
+    cabinet: DocumentStore, tenant: str, notification_id: str, now: int, limit: int = DELIVERIES_MAX
 ) -> list[Delivery]:
     """The deliveries of a notification, the latest last; not more than so many of them."""
     tag = f"notification:{notification_id}"

@@ -13,12 +13,12 @@ import msgspec
 from tidings.clock import Clock
 from tidings.delivery.cursors import place_of, read_cursor, write_cursor
 from tidings.delivery.filing import ALL, by_user, encode, read, suppressed_key, suppressed_keys, tags_of_address
-from tidings.domain.address import Device, check_line
 from tidings.domain.errors import Invalid
-from tidings.domain.place import address_key, check_place
-from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
-from tidings.domain.user import TRANSACTIONAL, User
-from tidings.ports import ANY, Cabinet, Document, Key, Put, Remove, Unchanged
+from tidings.domain.notifications.address import Device, check_line
+from tidings.domain.notifications.address_key import address_key, check_place
+from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
+from tidings.domain.notifications.user import TRANSACTIONAL, User
+from tidings.ports import ANY, Document, DocumentStore, Key, Put, Remove, Unchanged
 
 PAGE_MAX = 1_000
 REASON_CHARS_MAX = 200
@@ -55,7 +55,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 class Suppressions:
     """Keeps and looks up suppressed addresses."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._key_upgrade = KeyUpgrade(cabinet, clock)
@@ -170,7 +170,7 @@ class KeyUpgrade:
     because their address is not known any more: they are found by the ways of writing that `former_keys` knows.
     """
 
-    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

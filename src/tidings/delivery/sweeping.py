@@ -10,9 +10,9 @@ from tidings.delivery.filing import ALL, KEPT_US, read
 from tidings.delivery.knowing import Knowing
 from tidings.delivery.schedules import Schedules
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.notification import GROUP, PREFIX, TOPICS, Notification
-from tidings.domain.schedule import Topic
-from tidings.ports import Cabinet, Place, Remove, Store
+from tidings.domain.notifications.notification import GROUP, PREFIX, TOPICS, Notification
+from tidings.domain.schedules.schedule import Topic
+from tidings.ports import DocumentStore, Place, Remove, Store
 
 SLICE = 100
 PAUSE_S = 600.0
@@ -25,7 +25,7 @@ class Sweeping:
     What is pending stays for as long as it is, also if that takes years.
     """
 
-    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock, kept_us: int = KEPT_US) -> None:
+    def __init__(self, cabinet: DocumentStore, schedules: Schedules, clock: Clock, kept_us: int = KEPT_US) -> None:
         self._cabinet = cabinet
         self._knowing = Knowing(cabinet, schedules, clock)
         self._clock = clock

@@ -15,8 +15,8 @@ import msgspec
 from tidings.clock import Clock
 from tidings.delivery.filing import SHARED, encode, read
 from tidings.delivery.purse import SECOND_US, Line, Purse
-from tidings.domain.bucket import Bucket, Rate, filled, next_at, take
-from tidings.ports import Cabinet, Key, Put
+from tidings.domain.notifications.rate_limit import Bucket, Rate, filled, next_at, take
+from tidings.ports import DocumentStore, Key, Put
 
 PORTION_S = 0.2
 SPEND_US = 1_000_000
@@ -48,7 +48,7 @@ class Rates(msgspec.Struct, frozen=True):
 class Throttle:
     """What this worker may spend of each limit."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock, rates: Rates, *, patience_us: int = PATIENCE_US) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock, rates: Rates, *, patience_us: int = PATIENCE_US) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._rates = rates

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 from tidings.delivery.asking import Notify
-from tidings.domain import daywords
 from tidings.domain.errors import Invalid
-from tidings.domain.iso8601 import parse_instant
-from tidings.domain.notification import PRIORITIES, Errand, Notification, topic
-from tidings.domain.recurrence.written import parse_moment
-from tidings.domain.request import Request, Timing
-from tidings.domain.when import SECOND_US
+from tidings.domain.notifications.notification import PRIORITIES, DeliveryJob, Notification, topic
+from tidings.domain.recurrence.rrule import parse_moment
+from tidings.domain.schedules import iso8601
+from tidings.domain.schedules.iso8601 import parse_instant
+from tidings.domain.schedules.request import Request, Timing
+from tidings.domain.schedules.when import SECOND_US
 
 _SAME = ("rrule", "cron", "start", "until", "count", "rdates", "exdates", "gap", "overlap", "calendar", "on_excluded")
 _NONE = Timing()
@@ -36,7 +36,7 @@ def request_for(
     return Request(
         topic=topic(notification.channels[0], notification.priority),
         bus="log",
-        value=msgspec.json.encode(Errand(notification=notification.id)),
+        value=msgspec.json.encode(DeliveryJob(notification=notification.id)),
         key=whom.encode(),
         id=notification.id,
         at=at,
@@ -57,8 +57,8 @@ def _at(ask: Notify, zone: str, now: int) -> int | str | None:
     field, at = ("at", ask.at) if ask.at is not None else ("scheduled_at", ask.scheduled_at)
     if not isinstance(at, str):
         return at
-    if daywords.is_said(at):
-        return daywords.said(at, ask.zone or zone, now)
+    if iso8601.is_said(at):
+        return iso8601.said(at, ask.zone or zone, now)
     if not (_MEASURED.match(at) or _is_instant(at) or _is_moment(at)):
         raise Invalid(field, f"{at[:60]!r} is not a valid time: write {_FORMS}")
     return at

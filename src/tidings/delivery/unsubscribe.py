@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import ChannelName
+from tidings.domain.notifications.message import ChannelName
 
 NO_LINK = (
     "e-mail of categories other than transactional is sent without an unsubscribe link (List-Unsubscribe), which large "

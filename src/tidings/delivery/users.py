@@ -10,9 +10,9 @@ from tidings.delivery.filing import ALL, read, tags_of_address, user_key, user_p
 from tidings.delivery.profile import Profile, check_id, merged, profile_of, user_of
 from tidings.delivery.reading import convert
 from tidings.domain.errors import Conflict, Invalid
-from tidings.domain.rendered import ChannelName
-from tidings.domain.user import KIND, User
-from tidings.ports import ANY, Cabinet, Remove
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.user import KIND, User
+from tidings.ports import ANY, DocumentStore, Remove
 
 PAGE_MAX = 1_000
 TRIES_MAX = 20
@@ -37,7 +37,7 @@ class UserPage(msgspec.Struct, frozen=True):
 class Users:
     """Puts, finds and removes users."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock) -> None:
         self._cabinet = cabinet
         self._clock = clock
 

@@ -12,10 +12,10 @@ from tidings.delivery.templates.extent import check_extent
 from tidings.delivery.templates.locales import check_locale
 from tidings.delivery.waiting import Waiting
 from tidings.domain.errors import Conflict, Invalid
-from tidings.domain.iso8601 import parse_exact_duration
 from tidings.domain.names import check_name
-from tidings.domain.rendered import ChannelName
-from tidings.ports import Cabinet, Document, Key, Put, Remove
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.schedules.iso8601 import parse_exact_duration
+from tidings.ports import Document, DocumentStore, Key, Put, Remove
 from tidings.shapes.template import NewTemplate
 
 COMPILED_MAX = 256
@@ -62,7 +62,7 @@ class TemplatePage(msgspec.Struct, frozen=True):
 class Templates:
     """Stores templates, and keeps those in use ready."""
 
-    def __init__(self, cabinet: Cabinet, clock: Clock, waiting: Waiting) -> None:
+    def __init__(self, cabinet: DocumentStore, clock: Clock, waiting: Waiting) -> None:
         self._cabinet = cabinet
         self._clock = clock
         self._waiting = waiting

@@ -9,13 +9,13 @@ from tidings.delivery.filing import delivery_key, read, user_key
 from tidings.delivery.schedules import Schedules
 from tidings.delivery.status import all_deliveries, last_names, status_of
 from tidings.delivery.templates import Compiled
-from tidings.domain.delivery import Delivery
 from tidings.domain.errors import Conflict
-from tidings.domain.notification import Notification
-from tidings.domain.rendered import ChannelName
-from tidings.domain.schedule import Schedule
-from tidings.domain.user import User
-from tidings.ports import Cabinet, Document, Place
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import Notification
+from tidings.domain.notifications.user import User
+from tidings.domain.schedules.schedule import Schedule
+from tidings.ports import Document, DocumentStore, Place
 
 SLICE = 200
 LOOKED_AT_MAX = 20_000
@@ -25,7 +25,7 @@ NAMED_MAX = 10
 class Waiting:
     """Looks through the notifications of a template, newest first and within bounds. It is done rarely."""
 
-    def __init__(self, cabinet: Cabinet, schedules: Schedules, clock: Clock) -> None:
+    def __init__(self, cabinet: DocumentStore, schedules: Schedules, clock: Clock) -> None:
         self._cabinet = cabinet
         self._schedules = schedules
         self._clock = clock

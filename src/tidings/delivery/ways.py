@@ -7,10 +7,10 @@ import msgspec
 from tidings.clock import Clock
 from tidings.delivery.filing import ALL, SHARED, read
 from tidings.delivery.throttle import Rates
-from tidings.domain.breaker import Breaker, Standing, standing
-from tidings.domain.bucket import Rate
-from tidings.domain.rendered import ChannelName
-from tidings.ports import Cabinet, Key, Remove
+from tidings.domain.notifications.circuit_breaker import Breaker, BreakerState, state_at
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.rate_limit import Rate
+from tidings.ports import DocumentStore, Key, Remove
 
 RECEIVERS_MAX = 100  # shown of those who are left alone
 
@@ -27,7 +27,7 @@ class Receiver(msgspec.Struct, frozen=True):
     """One who receives webhooks and is left alone: scheme, host and port, until when, and why."""
 
     receiver: str
-    breaker: Standing
+    breaker: BreakerState
     until: int
     reason: str
 
@@ -40,7 +40,7 @@ class WayStanding(msgspec.Struct, frozen=True):
     """
 
     way: Way
-    breaker: Standing = "closed"
+    breaker: BreakerState = "closed"
     until: int | None = None
     reason: str = ""
     rate: Rate | None = None
@@ -54,7 +54,7 @@ class Ways:
 
     def __init__(
         self,
-        cabinet: Cabinet,
+        cabinet: DocumentStore,
         clock: Clock,
         ways: Sequence[Way] = (),
         rates: Rates | None = None,
@@ -80,7 +80,7 @@ class Ways:
         result = []
         for way, there in zip(self._ways, found, strict=True):
             breaker = None if there is None else read(there, Breaker)
-            word, until = standing(breaker, now)
+            word, until = state_at(breaker, now)
             own = self._rates.particular.get((way.name, tenant)) or self._rates.tenants.get(way.name)
             rate = self._rates.providers.get(way.name)
             theirs = receivers.get(way.name, [])
@@ -97,7 +97,7 @@ class Ways:
         for each in await self._cabinet.find(tenant, "breaker", ALL, now, limit=RECEIVERS_MAX + 1):
             name, _, receiver = each.key.name.partition(" ")
             breaker = read(each, Breaker)
-            found.setdefault(name, []).append(Receiver(receiver, *standing(breaker, now), breaker.reason))
+            found.setdefault(name, []).append(Receiver(receiver, *state_at(breaker, now), breaker.reason))
         return found
 
     async def close(self, tenant: str, name: str, receiver: str | None = None) -> bool | None:

@@ -8,11 +8,11 @@ import msgspec
 from tidings.delivery.deciding import Address, Case
 from tidings.delivery.envelope import put
 from tidings.delivery.templates import Compiled, Content
-from tidings.domain.address import Device
 from tidings.domain.errors import Invalid
-from tidings.domain.notification import InlineContent
-from tidings.domain.rendered import ChannelName, Rendered
-from tidings.domain.user import TRANSACTIONAL
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.message import ChannelName, Rendered
+from tidings.domain.notifications.notification import InlineContent
+from tidings.domain.notifications.user import TRANSACTIONAL
 
 Link = Callable[[str, ChannelName, str, str], str | None]  # tenant, channel, address, category: its one-click link
 

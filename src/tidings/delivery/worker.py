@@ -18,12 +18,11 @@ from tidings.delivery.sending import Concurrency, Sending
 from tidings.delivery.settling import Settling, Submit
 from tidings.delivery.throttle import Rates, Throttle
 from tidings.delivery.wording import Link, Templates, Wording, no_link
-from tidings.domain.breaker import Terms as BreakerTerms
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.facts import Fact, Released
-from tidings.domain.rendered import ChannelName
-from tidings.domain.telling import Listener, Telling
-from tidings.ports import Channel, Store
+from tidings.domain.facts import DeliveryListener, Fact, Released, Telling
+from tidings.domain.notifications.circuit_breaker import Terms as BreakerTerms
+from tidings.domain.notifications.message import ChannelName
+from tidings.ports import Provider, Store
 
 DRAIN_S = 2.5
 TRIES_MAX = 3
@@ -52,12 +51,12 @@ class Worker:
         self,
         store: Store,
         submit: Submit,
-        providers: Mapping[str, Channel],
+        providers: Mapping[str, Provider],
         templates: Templates,
         clock: Clock,
         settings: Settings | None = None,
         *,
-        tell: Listener | None = None,
+        tell: DeliveryListener | None = None,
         link: Link = no_link,
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:

@@ -1,12 +1,102 @@
-"""The dispatcher: sleeps until something is due and releases it. `tick` is one step, `run` the repetition."""
+"""Waiting for a moment, or for something earlier to arrive; no wake-up is ever lost."""
 
+import asyncio
+import ctypes
+import ctypes.util
 import logging
+import os
+import sys
 
 from tidings.clock import Clock
-from tidings.dispatch.waiter import Waiter
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Handed, Listener, Missed, Released
 from tidings.ports import Lane, Release
+
+_MICRO = 1_000_000
+
+
+class Waiter:
+    """Sleeps to a fraction of a millisecond where the system can (event loops round to whole milliseconds)."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+        self._timer = _TimerFd.open() if sys.platform == "linux" else None
+        if self._timer is not None:
+            asyncio.get_running_loop().add_reader(self._timer.descriptor, self._expired)
+
+    def wake(self) -> None:
+        """End the present or the next wait at once."""
+        self._woken.set()
+
+    async def wait(self, us: int) -> None:
+        """Sleep that long at most; returns earlier when woken."""
+        if us > 0 and not self._woken.is_set():
+            if self._timer is not None:
+                self._timer.arm(us)
+                await self._woken.wait()
+            else:
+                await self._wait_coarse(us)
+        self._woken.clear()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            asyncio.get_running_loop().remove_reader(self._timer.descriptor)
+            self._timer.close()
+            self._timer = None
+
+    def _expired(self) -> None:
+        if self._timer is not None and self._timer.drain():
+            self._woken.set()
+
+    async def _wait_coarse(self, us: int) -> None:
+        try:
+            await asyncio.wait_for(self._woken.wait(), us / _MICRO)
+        except TimeoutError:
+            return
+
+
+class _TimeSpec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _TimerSpec(ctypes.Structure):
+    _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
+
+
+class _TimerFd:
+    """Linux's timer as a file descriptor; the standard library has it from 3.13 on."""
+
+    _CLOCK_MONOTONIC = 1
+    _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC if hasattr(os, "O_CLOEXEC") else 0
+
+    def __init__(self, libc: ctypes.CDLL, descriptor: int) -> None:
+        self._libc = libc
+        self._spec = _TimerSpec()
+        self.descriptor = descriptor
+
+    @classmethod
+    def open(cls) -> "_TimerFd | None":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(libc, "timerfd_create"):
+            return None
+        descriptor = libc.timerfd_create(cls._CLOCK_MONOTONIC, cls._FLAGS)
+        return cls(libc, descriptor) if descriptor >= 0 else None
+
+    def arm(self, us: int) -> None:
+        seconds, rest = divmod(us, _MICRO)
+        self._spec.value.seconds, self._spec.value.nanoseconds = seconds, rest * 1000
+        self._libc.timerfd_settime(self.descriptor, 0, ctypes.byref(self._spec), None)
+
+    def drain(self) -> bool:
+        try:
+            os.read(self.descriptor, 8)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
 
 BATCH_ROWS_MIN = 128
 BATCH_ROWS_MAX = 2_048

@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidings.clock import Clock
-from tidings.dispatch.dispatcher import SLEEP_US_MAX, Dispatcher
-from tidings.dispatch.waiter import Waiter
+from tidings.dispatch.dispatcher import SLEEP_US_MAX, Dispatcher, Waiter
 from tidings.domain.facts import Listener
 from tidings.ports import Lane, Store
 
 
-class Companion(Protocol):
+class BackgroundService(Protocol):
     """What runs beside a dispatcher, such as the way to Kafka."""
 
     @property
@@ -35,18 +34,18 @@ class Lanes:
         self._store = store
         self._clock = clock
         self._tell = tell
-        self._makers: list[Callable[[Lane], Sequence[Companion]]] = []
+        self._makers: list[Callable[[Lane], Sequence[BackgroundService]]] = []
         self._works: dict[int, _Work] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._over: asyncio.Future[None] | None = None
         self._stopping = False
 
-    def accompany(self, make: Callable[[Lane], Sequence[Companion]]) -> None:
+    def accompany(self, make: Callable[[Lane], Sequence[BackgroundService]]) -> None:
         """Let what is made for a lane run beside its dispatcher, for as long as we own the lane."""
         self._makers.append(make)
 
     @property
-    def companions(self) -> list[Companion]:
+    def companions(self) -> list[BackgroundService]:
         """Those of all lanes."""
         return [companion for work in self._works.values() for companion in work.companions]
 
@@ -131,7 +130,7 @@ class Lanes:
 class _Work:
     """What is done on one lane while we own it."""
 
-    def __init__(self, lane: Lane, waiter: Waiter, dispatcher: Dispatcher, companions: list[Companion]) -> None:
+    def __init__(self, lane: Lane, waiter: Waiter, dispatcher: Dispatcher, companions: list[BackgroundService]) -> None:
         self.lane = lane
         self.waiter = waiter
         self.dispatcher = dispatcher

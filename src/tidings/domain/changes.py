@@ -9,7 +9,11 @@ from typing import Literal, NamedTuple, assert_never
 
 import msgspec
 
-from tidings.domain.command import (
+from tidings.domain.errors import Invalid
+from tidings.domain.names import check_storable, check_storable_id
+from tidings.domain.recurrence.local_time import is_swallowed
+from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
+from tidings.domain.schedules.command import (
     FINISHED,
     Add,
     Cancel,
@@ -23,16 +27,12 @@ from tidings.domain.command import (
     State,
     refused,
 )
-from tidings.domain.errors import Invalid
-from tidings.domain.lateness import CATCH_UP_MAX, Policy
-from tidings.domain.names import check_storable, check_storable_id
-from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
-from tidings.domain.recurrence.resolve import is_swallowed
-from tidings.domain.revising import Pending, calendar_of, passed, with_days
-from tidings.domain.schedule import MADE_ID, Event
-from tidings.domain.terms import Terms, terms_of
-from tidings.domain.when import Once, is_once, occurrence
-from tidings.domain.when import continued as when_continued
+from tidings.domain.schedules.lateness import CATCH_UP_MAX, Policy
+from tidings.domain.schedules.recurrence_state import RecurrenceState, terms_of
+from tidings.domain.schedules.reschedule import Pending, calendar_of, passed, with_days
+from tidings.domain.schedules.schedule import MADE_ID, Event
+from tidings.domain.schedules.when import Once, is_once, occurrence
+from tidings.domain.schedules.when import continued as when_continued
 
 _TAKEN = "this id holds another schedule: replace it, cancel it, or use another id"
 
@@ -52,7 +52,7 @@ class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     n: int
     due: int
     accepted: int
-    terms: Terms | None
+    terms: RecurrenceState | None
     finished: int | None = None
     reason: str | None = None
     leaving: bool = False
@@ -70,7 +70,7 @@ class Begin(msgspec.Struct, frozen=True, gc=False):
     """
 
     add: Add
-    terms: Terms | None
+    terms: RecurrenceState | None
     generation: int = 1
     n: int = 1
     paused: bool = False
@@ -89,13 +89,13 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 class Hold(msgspec.Struct, frozen=True, gc=False):
     """Take the pending occurrence off the timeline; the schedule waits under these terms."""
 
-    terms: Terms
+    terms: RecurrenceState
 
 
 class Continue(msgspec.Struct, frozen=True, gc=False):
     """Put the pending occurrence of a paused schedule back onto the timeline, under these terms."""
 
-    terms: Terms
+    terms: RecurrenceState
 
 
 class FireOnce(msgspec.Struct, frozen=True, gc=False):
@@ -351,7 +351,7 @@ def _fire(current: Current, now: int) -> Change:
 # Answers
 
 
-def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
+def ahead(terms: RecurrenceState | None, n: int, due: int, now: int | None) -> Ahead:
     """The next occurrence that can leave where n is pending for `due`; without terms that is n.
 
     An overdue one may be too late to leave: the answer then names the next, so that nobody waits in vain. Lists do
@@ -375,7 +375,7 @@ def ahead(terms: Terms | None, n: int, due: int, now: int | None) -> Ahead:
     return Ahead(n, due) if number is None or at is None else Ahead(number, at, note)
 
 
-def noted(terms: Terms, n: int) -> str | None:
+def noted(terms: RecurrenceState, n: int) -> str | None:
     """What people should know of the times of a schedule, whatever becomes of it."""
     late_start = late_start_note(terms.when) if n == 1 else None
     return swallowed_note(terms.when) or moved_note(terms.when) or late_start
@@ -413,6 +413,6 @@ def _shown(schedule_id: str | None) -> str | None:
     return None if schedule_id is None else schedule_id.encode(errors="replace").decode()
 
 
-def _terms(current: Current) -> Terms:
+def _terms(current: Current) -> RecurrenceState:
     assert current.terms is not None, "only a finished schedule has no terms"
     return current.terms

@@ -98,3 +98,11 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+SKEW_US_MAX = 1_000_000  # the clocks of two nodes differ by less
+
+
+def is_set_back(noted: int, now: int) -> bool:
+    """Whether the clock was set back since a moment that it showed once, here or at another node."""
+    return now < noted - SKEW_US_MAX

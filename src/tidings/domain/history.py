@@ -7,8 +7,8 @@ its row, and becomes a line here.
 from collections.abc import Sequence
 from itertools import groupby
 
-from tidings.domain.schedule import Event, Schedule
-from tidings.domain.when import LAST_INSTANT, Cron, Rule, lasts, occurrence
+from tidings.domain.schedules.schedule import Event, Schedule
+from tidings.domain.schedules.when import LAST_INSTANT, Cron, Rule, lasts, occurrence
 
 _BY_RELEASE = frozenset({"released", "missed", "ended"})
 HISTORY_LINES_MAX = 100  # of which a store keeps the latest; more may wait to be trimmed

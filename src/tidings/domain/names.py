@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Sequence
+from enum import IntEnum
+from typing import Literal
 
 from tidings.domain.errors import Invalid
 
@@ -58,3 +60,31 @@ def check_storable_id(text: str, field: str = "id") -> None:
     check_storable(text, field)
     if not is_storable_id(text):
         raise Invalid(field, f"is longer than {ID_BYTES_MOST} bytes of UTF-8, the most that can be kept")
+
+
+class Priority(IntEnum):
+    """Who goes first when more is due than one batch holds. The number is the order."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+PriorityName = Literal["high", "normal", "low"]
+Policy = Literal["fire_latest", "fire_all", "skip"]
+State = Literal["pending", "paused", "in_flight", "released", "missed", "cancelled", "ended"]
+OutcomeWord = Literal[
+    "scheduled",
+    "released",
+    "replaced",
+    "unchanged",
+    "cancelled",
+    "paused",
+    "resumed",
+    "fired",
+    "in_flight",
+    "already_released",
+    "unknown",
+    "rejected",
+]
+Mark = Literal["moved", "skipped", "first", "second"]  # what a change of clocks did to a moment

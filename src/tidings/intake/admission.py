@@ -9,19 +9,16 @@ from zlib import crc32
 
 import msgspec
 
-from tidings.domain import iso8601
-from tidings.domain.command import CONTENT_BYTES, NO_CONTENT, Add, Priority
-from tidings.domain.destination import KAFKA, Bus
 from tidings.domain.errors import Invalid
-from tidings.domain.jitter import jittered
-from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness, overdue_count
-from tidings.domain.message import Headers, Message, pack
 from tidings.domain.names import check_id
-from tidings.domain.request import Limits, Request
-from tidings.domain.revising import calendar_of
-from tidings.domain.schedule import MADE_ID
-from tidings.domain.when import Once, When, occurrence
-from tidings.intake.timing import field_of, read_at, read_when, since
+from tidings.domain.schedules import iso8601
+from tidings.domain.schedules.command import CONTENT_BYTES, NO_CONTENT, Add, Priority
+from tidings.domain.schedules.lateness import GRACE_DEFAULT_US, Lateness, overdue_count
+from tidings.domain.schedules.request import Limits, Request, jittered
+from tidings.domain.schedules.reschedule import calendar_of
+from tidings.domain.schedules.schedule import KAFKA, MADE_ID, Bus, Headers, Message, pack
+from tidings.domain.schedules.when import Once, When, occurrence
+from tidings.intake.schedule_time import field_of, read_at, read_when, since
 
 SECOND_US = 1_000_000
 TOPICS_SEEN_MAX = 10_000

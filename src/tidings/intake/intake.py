@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tidings.batcher import Batcher
 from tidings.clock import Clock
-from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Changed, Listener
-from tidings.ports import Receipt, Taken, Timeline
+from tidings.domain.schedules.command import Command, Outcome
+from tidings.ports import IdempotencyKey, SourceBatch, Timeline
 
 BATCH_COMMANDS_MAX = 1_000
 
@@ -29,20 +29,20 @@ class Intake:
             concerns_all=lambda error: isinstance(error, NotOwner | StoreError),
         )
 
-    async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
+    async def submit(self, commands: Sequence[Command], receipt: IdempotencyKey | None = None) -> list[Outcome]:
         """Commit commands durably, in order, and answer each."""
         if receipt is not None:
             return await self._settle(commands, receipt)
         return await self._batcher.submit(commands)
 
-    async def _settle(self, commands: Sequence[Command], receipt: Receipt) -> list[Outcome]:
+    async def _settle(self, commands: Sequence[Command], receipt: IdempotencyKey) -> list[Outcome]:
         """Commands with a receipt are a transaction of their own."""
         now = self._clock.now()
         outcomes = await self._timeline.apply(commands, now, receipt)
         self._announce(now, commands, outcomes)
         return outcomes
 
-    async def take(self, commands: Sequence[Command], taken: Taken) -> list[Outcome]:
+    async def take(self, commands: Sequence[Command], taken: SourceBatch) -> list[Outcome]:
         """Commands of a source are a transaction of their own, together with how far it was read."""
         now = self._clock.now()
         outcomes = await self._timeline.apply(commands, now, None, taken)

@@ -6,7 +6,7 @@ async with tidings.open("tidings.db") as t:
         print(record.text, record.late_ms)
 """
 
-from tidings.library.program import Tidings, open
-from tidings.library.values import Event, Options, Outcome, Record, Schedule, make_request
+from tidings.library.embedded import Tidings, open
+from tidings.library.schedule_values import Event, Options, Outcome, Record, Schedule, make_request
 
 __all__ = ["Event", "Options", "Outcome", "Record", "Schedule", "Tidings", "make_request", "open"]

@@ -1,9 +1,8 @@
 """The composition root: the only folder that names adapters."""
 
 from tidings.node.kafka import join_kafka
-from tidings.node.keys import create_key, list_keys, revoke_key
-from tidings.node.serving import SWITCH_INTERVAL_S, build_engine, run_node, serve_node, url_from_here, url_of
-from tidings.node.stores import CannotStart, open_store
+from tidings.node.serve import SWITCH_INTERVAL_S, build_engine, run_node, serve_node, url_from_here, url_of
+from tidings.node.stores import CannotStart, create_key, list_keys, open_store, revoke_key
 from tidings.node.transfer import copy_store, migrate_store, take_back
 
 __all__ = [

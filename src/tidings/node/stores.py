@@ -9,16 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.clock import Clock
 from tidings.config import Config
-from tidings.config.addresses import check_store, is_postgres, without_password
+from tidings.config.checks import check_store, is_postgres, without_password
 from tidings.domain.errors import Invalid, TidingsError
-from tidings.domain.iso8601 import format_instant
-from tidings.edges.cli.program import program
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.edges.cli.exit_codes import program
 from tidings.ports import Store
-from tidings.timeline.layouts import OldLayout
+from tidings.timeline.migrations import OldLayout
 from tidings.timeline.transfer.protocol import HasMoved
 
 if TYPE_CHECKING:
     from tidings.timeline.postgres.store import PostgresStore
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidings.clock import SystemClock
+from tidings.config import load
+from tidings.domain.errors import NotFound
+from tidings.domain.names import check_name
+from tidings.ports import ApiKey, KeyStore
 
 MEMORY = ":memory:"
 SCHEMA = Config().store.schema
@@ -147,3 +158,61 @@ def shown(path: str) -> str:
     if not is_postgres(path):
         return path if path == MEMORY else str(file_of(path).resolve())
     return without_password(path)
+
+
+T = TypeVar("T")
+
+
+def create_key(store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
+    """Make a key and answer it: only its digest is kept."""
+    from tidings.edges.http.auth import make_key
+
+    check_name(name, "name")
+    check_name(tenant, "tenant")
+    key, stored = make_key(name, tenant, admin=admin, now=SystemClock().now())
+
+    async def add(keys: KeyStore) -> None:
+        await keys.add_key(stored)
+
+    _with_keys(address_of(store), schema, add)
+    return key
+
+
+def list_keys(store: str, schema: str | None) -> list[ApiKey]:
+    """The keys of a store, by name."""
+
+    async def read(keys: KeyStore) -> list[ApiKey]:
+        return await keys.keys()
+
+    return _with_keys(_existing(store), schema, read)
+
+
+def revoke_key(store: str, schema: str | None, name: str) -> bool:
+    """Forget a key; False if there is none of that name."""
+
+    async def revoke(keys: KeyStore) -> bool:
+        return await keys.revoke_key(name)
+
+    return _with_keys(_existing(store), schema, revoke)
+
+
+def _with_keys(path: str, schema: str | None, act: Callable[[KeyStore], Awaitable[T]]) -> T:
+    """What is chosen when a store is made, its schema and lanes, is that of the settings; a flag comes before them."""
+    config = load(None, os.environ, {} if schema is None else {"store.schema": ("--schema", schema)}).config
+
+    async def run() -> T:
+        store = await open_store(path, config, SystemClock())
+        try:
+            return await act(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def _existing(store: str) -> str:
+    path = address_of(store)
+    if not is_there(path):
+        name = program()
+        raise NotFound(f"there is no store {path}: `{name} serve` or `{name} keys create` makes it")
+    return path

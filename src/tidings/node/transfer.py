@@ -11,12 +11,12 @@ import msgspec
 
 from tidings.clock import SystemClock
 from tidings.config import Config, load
-from tidings.config.addresses import Place, is_postgres
+from tidings.config.checks import StoreUrl, is_postgres
 from tidings.config.settings import Node
 from tidings.domain.errors import Invalid, NotFound
-from tidings.edges.cli.program import program
+from tidings.edges.cli.exit_codes import program
 from tidings.node.stores import MEMORY, address_of, client_missing, file_of, open_store, other_schema, shown
-from tidings.timeline.layouts import Done, Plan
+from tidings.timeline.migrations import Done, Plan
 from tidings.timeline.transfer.protocol import Move
 from tidings.timeline.transfer.run import OnProgress, Transfer, TransferResult, check_source, reopen
 
@@ -34,7 +34,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     result: TransferResult
 
 
-def migrate_store(place: Place, check: bool, tell: Callable[[Done], None]) -> Plan:
+def migrate_store(place: StoreUrl, check: bool, tell: Callable[[Done], None]) -> Plan:
     """Migrate a store to the layout of this version, or only report the steps."""
     config = _settings(place, "--store", "--schema")
     path = config.store.path
@@ -66,7 +66,7 @@ def _migrate(path: str, check: bool, tell: Callable[[Done], None]) -> Plan:
     return found
 
 
-def copy_store(source: Place, target: Place, leave_log: bool, on_progress: OnProgress) -> Copied:
+def copy_store(source: StoreUrl, target: StoreUrl, leave_log: bool, on_progress: OnProgress) -> Copied:
     """Move everything from one store to another; run it again after an interruption."""
     begin, end = _settings(source, "--from", "--from-schema"), _settings(target, "--to", "--to-schema")
     return asyncio.run(_copy(begin, end, leave_log, on_progress))
@@ -97,7 +97,7 @@ async def _copy(source: Config, target: Config, leave_log: bool, on_progress: On
     return Copied(source=name, source_schema=source_schema, target=to, target_schema=schema, result=result)
 
 
-def take_back(source: Place) -> Move:
+def take_back(source: StoreUrl) -> Move:
     """Let a store that has moved be served again; returns where it had moved to."""
 
     async def run(config: Config) -> Move:
@@ -120,7 +120,7 @@ async def _open_source(config: Config) -> Any:
     return await open_store(path, config, SystemClock(), moved_too=True)
 
 
-def _settings(place: Place, store_flag: str, schema_flag: str) -> Config:
+def _settings(place: StoreUrl, store_flag: str, schema_flag: str) -> Config:
     """The settings with which `serve` would open this store, without the roles of a node."""
     flags = {}
     if place.store is not None:

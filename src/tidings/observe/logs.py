@@ -9,9 +9,9 @@ from typing import Any, TextIO
 
 import msgspec
 
-from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Revised, Standing
+from tidings.domain.facts import Changed, Fact, Handed, Missed, OwnershipChanged, Refused, Released, Revised
 from tidings.domain.fleet import ranges
-from tidings.domain.iso8601 import format_duration, format_instant
+from tidings.domain.schedules.iso8601 import format_duration, format_instant
 
 SUMMARY_S = 1.0
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -97,7 +97,7 @@ class FactLog:
 
     def __call__(self, fact: Fact) -> None:
         match fact:
-            case Standing():
+            case OwnershipChanged():
                 self._stand(fact)
             case Missed():
                 total = sum(fact.counts.values())
@@ -119,7 +119,7 @@ class FactLog:
             case Handed():
                 pass  # it is released once it is on Kafka
 
-    def _stand(self, fact: Standing) -> None:
+    def _stand(self, fact: OwnershipChanged) -> None:
         """Trouble is a warning with its reason, once; and its end is told."""
         text = _in_a_fleet(fact) if self._of_a_fleet else _alone(fact)
         was_away, self._is_away = self._is_away, not fact.owner and bool(fact.reason)
@@ -159,9 +159,9 @@ class FactLog:
             self._timer = asyncio.get_running_loop().call_later(self._summary_s, self.flush)
 
 
-def _alone(standing: Standing) -> str:
+def _alone(standing: OwnershipChanged) -> str:
     return "owns the timeline" if standing.owner else "stands by: another process owns the timeline"
 
 
-def _in_a_fleet(standing: Standing) -> str:
+def _in_a_fleet(standing: OwnershipChanged) -> str:
     return f"owns lanes {ranges(standing.lanes)}" if standing.lanes else "owns no lane"

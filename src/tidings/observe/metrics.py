@@ -1,16 +1,39 @@
 """Figures for Prometheus, kept by listening to facts and written out as text when asked."""
 
 import asyncio
+import contextlib
+import logging
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import get_args
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from typing import Protocol, get_args
 
+import msgspec
 import numpy
 
+from tidings.clock import Clock
 from tidings.domain.errors import TidingsError
-from tidings.domain.facts import Changed, Fact, Handed, Missed, Refused, Released, Revised, Standing
-from tidings.domain.lateness import MissedReason
+from tidings.domain.facts import (
+    Called,
+    Changed,
+    Closed,
+    Deferred,
+    Ended,
+    Fact,
+    Handed,
+    Missed,
+    Opened,
+    OwnershipChanged,
+    Poisoned,
+    Refused,
+    Released,
+    Revised,
+    Telling,
+)
+from tidings.domain.schedules.command import Add, Cancel, Command, Replace, address
+from tidings.domain.schedules.iso8601 import format_duration, format_instant
+from tidings.domain.schedules.lateness import MissedReason
+from tidings.domain.schedules.schedule import is_kafka
 from tidings.ports import Count
 
 BOUNDS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500)
@@ -94,7 +117,7 @@ class Metrics:
             case Refused():
                 known = fact.field in self._refused or len(self._refused) < LABELS_MAX
                 self._refused[fact.field if known else OTHER] += 1
-            case Standing():
+            case OwnershipChanged():
                 self._owner, self._lanes = fact.owner, len(fact.lanes)
             case Revised():
                 self._moved += fact.moved
@@ -183,3 +206,385 @@ def seconds(us: int) -> str:
     """Microseconds as seconds, exactly."""
     sign, us = ("-", -us) if us < 0 else ("", us)
     return f"{sign}{us // _SECOND_US}.{us % _SECOND_US:06}".rstrip("0").rstrip(".")
+
+
+logger = logging.getLogger("tidings.delivery")
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class DeliveryMetrics:
+    """A listener of what workers tell. `lines` is what it adds to `/metrics`."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[Labels] = Counter()
+        self._ended: Counter[Labels] = Counter()
+        self._deferred: Counter[Labels] = Counter()
+        self._open: dict[str, bool] = {}  # by provider: whether our settings are at fault
+        self._poisoned = 0
+        self._took = Histogram()
+        self._lateness = Histogram()
+
+    def __call__(self, fact: Telling) -> None:
+        match fact:
+            case Called():
+                _add(self._calls, channel=fact.channel, provider=fact.provider, outcome=fact.outcome)
+                self._took.add([fact.took_us])
+                self._lateness.add([fact.late_us])
+            case Ended():
+                reason = fact.reason.partition(":")[0]
+                _add(self._ended, channel=fact.channel, state=fact.state, reason=reason)
+            case Deferred():
+                _add(self._deferred, channel=fact.channel, reason=fact.reason)
+            case Opened():
+                self._open[fact.provider.partition(" ")[0]] = fact.is_ours
+            case Closed():
+                self._open.pop(fact.provider.partition(" ")[0], None)
+            case Poisoned():
+                self._poisoned += 1
+
+    def lines(self, _: Count | None) -> Iterator[str]:
+        """What `/metrics` shows of deliveries."""
+        text = "Calls of providers, by what came of them."
+        yield from _with_labels("tidings_provider_calls_total", "counter", text, self._calls)
+        yield from _with_labels("tidings_deliveries_total", "counter", "Deliveries that are settled.", self._ended)
+        text = "Deliveries that went back onto the timeline."
+        yield from _with_labels("tidings_deliveries_deferred_total", "counter", text, self._deferred)
+        stopped: Counter[Labels] = Counter(
+            {(("provider", name), ("fault", _fault(ours))): 1 for name, ours in self._open.items()}
+        )
+        text = "Providers that are not called now, by whose fault that is."
+        yield from _with_labels("tidings_provider_stopped", "gauge", text, stopped)
+        text = "Records on topics of notifications that were none."
+        yield from family("tidings_deliveries_poisoned_total", "counter", text, self._poisoned)
+        name = "tidings_provider_seconds"
+        yield from head(name, "histogram", "How long calls of providers took.")
+        yield from self._took.lines(name)
+        name = "tidings_delivery_lateness_seconds"
+        yield from head(name, "histogram", "From the due time to the call of the provider.")
+        yield from self._lateness.lines(name)
+
+
+class DeliveryLog:
+    """A listener that logs what somebody may have to act on. What goes as it should is only counted."""
+
+    def __call__(self, fact: Telling) -> None:
+        match fact:
+            case Opened():
+                extra = {"fact": "opened", "provider": fact.provider, "reason": fact.reason, "detail": fact.detail}
+                until = format_instant(fact.until)
+                if fact.is_ours:
+                    text = "%s rejects our requests (%s: %s): fix its settings; nothing is lost, next attempt at %s"
+                    logger.error(text, fact.provider, fact.reason, fact.detail, until, extra=extra)
+                else:
+                    text = "%s fails (%s: %s): it is not called until %s, its messages wait"
+                    logger.warning(text, fact.provider, fact.reason, fact.detail, until, extra=extra)
+            case Closed():
+                extra = {"fact": "closed", "provider": fact.provider}
+                logger.info("%s works again", fact.provider, extra=extra)
+            case Poisoned():
+                where = f"{fact.topic}/{fact.partition}/{fact.offset}"
+                extra = {"fact": "poisoned", "tenant": fact.tenant, "record": where, "reason": fact.reason}
+                text = "the record %s of %s is not a valid notification (%s): it was moved to notify.dead"
+                logger.error(text, where, fact.tenant, fact.reason, extra=extra)
+            case Called() | Ended() | Deferred():
+                pass
+
+
+def _fault(ours: bool) -> str:
+    return "ours" if ours else "theirs"
+
+
+def _add(counter: Counter[Labels], **labels: str) -> None:
+    key = tuple(labels.items())
+    if key not in counter and len(counter) >= LABELS_MAX:
+        key = tuple((name, OTHER) for name in labels)
+    counter[key] += 1
+
+
+def _with_labels(name: str, kind: str, text: str, counter: Counter[Labels]) -> Iterator[str]:
+    yield from head(name, kind, text)
+    for labels, value in sorted(counter.items()):
+        written = ",".join(f'{label}="{word}"' for label, word in labels)
+        yield f"{name}{{{written}}} {value}"
+
+
+TENANTS_MAX = 10_000  # that are counted, so that no caller can grow it without end
+ROLES = ("D", "J")  # Kaspr's dispatchers and janitors: here one step does the work of both
+PARTITION = "0"  # of Kaspr's timetable, which is not partitioned here
+OK, INITIALIZING = 0, -1
+
+# What came of a command, as Kaspr counts it.
+WORDS: dict[tuple[type[Command], str], str] = {
+    (Add, "scheduled"): "scheduled",
+    (Add, "released"): "scheduled",
+    (Replace, "scheduled"): "scheduled",
+    (Replace, "released"): "scheduled",
+    (Replace, "replaced"): "replaced",
+    (Replace, "unchanged"): "replace_noop",
+    (Cancel, "cancelled"): "canceled",
+}
+COUNTERS = {
+    "scheduled": "Schedules taken.",
+    "delivered": "Records on Kafka.",
+    "delivered_instant": "Schedules that were due when they were taken.",
+    "removed": "Records that left the timeline for Kafka.",
+    "replaced": "Schedules replaced.",
+    "replace_noop": "Replacements that changed nothing.",
+    "canceled": "Schedules cancelled.",
+}
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """What the labels say of this process."""
+
+    name: str
+    group: str
+    version: str
+
+
+class KasprMetrics:
+    """A listener of facts. Every tenant is counted; those are shown that `apps` names.
+
+    `apps` answers None on a node that reads no requests: it cannot know which tenants are apps and shows the first 100.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        apps: Callable[[], Set[str] | None],
+        next_due: Callable[[], int | None],
+        is_up: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._worker = worker
+        self._apps = apps
+        self._next_due = next_due
+        self._is_up = is_up
+        self._clock = clock
+        self._started = clock.now()
+        self._counts: dict[str, Counter[str]] = {}
+
+    def __call__(self, fact: Fact) -> None:
+        match fact:
+            case Released():
+                for tenant, count in fact.tenants.items():
+                    self._add(tenant, "delivered", count)
+            case Changed():
+                for command, outcome in zip(fact.commands, fact.outcomes, strict=True):
+                    word = WORDS.get((type(command), outcome.outcome))
+                    if word is None:
+                        continue
+                    tenant = address(command)[0]
+                    self._add(tenant, word, 1)
+                    if word == "scheduled" and outcome.due is not None and outcome.due <= fact.at:
+                        self._add(tenant, "delivered_instant", 1)
+            case _:
+                pass
+
+    def lines(self, count: Count | None) -> Iterator[str]:
+        """Everything in Prometheus' text format; counters with and without the suffix that its Python client adds."""
+        apps = self._shown()
+        now = self._clock.now()
+        due = self._next_due()
+        lag_us = 0 if due is None else max(0, now - due)
+        about = {"group_id": self._worker.group, "kaspr_version": self._worker.version, "kms_enabled": "1"}
+        yield from head("kaspr_app_info", "gauge", "When this process started, in seconds since 1970.")
+        yield from self._each(apps, "kaspr_app_info", seconds(self._started), about)
+        yield from head("kaspr_health", "gauge", "0 while Kafka is read and written, otherwise -1.")
+        yield from self._each(apps, "kaspr_health", str(OK if self._is_up() else INITIALIZING))
+        for word, text in COUNTERS.items():
+            for name in (f"kaspr_kms_messages_{word}", f"kaspr_kms_messages_{word}_total"):
+                yield from head(name, "counter", text)
+                for app in apps:
+                    yield from self._each([app], name, str(self._count(app, word)))
+        yield from self._located(
+            apps, "kaspr_kms_last_location_lag", "Seconds that the earliest pending schedule is overdue.", lag_us
+        )
+        yield from self._located(
+            apps, "kaspr_kms_last_location_time", "Up to when everything has left, in seconds since 1970.", now - lag_us
+        )
+        if count is not None:
+            name = "kaspr_kms_timetable_size"
+            yield from head(name, "gauge", "Schedules of all tenants that wait for their time.")
+            yield from self._each(apps, name, str(count.pending))
+
+    def _add(self, tenant: str, word: str, count: int) -> None:
+        counts = self._counts.get(tenant)
+        if counts is None:
+            if len(self._counts) >= TENANTS_MAX and tenant not in (self._apps() or ()):
+                return
+            counts = self._counts[tenant] = Counter()
+        counts[word] += count
+
+    def _count(self, app: str, word: str) -> int:
+        return self._counts.get(app, Counter())["delivered" if word == "removed" else word]
+
+    def _shown(self) -> list[str]:
+        apps = self._apps()
+        return sorted(apps) if apps is not None else sorted(list(self._counts)[:LABELS_MAX])
+
+    def _located(self, apps: list[str], name: str, text: str, value_us: int) -> Iterator[str]:
+        yield from head(name, "gauge", text)
+        for role in ROLES:
+            yield from self._each(apps, name, seconds(value_us), {"type": role, "partition": PARTITION})
+
+    def _each(self, apps: list[str], name: str, value: str, more: Mapping[str, str] | None = None) -> Iterator[str]:
+        """The value once for each app, with the labels that all of Kaspr's metrics have."""
+        for app in apps:
+            labels = {"app_name": app, "worker_name": self._worker.name, **(more or {})}
+            written = ",".join(f'{label}="{escaped(text)}"' for label, text in labels.items())
+            yield f"{name}{{{written}}} {value}"
+
+
+STATS_S = 30.0
+
+kafka_logger = logging.getLogger("tidings.kafka")
+
+
+class Way(Protocol):
+    """The way to Kafka, as far as it is watched."""
+
+    @property
+    def problem(self) -> str | None: ...
+
+    @property
+    def failures(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+
+class Requests(Protocol):
+    """What is read from Kafka, as far as it is watched."""
+
+    problem: str | None
+    lag: int
+    rejected: int
+
+
+class KafkaMetrics:
+    """A listener of facts. `lines` is what it adds to `/metrics`."""
+
+    def __init__(
+        self, way: Way, requests: Requests, lost: Callable[[], int], kaspr: KasprMetrics | None = None
+    ) -> None:
+        self._way = way
+        self._requests = requests
+        self._lost = lost
+        self._kaspr = kaspr
+        self._release = Histogram()
+        self._changes: Counter[tuple[type[Command], str]] = Counter()
+        self.late_us_max = 0
+
+    def __call__(self, fact: Fact) -> None:
+        if self._kaspr is not None:
+            self._kaspr(fact)
+        match fact:
+            case Released() if any(is_kafka(topic) for _, topic in fact.topics):
+                self._release.add(fact.lateness_us)
+                self.late_us_max = max(self.late_us_max, *fact.lateness_us)
+            case Changed():
+                kinds = map(type, fact.commands)
+                self._changes.update(zip(kinds, [outcome.outcome for outcome in fact.outcomes], strict=True))
+            case _:
+                pass
+
+    @property
+    def released(self) -> int:
+        """How many records are on Kafka."""
+        return self._release.total
+
+    @property
+    def scheduled(self) -> int:
+        """How many schedules were taken."""
+        return self._came(Add, "scheduled", "released") + self._came(Replace, "scheduled", "released")
+
+    @property
+    def rejected(self) -> int:
+        """How many records of request topics were told on rejection topics."""
+        return self._requests.rejected
+
+    @property
+    def lag(self) -> int:
+        """How many records of request topics wait to be read."""
+        return self._requests.lag
+
+    @property
+    def failures(self) -> int:
+        """How many transactions failed and led to a new take-over."""
+        return self._way.failures
+
+    @property
+    def is_up(self) -> bool:
+        """Whether requests are read and records released."""
+        return self._way.problem is None and self._requests.problem is None
+
+    def lines(self, count: Count | None) -> Iterator[str]:
+        """Everything in Prometheus' text format."""
+        yield from family("tidings_kafka_up", "gauge", "1 while Kafka is read and written.", int(self.is_up))
+        text = "Records of request topics that wait to be read."
+        yield from family("tidings_kafka_consumer_lag", "gauge", text, self.lag)
+        text = "Records of request topics that were refused, and told on a rejection topic."
+        yield from family("tidings_kafka_rejected_total", "counter", text, self.rejected)
+        text = "Records that were released and are not on Kafka yet."
+        yield from family("tidings_kafka_waiting", "gauge", text, self._way.waiting)
+        text = "How often releasing to Kafka failed; each time it is taken up again, nothing is lost."
+        yield from family("tidings_kafka_transaction_failures_total", "counter", text, self.failures)
+        text = "Facts that did not reach Kafka."
+        yield from family("tidings_kafka_facts_dropped_total", "counter", text, self._lost())
+        name = "tidings_kafka_release_seconds"
+        yield from head(name, "histogram", "From an occurrence's due time to its commit on Kafka.")
+        yield from self._release.lines(name)
+        if self._kaspr is not None:
+            yield from self._kaspr.lines(count)
+
+    def _came(self, kind: type[Command], *outcomes: str) -> int:
+        return sum(self._changes[kind, outcome] for outcome in outcomes)
+
+
+class KafkaStats:
+    """A companion of the engine that logs a line of statistics from time to time."""
+
+    problem: str | None = None
+
+    def __init__(self, metrics: KafkaMetrics, every_s: float = STATS_S) -> None:
+        self._metrics = metrics
+        self._every_s = every_s
+        self._stopped = asyncio.Event()
+        self._before = (0, 0, 0, 0)
+
+    async def run(self) -> None:
+        """Log until stopped."""
+        while not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), self._every_s)
+            self.tick()
+
+    def tick(self) -> None:
+        """One line: what happened since the one before."""
+        metrics = self._metrics
+        figures = (metrics.scheduled, metrics.rejected, metrics.released, metrics.failures)
+        scheduled, rejected, released, failures = (new - old for new, old in zip(figures, self._before, strict=True))
+        late_us, self._before, metrics.late_us_max = int(metrics.late_us_max), figures, 0
+        text = "kafka %s: took %d, rejected %d, released %d, at most %s late, lag %d, failed transactions %d"
+        state, late = "up" if metrics.is_up else "away", format_duration(late_us)
+        extra = {
+            "kafka": {
+                "up": metrics.is_up,
+                "scheduled": scheduled,
+                "rejected": rejected,
+                "released": released,
+                "late_us_max": late_us,
+                "lag": metrics.lag,
+                "transaction_failures": failures,
+            }
+        }
+        kafka_logger.info(text, state, scheduled, rejected, released, late, metrics.lag, failures, extra=extra)
+
+    def wake(self) -> None:
+        """There is nothing to be woken for."""
+
+    def stop(self) -> None:
+        """Log the last line, and end."""
+        self._stopped.set()

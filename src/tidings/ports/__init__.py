@@ -1,65 +1,71 @@
 """Every seam: what the stages ask of a store, of its cabinet, of a channel, and of a provider's callbacks."""
 
-from tidings.ports.cabinet import ANY, NAME_BYTES_MAX, Cabinet, Change, Document, Key, Place, Put, Remove, Unchanged
-from tidings.ports.callback import Callback, ReceiptReader
-from tidings.ports.channel import Bounded, Channel, Keeper, Plugin, Surroundings
-from tidings.ports.store import (
-    ApiKey,
-    Count,
-    Group,
-    Kept,
-    Keys,
-    Lane,
-    Log,
-    Outbox,
-    Ownership,
-    Part,
-    Reading,
-    Receipt,
-    Release,
-    Rosters,
-    Standing,
-    Step,
-    Store,
-    Taken,
-    Timeline,
+from tidings.ports.calendars import CalendarStore
+from tidings.ports.documents import (
+    ANY,
+    NAME_BYTES_MAX,
+    Change,
+    Document,
+    DocumentStore,
+    Key,
+    Place,
+    Put,
+    Remove,
+    Unchanged,
 )
+from tidings.ports.groups import Group, GroupMembership, GroupState, GroupUpdate
+from tidings.ports.keys import ApiKey, KeyStore
+from tidings.ports.lane import Lane, Outbox, Release
+from tidings.ports.leases import LeaseStore
+from tidings.ports.log import Log
+from tidings.ports.provider import (
+    Callback,
+    ConnectionLimited,
+    Erasable,
+    Plugin,
+    Provider,
+    ProviderContext,
+    ReceiptReader,
+)
+from tidings.ports.schedule_reader import Count, ScheduleReader
+from tidings.ports.store import Store
+from tidings.ports.timeline import IdempotencyKey, SourceBatch, SourcePosition, Timeline
 
 __all__ = [
     "ANY",
     "NAME_BYTES_MAX",
     "ApiKey",
-    "Bounded",
-    "Cabinet",
+    "CalendarStore",
     "Callback",
     "Change",
-    "Channel",
+    "ConnectionLimited",
     "Count",
     "Document",
+    "DocumentStore",
+    "Erasable",
     "Group",
-    "Keeper",
-    "Kept",
+    "GroupMembership",
+    "GroupState",
+    "GroupUpdate",
+    "IdempotencyKey",
     "Key",
-    "Keys",
+    "KeyStore",
     "Lane",
+    "LeaseStore",
     "Log",
     "Outbox",
-    "Ownership",
-    "Part",
     "Place",
     "Plugin",
+    "Provider",
+    "ProviderContext",
     "Put",
-    "Reading",
-    "Receipt",
     "ReceiptReader",
     "Release",
     "Remove",
-    "Rosters",
-    "Standing",
-    "Step",
+    "ScheduleReader",
+    "SourceBatch",
+    "SourcePosition",
     "Store",
-    "Surroundings",
-    "Taken",
     "Timeline",
     "Unchanged",
 ]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.shapes.annotations import AlwaysTrue, Answer, Instant, Sent, about
+from tidings.shapes.fields import AlwaysTrue, Answer, Instant, Sent, about
 
 Dates = Annotated[tuple[str, ...], Meta(examples=[["2026-12-25", "2027-01-01"]])]
 

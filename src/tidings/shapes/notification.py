@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tidings.domain.address import Device
-from tidings.domain.delivery import State
-from tidings.domain.notification import InlineContent, Spread
-from tidings.domain.rendered import ChannelName
-from tidings.domain.user import TRANSACTIONAL
-from tidings.domain.vocabulary import PriorityName
-from tidings.shapes.annotations import AlwaysTrue, Answer, Cursor, Duration, Instant, about
+from tidings.domain.names import PriorityName
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.delivery import State
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.notification import InlineContent, Spread
+from tidings.domain.notifications.user import TRANSACTIONAL
+from tidings.shapes.fields import AlwaysTrue, Answer, Cursor, Duration, Instant, about
 from tidings.shapes.schedule import Error, Timed
 from tidings.shapes.template import TemplateVariables
 

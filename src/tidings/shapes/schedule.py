@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tidings.domain.destination import Bus
 from tidings.domain.limits import PREVIEW_MAX, Limits
-from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
-from tidings.domain.vocabulary import Mark, OutcomeWord, Policy, PriorityName, State
-from tidings.shapes.annotations import INSTANT, Answer, Base64, Cursor, Duration, Instant, Sent, about
+from tidings.domain.names import Mark, OutcomeWord, Policy, PriorityName, State
+from tidings.domain.recurrence.rule import GAPS, ON_EXCLUDED, OVERLAPS
+from tidings.domain.schedules.schedule import Bus
+from tidings.shapes.fields import INSTANT, Answer, Base64, Cursor, Duration, Instant, Sent, about
 
 _LIMITS = Limits()
 

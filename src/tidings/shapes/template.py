@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tidings.domain.rendered import ChannelName
-from tidings.shapes.annotations import Answer, Cursor, Duration, Instant, Sent, about
+from tidings.domain.notifications.message import ChannelName
+from tidings.shapes.fields import Answer, Cursor, Duration, Instant, Sent, about
 
 Urgency = Literal["asap", "time_sensitive", "digest"]
 

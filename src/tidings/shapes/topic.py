@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from tidings.domain.destination import Bus
 from tidings.domain.limits import Limits
-from tidings.shapes.annotations import AlwaysTrue, Answer, Instant, Sent, about
+from tidings.domain.schedules.schedule import Bus
+from tidings.shapes.fields import AlwaysTrue, Answer, Instant, Sent, about
 from tidings.shapes.schedule import HeaderValue, MessageShown, TopicName
 
 PAGE_RECORDS_DEFAULT = 100

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tidings.domain.address import Device
-from tidings.domain.rendered import ChannelName
-from tidings.domain.user import InQuiet
-from tidings.shapes.annotations import AlwaysTrue, Answer, Cursor, Instant, Sent, about
+from tidings.domain.notifications.address import Device
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.user import InQuiet
+from tidings.shapes.fields import AlwaysTrue, Answer, Cursor, Instant, Sent, about
 
 DEVICES_MAX = 20
 MARKED_MAX = 1_000

@@ -6,17 +6,26 @@ from typing import Any
 
 import msgspec
 
-from tidings.domain.command import Outcome, Priority
-from tidings.domain.destination import split
 from tidings.domain.errors import Invalid
-from tidings.domain.iso8601 import format_instant
-from tidings.domain.lateness import GRACE_DEFAULT_US, Lateness
-from tidings.domain.message import DUE_SECONDS, Headers, Message, unpack
-from tidings.domain.recurrence.preview import Shown, local_text, swallowed_note, wall_text
-from tidings.domain.recurrence.showing import fields_of
-from tidings.domain.revising import zone_of
-from tidings.domain.schedule import Calendar, Event, Moved, Record, Schedule, Topic
-from tidings.domain.when import SECOND_US, Every, Once, Period, When
+from tidings.domain.recurrence.preview import Shown, fields_of, local_text, swallowed_note, wall_text
+from tidings.domain.schedules.command import Outcome, Priority
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.domain.schedules.lateness import GRACE_DEFAULT_US, Lateness
+from tidings.domain.schedules.reschedule import zone_of
+from tidings.domain.schedules.schedule import (
+    DUE_SECONDS,
+    Calendar,
+    Event,
+    Headers,
+    Message,
+    Moved,
+    Record,
+    Schedule,
+    Topic,
+    split,
+    unpack,
+)
+from tidings.domain.schedules.when import SECOND_US, Every, Once, Period, When
 
 PRIORITY_WORDS = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
 

@@ -8,7 +8,7 @@ The record's key is the schedule's id, a null value deletes it, the same key aga
 finished, begins anew. Of a header that repeats the first counts, as in the original. Every header leaves as it came,
 and behind them `scheduler-timestamp` (the record's own, in seconds), `scheduler-key` and `scheduler-topic`.
 
-After a release the original writes a tombstone for the key; so does Tidings (`tidings.bus.kafka.followup`). Such a
+After a release the original writes a tombstone for the key; so does Tidings (`tidings.bus.kafka.follow_up`). Such a
 tombstone has the header `tidings-origin` and is no request: by the time that it is read, the key may have a newer
 schedule, which it must not cancel.
 """
@@ -19,16 +19,13 @@ from hashlib import sha256
 from typing import ClassVar
 
 from tidings.domain.errors import Invalid
-from tidings.domain.message import ORIGIN, unpack
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.domain.request import Limits, Request
-from tidings.domain.schedule import MADE_ID, Origin, Outgoing
-from tidings.domain.when import SECOND_US
-from tidings.wires.destinations import REJECTIONS, SCHEDULES, Destinations
-from tidings.wires.headers import last_of, required
-from tidings.wires.record import Ask, Nothing, Record
-from tidings.wires.refusal import shorten
-from tidings.wires.wire import Wire
+from tidings.domain.schedules.request import Limits, Request
+from tidings.domain.schedules.schedule import MADE_ID, ORIGIN, Origin, Outgoing, unpack
+from tidings.domain.schedules.when import SECOND_US
+from tidings.wires.document import shorten
+from tidings.wires.record import Ask, Nothing, Record, last_of, required
+from tidings.wires.wire import REJECTIONS, SCHEDULES, Destinations, Wire
 
 EPOCH = "scheduler-epoch"
 TARGET_TOPIC = "scheduler-target-topic"

@@ -15,13 +15,24 @@ import re
 from typing import ClassVar
 
 from tidings.domain.errors import Invalid
-from tidings.domain.request import Request, Timing
-from tidings.wires.destinations import INTERVALS_EXECUTIONS, INTERVALS_REQUESTS, REJECTIONS
-from tidings.wires.headers import derived_id, id_of, last_of, required, text_of, verb_of
-from tidings.wires.moments import Times, again, once, since_of
-from tidings.wires.record import Ask, Record, Verb
-from tidings.wires.refusal import shorten
-from tidings.wires.wire import Wire, affixed
+from tidings.domain.schedules.request import Request, Timing
+from tidings.wires.document import shorten
+from tidings.wires.record import (
+    Ask,
+    Record,
+    Times,
+    Verb,
+    again,
+    derived_id,
+    id_of,
+    last_of,
+    once,
+    required,
+    since_of,
+    text_of,
+    verb_of,
+)
+from tidings.wires.wire import INTERVALS_EXECUTIONS, INTERVALS_REQUESTS, REJECTIONS, Wire, affixed
 
 SCHEDULE = "intervals-schedule"
 TENANT_ID = "intervals-tenant-id"

@@ -19,11 +19,28 @@ from typing import Any, ClassVar
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.iso8601 import parse_instant
-from tidings.domain.lateness import Policy
-from tidings.domain.message import DUE_SECONDS, Headers
-from tidings.domain.request import Request, Timing
-from tidings.wires.destinations import (
+from tidings.domain.schedules.iso8601 import parse_instant
+from tidings.domain.schedules.lateness import Policy
+from tidings.domain.schedules.request import Request, Timing
+from tidings.domain.schedules.schedule import DUE_SECONDS, Headers
+from tidings.wires.document import refused_words, shorten
+from tidings.wires.record import (
+    Ask,
+    Found,
+    Record,
+    Refusal,
+    Rejection,
+    Verb,
+    Verbatim,
+    derived_id,
+    id_of,
+    last_of,
+    missing,
+    others,
+    since_of,
+    text_of,
+)
+from tidings.wires.wire import (
     INTERVALS_EXECUTIONS,
     INTERVALS_REQUESTS,
     KASPR_ACTIONS,
@@ -31,12 +48,10 @@ from tidings.wires.destinations import (
     KASPR_REQUESTS,
     NATIVE,
     REJECTIONS,
+    Wire,
+    affixed,
+    told,
 )
-from tidings.wires.headers import Found, Verbatim, derived_id, id_of, last_of, missing, others, text_of
-from tidings.wires.moments import since_of
-from tidings.wires.record import Ask, Record, Refusal, Rejection, Verb
-from tidings.wires.refusal import refused_words, shorten
-from tidings.wires.wire import Wire, affixed, told
 
 ACTION = "x-scheduler-action"
 DELIVER_AT = "x-scheduler-deliver-at"

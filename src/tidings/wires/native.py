@@ -26,19 +26,39 @@ from typing import Any, ClassVar
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.message import Headers
-from tidings.domain.names import DEFAULT_TENANT
-from tidings.domain.request import Request, Timing
-from tidings.domain.vocabulary import Policy, Priority
+from tidings.domain.names import DEFAULT_TENANT, Policy, Priority
+from tidings.domain.schedules.request import Request, Timing
+from tidings.domain.schedules.schedule import Headers
 from tidings.shapes.fields import fields_of
 from tidings.shapes.schedule import NewSchedule
-from tidings.wires.destinations import NATIVE
-from tidings.wires.document import CARRIED, POLICIES, PRIORITIES, TIMING
-from tidings.wires.headers import Found, derived_id, id_of, required, text_of, verb_of
-from tidings.wires.moments import Times, again, once, since_of
-from tidings.wires.record import Ask, Record, Verb
-from tidings.wires.refusal import refused_words, shorten, unknown_field
-from tidings.wires.wire import REJECT_REASON, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC, Wire, affixed
+from tidings.wires.document import CARRIED, POLICIES, PRIORITIES, TIMING, refused_words, shorten, unknown_field
+from tidings.wires.record import (
+    Ask,
+    Found,
+    Record,
+    Tell,
+    Times,
+    Verb,
+    again,
+    derived_id,
+    id_of,
+    last_of,
+    once,
+    required,
+    since_of,
+    text_of,
+    verb_of,
+)
+from tidings.wires.wire import (
+    NATIVE,
+    NATIVE_REJECTIONS,
+    REJECT_REASON,
+    SOURCE_OFFSET,
+    SOURCE_PARTITION,
+    SOURCE_TOPIC,
+    Wire,
+    affixed,
+)
 
 REQUESTS = f"{NATIVE}requests."
 REJECTED = f"{NATIVE}rejections."
@@ -191,3 +211,29 @@ def _labels(found: Found) -> dict[str, str] | None:
         return _decode_labels(text)
     except (msgspec.MsgspecError, RecursionError):
         raise Invalid(LABELS, 'write a JSON object of texts, for example {"campaign": "autumn"}') from None
+
+
+NOTIFICATIONS = f"{NATIVE}notify."
+ID_BYTES_MAX = 90  # of a notification's id: more is put behind it than behind that of a schedule
+
+
+class Notify(Wire):
+    """Reads notifications; whose they are says the topic."""
+
+    name = "notify"
+    own_tenants = frozenset({DEFAULT_TENANT})
+    sources: ClassVar = {}
+
+    def tenant_of(self, topic: str) -> str | None:
+        return affixed(topic, NOTIFICATIONS)
+
+    def requests(self, tenant: str) -> tuple[str, ...]:
+        return (NOTIFICATIONS + tenant,)
+
+    def rejections(self, tenant: str) -> str:
+        return NATIVE_REJECTIONS + tenant
+
+    def ask(self, tenant: str, record: Record) -> Tell:
+        given = text_of(last_of(record.headers, frozenset({ID})), ID)
+        name = given or derived_id(record, ID_BYTES_MAX).replace("/", ".")
+        return Tell(tenant, name, record.value or b"", since_of(record))

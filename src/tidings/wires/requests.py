@@ -5,13 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from tidings.domain.errors import Invalid
-from tidings.wires.destinations import Destinations, is_topic
 from tidings.wires.etf1 import Etf1
 from tidings.wires.intervals import Intervals
 from tidings.wires.kaspr import Kaspr
-from tidings.wires.native import Native
-from tidings.wires.notify import Notify
-from tidings.wires.wire import Wire
+from tidings.wires.native import Native, Notify
+from tidings.wires.wire import Destinations, Wire, is_topic
 
 _GLOB = re.compile(r"[*?[]")
 

@@ -1,13 +1,90 @@
-"""What every Kafka wire has: its topics, how it reads a record, and how it tells of a refusal."""
+"""Which topics a request may name, and which are nobody's to write to."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from tidings.domain.errors import Invalid
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.wires.destinations import Destinations, is_topic
 from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
+
+TOPIC_CHARS_MAX = 249
+SCHEDULES = "schedules"
+
+INTERVALS_REQUESTS = "assignments."
+INTERVALS_EXECUTIONS = "executions."
+REJECTIONS = "rejections."
+KASPR_REQUESTS = "-schedule-requests"
+KASPR_ACTIONS = "-schedule-actions"
+KASPR_REJECTIONS = "-schedule-rejections"
+NATIVE = "tidings."
+NATIVE_REJECTIONS = "tidings.rejections."
+
+# Kafka's own; a broker refuses what a client writes to them.
+_KAFKA = frozenset({"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"})
+_TOPIC = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{TOPIC_CHARS_MAX}}}\Z")
+
+
+def owned(tenant: str) -> frozenset[str]:
+    """The topics that hold what is this tenant's and nobody else's: what it was sent, and what it was refused."""
+    return frozenset({INTERVALS_EXECUTIONS + tenant, *rejections(tenant)})
+
+
+def rejections(tenant: str) -> tuple[str, ...]:
+    """Where the wires tell a tenant of refusals."""
+    names = (REJECTIONS + tenant, NATIVE_REJECTIONS + tenant)
+    is_app = not tenant.startswith((INTERVALS_REQUESTS, INTERVALS_EXECUTIONS, REJECTIONS, NATIVE))
+    return (*names, tenant + KASPR_REJECTIONS) if is_app else names
+
+
+def is_rejections(topic: str) -> bool:
+    """Whether the wires tell of refusals there."""
+    return topic.startswith((REJECTIONS, NATIVE_REJECTIONS)) or topic.endswith(KASPR_REJECTIONS)
+
+
+def is_topic(name: str) -> bool:
+    """Whether Kafka takes this as a topic's name."""
+    return _TOPIC.match(name) is not None
+
+
+class Destinations:
+    """The rule for topics that requests name. `patterns` are globs by tenant; who has none may write anywhere.
+
+    `schedules` are the request topics of etf1, the only ones that no name gives away. To `executions.<tenant>` its
+    tenant may always write: there Intervals delivers by construction.
+    """
+
+    def __init__(
+        self, patterns: Mapping[str, Sequence[str]] | None = None, schedules: Set[str] = frozenset({SCHEDULES})
+    ) -> None:
+        self._patterns = dict(patterns or {})
+        self._schedules = schedules
+
+    def forbidden(self, tenant: str, topic: str) -> str | None:
+        """Why this tenant may not write to the topic, None if it may."""
+        if not is_topic(topic):
+            return f"use letters, digits, '.', '_' and '-' only (1 to {TOPIC_CHARS_MAX}, not '.' or '..')"
+        if reserved := self._reserved(tenant, topic):
+            return f"{topic} {reserved}: choose another topic"
+        patterns = None if topic == INTERVALS_EXECUTIONS + tenant else self._patterns.get(tenant)
+        if patterns is not None and not any(fnmatchcase(topic, pattern) for pattern in patterns):
+            return f"{topic} is not among the topics that {tenant} may write to: {', '.join(patterns) or 'none'}"
+        return None
+
+    def _reserved(self, tenant: str, topic: str) -> str | None:
+        if topic in self._schedules or topic.startswith(INTERVALS_REQUESTS) or topic.endswith(KASPR_REQUESTS):
+            return "takes requests"
+        if topic.startswith(NATIVE) or topic.endswith((KASPR_ACTIONS, KASPR_REJECTIONS)):
+            return "is reserved for Tidings"
+        if topic in _KAFKA:
+            return "is reserved for Kafka"
+        for prefix in (INTERVALS_EXECUTIONS, REJECTIONS):
+            if topic.startswith(prefix) and topic != prefix + tenant:
+                return "belongs to another tenant"
+        return None
+
 
 TENANT_CHARS_MAX = 229  # with the longest that a wire puts around it, it still is a topic's name
 

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tidings.channels.receipts.sendgrid import SIGNATURE, TIMESTAMP, read, read_key, verify
-from tidings.domain.delivered import DeliveryReceipt
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.delivery import DeliveryReceipt
 
 # Published with SendGrid's libraries for exactly this purpose.
 KEY = (

@@ -6,8 +6,7 @@ import pytest
 
 from tidings.channels.receipts.signed import read
 from tidings.domain.errors import Invalid
-from tidings.domain.secret import Secret
-from tidings.domain.signature import read_key, sign, verify
+from tidings.domain.secret import Secret, read_key, sign, verify
 
 SECRET = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 NOW_S = 1_614_265_330

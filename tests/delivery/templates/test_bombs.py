@@ -10,7 +10,7 @@ from tests.delivery.templates.test_template import made
 from tidings.delivery.templates import EmailPart, InAppPart, PushPart, WebhookPart
 from tidings.delivery.templates.values import check_values
 from tidings.domain.errors import Invalid
-from tidings.domain.rendered import ChannelName
+from tidings.domain.notifications.message import ChannelName
 
 SECONDS_MAX = 1.5  # of this process, to parse and render it; on a quiet machine the worst takes a third
 RENDERING_SECONDS_MAX = 0.5  # others wait meanwhile; on a quiet machine the worst takes 0.1

@@ -15,14 +15,14 @@ from typing import NamedTuple
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrule, rrulestr
 
-from tests.domain.recurrence import asking, making
+from tests.domain.recurrence import random_rules, text_api
 from tests.domain.recurrence.oracle import Oracle, library_zone, placed
-from tidings.domain.recurrence.compiling import compiled
-from tidings.domain.recurrence.parts import Moment, Recurrence, Rule
-from tidings.domain.recurrence.zones import Zone, zone_named
+from tidings.domain.recurrence.compiler import compiled
+from tidings.domain.recurrence.rule import Moment, Recurrence, Rule
+from tidings.domain.recurrence.timezone import Zone, zone_named
 
-COARSE = making.FREQUENCIES[:4]
-FINE = making.FREQUENCIES[4:]
+COARSE = random_rules.FREQUENCIES[:4]
+FINE = random_rules.FREQUENCIES[4:]
 SPAN_S = {"HOURLY": 24 * 3_600, "MINUTELY": 6 * 3_600, "SECONDLY": 2 * 3_600}
 BUSY_S = 2_400  # enough of a rule that counts every second
 # Documented: dateutil counts a week 53 in years that have none. Our oracle does these weeks.
@@ -41,17 +41,17 @@ class Case(NamedTuple):
 
 def against_dateutil(random: Random) -> Case:
     """The first occurrences, and those after some later moment, over a dozen years."""
-    start, text = making.start(random), making.rule(random, COARSE)
+    start, text = random_rules.start(random), random_rules.rule(random, COARSE)
     while LAST_WEEKS.search(text):
-        text = making.rule(random, COARSE)
+        text = random_rules.rule(random, COARSE)
     years = random.choice([2, 5, 30]) if text.startswith(("FREQ=YEARLY", "FREQ=MONTHLY")) else 1
     end = start + timedelta(days=366 * years)
-    rule = Rule(text, asking.seconds(start))
-    if not compiled(rule).through(asking.seconds(end)):
+    rule = Rule(text, text_api.seconds(start))
+    if not compiled(rule).through(text_api.seconds(end)):
         return never(text, start, end)
-    theirs = [asking.seconds(at) for at in islice(rrule_of(text, start, end), 60)]
-    last = theirs[-1] if len(theirs) == 60 else asking.seconds(end)
-    ours = asking.between(rule, 0, last)
+    theirs = [text_api.seconds(at) for at in islice(rrule_of(text, start, end), 60)]
+    last = theirs[-1] if len(theirs) == 60 else text_api.seconds(end)
+    ours = text_api.between(rule, 0, last)
     if text.startswith("FREQ=WEEKLY") and "BYSETPOS" in text:
         ours, theirs = ([at for at in found if at >= second_week(text, start)] for found in (ours, theirs))
     return Case(f"{text} from {start}", ours + agrees(random, rule, ours), theirs, "dateutil")
@@ -59,9 +59,9 @@ def against_dateutil(random: Random) -> Case:
 
 def second_week(text: str, start: datetime) -> int:
     """Documented: for BYSETPOS dateutil cuts the first week at the start; we count in whole weeks."""
-    week_start = making.NAMES.index(text.partition("WKST=")[2] or "MO")
+    week_start = random_rules.NAMES.index(text.partition("WKST=")[2] or "MO")
     day = start.date() + timedelta(days=7 - (start.weekday() - week_start) % 7)
-    return asking.seconds(datetime(day.year, day.month, day.day))  # noqa: DTZ001 wall time
+    return text_api.seconds(datetime(day.year, day.month, day.day))  # noqa: DTZ001 wall time
 
 
 def rrule_of(text: str, start: datetime, end: datetime) -> rrule:
@@ -75,33 +75,33 @@ def never(text: str, start: datetime, end: datetime) -> Case:
     """Rules without an occurrence, on which dateutil may not return: our oracle looks at every day of some years."""
     end = min(end, start + timedelta(days=366 * 6))
     walls = Oracle(text, start).walls(date(start.year - 1, 12, 24), date(end.year + 1, 1, 8))
-    found = [asking.seconds(at) for at in walls if start <= at <= end]
+    found = [text_api.seconds(at) for at in walls if start <= at <= end]
     return Case(f"{text} from {start}", [], found, "every day")
 
 
 def against_cronsim(random: Random) -> Case:
     """The next occurrences after a moment."""
-    since, text = making.start(random).replace(tzinfo=UTC), making.expression(random)
+    since, text = random_rules.start(random).replace(tzinfo=UTC), random_rules.expression(random)
     end = since + timedelta(days=1_500)
     theirs = []
     try:
         for at in islice(CronSim(text, since - timedelta(seconds=1)), 40):
             if at > end:
                 break
-            theirs.append(asking.seconds(at))
+            theirs.append(text_api.seconds(at))
     except CronSimError:
         return Case(text, [], [])  # it refuses days that no month has; so do we, with tests of our own
     except StopIteration:
         pass
-    cron = asking.cron(text, since)
-    last = theirs[-1] if len(theirs) == 40 else asking.seconds(end)
-    ours = asking.between(cron, 0, last)
+    cron = text_api.cron(text, since)
+    last = theirs[-1] if len(theirs) == 40 else text_api.seconds(end)
+    ours = text_api.between(cron, 0, last)
     return Case(f"{text} after {since}", ours + agrees(random, cron, ours), theirs, "cronsim")
 
 
 def against_days(random: Random) -> Case:
     """Rules of DAILY and coarser in zones, with every policy: some months, with a look at every day."""
-    start, text, zone = making.start(random), making.rule(random, COARSE), random.choice(making.ZONES)
+    start, text, zone = random_rules.start(random), random_rules.rule(random, COARSE), random.choice(random_rules.ZONES)
     gap, overlap = random.choice(["forward", "skip"]), random.choice(["first", "second", "both"])
     if random.random() < 0.4:
         start, text = near_transition(random, zone, text)
@@ -111,13 +111,13 @@ def against_days(random: Random) -> Case:
     begin, end = first - timedelta(days=40), first + timedelta(days=span + 40)
     if text.startswith("FREQ=YEARLY"):  # whole periods, for BYSETPOS
         begin, end = date(first.year, 1, 1), date(end.year + 1, 1, 1)
-    rule = Rule(text, asking.seconds(start), zone, 0, gap, overlap)  # type: ignore[arg-type]
+    rule = Rule(text, text_api.seconds(start), zone, 0, gap, overlap)  # type: ignore[arg-type]
     anchor = int(start.replace(tzinfo=place).timestamp())
-    low = max(anchor, asking.seconds(datetime(first.year, first.month, first.day, tzinfo=UTC)))
+    low = max(anchor, text_api.seconds(datetime(first.year, first.month, first.day, tzinfo=UTC)))
     high = low + span * 86_400
-    near = (wall for wall in oracle.walls(begin, end) if low <= asking.seconds(wall) + 172_800 <= high + 345_600)
+    near = (wall for wall in oracle.walls(begin, end) if low <= text_api.seconds(wall) + 172_800 <= high + 345_600)
     theirs = [at for at in placed(near, place, gap, overlap) if low <= at <= high]
-    ours = asking.between(rule, low, high)
+    ours = text_api.between(rule, low, high)
     what = f"{text} from {start} {zone} {gap} {overlap}"
     return Case(what, ours + agrees(random, rule, ours), theirs, "every day")
 
@@ -138,7 +138,7 @@ def near_transition(random: Random, zone: str, text: str) -> tuple[datetime, str
 
 def against_seconds(random: Random) -> Case:
     """Rules below DAILY in zones: some hours, often around a transition, with a look at every second."""
-    start, text, zone = making.start(random), making.rule(random, FINE), random.choice(making.ZONES)
+    start, text, zone = random_rules.start(random), random_rules.rule(random, FINE), random.choice(random_rules.ZONES)
     table, oracle = zone_named(zone), Oracle(text, start)
     anchor = int(start.replace(tzinfo=library_zone(zone)).timestamp())
     low = anchor + random.choice([0, 0, 100_000, 40_000_000])
@@ -146,7 +146,7 @@ def against_seconds(random: Random) -> Case:
         low = max(anchor, table.starts[table.segment(anchor) + 1] - 3_600)
     elif random.random() < 0.8:
         low = on_a_day(random, oracle, low)
-    offset = asking.seconds(start) - anchor
+    offset = text_api.seconds(start) - anchor
     low = (low + offset) // 3_600 * 3_600 - offset  # whole hours on the anchor's clock, for BYSETPOS
     if re.fullmatch(r"FREQ=SECONDLY(;INTERVAL=[12])?(;BY(HOUR|DAY|MONTH)=[^;]*)*(;WKST=..)?", text):
         low, high = low + 2_400, low + 2_400 + BUSY_S - 1
@@ -155,8 +155,8 @@ def against_seconds(random: Random) -> Case:
     if "BYSETPOS" in text and (cut_hour(table, low, high) or moved_hour(table, offset, low, text)):
         return Case(text, [], [])
     theirs = [at for at in oracle.exact(library_zone(zone), low, high) if low <= at <= high]
-    rule = Rule(text, asking.seconds(start), zone)
-    ours = asking.between(rule, low, high)
+    rule = Rule(text, text_api.seconds(start), zone)
+    ours = text_api.between(rule, low, high)
     return Case(f"{text} from {start} {zone}", ours + agrees(random, rule, ours), theirs, "every second")
 
 
@@ -166,7 +166,7 @@ def on_a_day(random: Random, oracle: Oracle, since: int) -> int:
     days = (day for day in range(first, first + 800) if oracle.passes(date.fromordinal(day)))
     day = next(days, first)
     hour = random.choice(oracle.given["BYHOUR"] or range(24))
-    return max(since, asking.seconds(datetime.fromordinal(day)) + hour * 3_600 - random.choice([0, 7_200]))
+    return max(since, text_api.seconds(datetime.fromordinal(day)) + hour * 3_600 - random.choice([0, 7_200]))
 
 
 def cut_hour(table: Zone, low: int, high: int) -> bool:

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.domain.recurrence.asking import cron, first, seconds, shown
+from tests.domain.recurrence.text_api import cron, first, seconds, shown
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.cron import NICKNAMES, parse_cron
-from tidings.domain.recurrence.parts import Cron, Gap, Overlap
-from tidings.domain.recurrence.reading import Terms, read_cron
+from tidings.domain.recurrence.request_fields import Terms, read_cron
+from tidings.domain.recurrence.rule import Cron, Gap, Overlap
 
 SINCE = datetime(2026, 11, 16, 12, tzinfo=UTC)
 

@@ -8,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.calendars import parse_calendar
-from tidings.domain.recurrence.compiling import compiled
-from tidings.domain.recurrence.parts import Cron, Rule
-from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read_rule
-from tidings.domain.recurrence.steps import METER, STEPS_MAX
+from tidings.domain.recurrence.cache import METER, STEPS_MAX
+from tidings.domain.recurrence.compiler import compiled
+from tidings.domain.recurrence.ics_calendar import parse_calendar
+from tidings.domain.recurrence.request_fields import Terms, read_cron, read_local, read_rule
+from tidings.domain.recurrence.rule import Cron, Rule
 
 Answer = TypeVar("Answer")
 NOW = 1_795_000_000_000_000

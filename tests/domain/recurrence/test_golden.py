@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.domain.recurrence.asking import between, first, rule, shown, wall
 from tests.domain.recurrence.oracle import library_zone
+from tests.domain.recurrence.text_api import between, first, rule, shown, wall
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.compiling import compiled
-from tidings.domain.recurrence.parts import Moment, Rule
-from tidings.domain.recurrence.reading import read_rule
+from tidings.domain.recurrence.compiler import compiled
+from tidings.domain.recurrence.request_fields import read_rule
 from tidings.domain.recurrence.rrule import parse_rrule
+from tidings.domain.recurrence.rule import Moment, Rule
 
 DATA = Path(__file__).parent / "data"
 NEW_YORK = "America/New_York"

@@ -5,14 +5,13 @@ from itertools import pairwise, product
 
 import pytest
 
-from tests.domain.recurrence.asking import EPOCH, between
 from tests.domain.recurrence.oracle import both, chosen, library_zone
+from tests.domain.recurrence.text_api import EPOCH, between
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.compiling import compiled
-from tidings.domain.recurrence.parts import Gap, Overlap, Rule
-from tidings.domain.recurrence.posix import parse_footer
-from tidings.domain.recurrence.resolve import resolved
-from tidings.domain.recurrence.zones import VERSION, content_of, digest_of, names, zone_named
+from tidings.domain.recurrence.compiler import compiled
+from tidings.domain.recurrence.local_time import resolved
+from tidings.domain.recurrence.rule import Gap, Overlap, Rule
+from tidings.domain.recurrence.timezone import VERSION, content_of, digest_of, names, parse_footer, zone_named
 
 GAPS: tuple[Gap, ...] = ("forward", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("first", "second", "both")

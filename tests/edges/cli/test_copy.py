@@ -7,11 +7,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.contract.making import ACME, HOUR, MINUTE, add
+from tests.contract.factories import ACME, HOUR, MINUTE, add
 from tests.edges.cli.conftest import Cli
 from tidings.clock import SystemClock
-from tidings.domain.command import Cancel, Replace
-from tidings.timeline.layouts import Layouts
+from tidings.domain.schedules.command import Cancel, Replace
+from tidings.timeline.migrations import Layouts
 from tidings.timeline.sqlite.database import LAYOUTS
 from tidings.timeline.sqlite.store import SqliteStore
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.edges.cli.conftest import Cli, RunningNode
 from tidings.config.channels import Channel
-from tidings.edges.cli.inbox import Box
+from tidings.edges.cli.commands.users import Box
 
 
 def tell(cli: Cli, text: str) -> None:

@@ -126,7 +126,7 @@ def test_ctrl_c_is_quiet(cli: Cli) -> None:
 
 def test_bench_outside_of_a_checkout(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tidings.edges.cli.bench.__file__", str(tmp_path / "bench.py"))
+    monkeypatch.setattr("tidings.edges.cli.commands.serve.__file__", str(tmp_path / "bench.py"))
     done = cli("bench", "intake")
     assert done.code == 1
     assert "clone the repository" in done.err

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidings.edges.cli.progress import WIDTH, Counted, Progress
+from tidings.edges.cli.screen import WIDTH, Counted, Progress
 
 
 class Hand:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidings.edges.cli.rejections import refusal_of, show
+from tidings.edges.cli.commands.topics import refusal_of, show
 from tidings.edges.cli.screen import Screen
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidings.edges.cli.exits import Exit, Failure
-from tidings.edges.cli.sse import ServerEvent, read_events
+from tidings.edges.cli.client import ServerEvent, read_events
+from tidings.edges.cli.exit_codes import Exit, Failure
 
 
 def test_events_keep_the_last_position() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.edges.cli.conftest import Cli
-from tidings.edges.cli import tail
 from tidings.edges.cli.client import Client
-from tidings.edges.cli.exits import Failure
+from tidings.edges.cli.commands import topics
+from tidings.edges.cli.exit_codes import Failure
 from tidings.edges.cli.screen import Screen
 
 
@@ -57,13 +57,13 @@ def test_it_waits_for_a_topic_to_come(cli: Cli) -> None:
 
 def test_the_last_few_then_what_comes(cli: Cli) -> None:
     fill(cli, 25)
-    last = cli("tail", cli.topic, "--count", str(tail.LAST_DEFAULT), "--json").out.splitlines()
+    last = cli("tail", cli.topic, "--count", str(topics.LAST_DEFAULT), "--json").out.splitlines()
     assert [json.loads(line)["value"] for line in last] == [str(number) for number in range(15, 25)]
 
 
 @pytest.mark.parametrize("count", [1, 15, 24])
 def test_so_many_are_the_newest(cli: Cli, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "PAGE_ROWS", 4)
+    monkeypatch.setattr(topics, "PAGE_ROWS", 4)
     fill(cli, 25)
     last = cli("tail", cli.topic, "--count", str(count), "--json").out.splitlines()
     assert [json.loads(line)["value"] for line in last] == [str(number) for number in range(25 - count, 25)]
@@ -157,7 +157,7 @@ def flaky() -> Iterator[str]:
 
 def test_it_goes_on_after_a_lost_connection(flaky: str, capsys: pytest.CaptureFixture[str]) -> None:
     records: list[Any] = []
-    for record in tail.follow(Client(flaky), "t", "beginning", Screen()):
+    for record in topics.follow(Client(flaky), "t", "beginning", Screen()):
         records.append(record["value"])
         if len(records) == 3:
             break
@@ -168,13 +168,13 @@ def test_it_goes_on_after_a_lost_connection(flaky: str, capsys: pytest.CaptureFi
 
 def test_what_will_not_pass_ends_it(cli: Cli) -> None:
     with pytest.raises(Failure, match="cursor"):
-        next(tail.follow(Client(cli.url), "t", "nonsense", Screen()))
+        next(topics.follow(Client(cli.url), "t", "nonsense", Screen()))
 
 
 def test_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> Iterator[dict[str, Any]]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tail, "follow", interrupt)
+    monkeypatch.setattr(topics, "follow", interrupt)
     done = cli("tail", cli.topic)
     assert (done.code, done.out, done.err) == (130, "", "")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.edges.cli.conftest import Cli
-from tests.intake.test_revision import renew, zones_of_old  # noqa: F401
-from tidings.edges.cli.program import program
+from tests.intake.test_rule_changes import renew, zones_of_old  # noqa: F401
+from tidings.edges.cli.exit_codes import program
 
 WEEKLY = ("--rrule", "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "--zone", "America/New_York")
 

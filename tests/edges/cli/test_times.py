@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidings.edges.cli.times import clock_text, instant, length, relative
+from tidings.edges.cli.screen import clock_text, instant, length, relative
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import aiohttp
 import pytest
 
 from tests.edges.http.site import FAR, NDJSON, Site, serving
-from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import StoreError
+from tidings.domain.schedules.command import Command, Outcome
 from tidings.edges.http import ndjson
 from tidings.edges.http.readers import KeptAnswers
-from tidings.ports import Receipt, Taken
+from tidings.ports import IdempotencyKey, SourceBatch
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
 
@@ -194,7 +194,7 @@ class FailingStore(MemoryStore):
     batches = 0
 
     async def apply(
-        self, commands: Any, now: int, receipt: Receipt | None = None, taken: Taken | None = None
+        self, commands: Any, now: int, receipt: IdempotencyKey | None = None, taken: SourceBatch | None = None
     ) -> list[Outcome]:
         self.batches += 1
         if self.batches > 1:

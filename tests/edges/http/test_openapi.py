@@ -11,7 +11,7 @@ import pytest
 from tests.edges.http.shapes import Shapes
 from tests.edges.http.site import FAR, NDJSON, VERSION, Reply, Site
 from tidings.delivery.asking import Notify
-from tidings.domain.notification import InlineContent
+from tidings.domain.notifications.notification import InlineContent
 from tidings.edges.http.openapi.describe import describe
 from tidings.shapes.schedule import NewSchedule
 from tidings.shapes.template import NewTemplate, Parts, TemplatePreview

@@ -6,8 +6,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.edges.http.site import FAR, Site
-from tidings.domain.iso8601 import parse_instant
-from tidings.domain.schedule import make_id
+from tidings.domain.schedules.iso8601 import parse_instant
+from tidings.domain.schedules.schedule import make_id
 
 NEW = {
     "id": "order-42-reminder",

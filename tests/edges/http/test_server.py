@@ -12,7 +12,7 @@ from tests.edges.http.site import FAR, NDJSON, VERSION, Site, serving
 from tidings.clock import SystemClock
 from tidings.domain.errors import Invalid
 from tidings.domain.fleet import Report
-from tidings.domain.schedule import Topic
+from tidings.domain.schedules.schedule import Topic
 from tidings.edges.http.app import create_app
 from tidings.edges.http.server import PortTaken, listen, loop_factory, running, serve
 from tidings.engine import Engine

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.edges.http.site import NDJSON, Site
-from tests.intake.test_revision import renew, zones_of_old  # noqa: F401
-from tidings.domain.recurrence import zones
+from tests.intake.test_rule_changes import renew, zones_of_old  # noqa: F401
+from tidings.domain.recurrence import timezone
 
 WEEKLY = {"rrule": "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "zone": "America/New_York"}
 
@@ -23,7 +23,7 @@ async def test_a_rule_is_scheduled_and_shown_as_it_was_sent(site: Site) -> None:
     assert (shown["rrule"], shown["zone"], shown["gap"]) == (WEEKLY["rrule"], WEEKLY["zone"], "skip")
     assert shown["exdates"] == ["2027-01-04"]
     assert "T09:00:00-0" in shown["due_at_local"]
-    assert shown["tzdata"] == zones.VERSION
+    assert shown["tzdata"] == timezone.VERSION
     again = {name: shown[name] for name in ("rrule", "zone", "start", "gap", "exdates", "topic", "value")}
     assert (await site.call("POST", "/v1/schedules", again)).document["due_at"] == shown["due_at"]
 
@@ -272,10 +272,10 @@ async def test_a_changed_calendar_moves_what_is_pending(site: Site) -> None:
 async def test_tzdata(site: Site) -> None:
     await site.call("POST", "/v1/schedules", {"topic": "t", **WEEKLY})
     shown = (await site.call("GET", "/v1/tzdata")).document
-    assert shown["version"] == zones.VERSION
-    assert shown["zones"] == [{"name": "America/New_York", "version": zones.VERSION, "changed": False}]
+    assert shown["version"] == timezone.VERSION
+    assert shown["zones"] == [{"name": "America/New_York", "version": timezone.VERSION, "changed": False}]
     applied = (await site.call("POST", "/v1/tzdata")).document
-    assert applied == {"version": zones.VERSION, "changed": [], "moved": 0, "movements": []}
+    assert applied == {"version": timezone.VERSION, "changed": [], "moved": 0, "movements": []}
 
 
 async def test_what_an_apply_moved_is_told_by_itself(site: Site, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 
 from tests.edges.http.site import FAR, Site, serving
-from tidings.bus.cursor import encode
-from tidings.domain.iso8601 import parse_instant
-from tidings.domain.request import Limits
-from tidings.edges.http import sse
+from tidings.bus.log_reader import encode
+from tidings.domain.schedules.iso8601 import parse_instant
+from tidings.domain.schedules.request import Limits
+from tidings.edges.http import streams
 from tidings.engine import Settings
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -181,7 +181,7 @@ async def test_who_is_cut_off_before_the_first_record_resumes_from_there(site: S
 
 
 async def test_a_quiet_stream_shows_that_it_lives(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.01)
     async with follow(site) as response:
         await asyncio.wait_for(response.content.readuntil(b": still here\n\n"), 10)
 

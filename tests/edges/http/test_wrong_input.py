@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.edges.http.site import FAR, NDJSON, Site
-from tidings.domain.request import Limits
-from tidings.domain.schedule import make_id
+from tidings.domain.schedules.request import Limits
+from tidings.domain.schedules.schedule import make_id
 
 GOOD = {"topic": "greetings", "at": FAR}
 DEEP = "[" * 100_000

@@ -9,11 +9,10 @@ pytest.importorskip("confluent_kafka")
 
 from tidings.bus.kafka.client import Cluster
 from tidings.clock import SystemClock
-from tidings.domain.command import Add, Cancel, Command, Outcome, Replace
 from tidings.domain.facts import Changed, Handed, Missed, Refused
-from tidings.domain.message import Message, pack
-from tidings.domain.schedule import Outgoing
-from tidings.domain.when import Once
+from tidings.domain.schedules.command import Add, Cancel, Command, Outcome, Replace
+from tidings.domain.schedules.schedule import Message, Outgoing, pack
+from tidings.domain.schedules.when import Once
 from tidings.edges.kafka import facts
 from tidings.edges.kafka.facts import KafkaFacts, documents
 from tidings.testing import eventually

@@ -15,7 +15,7 @@ from tests.faults.lives import wall_us
 from tests.faults.requests import Requests
 from tests.kafka.site import Header
 from tests.servers.kafka import Broker
-from tidings.domain.iso8601 import format_instant
+from tidings.domain.schedules.iso8601 import format_instant
 from tidings.testing import eventually
 
 Kind = Literal["plain", "native", "kept back", "http cancel", "http replace", "kafka cancel", "kafka replace"]

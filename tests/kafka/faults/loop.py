@@ -19,7 +19,7 @@ import aiohttp
 
 from tests.faults.lives import Node, Nursery, Pace, start_plain
 from tests.faults.requests import Requests
-from tests.faults.stopping import stop_between_transactions
+from tests.faults.zombie import stop_between_transactions
 from tests.kafka.faults.judge import Verdict, judge
 from tests.kafka.faults.load import ASSIGNMENTS, EXECUTIONS, OUT, REJECTIONS, REQUESTS, SHUT, Load
 from tests.kafka.faults.nodes import OWNER, STANDBY, environment, nursery

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.faults import lives
 from tests.faults.lives import Node, Nursery, Pace
 from tests.faults.thresholds import LEASE_US
-from tests.kafka.faults.nursery import WITHOUT
+from tests.kafka.faults.fork_server import WITHOUT
 
 OWNER = "owns the timeline"
 STANDBY = "standing by"
@@ -28,7 +28,7 @@ def nursery(
     folder: Path, lease_us: int = LEASE_US, without: str = ""
 ) -> contextlib.AbstractAsyncContextManager[Nursery]:
     """Nodes with a short lease, and if wanted without one of their guards."""
-    return lives.nursery(folder, Pace(), lease_us, "tests.kafka.faults.nursery", **{WITHOUT: without})
+    return lives.nursery(folder, Pace(), lease_us, "tests.kafka.faults.fork_server", **{WITHOUT: without})
 
 
 async def die(node: Node, timeout_s: float = 10.0) -> None:

@@ -19,7 +19,7 @@ def apply(name: str) -> None:
 
 def _without_marker() -> None:
     """The usual outbox: publish in a transaction, then note in the store what is done, and go on from there."""
-    lane: Any = importlib.import_module("tidings.bus.kafka.lane")
+    lane: Any = importlib.import_module("tidings.bus.kafka.producers")
     forwarder: Any = importlib.import_module("tidings.bus.kafka.forwarder")
     lane.Lane._mark = lambda *_: None
     lane.read_marker = lambda *_, **__: None

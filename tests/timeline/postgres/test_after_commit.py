@@ -2,15 +2,15 @@
 
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, drain, every, left, release, state
+from tests.contract.factories import ACME, NOW, SECOND, add, drain, every, left, release, state
 from tests.timeline.postgres.conftest import OpenStore
-from tidings.domain.command import Cancel, Fire
 from tidings.domain.errors import StoreError
+from tidings.domain.schedules.command import Cancel, Fire
 from tidings.testing import SimulatedClock
-from tidings.timeline.postgres.errors import Contended
-from tidings.timeline.postgres.heads import Heads
+from tidings.timeline.postgres.database import Contended
+from tidings.timeline.postgres.group_release import NextDue
 from tidings.timeline.postgres.names import Names
-from tidings.timeline.postgres.recurring import Recurring
+from tidings.timeline.postgres.recurring_release import Recurring
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3_600 * SECOND
@@ -38,7 +38,7 @@ async def test_a_cancel_is_answered_though_the_next_due_time_cannot_be_looked_up
 ) -> None:
     await store.apply([add("one", NOW + SECOND), add("two", NOW + 2 * SECOND)], NOW)
     with monkeypatch.context() as patch:
-        patch.setattr(Heads, "look", refused)
+        patch.setattr(NextDue, "look", refused)
         (outcome,) = await store.apply([Cancel(ACME, "one")], NOW)
     assert outcome.outcome == "cancelled"
     assert await state(store, "one") == "cancelled"
@@ -51,7 +51,7 @@ async def test_a_fire_is_carried_out_once(store: PostgresStore, monkeypatch: pyt
     await drain(store)
     await store.apply([add("first", NOW - SECOND)], NOW)
     with monkeypatch.context() as patch:
-        patch.setattr(Heads, "look", failing)
+        patch.setattr(NextDue, "look", failing)
         await store.apply([Cancel(ACME, "first"), Fire(ACME, "one")], NOW)
     await drain(store)
     assert await left(store) == ["one", "one"]
@@ -62,7 +62,7 @@ async def test_a_release_is_told_though_nothing_can_be_looked_up_after_it(
 ) -> None:
     other = await open_store(SimulatedClock())
     await other.apply([add("one"), every("two", start=NOW)], NOW)
-    monkeypatch.setattr(Heads, "look", failing)
+    monkeypatch.setattr(NextDue, "look", failing)
     await store._shared.names.load()
     await other.apply([add("three", topic="new")], NOW)
     store._shared.heads.offer(0, NOW)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.contract.making import SECOND, add
+from tests.contract.factories import SECOND, add
 from tests.timeline.postgres.conftest import OpenStore
 from tests.timeline.postgres.test_engines import until_left
 from tidings.clock import SystemClock

@@ -5,15 +5,15 @@ import asyncio
 import psycopg
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, answer, applied, drain, every, left, state
+from tests.contract.factories import ACME, NOW, SECOND, add, answer, applied, drain, every, left, state
 from tests.servers.downloads import Missing
 from tests.servers.fixtures import leave_out
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
-from tidings.domain.command import Cancel
 from tidings.domain.errors import StoreError
+from tidings.domain.schedules.command import Cancel
 from tidings.testing import SimulatedClock, eventually
-from tidings.timeline.postgres.shared import BLOCK
+from tidings.timeline.postgres.context import BLOCK
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3_600 * SECOND

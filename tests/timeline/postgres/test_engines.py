@@ -3,11 +3,11 @@
 import asyncio
 from collections import Counter
 
-from tests.contract.making import SECOND, add, left, records
+from tests.contract.factories import SECOND, add, left, records
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.clock import SystemClock
-from tidings.domain.command import Cancel
 from tidings.domain.errors import Invalid
+from tidings.domain.schedules.command import Cancel
 from tidings.engine import Engine
 from tidings.testing import eventually
 from tidings.timeline.postgres.store import PostgresStore

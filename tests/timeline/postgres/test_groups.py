@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.contract.making import ACME, SECOND, TOPIC, add
+from tests.contract.factories import ACME, SECOND, TOPIC, add
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore, abandon
-from tidings.bus.groups import Membership
+from tidings.bus.consumer_groups import Membership
 from tidings.clock import SystemClock
 from tidings.domain.errors import Invalid, NotAMember, StoreError
-from tidings.domain.schedule import Record
+from tidings.domain.schedules.schedule import Record
 from tidings.engine import Engine, Settings
-from tidings.ports import Step
+from tidings.ports import GroupUpdate
 from tidings.testing import eventually
-from tidings.timeline.postgres import watch
+from tidings.timeline.postgres import fleet
 
 HERE = (ACME, TOPIC, "workers")
 SESSION_US = 1_500_000
@@ -128,8 +128,8 @@ async def test_a_waiting_member_is_woken_when_partitions_move(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, hears: bool
 ) -> None:
     if not hears:
-        monkeypatch.setattr(watch.Watch, "hears", False)
-        monkeypatch.setattr(watch.Watch, "_hear", lambda *_: None)
+        monkeypatch.setattr(fleet.Watch, "hears", False)
+        monkeypatch.setattr(fleet.Watch, "_hear", lambda *_: None)
     first, second, _ = nodes.engines
     m = await first.groups.join(*HERE)
     waiting = asyncio.create_task(fetch(first, m, wait_us=SECOND))
@@ -174,7 +174,7 @@ async def test_names_that_the_database_cannot_hold_are_refused(nodes: Nodes) -> 
 
 
 async def test_a_tenant_has_room_for_so_many_groups(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.bus.groups.GROUPS_PER_TENANT_MAX", 3)
+    monkeypatch.setattr("tidings.bus.consumer_groups.GROUPS_PER_TENANT_MAX", 3)
     for number in range(3):
         await nodes.any().groups.join(ACME, TOPIC, f"group-{number}")
     with pytest.raises(Invalid, match="there are 3 groups"):
@@ -235,7 +235,7 @@ async def test_a_group_that_is_made_anew_is_not_taken_for_the_former(open_store:
     rosters = store.rosters
 
     async def make() -> int:
-        await rosters.change(HERE, lambda kept: Step(b"", kept.now + SECOND, {}, moved=False))
+        await rosters.change(HERE, lambda kept: GroupUpdate(b"", kept.now + SECOND, {}, moved=False))
         return (await rosters._load(HERE))[0]
 
     former = await make()

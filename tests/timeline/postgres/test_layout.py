@@ -6,15 +6,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.contract.making import SECOND, add, words
+from tests.contract.factories import SECOND, add, words
 from tests.servers.postgres import Postgres
 from tests.timeline.later import later
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.errors import Invalid, StoreError
 from tidings.testing import SimulatedClock
-from tidings.timeline.layouts import OUTSIDE, Layouts, OldLayout
-from tidings.timeline.postgres.layout import LAYOUTS, prepare
-from tidings.timeline.postgres.rows import key_of
+from tidings.timeline.migrations import OUTSIDE, Layouts, OldLayout
+from tidings.timeline.postgres.apply.unit_of_work import key_of
+from tidings.timeline.postgres.migration import LAYOUTS, prepare
 from tidings.timeline.postgres.store import PostgresStore
 
 KNOWN = Layouts(LAYOUTS).known

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, records
+from tests.contract.factories import ACME, NOW, SECOND, add, records
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.clock import SystemClock

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.contract.making import SECOND, add, left, records
+from tests.contract.factories import SECOND, add, left, records
 from tests.servers.postgres import Postgres
 from tests.timeline.later import later
 from tests.timeline.postgres.conftest import OpenStore
@@ -20,9 +20,8 @@ from tidings.clock import SystemClock
 from tidings.crash import MIGRATION_POINTS
 from tidings.domain.errors import StoreError
 from tidings.testing import SimulatedClock, eventually
-from tidings.timeline.layouts import OUTSIDE, Done, Layouts, NewerLayout
-from tidings.timeline.postgres.layout import LAYOUTS
-from tidings.timeline.postgres.migration import LOCK_MS, Migration
+from tidings.timeline.migrations import OUTSIDE, Done, Layouts, NewerLayout
+from tidings.timeline.postgres.migration import LAYOUTS, LOCK_MS, Migration
 
 COLUMN = "ALTER TABLE tidings.timeline ADD COLUMN colour text; CREATE TABLE tidings.counted (n int);"
 COUNT = "INSERT INTO tidings.counted SELECT coalesce(max(n), 0) + 1 FROM tidings.counted;"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add
+from tests.contract.factories import ACME, NOW, SECOND, add
 from tests.timeline.postgres.conftest import OpenStore
 from tests.timeline.postgres.test_leases import LEASE_US, SHORT_US, numbers
 from tidings.clock import SystemClock

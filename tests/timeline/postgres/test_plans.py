@@ -6,15 +6,15 @@ from typing import Any
 
 import psycopg
 
-from tests.contract.making import ACME, NOW, SECOND, TOPIC, add
+from tests.contract.factories import ACME, NOW, SECOND, TOPIC, add
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
-from tidings.domain.schedule import Query
+from tidings.domain.schedules.schedule import Query
 from tidings.testing import SimulatedClock
-from tidings.timeline.postgres import arrays
+from tidings.timeline.postgres import database
+from tidings.timeline.postgres.apply.unit_of_work import key_of
 from tidings.timeline.postgres.pool import rows
-from tidings.timeline.postgres.reading import _Listing
-from tidings.timeline.postgres.rows import key_of
+from tidings.timeline.postgres.queries import _Listing
 from tidings.timeline.postgres.store import PostgresStore
 
 LANES = 16
@@ -64,19 +64,19 @@ def calls(store: PostgresStore) -> dict[str, tuple[str, Any]]:
     """Every hot query with values as it is called with."""
     sql = store._shared.sql
     ids = [f"id-{number}" for number in range(1, 200)]
-    keys = arrays.uuids([key_of(ACME, one) for one in ids])
-    places = tuple(arrays.int2s([1] * 50) for _ in range(2)) + tuple(arrays.int8s([NOW] * 50) for _ in range(2))
+    keys = database.uuids([key_of(ACME, one) for one in ids])
+    places = tuple(database.int2s([1] * 50) for _ in range(2)) + tuple(database.int8s([NOW] * 50) for _ in range(2))
     page = _Listing(store._shared, ACME, Query(limit=100), NOW)._values
-    finished = (arrays.int4s([1] * 50), arrays.int8s([NOW] * 50), arrays.int8s(range(50)))
+    finished = (database.int4s([1] * 50), database.int8s([NOW] * 50), database.int8s(range(50)))
     return {
-        "heads": (sql["heads"], (arrays.int2s(range(LANES)), arrays.int8s([0] * LANES))),
+        "heads": (sql["heads"], (database.int2s(range(LANES)), database.int8s([0] * LANES))),
         "lock": (sql["lock"], (keys,)),
         "lock_free": (sql["lock_free"], (keys,)),
         "places": (sql["places"], (keys,)),
         "timeline": (sql["timeline"], places),
         "timeline_seen": (sql["timeline_seen"], places),
         "extras": (sql["extras"], places),
-        "standing": (sql["standing"], (arrays.int8s(range(50)),)),
+        "standing": (sql["standing"], (database.int8s(range(50)),)),
         "finished": (sql["finished"], finished),
         "leave": (sql["leave"], places),
         "forget": (sql["forget"], finished),
@@ -89,7 +89,7 @@ def calls(store: PostgresStore) -> dict[str, tuple[str, Any]]:
         "overdue": (sql["overdue"], (LANES, NOW, 1000)),
         "choose": (
             store._shared.inside("SELECT * FROM tidings.choose(%s, %s, %s, %s, %s, %s, %s, %s, %s, false)"),
-            (0, NOW, 2_000, 0, 0, 9_000, 1 << 30, arrays.int4s([0, 1]), arrays.int8s([0, 0])),
+            (0, NOW, 2_000, 0, 0, 9_000, 1 << 30, database.int4s([0, 1]), database.int8s([0, 0])),
         ),
     }
 

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, every, left
+from tests.contract.factories import ACME, NOW, SECOND, add, every, left
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.clock import SystemClock
 from tidings.domain.errors import StoreError
-from tidings.domain.schedule import Query
-from tidings.ports import Receipt
+from tidings.domain.schedules.schedule import Query
+from tidings.ports import IdempotencyKey
 from tidings.testing import SimulatedClock
 from tidings.timeline.postgres import pool as pools
 from tidings.timeline.postgres.pool import INTAKE_MAX, READS_MAX, WORK_MAX, Pool
-from tidings.timeline.postgres.reading import LISTS_PER_TENANT_MAX
+from tidings.timeline.postgres.queries import LISTS_PER_TENANT_MAX
 
 LEASE_US = 3_600 * SECOND
 MANY = 100
@@ -27,7 +27,7 @@ MANY = 100
 async def test_more_receipts_than_connections_are_answered(open_store: OpenStore) -> None:
     """At a start, where each of them needs arrival numbers and a name that nobody has yet."""
     store = await open_store(SimulatedClock(), lanes=1)
-    calls = (store.apply([add(f"s{n}", topic=f"t{n}")], NOW, Receipt(ACME, f"k{n}", b"")) for n in range(MANY))
+    calls = (store.apply([add(f"s{n}", topic=f"t{n}")], NOW, IdempotencyKey(ACME, f"k{n}", b"")) for n in range(MANY))
     answers = await asyncio.wait_for(asyncio.gather(*calls), 30)
     assert [answer[0].outcome for answer in answers] == ["scheduled"] * MANY
     assert await store.acquire(0, LEASE_US)
@@ -81,7 +81,7 @@ async def test_receipts_leave_connections_to_the_rest(postgres: Postgres, open_s
     await store.apply([add("one")], NOW)
     with postgres.connect() as connection, connection.transaction():
         connection.execute(store._shared.inside("LOCK TABLE tidings.receipt IN ACCESS EXCLUSIVE MODE").encode())
-        calls = [store.apply([add(f"s{n}")], NOW, Receipt(ACME, f"k{n}", b"")) for n in range(2 * INTAKE_MAX)]
+        calls = [store.apply([add(f"s{n}")], NOW, IdempotencyKey(ACME, f"k{n}", b"")) for n in range(2 * INTAKE_MAX)]
         async with asyncio.timeout(1):
             assert (await store.apply([add("two")], NOW))[0].outcome == "scheduled"
     for call in calls:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.making import ACME, NOW, SECOND, add, drain, every, left, records, release
+from tests.contract.factories import ACME, NOW, SECOND, add, drain, every, left, records, release
 from tests.timeline.postgres.conftest import OpenStore
-from tidings.domain.command import Cancel, Command, Outcome, Replace
+from tidings.domain.schedules.command import Cancel, Command, Outcome, Replace
 from tidings.testing import SimulatedClock
 from tidings.timeline.postgres.store import PostgresStore
 

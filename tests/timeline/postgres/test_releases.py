@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from tests.contract.making import NOW, SECOND, add, every, left
+from tests.contract.factories import NOW, SECOND, add, every, left
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.errors import NotOwner
 from tidings.ports import Release
 from tidings.testing import SimulatedClock
+from tidings.timeline.postgres.group_release import UNDER_WAY_MAX, Asked
 from tidings.timeline.postgres.pool import Row
-from tidings.timeline.postgres.releases import UNDER_WAY_MAX, Asked
 from tidings.timeline.postgres.store import PostgresStore
 
 LANES = 16

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.contract.making import DAY, NOW, SECOND, add, drain
+from tests.contract.factories import DAY, NOW, SECOND, add, drain
 from tests.servers.postgres import Postgres
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.testing import SimulatedClock, eventually
-from tidings.timeline.postgres import vacuum
+from tidings.timeline.postgres import retention
 
 ROUNDS = 12
 ROWS = 1_000
@@ -15,8 +15,8 @@ ROWS = 1_000
 async def test_tables_do_not_grow_with_what_passes_through(
     postgres: Postgres, open_store: OpenStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vacuum, "DEAD_ROWS_MIN", ROWS // 2)
-    monkeypatch.setattr(vacuum, "LOOK_S", 3_600.0)
+    monkeypatch.setattr(retention, "DEAD_ROWS_MIN", ROWS // 2)
+    monkeypatch.setattr(retention, "LOOK_S", 3_600.0)
     store = await open_store(SimulatedClock(), lanes=2)
     await store.acquire(0, DAY)
     sizes = []

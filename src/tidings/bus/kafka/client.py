@@ -1,8 +1,10 @@
 """Clients of Kafka, with the settings that every one of them shares."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Set
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import msgspec
 from confluent_kafka import KafkaError
@@ -76,3 +78,25 @@ def quiet() -> logging.Logger:
     logger = logging.getLogger("tidings.kafka.client")
     logger.setLevel(logging.CRITICAL)
     return logger
+
+
+T = TypeVar("T")
+
+
+class BlockingThread:
+    """Runs one piece of work after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, name)
+
+    def start(self, work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
+        """Begin, once what was started before has ended."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        """The same, to its end."""
+        return await self.start(work, *arguments)
+
+    def close(self) -> None:
+        """End after the work in hand."""
+        self._pool.shutdown(wait=False)

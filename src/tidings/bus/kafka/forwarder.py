@@ -1,4 +1,8 @@
-"""The forwarder: what lies in the outbox goes to Kafka, in order and once, while this process owns its lane."""
+"""Turns: how many lanes of a node publish at the same time.
+
+A transaction costs much the same whatever it holds, and holds up every reader of its partitions until it ends. So when
+many lanes have something, each waits for its turn and then takes all that has gathered, in fewer and shorter ones.
+"""
 
 import asyncio
 import contextlib
@@ -6,20 +10,54 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import TracebackType
 
 from tidings import crash, ports
-from tidings.bus.kafka.followup import FollowUp
-from tidings.bus.kafka.lane import Estranged, Lane, LaneLost
-from tidings.bus.kafka.markers import Marker
-from tidings.bus.kafka.thread import OwnThread
+from tidings.bus.kafka.client import BlockingThread
+from tidings.bus.kafka.follow_up import FollowUp
+from tidings.bus.kafka.producers import Estranged, LaneLost, TransactionalProducer
+from tidings.bus.kafka.progress_marker import Marker
 from tidings.bus.kafka.topics import NoTopic
-from tidings.bus.kafka.turns import Turn, Turns
 from tidings.clock import Clock
-from tidings.domain.destination import join
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Released
 from tidings.domain.fleet import ranges
-from tidings.domain.schedule import Outgoing
+from tidings.domain.schedules.schedule import Outgoing, join
+
+AT_ONCE_MAX = 2
+
+
+class PublishLimit:
+    """Given out in the order of asking."""
+
+    def __init__(self, at_once_max: int = AT_ONCE_MAX) -> None:
+        self._free = asyncio.Semaphore(at_once_max)
+
+    def turn(self) -> "PublishTurn":
+        return PublishTurn(self._free)
+
+
+class PublishTurn:
+    """One lane's. Who takes too long lets the next begin: what holds it up may be its own affair."""
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free = free
+        self._has_it = False
+
+    async def __aenter__(self) -> "PublishTurn":
+        await self._free.acquire()
+        self._has_it = True
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Let another have it."""
+        if self._has_it:
+            self._has_it = False
+            self._free.release()
+
 
 BATCH_ROWS_MAX = 8_000
 AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
@@ -37,7 +75,13 @@ class Forwarder:
     """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
 
     def __init__(
-        self, outbox: ports.Lane, lane: Lane, clock: Clock, tell: Listener, owns: Callable[[], bool], turns: Turns
+        self,
+        outbox: ports.Lane,
+        lane: TransactionalProducer,
+        clock: Clock,
+        tell: Listener,
+        owns: Callable[[], bool],
+        turns: PublishLimit,
     ) -> None:
         self._outbox = outbox
         self._turns = turns
@@ -47,7 +91,7 @@ class Forwarder:
         self._owns = owns
         self._woken = asyncio.Event()
         self._stopping = False
-        self._thread = OwnThread("tidings-kafka-lane")
+        self._thread = BlockingThread("tidings-kafka-lane")
         self._published = 0  # the offset after the last that is known to be on Kafka
         self._passed = 0  # everything before it is on Kafka, or kept back
         self._settled = 0
@@ -203,7 +247,7 @@ class Forwarder:
             self._pass(following)
         return found
 
-    async def _publish(self, records: list[Outgoing], found: list[Outgoing], turn: Turn) -> list[Outgoing]:
+    async def _publish(self, records: list[Outgoing], found: list[Outgoing], turn: PublishTurn) -> list[Outgoing]:
         """Publish a batch; answers the next one, if it was worth the while to read it meanwhile."""
         ahead: list[Outgoing] = []
         if not records:

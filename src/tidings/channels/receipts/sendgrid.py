@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from tidings.channels.details import shortened
-from tidings.domain.delivered import DeliveryReceipt, ReceiptState
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.delivery import DeliveryReceipt, ReceiptState
 
 SIGNATURE = "x-twilio-email-event-webhook-signature"
 TIMESTAMP = "x-twilio-email-event-webhook-timestamp"

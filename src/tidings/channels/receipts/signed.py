@@ -10,10 +10,9 @@ from typing import get_args
 import msgspec
 
 from tidings.channels.details import shortened
-from tidings.domain.delivered import DeliveryReceipt, ReceiptState
 from tidings.domain.errors import Invalid
-from tidings.domain.secret import Secret
-from tidings.domain.signature import read_key, verify
+from tidings.domain.notifications.delivery import DeliveryReceipt, ReceiptState
+from tidings.domain.secret import Secret, read_key, verify
 
 BODY_BYTES_MAX = 64 * 1024
 

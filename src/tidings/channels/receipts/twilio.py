@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from tidings.channels.twilio_codes import judge_code
-from tidings.domain.delivered import DeliveryReceipt, ReceiptState
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.delivery import DeliveryReceipt, Permanent, ReceiptState
 from tidings.domain.secret import Secret
-from tidings.domain.verdict import Permanent
 
 SIGNATURE = "x-twilio-signature"
 FIELDS_MAX = 200

@@ -13,11 +13,17 @@ from tidings.delivery.templates.locales import check_locale, choose
 from tidings.delivery.templates.parts import EmailPart, InAppPart, Part, PushPart, SmsPart, Template, WebhookPart
 from tidings.delivery.templates.source import Path, Source
 from tidings.delivery.templates.values import check_values
-from tidings.domain.address import check_line
 from tidings.domain.errors import Invalid
 from tidings.domain.names import check_name
-from tidings.domain.rendered import CHANNEL_NAMES, SMS_CHARACTERS_MAX, SUBJECT_CHARACTERS_MAX, ChannelName
-from tidings.domain.sms import Segments, segments
+from tidings.domain.notifications.address import check_line
+from tidings.domain.notifications.message import (
+    CHANNEL_NAMES,
+    SMS_CHARACTERS_MAX,
+    SUBJECT_CHARACTERS_MAX,
+    ChannelName,
+    Segments,
+    segments,
+)
 
 LOCALES_MAX = 100
 WEBHOOK_DEPTH_MAX = 16

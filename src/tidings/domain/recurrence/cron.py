@@ -6,11 +6,18 @@ from functools import lru_cache
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.calendar import CYCLE_YEARS, END_YEAR, Kind, kind_named, kind_of
-from tidings.domain.recurrence.days import by_day_mask, month_days_mask, months_mask
-from tidings.domain.recurrence.times import Times
-from tidings.domain.recurrence.walls import Product
-from tidings.domain.recurrence.written import quoted
+from tidings.domain.recurrence.days import (
+    CYCLE_YEARS,
+    END_YEAR,
+    Kind,
+    by_day_mask,
+    kind_named,
+    kind_of,
+    month_days_mask,
+    months_mask,
+)
+from tidings.domain.recurrence.rrule import quoted
+from tidings.domain.recurrence.wall_times import Product, Times
 
 TEXT_CHARS_MAX = 1_000
 NICKNAMES = {

@@ -3,13 +3,14 @@
 import msgspec
 
 from tidings.domain.limits import PREVIEW_MAX
-from tidings.domain.recurrence.calendar import DAY_S, SECOND_US, days_of, is_leap, month_starts, year_of, year_start
-from tidings.domain.recurrence.compiling import compiled
-from tidings.domain.recurrence.moments import has
-from tidings.domain.recurrence.parts import Cron, Local, Recurrence, Rule
-from tidings.domain.recurrence.resolve import folded, is_swallowed
-from tidings.domain.recurrence.zones import Zone, zone_named
-from tidings.domain.vocabulary import Mark
+from tidings.domain.names import Mark
+from tidings.domain.recurrence.compiler import compiled
+from tidings.domain.recurrence.cron import parse_cron
+from tidings.domain.recurrence.days import DAY_S, SECOND_US, days_of, is_leap, month_starts, year_of, year_start
+from tidings.domain.recurrence.local_time import folded, is_swallowed
+from tidings.domain.recurrence.occurrences import has
+from tidings.domain.recurrence.rule import Cron, Local, Moment, Recurrence, Rule
+from tidings.domain.recurrence.timezone import Zone, zone_named
 
 __all__ = [
     "PREVIEW_MAX",
@@ -164,3 +165,69 @@ def offset_text(offset: int) -> str:
     sign, size = ("-", -offset) if offset < 0 else ("+", offset)
     seconds = f":{size % 60:02}" if size % 60 else ""
     return f"{sign}{size // 3_600:02}:{size // 60 % 60:02}{seconds}"
+
+
+def fields_of(recurrence: Recurrence) -> dict[str, object]:
+    """The flat fields; policies only where they are not the defaults."""
+    fields: dict[str, object] = {"zone": recurrence.zone}
+    match recurrence:
+        case Local():
+            fields |= {"at": wall_text(recurrence.wall)}
+        case Rule():
+            fields |= {"rrule": recurrence.rrule, "start": _start(recurrence)}
+        case Cron():
+            fields |= {"cron": recurrence.expression, "start": _since(recurrence)}
+            if recurrence.end is not None:
+                fields["until"] = local_text(recurrence.zone, recurrence.end)
+            if recurrence.count is not None:
+                fields["count"] = recurrence.count
+    if recurrence.gap != "forward":
+        fields["gap"] = recurrence.gap
+    if recurrence.overlap != "first":
+        fields["overlap"] = recurrence.overlap
+    return fields if isinstance(recurrence, Local) else fields | _lists(recurrence)
+
+
+def _start(rule: Rule) -> str:
+    """Its wall time; with the offset where that alone says which of two equal ones is meant.
+
+    Of a rule that was sent without one this is the minute of its acceptance; its first moment instead where another lay
+    before it in that minute, which would leave if it were sent again.
+    """
+    zone = zone_named(rule.zone)
+    anchor = folded(zone, rule.start, rule.fold)
+    if rule.since > anchor * SECOND_US:
+        moments = compiled(msgspec.structs.replace(rule, since=0, added=(), excepted=(), excluded=(), shift=0, given=0))
+        passed = moments.through(-(-rule.since // SECOND_US) - 1)
+        first = moments.at(passed + 1) if passed else None
+        if first is not None:
+            return local_text(rule.zone, first * SECOND_US)
+    plain = folded(zone, rule.start, int(rule.overlap == "second"))
+    return wall_text(rule.start) if anchor == plain else local_text(rule.zone, anchor * SECOND_US)
+
+
+def _since(cron: Cron) -> str:
+    """The first whole second that counts; the first whole minute where no other second can occur."""
+    zone, second = zone_named(cron.zone), -(-cron.since // SECOND_US)
+    offset = zone.offset_at(second)
+    minute = -(-(second + offset) // 60) * 60 - offset
+    whole = parse_cron(cron.expression).seconds == (0,) and not cron.added and zone.offset_at(minute) == offset
+    return local_text(cron.zone, (minute if whole else second) * SECOND_US)
+
+
+def _lists(asked: Rule | Cron) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    if asked.added:
+        fields["rdates"] = [_written(moment) for moment in asked.added]
+    if asked.excepted:
+        fields["exdates"] = [_written(moment) for moment in asked.excepted]
+    if asked.calendar is not None:
+        fields |= {"calendar": asked.calendar, "on_excluded": asked.on_excluded}
+    return fields
+
+
+def _written(moment: Moment) -> str:
+    if moment.form == "utc":
+        return local_text("UTC", moment.seconds * SECOND_US).replace("+00:00", "Z")
+    text = wall_text(moment.seconds)
+    return text[:10] if moment.form == "date" else text

@@ -1,12 +1,64 @@
-"""RRULE text (RFC 5545, 3.3.10) into its parts: strict, bounded, and with errors that say what to write."""
+"""Moments as calendars and people write them: `20270328T023000Z`, `2027-03-28 02:30`, a date alone."""
 
 import re
 from collections.abc import Callable
+from datetime import date
 from functools import lru_cache
 
+import msgspec
+
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.parts import FREQUENCIES, MONTHLY, WEEKDAYS, WEEKLY, YEARLY, Parts
-from tidings.domain.recurrence.written import parse_moment, quoted
+from tidings.domain.recurrence.days import DAY_S, LAST_SECOND
+from tidings.domain.recurrence.rule import FREQUENCIES, MONTHLY, WEEKDAYS, WEEKLY, YEARLY, Moment, Parts
+
+MOMENT_CHARS_MAX = 64
+
+_MOMENT = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)(?:[Tt ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,]0{1,9})?)?([Zz]|[+-]\d\d:?(?:\d\d)?)?)?", re.ASCII
+)
+_MOMENT_HINT = "write a time such as 2027-03-28T02:30:00 (or 20270328T023000), with Z or +01:00 where it is not local"
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+def parse_moment(text: str, field: str, hint: str = _MOMENT_HINT) -> Moment:
+    """A local time, an instant or a date; seconds are whole, because rules count in them. `hint` says what to write."""
+    found = _MOMENT.fullmatch(text) if len(text) <= MOMENT_CHARS_MAX else None
+    if found is None:
+        whole = " in whole seconds" if "." in text[len("2027-03-28") :] else ""
+        raise Invalid(field, f"{quoted(text)} is not a time{whole}: {hint}")
+    year, month, day, hour, minute, second, offset = found.groups()
+    try:
+        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
+    except ValueError as problem:
+        raise Invalid(field, f"{quoted(text)} is not on the calendar ({problem}): {hint}") from None
+    if hour is None:
+        return Moment(_within(days * DAY_S, text, field), "date")
+    if int(hour) > 23 or int(minute) > 59 or int(second or 0) > 59:
+        raise Invalid(field, f"{quoted(text)} is not on the clock: hours go to 23, minutes and seconds to 59")
+    wall = days * DAY_S + int(hour) * 3_600 + int(minute) * 60 + int(second or 0)
+    if offset is None:
+        return Moment(_within(wall, text, field), "local")
+    return Moment(_within(wall - _offset(offset), text, field), "utc")
+
+
+def _offset(text: str) -> int:
+    if text in {"Z", "z"}:
+        return 0
+    digits = text[1:].replace(":", "").ljust(4, "0")
+    seconds = int(digits[:2]) * 3_600 + int(digits[2:]) * 60
+    return -seconds if text.startswith("-") else seconds
+
+
+def _within(seconds: int, text: str, field: str) -> int:
+    if not 0 <= seconds <= LAST_SECOND - DAY_S:
+        raise Invalid(field, f"{quoted(text)} is not between 1970 and 9999: choose a time that is")
+    return seconds
+
+
+def quoted(text: str) -> str:
+    """The text in quotes, shortened, with what cannot be printed escaped."""
+    return repr(text if len(text) <= 48 else text[:45] + "...")
+
 
 TEXT_CHARS_MAX = 4_000
 DIGITS_MAX = 9
@@ -139,3 +191,70 @@ def _check(parts: Parts, field: str) -> None:
     by = (parts.by_second, parts.by_minute, parts.by_hour, parts.by_day, parts.by_month_day)
     if parts.by_position and not any((*by, parts.by_year_day, parts.by_week, parts.by_month)):
         raise Invalid(field, "BYSETPOS chooses among what another BY... part gives: add one, such as BYDAY")
+
+
+BLOCK_CHARS_MAX = 32_000
+LIST_MAX = 500
+
+_FOLDED = re.compile(r"\r?\n[ \t]")
+_LINE = re.compile(r"(DTSTART|RRULE|RDATE|EXDATE)((?:;[A-Z-]+=[^:;]+)*):(.*)", re.IGNORECASE)
+
+
+class Block(msgspec.Struct, frozen=True):
+    """What a text of one or more lines said; `zone` is the TZID that its lines agree on."""
+
+    rrule: str
+    start: Moment | None = None
+    zone: str | None = None
+    added: tuple[Moment, ...] = ()
+    excepted: tuple[Moment, ...] = ()
+
+
+@lru_cache(maxsize=4_096)  # producers use the same few
+def parse_block(text: str, field: str = "rrule") -> Block:
+    """The rule and what stands beside it; a bare `FREQ=...` is a rule too."""
+    if len(text) > BLOCK_CHARS_MAX:
+        raise Invalid(field, f"has {len(text)} characters, at most {BLOCK_CHARS_MAX} are taken")
+    lines = [line for line in _FOLDED.sub("", text.strip()).splitlines() if line.strip()]
+    if len(lines) <= 1 and not _LINE.match(text.strip()):
+        parse_rrule(text, field)  # as it was written, so that a refusal quotes it so
+        return Block(text.strip().upper().removesuffix(";"))
+    found: dict[str, list[str]] = {"DTSTART": [], "RRULE": [], "RDATE": [], "EXDATE": []}
+    zones: set[str] = set()
+    for line in lines:
+        name, zone, value = _line(line.strip(), field)
+        found[name].append(value)
+        zones |= {zone} if zone else set()
+    if len(found["RRULE"]) != 1 or len(found["DTSTART"]) > 1:
+        raise Invalid(field, "needs one RRULE line and at most one DTSTART line")
+    if len(zones) > 1:
+        raise Invalid(field, f"names several zones ({', '.join(sorted(zones))}): use one TZID for all lines")
+    return Block(
+        found["RRULE"][0].upper().removesuffix(";"),
+        parse_moment(found["DTSTART"][0], field) if found["DTSTART"] else None,
+        zones.pop() if zones else None,
+        parse_moments([text for value in found["RDATE"] for text in value.split(",")], field),
+        parse_moments([text for value in found["EXDATE"] for text in value.split(",")], field),
+    )
+
+
+def _line(line: str, field: str) -> tuple[str, str | None, str]:
+    parsed = _LINE.fullmatch(line)
+    if parsed is None:
+        raise Invalid(field, f"{quoted(line)} is not a DTSTART, RRULE, RDATE or EXDATE line: leave it out")
+    zone = None
+    for option in parsed[2].split(";")[1:]:
+        name, _, value = option.partition("=")
+        if name.upper() == "TZID":
+            zone = value.strip('"')
+        elif name.upper() != "VALUE" or value.upper() not in {"DATE", "DATE-TIME"}:
+            raise Invalid(field, f"{quoted(option)} is not understood: only TZID, VALUE=DATE and VALUE=DATE-TIME are")
+    return parsed[1].upper(), zone, parsed[3].strip()
+
+
+def parse_moments(texts: list[str] | tuple[str, ...], field: str) -> tuple[Moment, ...]:
+    """Moments of a list, sorted, without repeats."""
+    if len(texts) > LIST_MAX:
+        raise Invalid(field, f"has {len(texts)} moments, at most {LIST_MAX} are taken")
+    found = {parse_moment(text.strip(), field) for text in texts}
+    return tuple(sorted(found, key=lambda moment: (moment.seconds, moment.form)))

@@ -1,18 +1,71 @@
-"""The parser, and the arguments that several commands share."""
+"""What the command line needs of the node, given to it from above: edges do not know how a node is built."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidings.config import Config
+    from tidings.config.checks import StoreUrl
+    from tidings.ports import ApiKey
+    from tidings.timeline.migrations import Done, Plan
+    from tidings.timeline.transfer.protocol import Move
+    from tidings.timeline.transfer.run import OnProgress
 
 import argparse
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from tidings.domain.destination import BUSES
-from tidings.edges.cli.exits import Exit, Failure
+from tidings.domain.schedules.schedule import BUSES
+from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen
 
 if TYPE_CHECKING:
     from msgspec import Struct
 
     from tidings.edges.cli.client import Client
+
+from collections.abc import Iterator, Mapping
+
+from tidings.edges.cli.client import Client
+
+
+class Hooks(Protocol):
+    """Run a node, and care for stores that no server need have open: API keys, layouts, moves."""
+
+    def run_node(self, config: "Config") -> int:
+        """Serve until told to stop; answers the exit code."""
+        ...
+
+    def check_channels(self, config: "Config") -> None:
+        """Refuse tables of channels that cannot be used, so that no secret is shown that stands among them."""
+        ...
+
+    def create_key(self, store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
+        """Make a key and answer it: only its digest is kept."""
+        ...
+
+    def list_keys(self, store: str, schema: str | None) -> "list[ApiKey]":
+        """The keys by name."""
+        ...
+
+    def revoke_key(self, store: str, schema: str | None, name: str) -> bool:
+        """Forget a key; False if there is none of that name."""
+        ...
+
+    def migrate_store(self, place: "StoreUrl", check: bool, tell: "Callable[[Done], None]") -> "Plan":
+        """Bring a store up to date, or say what would be done."""
+        ...
+
+    def copy_store(self, source: "StoreUrl", target: "StoreUrl", leave_log: bool, tell: "OnProgress") -> Any:
+        """Move everything from one store to another; run it again after an interruption."""
+        ...
+
+    def take_back(self, source: "StoreUrl") -> "Move":
+        """Let a store that has moved be served again; returns where it had moved to."""
+        ...
+
 
 TENANT_VARIABLE = "TIDINGS_TENANT"
 URL_DEFAULT = "http://127.0.0.1:8460"
@@ -145,3 +198,60 @@ def positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+PAGE_ROWS = 500
+LIMIT_DEFAULT = 50
+
+Rows = list[dict[str, Any]]
+ShowRows = Callable[[Rows, bool], None]
+
+
+def add_paging(parser: argparse.ArgumentParser) -> None:
+    """How many, and from where on."""
+    parser.add_argument(
+        "--limit", type=positive, default=LIMIT_DEFAULT, help=f"the most to list (default: {LIMIT_DEFAULT})"
+    )
+    parser.add_argument("--all", action="store_true", help="list all of them")
+    parser.add_argument("--cursor", help="continue from the cursor that an earlier list printed")
+
+
+def show_pages(
+    arguments: Arguments,
+    screen: Screen,
+    path: str,
+    noun: str,
+    show_rows: ShowRows,
+    query: Mapping[str, object] | None = None,
+    empty: str = "nothing matches",
+) -> int:
+    """Show what a path lists under a noun; `show_rows` is told whether these are the first, which need a heading."""
+    cursor, found = None, 0
+    for page in pages(client_of(arguments), path, noun, query or {}, arguments):
+        cursor, rows = page.get("cursor"), page[noun]
+        if arguments.json:
+            for row in rows:
+                screen.json(row)
+        elif rows:
+            show_rows(rows, found == 0)
+        found += len(rows)
+    if not found:
+        screen.note(empty)
+    if cursor is not None:
+        screen.note(f"there are more: use --all, or continue with --cursor {cursor}")
+    return Exit.DONE
+
+
+def pages(
+    client: Client, path: str, noun: str, query: Mapping[str, object], arguments: Arguments
+) -> Iterator[dict[str, Any]]:
+    """Page after page until there are enough. A page may be short, or empty, while there is more."""
+    cursor, left = arguments.cursor, None if arguments.all else arguments.limit
+    while left is None or left > 0:
+        limit = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
+        page = client.call("GET", path, query={**query, "cursor": cursor, "limit": limit})
+        cursor = page.get("cursor")
+        left = None if left is None else left - len(page[noun])
+        yield page
+        if cursor is None:
+            return

@@ -4,15 +4,16 @@ import http.client
 import json
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from tidings import __version__
 from tidings.edges.advice import SEND_KEY, Words, advice, wrong_tenant
-from tidings.edges.cli.exits import Exit, Failure, code_of_status
-from tidings.edges.cli.program import program
+from tidings.edges.cli.exit_codes import Exit, Failure, code_of_status, program
+from tidings.edges.cli.screen import Screen
 
 TIMEOUT_S = 30.0
 JSON = "application/json"
@@ -175,3 +176,75 @@ def _problem(response: http.client.HTTPResponse, document: Any, path: str) -> st
     if after := response.headers.get("Retry-After"):
         lines.append(f"try again in {after} s")
     return "\n".join(lines)
+
+
+class ServerEvent(NamedTuple):
+    """One event: its kind, its data, and the position to resume from."""
+
+    kind: str
+    data: str
+    position: str | None
+
+
+def read_events(lines: Iterable[bytes], position: str | None = None) -> Iterator[ServerEvent]:
+    """The events of a stream of lines; an event that is cut off is not one. Comments keep the connection alive.
+
+    An event `error` is the last one, and its problem is raised as a `Failure` that may pass.
+    """
+    kind, data = "message", list[str]()
+    for raw in lines:
+        line = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if not line:
+            if data and kind == "error":
+                raise _ended(data)
+            if data:
+                yield ServerEvent(kind, "\n".join(data), position)
+            kind, data = "message", []
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            data.append(value)
+        elif name == "event":
+            kind = value
+        elif name == "id" and "\0" not in value:
+            position = value
+
+
+def _ended(data: list[str]) -> Failure:
+    """The failure that the server's last event tells of."""
+    try:
+        problem = json.loads("\n".join(data))
+    except ValueError:
+        problem = None
+    detail = problem.get("detail") if isinstance(problem, dict) else None
+    return Failure(Exit.UNREACHABLE, f"the server ended the stream: {detail or data[0]}", problem)
+
+
+BACKOFF_S = (0.1, 0.25, 0.5, 1.0, 2.0)
+PASSING = {429, 500, 502, 503, 504}
+
+
+class Patience:
+    """How long to wait before trying again, and for which failures that makes sense."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._failures = 0
+
+    def renew(self) -> None:
+        """Something came: the next failure is a first one."""
+        self._failures = 0
+
+    def check(self, failure: Failure) -> None:
+        """Raise the failure again unless it can pass."""
+        status = failure.document.get("status") if isinstance(failure.document, dict) else None
+        if failure.code != Exit.UNREACHABLE and status not in PASSING:
+            raise failure
+
+    def wait(self) -> None:
+        """Let some time pass."""
+        if self._failures == 0:
+            self._screen.note("tidings: the connection ended, trying again")
+        threading.Event().wait(BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)])
+        self._failures += 1

@@ -9,46 +9,47 @@ from importlib import import_module
 
 from tidings import __version__
 from tidings.domain.errors import Invalid, NotFound, TidingsError
-from tidings.edges.cli.arguments import Parser, sentence
-from tidings.edges.cli.exits import Exit, Failure
-from tidings.edges.cli.hooks import Hooks
-from tidings.edges.cli.program import program
+from tidings.edges.cli.arguments import Hooks, Parser, sentence
+from tidings.edges.cli.exit_codes import Exit, Failure, program
 from tidings.edges.cli.screen import ReaderGone, Screen
 
-# Each command: the file that holds it, and what it does.
+# Each command: the function in `commands/` that adds its arguments, and what the command does.
 COMMANDS = {
-    "serve": ("serve", "start a Tidings server"),
-    "schedule": ("schedule", "schedule a message, or a file of messages"),
-    "publish": ("schedule", "publish a message to a topic now"),
-    "replace": ("schedule", "replace a schedule"),
-    "show": ("reading", "show a schedule"),
-    "explain": ("reading", "show what happened to a schedule, and when"),
-    "list": ("reading", "list schedules"),
-    "cancel": ("changes", "cancel schedules"),
-    "pause": ("changes", "pause schedules until they are resumed"),
-    "resume": ("changes", "resume paused schedules"),
-    "fire": ("changes", "release schedules now"),
-    "notify": ("notify", "send a notification, now or at a local time"),
-    "notifications": ("notifications", "what became of notifications: list, show, explain, cancel"),
-    "deliveries": ("deliveries", "what was sent, through what and how late: list, show, retry"),
-    "inbox": ("inbox", "what a person was told inside the product"),
-    "users": ("users", "who can be told something: put, change, get, list, delete, import, erase"),
-    "templates": ("templates", "what is said: put, get, list, versions, delete, preview"),
-    "suppressions": ("suppressions", "addresses that nothing is sent to: list, add, remove"),
-    "channels": ("channels", "which providers send, in which order, and how they are"),
-    "tail": ("tail", "follow a topic"),
-    "rejections": ("rejections", "show requests on Kafka that were rejected, and why"),
-    "topics": ("topics", "list topics and their sizes"),
-    "forecast": ("forecast", "show how much is pending, by time"),
-    "preview": ("preview", "show when a recurrence would occur; nothing is stored"),
-    "calendars": ("calendars", "manage calendars of days off: list, show, put, drop"),
-    "tzdata": ("tzdata", "show the version of the time zone rules, and what a change of them moved"),
-    "keys": ("keys", "create, list and revoke API keys"),
-    "nodes": ("nodes", "show the nodes that share the store, their lanes and their lateness"),
-    "migrate": ("migrate", "migrate a store to the layout of this version"),
-    "copy": ("copy", "move everything from one store to another"),
-    "bench": ("bench", "run the benchmarks"),
-    "version": ("version", "print the version"),
+    "serve": ("serve.configure", "start a Tidings server"),
+    "schedule": ("schedule.configure", "schedule a message, or a file of messages"),
+    "publish": ("schedule.configure", "publish a message to a topic now"),
+    "replace": ("schedule.configure", "replace a schedule"),
+    "show": ("schedules.configure", "show a schedule"),
+    "explain": ("schedules.configure", "show what happened to a schedule, and when"),
+    "list": ("schedules.configure", "list schedules"),
+    "cancel": ("schedules.configure_change", "cancel schedules"),
+    "pause": ("schedules.configure_change", "pause schedules until they are resumed"),
+    "resume": ("schedules.configure_change", "resume paused schedules"),
+    "fire": ("schedules.configure_change", "release schedules now"),
+    "notify": ("notify.configure", "send a notification, now or at a local time"),
+    "notifications": ("notify.configure_notifications", "what became of notifications: list, show, explain, cancel"),
+    "deliveries": ("deliveries.configure", "what was sent, through what and how late: list, show, retry"),
+    "inbox": ("users.configure_inbox", "what a person was told inside the product"),
+    "users": ("users.configure", "who can be told something: put, change, get, list, delete, import, erase"),
+    "templates": ("templates.configure", "what is said: put, get, list, versions, delete, preview"),
+    "suppressions": ("users.configure_suppressions", "addresses that nothing is sent to: list, add, remove"),
+    "channels": ("deliveries.configure_channels", "which providers send, in which order, and how they are"),
+    "tail": ("topics.configure_tail", "follow a topic"),
+    "rejections": ("topics.configure_rejections", "show requests on Kafka that were rejected, and why"),
+    "topics": ("topics.configure_topics", "list topics and their sizes"),
+    "forecast": ("schedules.configure_forecast", "show how much is pending, by time"),
+    "preview": ("schedules.configure_preview", "show when a recurrence would occur; nothing is stored"),
+    "calendars": ("calendars.configure", "manage calendars of days off: list, show, put, drop"),
+    "tzdata": (
+        "calendars.configure_tzdata",
+        "show the version of the time zone rules, and what a change of them moved",
+    ),
+    "keys": ("admin.configure_keys", "create, list and revoke API keys"),
+    "nodes": ("admin.configure_nodes", "show the nodes that share the store, their lanes and their lateness"),
+    "migrate": ("admin.configure_migrate", "migrate a store to the layout of this version"),
+    "copy": ("admin.configure_copy", "move everything from one store to another"),
+    "bench": ("serve.configure_bench", "run the benchmarks"),
+    "version": ("serve.configure_version", "print the version"),
 }
 
 
@@ -115,11 +116,12 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tidings {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (module, summary) in COMMANDS.items():
+    for name, (function, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=sentence(summary), allow_abbrev=False)
         command.set_defaults(command=name)
         if name in argv:
-            import_module(f"tidings.edges.cli.{module}").configure(command)
+            module, _, configure = function.partition(".")
+            getattr(import_module(f"tidings.edges.cli.commands.{module}"), configure)(command)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: tables, times, colours. Nothing here reaches a script's `--json`."""
+"""Times for people; apart from the domain's, whose import alone would double a command's start."""
 
 import json
 import os
@@ -6,12 +6,60 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
 from typing import Any
 
-from tidings.clock import SystemClock
+from tidings.clock import Clock, SystemClock
 from tidings.domain.errors import TidingsError
 from tidings.edges.cli.table import Table
-from tidings.edges.cli.times import clock_text, instant, relative
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def instant(text: object) -> int | None:
+    """The instant of an RFC 3339 text in microseconds, None if it is none."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return None if moment is None or moment.tzinfo is None else (moment - _EPOCH) // _MICROSECOND
+
+
+def clock_text(text: str) -> str:
+    """`2026-11-20T09:00:00.250000Z` as `2026-11-20 09:00:00.250Z`: nothing but zeros left out."""
+    day, _, rest = text.rstrip("Z").partition("T")
+    whole, _, fraction = rest.partition(".")
+    fraction = fraction.rstrip("0")
+    digits = 3 if len(fraction) <= 3 else 6
+    return f"{day} {whole}{'.' + fraction.ljust(digits, '0') if fraction else ''}Z"
+
+
+def relative(us: int) -> str:
+    """How far away: `in 5.0 s`, `3 min ago`."""
+    if abs(us) < 1_000:
+        return "now"
+    return f"in {length(us)}" if us > 0 else f"{length(-us)} ago"
+
+
+def length(us: int) -> str:
+    """`850 ms`, `5.0 s`, `1 h 5 min`, `3 d`: the two largest units."""
+    if us < 1_000_000:
+        return f"{us // 1_000} ms"
+    if us < 60_000_000:
+        return f"{us / 1_000_000:.1f} s"
+    rest = us // 1_000_000
+    words: list[str] = []
+    for unit, size in _UNITS:
+        amount, rest = divmod(rest, size)
+        if amount:
+            words.append(f"{amount} {unit}")
+        elif words:
+            break
+    return " ".join(words[:2])
+
 
 COLOURS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 TONES = {
@@ -134,3 +182,85 @@ def late(record: dict[str, Any]) -> str:
     if record.get("bus") == "kafka":
         due -= due % 1_000  # Kafka's times have milliseconds only
     return f"{(released - due) / 1_000:,.1f} ms"
+
+
+WIDTH = 28
+REDRAW_US = 100_000
+LINE_US = 5_000_000
+
+
+class Progress:
+    """How many bytes were sent, of how many if that is known, and how many lines were answered."""
+
+    def __init__(self, total_bytes: int | None, clock: Clock) -> None:
+        self._shown = sys.stderr.isatty()
+        self._total = total_bytes
+        self._clock = clock
+        self._sent_bytes = self._sent_lines = self._answered = self._drawn_at = 0
+        self._started = clock.elapsed()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._drawn_at:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def sent(self, block: bytes) -> None:
+        """These lines are on their way."""
+        self._sent_bytes += len(block)
+        self._sent_lines += block.count(b"\n")
+
+    def answered(self, lines: int) -> None:
+        """So many lines are answered by now."""
+        self._answered = lines
+        now = self._clock.elapsed() if self._shown else 0
+        if self._shown and now - self._drawn_at >= REDRAW_US:
+            self._drawn_at = now
+            sys.stderr.write(f"\r{self.line(now)}\x1b[K")
+            sys.stderr.flush()
+
+    def line(self, now: int) -> str:
+        """The bar as it stands."""
+        rate = self._answered * 1_000_000 // max(now - self._started, 1)
+        counts = f"{self._answered:,} lines  {rate:,}/s"
+        if not self._total:
+            return counts
+        line_bytes = self._sent_bytes / max(self._sent_lines, 1)
+        share = min(self._answered * line_bytes / self._total, 1.0)
+        return f"[{'#' * int(share * WIDTH):<{WIDTH}}] {share:4.0%}  {counts}"
+
+
+class Counted:
+    """How many of how many are done: a bar where a person watches, a line now and then elsewhere."""
+
+    def __init__(self, what: str, clock: Clock) -> None:
+        self._what = what
+        self._clock = clock
+        self._is_bar = sys.stderr.isatty()
+        self._started = self._told_at = clock.elapsed()
+
+    def tell(self, count: int, total: int) -> None:
+        """So many are done by now."""
+        now = self._clock.elapsed()
+        if now - self._told_at >= (REDRAW_US if self._is_bar else LINE_US):
+            self._told_at = now
+            line = self.line(count, total, now)
+            sys.stderr.write(f"\r{line}\x1b[K" if self._is_bar else f"{line}\n")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._is_bar and self._told_at > self._started:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def line(self, count: int, total: int, now: int) -> str:
+        """How it stands."""
+        rate = count * 1_000_000 // max(now - self._started, 1)
+        counts = f"{count:,} of {total:,} {self._what}  {rate:,}/s"
+        share = min(count / max(total, 1), 1.0)
+        return f"[{'#' * int(share * WIDTH):<{WIDTH}}] {int(share * 100):3}%  {counts}" if self._is_bar else counts

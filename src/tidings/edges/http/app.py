@@ -9,32 +9,22 @@ from starlette.types import Receive, Scope, Send
 from tidings.config.settings import Server
 from tidings.delivery.office import Office
 from tidings.domain.errors import TidingsError
+from tidings.edges.http.admin import ApiKeys, Docs, Health, Nodes
 from tidings.edges.http.auth import KeyRing
 from tidings.edges.http.calendars import Calendars, Zones
-from tidings.edges.http.docs import Docs
-from tidings.edges.http.edge import Edge, Metrics
-from tidings.edges.http.groups import Groups
-from tidings.edges.http.health import Health
-from tidings.edges.http.keys import ApiKeys
-from tidings.edges.http.nodes import Nodes
-from tidings.edges.http.notify.channels import Channels
-from tidings.edges.http.notify.deliveries import Deliveries
-from tidings.edges.http.notify.inbox import Inboxes
-from tidings.edges.http.notify.notifications import Notifications
-from tidings.edges.http.notify.receipts import Receipts
-from tidings.edges.http.notify.suppressions import Suppressions
-from tidings.edges.http.notify.templates import Templates
-from tidings.edges.http.notify.unsubscribing import Unsubscribing
-from tidings.edges.http.notify.users import Users
-from tidings.edges.http.planning import Planning
+from tidings.edges.http.notifications.deliveries import Channels, Deliveries, Receipts
+from tidings.edges.http.notifications.notifications import Notifications
+from tidings.edges.http.notifications.suppressions import Suppressions, Unsubscribing
+from tidings.edges.http.notifications.templates import Templates
+from tidings.edges.http.notifications.users import Inboxes, Users
 from tidings.edges.http.problems import Refusal
-from tidings.edges.http.routing import Resource, UnknownVerb, Verb, problem_answer
-from tidings.edges.http.schedules import Schedules
-from tidings.edges.http.topics import Topics
+from tidings.edges.http.routes import Edge, Metrics, Resource, UnknownVerb, Verb, problem_answer
+from tidings.edges.http.schedules import Planning, Schedules
+from tidings.edges.http.topics import Groups, Topics
 from tidings.engine import Engine
 
 if TYPE_CHECKING:
-    from tidings.bus.kafka.follow import KafkaFollowing
+    from tidings.bus.kafka.topic_reader import KafkaTopicReader
 
 SCHEDULES = "/v1/schedules"
 LOOK_AGAIN_US = 2_000_000
@@ -73,7 +63,7 @@ def create_app(
     keys: KeyRing | None = None,
     metrics: Metrics | None = None,
     version: str,
-    kafka: "KafkaFollowing | None" = None,
+    kafka: "KafkaTopicReader | None" = None,
     office: Office | None = None,
     has_api: bool = True,
     server: Server | None = None,

@@ -14,7 +14,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.names import DEFAULT_TENANT
 from tidings.edges.advice import SEND_KEY, wrong_tenant
 from tidings.edges.http.problems import Refusal
-from tidings.ports import ApiKey, Keys
+from tidings.ports import ApiKey, KeyStore
 
 TENANT_HEADER = "Tidings-Tenant"
 KEY_PREFIX = "tdk_"
@@ -48,7 +48,7 @@ def make_key(name: str, tenant: str, *, admin: bool, now: int) -> tuple[str, Api
 class KeyRing:
     """The store's API keys, kept at hand and read again every few seconds."""
 
-    def __init__(self, keys: Keys, clock: Clock) -> None:
+    def __init__(self, keys: KeyStore, clock: Clock) -> None:
         self._keys = keys
         self._clock = clock
         self._by_digest: dict[bytes, Caller] = {}

@@ -6,14 +6,13 @@ import msgspec
 
 from tidings.domain.errors import Invalid, NotFound
 from tidings.domain.names import check_name
-from tidings.domain.recurrence import zones
-from tidings.domain.recurrence.calendars import TEXT_CHARS_MAX, parse_calendar
-from tidings.domain.revising import zone_of
-from tidings.domain.when import DAY_US
-from tidings.edges.http.edge import Edge
+from tidings.domain.recurrence import timezone
+from tidings.domain.recurrence.ics_calendar import TEXT_CHARS_MAX, parse_calendar
+from tidings.domain.schedules.reschedule import zone_of
+from tidings.domain.schedules.when import DAY_US
 from tidings.edges.http.inputs import body_kind, decode, query_of, read_body, whole_number
 from tidings.edges.http.problems import Refusal
-from tidings.edges.http.routing import Call, Handler, Reply, json_answer
+from tidings.edges.http.routes import Call, Edge, Handler, Reply, json_answer
 from tidings.shapes.admin import NewCalendar
 from tidings.wires.answers import Document, calendar_document, moved_document
 
@@ -89,10 +88,10 @@ class Zones:
         kept = await self._engine.store.zones()
         moved = await self._engine.store.moved(call.caller.tenant, limit)
         used = [
-            {"name": zone.name, "version": zone.version, "changed": zone.content != zones.content_of(zone.name)}
+            {"name": zone.name, "version": zone.version, "changed": zone.content != timezone.content_of(zone.name)}
             for zone in kept
         ]
-        document = {"version": zones.VERSION, "zones": used, "moved": [moved_document(one) for one in moved]}
+        document = {"version": timezone.VERSION, "zones": used, "moved": [moved_document(one) for one in moved]}
         return json_answer(document)
 
     async def apply(self, call: Call) -> Reply:
@@ -102,7 +101,7 @@ class Zones:
             raise Refusal("forbidden", "this concerns every tenant: use a key made with --admin")
         begun = self._engine.clock.now()
         report = await self._engine.revision.zones()
-        document: Document = {"version": zones.VERSION, "changed": list(report.zones), "moved": report.moved}
+        document: Document = {"version": timezone.VERSION, "changed": list(report.zones), "moved": report.moved}
         return json_answer(document | {"movements": await self._since(call.caller.tenant, begun, report.moved)})
 
     async def _since(self, tenant: str, begun: int, count: int) -> list[Document]:

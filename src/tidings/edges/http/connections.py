@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from tidings.config.settings import Server
 from tidings.edges.http.auth import Caller
 from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
-from tidings.edges.http.routing import problem_answer
+from tidings.edges.http.routes import problem_answer
 
 BUFFER_BYTES_MAX = 64 * 1024  # of one connection, before its senders wait
 CHECKS = 4  # in one `slow_reader_timeout`

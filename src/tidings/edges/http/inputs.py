@@ -8,13 +8,13 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 from starlette.types import Receive, Scope
 
-from tidings.domain import iso8601
 from tidings.domain.errors import Invalid
 from tidings.domain.names import check_storable
-from tidings.domain.when import SECOND_US, advance
+from tidings.domain.schedules import iso8601
+from tidings.domain.schedules.when import SECOND_US, advance
 from tidings.edges.http.problems import Refusal
-from tidings.ports import Receipt
-from tidings.wires.refusal import refusal, refused_words, shorten
+from tidings.ports import IdempotencyKey
+from tidings.wires.document import refusal, refused_words, shorten
 
 SMALL_BODY_BYTES_MAX = 64 * 1024
 QUERY_BYTES_MAX = 8 * 1024
@@ -75,7 +75,7 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> str | None:
     return key
 
 
-def receipt_for(tenant: str, key: str | None, *parts: bytes) -> Receipt | None:
+def receipt_for(tenant: str, key: str | None, *parts: bytes) -> IdempotencyKey | None:
     """The receipt for a request with a key: the digest tells this request from any other."""
     if key is None:
         return None
@@ -83,7 +83,7 @@ def receipt_for(tenant: str, key: str | None, *parts: bytes) -> Receipt | None:
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
-    return Receipt(tenant, key, digest.digest())
+    return IdempotencyKey(tenant, key, digest.digest())
 
 
 def derived_id(key: str) -> str:

@@ -12,8 +12,7 @@ from tidings.edges.http.auth import Caller
 from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
 
 if TYPE_CHECKING:
-    from tidings.edges.http.edge import Edge
-    from tidings.edges.http.routing import Call, Handler, Reply
+    from tidings.edges.http.routes import Call, Edge, Handler, Reply
 
 _RETRY = {"retry-after": str(RETRY_AFTER_S)}
 

@@ -1,41 +1,222 @@
-"""Schedules: add, list, look at, replace, cancel, pause, resume, fire, explain."""
+"""A schedule as its resource shows it: what stands in the store, and what only other things of the tenant tell."""
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
+from hashlib import blake2b
 from typing import get_args
+from urllib.parse import quote
+from weakref import WeakValueDictionary
 
-from tidings.domain.command import Cancel, Command, Fire, OutcomeWord, Pause, Replace, Resume, State
-from tidings.domain.destination import split
+import msgspec
+
 from tidings.domain.errors import Invalid
-from tidings.domain.schedule import MADE_ID, Query, Schedule
-from tidings.edges.http.edge import Edge
+from tidings.domain.recurrence.local_time import instants_of
+from tidings.domain.recurrence.preview import local_text, preview
+from tidings.domain.recurrence.rrule import parse_moment
+from tidings.domain.recurrence.timezone import zone_named
+from tidings.domain.schedules.command import Cancel, Command, Fire, Outcome, OutcomeWord, Pause, Replace, Resume, State
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.reschedule import calendar_of
+from tidings.domain.schedules.schedule import MADE_ID, Query, Schedule, split
+from tidings.domain.schedules.when import (
+    DAY_US,
+    SECOND_US,
+    Cron,
+    Local,
+    Rule,
+    When,
+    first_index_at_or_after,
+    occurrence,
+)
 from tidings.edges.http.inputs import (
+    NDJSON_TYPE,
     SMALL_BODY_BYTES_MAX,
+    accepts_ndjson,
     body_kind,
+    decode,
+    derived_id,
     idempotency_key,
+    moment,
     one_of,
     query_of,
     read_body,
     receipt_for,
+    too_large,
     whole_number,
     window,
     yes_or_no,
 )
-from tidings.edges.http.preconditions import Preconditions, etag_of, is_named
+from tidings.edges.http.ndjson import BATCH_LINES, Batch, BodyLines, OutcomeStream
 from tidings.edges.http.problems import Refusal, conflict
-from tidings.edges.http.routing import Answer, Call, Handler, Reply, json_answer
-from tidings.edges.http.showing import document_of
-from tidings.edges.http.submissions import accept, added, explained, object_bytes_max
+from tidings.edges.http.routes import Answer, Call, Edge, Handler, Reply, json_answer
+from tidings.engine import Engine
 from tidings.intake.admission import check_new_id
+from tidings.intake.schedule_time import passed_note
+from tidings.shapes.fields import names_of
+from tidings.shapes.schedule import NewSchedule, Preview
 from tidings.wires.answers import (
     Document,
     encode,
     event_document,
+    moment_document,
     outcome_document,
     schedule_document,
 )
-from tidings.wires.destinations import is_rejections
-from tidings.wires.document import POLICIES
+from tidings.wires.document import POLICIES, TIMING, refusal, timing_of
+from tidings.wires.wire import is_rejections
+
+
+async def document_of(engine: Engine, tenant: str, found: Schedule) -> Document:
+    """The document of one schedule; its ETag is made of the same, so that what was shown can be named."""
+    document = schedule_document(found)
+    if found.state == "ended":
+        events = await engine.history(tenant, found.id)
+        reasons = [event.reason for event in events if event.event == "ended" and event.reason is not None]
+        document |= {"reason": reasons[-1]} if reasons else {}
+    calendar = None if found.when is None else calendar_of(found.when)
+    if calendar is not None and await engine.store.calendar(tenant, calendar) is None:
+        goes_on = "nothing is excluded by it until one is put there again"
+        document["note"] = f"there is no calendar {calendar!r} any more: {goes_on}"
+    return document
+
+
+ETAG_BYTES = 12
+
+
+def etag_of(body: bytes) -> bytes:
+    """The tag of a document: another one for every other content, state or occurrence."""
+    return b'"%s"' % blake2b(body, digest_size=ETAG_BYTES).hexdigest().encode()
+
+
+def is_named(tags: bytes, etag: bytes, *, weakly: bool = False) -> bool:
+    """Whether a list of tags names this one."""
+    if tags.strip() == b"*":
+        return True
+    named = (tag.strip() for tag in tags.split(b","))
+    return any(tag == etag or (weakly and tag == b"W/" + etag) for tag in named)
+
+
+class Preconditions:
+    """Checks If-Match and If-None-Match, and lets one change of a schedule follow the other."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def hold(self, call: Call, schedule_id: str) -> AsyncIterator[None]:
+        """While this is held, no other request changes the schedule, and what was asked for is so."""
+        place = (call.caller.tenant, schedule_id)
+        turn = self._turns.get(place)
+        if turn is None:
+            turn = self._turns[place] = asyncio.Lock()
+        async with turn:
+            wanted, unwanted = call.headers.get(b"if-match"), call.headers.get(b"if-none-match")
+            if wanted is not None or unwanted is not None:
+                _check(wanted, unwanted, await self._etag(*place))
+            yield
+
+    async def _etag(self, tenant: str, schedule_id: str) -> bytes | None:
+        found = await self._edge.engine.find(tenant, schedule_id)
+        return None if found is None else etag_of(encode(await document_of(self._edge.engine, tenant, found)))
+
+
+def _check(wanted: bytes | None, unwanted: bytes | None, etag: bytes | None) -> None:
+    if wanted is not None and (etag is None or not is_named(wanted, etag)):
+        detail = "it is not (any more) what If-Match names: GET it, look, and send the new ETag"
+        raise Refusal("precondition_failed", detail)
+    if unwanted is not None and etag is not None and is_named(unwanted, etag, weakly=True):
+        detail = "it is there already: leave If-None-Match out to replace it"
+        raise Refusal("precondition_failed", detail)
+
+
+ARRAY_BYTES_MAX = 16 * 1024 * 1024
+
+_ARRAY = ord("[")
+_AS_LINES = f"send less, or many as lines of {NDJSON_TYPE}"
+_SPACES = b" \t\r\n"
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+async def accept(edge: Edge, call: Call, topic: str | None = None) -> Reply:
+    """Take whatever a POST brings. With a topic from the path it is published now."""
+    query_of(call.scope)
+    if body_kind(call.headers) == "ndjson":
+        lines = BodyLines(edge, call, keyed=idempotency_key(call.headers) is not None)
+        return OutcomeStream(edge, call, topic, lines.batches(), as_lines=True)
+    body = await read_body(call.headers, call.receive, ARRAY_BYTES_MAX, _AS_LINES)
+    if body[:1] == b"{":
+        return await _accept_one(edge, call, body, topic)
+    start = body.lstrip(_SPACES)
+    if start and start[0] == _ARRAY:
+        batches = _array_batches(_read_items(body), edge.engine.settings.limits.line_bytes_max)
+        return OutcomeStream(edge, call, topic, batches, as_lines=accepts_ndjson(call.headers))
+    return await _accept_one(edge, call, body, topic)
+
+
+async def _accept_one(edge: Edge, call: Call, body: bytes, topic: str | None) -> Answer:
+    bytes_max = object_bytes_max(edge)
+    if len(body) > bytes_max:
+        raise too_large(bytes_max)
+    tenant = call.caller.tenant
+    request = edge.read(tenant, body, topic)
+    key = idempotency_key(call.headers)
+    if key is None:
+        outcome = edge.engine.accepted(await edge.engine.submit([edge.admit(tenant, request)]))
+        return added(await explained(edge, tenant, outcome))
+    if request.id is None:
+        request = msgspec.structs.replace(request, id=derived_id(key))
+    receipt = receipt_for(tenant, key, call.scope["path"].encode(), body)
+    outcome = edge.engine.accepted(await edge.engine.submit([edge.admit(tenant, request)], receipt))
+    return added(await explained(edge, tenant, outcome))
+
+
+def object_bytes_max(edge: Edge) -> int:
+    """The most that one document may have: escapes and base64 make a value larger than it is."""
+    return 2 * edge.engine.settings.limits.line_bytes_max
+
+
+async def explained(edge: Edge, tenant: str, outcome: Outcome) -> Outcome:
+    """The outcome; of one in flight with the reason, where it is kept back."""
+    if outcome.outcome != "in_flight":
+        return outcome
+    found = await edge.engine.find(tenant, outcome.id)
+    return outcome if found is None else msgspec.structs.replace(outcome, reason=found.reason)
+
+
+def added(outcome: Outcome) -> Answer:
+    """The answer to what was to become a new schedule."""
+    document = outcome_document(outcome)
+    word = outcome.outcome
+    if word in {"scheduled", "released"}:
+        return json_answer(document, 201, [(b"location", location(outcome.id))])
+    if word in {"unchanged", "replaced"}:
+        return json_answer(document)
+    raise conflict(document)
+
+
+def location(schedule_id: str) -> bytes:
+    """Where a schedule is found from now on."""
+    return f"/v1/schedules/{quote(schedule_id, safe='')}".encode("ascii")
+
+
+def _read_items(body: bytes) -> list[msgspec.Raw]:
+    try:
+        return _items.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise refusal(error, NewSchedule) from None
+
+
+async def _array_batches(items: list[msgspec.Raw], bytes_max: int) -> AsyncGenerator[Batch, None]:
+    """The items of an array in batches, numbered from 1 like lines."""
+    for start in range(0, len(items), BATCH_LINES):
+        part = (bytes(item) for item in items[start : start + BATCH_LINES])
+        yield Batch(start + 1, [item if len(item) <= bytes_max else None for item in part])
+
 
 PAGE_ROWS_DEFAULT = 100
 STATES: dict[str, State] = {word: word for word in get_args(State)}
@@ -185,3 +366,109 @@ def _label(text: str | None) -> tuple[str, str] | None:
         if found and name:
             return name, value
     raise Invalid("label", "write name=value, for example label=campaign=autumn")
+
+
+NOT_WHEN = "does not say when: a preview takes only what does, and `after` and `count`; leave it out here"
+STEPS_DEFAULT = 60
+STEPS_MAX = 10_000
+WIDTHS_US = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "day": DAY_US}
+
+
+_decoder = msgspec.json.Decoder(Preview)
+_TIMING = tuple(name for name in TIMING if name != "count")  # that of a preview is how many moments it shows
+
+
+class Planning:
+    """The resources `/v1/preview` and `/v1/forecast`."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._engine = edge.engine
+
+    async def preview(self, call: Call) -> Reply:
+        """The next moments; nothing is stored."""
+        query_of(call.scope)
+        body_kind(call.headers)
+        body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
+        sent = _sent(body)
+        if sent.at is not None and sent.scheduled_at is not None:
+            raise Invalid("scheduled_at", "is another name of 'at': give one of the two")
+        now = self._engine.clock.now()
+        at = sent.at if sent.scheduled_at is None else sent.scheduled_at
+        timing = timing_of(sent, _TIMING)
+        request = Request("preview", at=at, every=sent.every, timing=timing)
+        when = self._engine.admission.admit(call.caller.tenant, request, now).when
+        when = await self._engine.dated(call.caller.tenant, when)
+        after = now if sent.after is None else _after(sent.after, when, now)
+        return json_answer(_moments(when, after, sent.count, sent.zone) | self._passed(when, now))
+
+    async def forecast(self, call: Call) -> Reply:
+        """How many fall due in each step of time."""
+        query = query_of(call.scope, "by", "from", "to")
+        by = query.setdefault("by", "minute")
+        width_us = one_of(query, "by", WIDTHS_US) or 0
+        now = self._engine.clock.now()
+        start, end = window(query, now)
+        start = (now if start is None else start) // width_us * width_us
+        end = start + STEPS_DEFAULT * width_us if end is None else -(-end // width_us) * width_us
+        if end <= start:
+            raise Invalid("to", "must lie after 'from', which is now if it is left out: move one")
+        if end - start > STEPS_MAX * width_us:
+            raise Invalid("to", f"lies more than {STEPS_MAX} steps behind 'from': move it, or take a coarser 'by'")
+        steps, cut = await self._engine.store.forecast(call.caller.tenant, start, end, width_us)
+        document: Document = {"by": by, "from": format_instant(start), "to": format_instant(end)}
+        document["steps"] = [{"at": format_instant(at), "pending": pending} for at, pending in steps]
+        return json_answer(document | {"complete": not cut})
+
+    def _passed(self, when: When, now: int) -> Document:
+        """How many moments of an interval lie before now, and what each policy would do with them."""
+        passed, note = passed_note(when, now, self._engine.settings.limits)
+        return ({"passed": passed} if passed else {}) | ({} if note is None else {"note": note})
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {"/v1/preview": {"POST": self.preview}, "/v1/forecast": {"GET": self.forecast}}
+
+
+def _sent(body: bytes) -> Preview:
+    """What was sent; of a schedule's other fields it says why they are not taken here."""
+    try:
+        return decode(_decoder, body, Preview)
+    except Invalid as invalid:
+        if invalid.field in names_of(NewSchedule) and invalid.field not in names_of(Preview):
+            raise Invalid(invalid.field, NOT_WHEN) from None
+        raise
+
+
+def _after(text: str, when: When, now: int) -> int:
+    """A moment, or a local time or date by the clocks that the rule follows."""
+    with contextlib.suppress(Invalid):
+        return moment({"after": text}, "after", now) or 0
+    zone = zone_named(when.zone if isinstance(when, Local | Rule | Cron) else "UTC")
+    return instants_of(zone, parse_moment(text, "after"), "forward", "first")[0] * SECOND_US
+
+
+def _moments(when: When, after: int, count: int, zone: str | None) -> Document:
+    """The moments from an instant on; a single one that has passed is due now. An interval's zone is only shown."""
+    if isinstance(when, Local | Rule | Cron):
+        return _walls(when, after, count)
+    first = first_index_at_or_after(when, after)
+    moments: list[Document] = []
+    more = False
+    if first is not None:
+        for n in range(first, first + count + 1):
+            at = occurrence(when, n)
+            if at is None:
+                break
+            more = len(moments) == count
+            if not more:
+                local = {} if zone is None else {"due_at_local": local_text(zone, at)}
+                moments.append({"occurrence": n, "due_at": format_instant(at), **local})
+    return {"moments": moments, "more": more}
+
+
+def _walls(when: Local | Rule | Cron, after: int, count: int) -> Document:
+    """The same with what clocks show, and what changes of them did."""
+    lines = preview(when, after - 1, count)
+    numbers = [line.number for line in lines if line.number is not None]
+    more = len(numbers) == count and occurrence(when, numbers[-1] + 1) is not None
+    return {"moments": [moment_document(line) for line in lines], "more": more}

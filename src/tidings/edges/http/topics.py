@@ -1,19 +1,38 @@
 """Topics: which there are, publish now, read a page, follow."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidings.domain.destination import BUSES, Bus
-from tidings.edges.http.edge import Edge
-from tidings.edges.http.inputs import one_of, query_of, seconds, whole_number
-from tidings.edges.http.kafka import KafkaTopics
+import msgspec
+
+from tidings.domain.errors import BusError, Invalid
+from tidings.domain.schedules.schedule import BUSES, Bus
+from tidings.edges.advice import NO_ANSWER, plain
+from tidings.edges.http.auth import Caller
+from tidings.edges.http.inputs import (
+    SMALL_BODY_BYTES_MAX,
+    body_kind,
+    decode,
+    one_of,
+    query_of,
+    read_body,
+    seconds,
+    whole_number,
+)
+from tidings.edges.http.problems import Refusal
 from tidings.edges.http.readers import counted
-from tidings.edges.http.routing import Call, Handler, Reply, json_answer
-from tidings.edges.http.sse import BATCH_RECORDS, EventStream, encoded, positions_before
-from tidings.edges.http.submissions import accept
-from tidings.edges.http.waiting import unless_ended
-from tidings.shapes.topic import PAGE_RECORDS_DEFAULT, WAIT_S_MAX
-from tidings.wires.answers import record_document, topic_document
+from tidings.edges.http.routes import Call, Edge, Handler, Reply, json_answer
+from tidings.edges.http.schedules import accept
+from tidings.edges.http.streams import BATCH_RECORDS, EventStream, cancelled, encoded, positions_before, unless_ended
+from tidings.shapes.topic import PAGE_RECORDS_DEFAULT, WAIT_S_MAX, Commit, Fetch, Join, Member
+from tidings.wires.answers import encode, kafka_document, record_document, topic_document
+from tidings.wires.wire import is_topic, owned
+
+if TYPE_CHECKING:
+    from tidings.bus.kafka.topic_reader import Follower, KafkaTopicReader, Seen
 
 
 class Topics:
@@ -92,3 +111,173 @@ class Topics:
     def _limit(self, query: dict[str, str]) -> int:
         rows_max = self._engine.settings.limits.page_rows_max
         return whole_number(query, "limit", min(PAGE_RECORDS_DEFAULT, rows_max), 1, rows_max)
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class Groups:
+    """The resources below `/v1/topics/{topic}/groups/{group}`."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._engine = edge.engine
+
+    async def join(self, call: Call) -> Reply:
+        """Become a member."""
+        joining = await _read(call, Join)
+        return json_answer(await self._engine.groups.join(*_place(call), joining.member))
+
+    async def heartbeat(self, call: Call) -> Reply:
+        """Stay a member, and learn the partitions."""
+        sent = await _read(call, Member)
+        return json_answer(await self._engine.groups.heartbeat(*_place(call), sent.member, sent.generation))
+
+    async def fetch(self, call: Call) -> Reply:
+        """The next records of one's partitions."""
+        sent = await _read(call, Fetch)
+        wait_us = seconds(None if sent.wait is None else str(sent.wait), "wait", WAIT_S_MAX)
+        fetching = self._engine.groups.fetch(*_place(call), sent.member, sent.generation, sent.limit, wait_us)
+        records = await unless_ended(self._edge, call, fetching)
+        return json_answer({"records": [record_document(record) for record in records or ()]})
+
+    async def commit(self, call: Call) -> Reply:
+        """Keep where the group stands."""
+        sent = await _read(call, Commit)
+        await self._engine.groups.commit(*_place(call), sent.member, sent.generation, sent.offsets)
+        return json_answer({"member": sent.member, "committed": sent.offsets})
+
+    async def leave(self, call: Call) -> Reply:
+        """Hand one's partitions over."""
+        sent = await _read(call, Member)
+        await self._engine.groups.leave(*_place(call), sent.member, sent.generation)
+        return json_answer({"member": sent.member, "left": True})
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        verbs = (self.join, self.heartbeat, counted(self._edge, self.fetch), self.commit, self.leave)
+        return {f"/v1/topics/{{topic}}/groups/{{group}}/{verb.__name__}": {"POST": verb} for verb in verbs}
+
+
+def _place(call: Call) -> tuple[str, str, str]:
+    return call.caller.tenant, call.text("topic"), call.text("group")
+
+
+async def _read(call: Call, kind: type[Body]) -> Body:
+    query_of(call.scope)
+    body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
+    if body:
+        body_kind(call.headers)
+    return decode(msgspec.json.Decoder(kind), body, kind)
+
+
+STREAM_US = 60_000_000
+ANSWER_S = 3.0
+LOOK_AGAIN_S = 0.25
+
+T = TypeVar("T")
+logger = logging.getLogger("tidings.kafka")
+
+
+class KafkaTopics:
+    """What `/v1/topics` and the paths below it answer with `bus=kafka`."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._bytes_max = edge.engine.settings.limits.page_bytes_max
+
+    @property
+    def _following(self) -> "KafkaTopicReader":
+        if self._edge.kafka is None:
+            raise Invalid("bus", "this server has no Kafka: start it with --kafka host:port, or read the log")
+        return self._edge.kafka
+
+    async def index(self, call: Call) -> Reply:
+        """The topics that the caller may read, without their sizes."""
+        mine = None if call.caller.admin else owned(call.caller.tenant)
+        topics = [
+            {"name": name, "partitions": [{"partition": number} for number in range(partitions)]}
+            for name, partitions in sorted((await self._answered(self._following.topics())).items())
+            if mine is None or name in mine
+        ]
+        return json_answer({"topics": topics, "bus": "kafka"})
+
+    async def read(self, call: Call, topic: str, cursor: str | None, limit: int, wait_us: int) -> Reply:
+        """Committed records from a position on."""
+        _check(call.caller, topic)
+        async with self._open(topic, cursor) as follower:
+            found = (
+                await unless_ended(self._edge, call, follower.read(limit, wait_us, self._bytes_max))
+                if wait_us
+                else None
+            )
+            records = await follower.read(limit, 0, self._bytes_max) if found is None else found
+            documents = [_document(record) for record in records]
+            return json_answer({"records": documents, "cursor": follower.cursor, "bus": "kafka"})
+
+    async def stream(self, call: Call, topic: str, cursor: str | None) -> Reply:
+        """Committed records as they come, without end."""
+        _check(call.caller, topic)
+        async with AsyncExitStack() as stack:
+            follower = await stack.enter_async_context(self._open(topic, cursor))
+            kept = stack.pop_all()
+
+        @asynccontextmanager
+        async def source() -> AsyncIterator[AsyncIterator[bytes]]:
+            async with kept:
+                yield _events(follower, self._bytes_max)
+
+        return EventStream(self._edge, call, follower.cursor, source)
+
+    @asynccontextmanager
+    async def _open(self, topic: str, cursor: str | None) -> AsyncIterator["Follower"]:
+        async with AsyncExitStack() as stack:
+            yield await self._answered(stack.enter_async_context(self._following.open(topic, cursor)))
+
+    async def _answered(self, work: Coroutine[Any, Any, T]) -> T:
+        """What Kafka answers. Where it is known to be away, nobody waits for as long as one that is slow may take."""
+        task = asyncio.create_task(work)
+        patience_s = ANSWER_S
+        try:
+            while not (await asyncio.wait({task}, timeout=patience_s))[0]:
+                if problems := self._edge.engine.problems():
+                    raise BusError(NO_ANSWER + plain(problems[0]).removeprefix(NO_ANSWER))
+                patience_s = LOOK_AGAIN_S
+            return task.result()
+        finally:
+            if not task.done():
+                await cancelled(task)
+
+
+def _check(caller: Caller, topic: str) -> None:
+    if not is_topic(topic):
+        raise Invalid("topic", "is not a name of a topic: use letters, digits, '.', '_' and '-' only")
+    if not caller.admin and topic not in owned(caller.tenant):
+        names = ", ".join(sorted(owned(caller.tenant)))
+        detail = (
+            f"{topic} on Kafka may hold what is not {caller.tenant}'s: this key may read {names}; an admin key any"
+            " topic; bus=log is the tenant's own"
+        )
+        raise Refusal("forbidden", detail)
+
+
+async def _events(follower: "Follower", bytes_max: int) -> AsyncIterator[bytes]:
+    """Records as events, the id of each the position behind it. When Kafka is away for long, the client asks again."""
+    try:
+        while True:
+            records = await follower.read(BATCH_RECORDS, STREAM_US, bytes_max)
+            if records:
+                body = [
+                    b"".join(
+                        b"id: %s\ndata: %s\n\n" % (record.cursor.encode(), encode(_document(record)))
+                        for record in records
+                    )
+                ]
+                del records  # a slow client is not to keep them here
+                yield body.pop()
+    except BusError as error:
+        logger.warning("a reader of Kafka is let go: %s", error)
+
+
+def _document(record: "Seen") -> dict[str, object]:
+    return kafka_document(record.topic, record.partition, record.offset, record.timestamp_us, record.message)

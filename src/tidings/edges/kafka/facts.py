@@ -18,12 +18,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.topics import NoTopic, Topics
 from tidings.clock import Clock
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, address
-from tidings.domain.destination import split
 from tidings.domain.facts import Changed, Fact, Missed, Refused
-from tidings.domain.iso8601 import format_instant
-from tidings.domain.schedule import Outgoing
-from tidings.wires.destinations import KASPR_ACTIONS, is_rejections
+from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, address
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.domain.schedules.schedule import Outgoing, split
+from tidings.wires.wire import KASPR_ACTIONS, is_rejections
 
 FACTS = "tidings.facts"
 WAITING_FACTS_MAX = 100_000

@@ -1,38 +1,160 @@
-"""Intake from Kafka, exactly once: the schedules and how far was read are one transaction of the store.
-
-Notifications are accepted before, for what is accepted a second time is the same.
-"""
+"""A batch of records on its way to be one transaction of the store."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from confluent_kafka import KafkaException
 
 from tidings import crash
-from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.lane import LaneLost
-from tidings.bus.kafka.thread import OwnThread
+from tidings.bus.kafka.client import BlockingThread, Cluster
+from tidings.bus.kafka.producers import LaneLost
 from tidings.bus.kafka.topics import NoTopic
 from tidings.delivery.notifying import Notifying
-from tidings.domain.errors import Moved, NotOwner, StoreError
-from tidings.edges.kafka.batch import Batch
-from tidings.edges.kafka.preparation import Preparation
-from tidings.edges.kafka.reader import Reader
-from tidings.edges.kafka.sources import Positions, ReadFailed
+from tidings.domain.errors import Invalid, Moved, NotOwner, StoreError
+from tidings.domain.facts import Refused
+from tidings.domain.names import DEFAULT_TENANT
+from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
+from tidings.domain.schedules.schedule import Message, join, pack
+from tidings.edges.kafka.notifications import NotificationIntake, wanted
+from tidings.edges.kafka.request_reader import Reader, Reading
+from tidings.edges.kafka.request_topics import Positions, ReadFailed, TopicCreation
 from tidings.engine import Engine
-from tidings.ports import Part
+from tidings.ports import SourcePosition
 from tidings.wires.kaspr import Kaspr
+from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
 from tidings.wires.requests import Requests
-from tidings.wires.wire import Wire
+from tidings.wires.wire import Wire, told
+
+# Of a record that was to schedule something: what came of it instead.
+NOT_TAKEN = {
+    "rejected": "{reason}",
+    "cancelled": "the schedule of this id was cancelled: use another id",
+    "already_released": "the schedule of this id was released already: use another id",
+    "in_flight": "the schedule of this id is on its way already: use another id",
+    "unknown": "there is no schedule of this id, and its form is that of ids which Tidings makes: use another id",
+}
+
+CANNOT_BE_READ = "cannot be read: this is a fault of Tidings, whose log tells more"
+
+logger = logging.getLogger("tidings.kafka")
+
+
+class Batch:
+    """Records as commands. What is refused is told on its rejection topic, in the same transaction.
+
+    Notifications are not among the commands: they are to be accepted before.
+
+    Whatever goes wrong with a record is its own affair: it is refused, and the partition goes on.
+
+    Made on the reader's thread, while the batch before is stored: what it has to tell waits in `refused`.
+    """
+
+    def __init__(self, engine: Engine, wire_of: Callable[[str], Wire | None], reading: Reading) -> None:
+        records, self.starts = reading
+        self._engine = engine
+        self._now = engine.clock.now()
+        self.ends = {(record.topic, record.partition): record.offset + 1 for record in records}
+        self.refused: list[Refused] = []
+        self.rejections: list[Command] = []  # all of them, once it is stored
+        self._unread: list[Command] = []
+        self._accepting = NotificationIntake(self._refuse)
+        self._asked: list[tuple[Wire, Record]] = []
+        self.commands: list[Command] = []
+        for record in records:
+            wire = wire_of(record.topic)
+            command = None if wire is None else self._command(wire, record)
+            if wire is not None and command is not None:
+                self._asked.append((wire, record))
+                self.commands.append(command)
+
+    async def accept(self, notifying: Notifying) -> None:
+        """Accept its notifications; called again after the store failed, those that are left."""
+        await self._accepting.accept(notifying)
+
+    def follow(self, outcomes: Sequence[Outcome]) -> list[Command]:
+        """The rejections: of what could not be read or accepted, and of what could not be taken."""
+        self.rejections = list(self._unread)
+        for (wire, record), command, outcome in zip(self._asked, self.commands, outcomes, strict=True):
+            if outcome.outcome in NOT_TAKEN and isinstance(command, Add | Replace):
+                refusal = _refusal(wire, wire.tenant_of(record.topic) or "", outcome)
+                self.rejections.append(self._rejection(wire, record, refusal))
+        return self.rejections
+
+    def _command(self, wire: Wire, record: Record) -> Command | None:
+        try:
+            return self._asked_for(wire, record)
+        except Exception:
+            logger.exception("%s/%d/%d cannot be read", record.topic, record.partition, record.offset)
+            tenant = wire.tenant_of(record.topic) or DEFAULT_TENANT
+            self._refuse(wire, record, Refusal(tenant, (CANNOT_BE_READ,)), "record")
+            return None
+
+    def _asked_for(self, wire: Wire, record: Record) -> Command | None:
+        answer = wire.read(record)
+        if isinstance(answer, Nothing):
+            return None
+        if isinstance(answer, Refusal):
+            self._refuse(wire, record, answer, "record")
+            return None
+        try:
+            if isinstance(answer, Tell):
+                self._accepting.add(wanted(wire, record, answer))
+                return None
+            return self._of(answer)
+        except Invalid as invalid:
+            self._refuse(wire, record, wire.refuse(answer.tenant, invalid), invalid.field)
+            return None
+
+    def _refuse(self, wire: Wire, record: Record, refusal: Refusal, field: str) -> None:
+        source = record.topic, record.partition, record.offset
+        self.refused.append(Refused(self._now, refusal.tenant, field, refusal.reasons, source))
+        self._unread.append(self._rejection(wire, record, refusal))
+
+    def _of(self, ask: Ask) -> Command:
+        match ask.verb:
+            case "add":
+                assert ask.request is not None, "a wire gives what is to be scheduled"
+                return self._engine.command(ask.tenant, ask.request, self._now, reuse=ask.reuse)
+            case "replace":
+                assert ask.request is not None, "a wire gives what is to be scheduled"
+                add = self._engine.command(ask.tenant, ask.request, self._now, new=False)
+                return Replace(add, ask.reuse, ask.keep_count)
+            case "cancel":
+                return Cancel(ask.tenant, ask.id)
+            case "pause":
+                return Pause(ask.tenant, ask.id)
+            case "resume":
+                return Resume(ask.tenant, ask.id, ask.missed)
+            case "fire":
+                return Fire(ask.tenant, ask.id)
+
+    def _rejection(self, wire: Wire, record: Record, refusal: Refusal) -> Add:
+        """A rejection is a schedule like any other, due now. If all else fails it has no headers but our own."""
+        try:
+            return self._due(refusal.tenant, wire.rejection(record, refusal))
+        except Exception:
+            logger.exception("%s/%d/%d cannot be told as it came", record.topic, record.partition, record.offset)
+            plain = Rejection(wire.rejections(refusal.tenant), record.key, record.value, told(record, refusal))
+            return self._due(refusal.tenant, plain)
+
+    def _due(self, tenant: str, rejection: Rejection) -> Add:
+        topic, key, value, headers = rejection
+        return due_now(tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)
+
+
+def _refusal(wire: Wire, tenant: str, outcome: Outcome) -> Refusal:
+    """Why something was not taken, in the words of its wire where it was wrong in itself."""
+    if (invalid := outcome.invalid()) is not None:
+        return wire.refuse(tenant, invalid)
+    return Refusal(tenant, (NOT_TAKEN[outcome.outcome].format(reason=outcome.reason or "rejected"),))
+
 
 BATCH_RECORDS_MAX = 1_000
 RETRY_S = 0.5
 WAIT_S = 0.1
 COMMIT_US = 5_000_000
-
-logger = logging.getLogger("tidings.kafka")
 
 
 class KafkaIntake:
@@ -53,9 +175,9 @@ class KafkaIntake:
         self._notifying = notifying
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
-        self._preparation = Preparation(cluster, engine.clock)
+        self._preparation = TopicCreation(cluster, engine.clock)
         self._first_topics = requests.known_topics if cluster.create_topics else frozenset()
-        self._thread = OwnThread("tidings-kafka-intake")
+        self._thread = BlockingThread("tidings-kafka-intake")
         self._stopped = asyncio.Event()
         self._committed_at = 0
         self.problem: str | None = None
@@ -153,7 +275,7 @@ class KafkaIntake:
         if not batch.ends:
             return
         taken = [
-            Part(reader.source_of(topic), partition, batch.starts[topic, partition], end)
+            SourcePosition(reader.source_of(topic), partition, batch.starts[topic, partition], end)
             for (topic, partition), end in batch.ends.items()
         ]
         while True:

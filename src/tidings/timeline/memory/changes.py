@@ -18,11 +18,11 @@ from tidings.domain.changes import (
     decide,
     refusal,
 )
-from tidings.domain.command import Add, Command, Outcome, Replace, address
-from tidings.domain.lateness import Lateness
-from tidings.domain.revising import calendar_of
-from tidings.domain.schedule import Event
-from tidings.domain.terms import single
+from tidings.domain.schedules.command import Add, Command, Outcome, Replace, address
+from tidings.domain.schedules.lateness import Lateness
+from tidings.domain.schedules.recurrence_state import single
+from tidings.domain.schedules.reschedule import calendar_of
+from tidings.domain.schedules.schedule import Event
 from tidings.timeline.memory.rows import Row, Rows
 
 

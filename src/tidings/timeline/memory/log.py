@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
 
 from tidings.domain.changes import latest_in_flight
-from tidings.domain.destination import is_kafka, split
-from tidings.domain.notification import GROUP, TOPICS
-from tidings.domain.schedule import Outgoing, Record, Topic
+from tidings.domain.notifications.notification import GROUP, TOPICS
+from tidings.domain.schedules.schedule import Outgoing, Record, Topic, is_kafka, split
 from tidings.timeline.memory.rows import Row
 
 

@@ -4,21 +4,20 @@ from bisect import bisect_left
 from collections import Counter
 from zlib import crc32
 
-from tidings.domain.destination import is_kafka
-from tidings.domain.lateness import Decision, MissedRange
-from tidings.domain.schedule import Event
-from tidings.domain.shares import deal_bounded
-from tidings.domain.when import is_once
+from tidings.domain.schedules.command import deal_bounded
+from tidings.domain.schedules.lateness import Decision, MissedRange
+from tidings.domain.schedules.schedule import Event, is_kafka
+from tidings.domain.schedules.when import is_once
 from tidings.ports import Release
-from tidings.timeline.dating import ended_why
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.rows import Row, Rows, Stream, Waiting
-from tidings.timeline.room import RECORD_BYTES
+from tidings.timeline.outbox_capacity import RECORD_BYTES
+from tidings.timeline.store_rules import ended_why
 
 BACKLOG_AFTER_US = 1_000_000
 
 
-class Releasing:
+class Releaser:
     """One release: its rows, and what became of them."""
 
     def __init__(self, rows: Rows, log: MemoryLog, now: int) -> None:

@@ -1,18 +1,35 @@
 """The schedules that the store knows, and what of them waits for its time."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidings.domain.changes import Begin
-from tidings.domain.command import FINISHED, Add, Priority, State
-from tidings.domain.destination import is_kafka
+import msgspec
+
+from tidings.domain.changes import Begin, ahead
+from tidings.domain.errors import Invalid
 from tidings.domain.history import HISTORY_LINES_MAX
-from tidings.domain.schedule import Event, make_id
-from tidings.domain.terms import Terms, terms_of
-from tidings.domain.when import Once
-from tidings.timeline.room import Room
+from tidings.domain.recurrence import timezone
+from tidings.domain.schedules.command import FINISHED, Add, Command, Priority, Replace, State
+from tidings.domain.schedules.recurrence_state import RecurrenceState, revised, terms_of
+from tidings.domain.schedules.reschedule import CalendarChange, Pending, Revise, Seen, Slice, calendar_of, zone_of
+from tidings.domain.schedules.schedule import (
+    Calendar,
+    Event,
+    KeptZone,
+    Moved,
+    Page,
+    Query,
+    Schedule,
+    is_kafka,
+    make_id,
+    split,
+)
+from tidings.domain.schedules.when import Once
+from tidings.timeline import store_rules
+from tidings.timeline.outbox_capacity import OutboxCapacity
 
 Stream = tuple[str, Priority, bool]  # tenant, priority, whether it goes to Kafka
 
@@ -27,7 +44,7 @@ class Row:
 
     id: str
     add: Add
-    terms: Terms
+    terms: RecurrenceState
     generation: int
     arrival: int
     accepted: int
@@ -65,7 +82,7 @@ class Waiting(NamedTuple):
 class Rows:
     """Every schedule by tenant and id; and what waits, by stream, in order of (due, arrival)."""
 
-    def __init__(self, created: int, id_retention_us: int, room: Room) -> None:
+    def __init__(self, created: int, id_retention_us: int, room: OutboxCapacity) -> None:
         self._created = created
         self._id_retention_us = id_retention_us
         self._rows: dict[tuple[str, str], Row] = {}
@@ -210,3 +227,189 @@ def _none_leaves(_tenant: str, _id: str, _arrived: int) -> None:
 def _stream(waiting: Waiting) -> Stream:
     add = waiting.row.add
     return add.tenant, add.priority, is_kafka(add.topic)
+
+
+def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str | None = None) -> Schedule:
+    """The schedule as a reader sees it; of a finished one only what truthful answers need is kept."""
+    add, kept = row.add, not row.is_finished
+    coming = ahead(row.terms if row.state == "pending" else None, row.number, row.due, now)
+    return Schedule(
+        tenant=add.tenant,
+        id=row.id,
+        generation=row.generation,
+        topic=add.topic,
+        state="in_flight" if in_flight else row.state,
+        due=coming.due,
+        accepted=row.accepted,
+        priority=add.priority,
+        occurrence=coming.number,
+        when=row.terms.when if kept else None,
+        lateness=row.terms.lateness if kept else None,
+        labels=add.labels,
+        message=add.message if kept else None,
+        finished=row.finished,
+        reason=held if held is not None else row.reason,
+        partition=row.partition,
+        offset=None if row.partition is None else row.offset,
+        tzdata=row.terms.tzdata if kept else None,
+    )
+
+
+def page(
+    rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool], held: Callable[[Row], str | None]
+) -> Page:
+    """The rows that fit, in order of (due, arrival), after the cursor."""
+    found = sorted((row for row in rows if _fits(row, query, in_flight)), key=_position)
+    if query.after is not None:
+        after = _decode_cursor(query.after)
+        found = [row for row in found if _position(row) > after]
+    shown = found[: query.limit]
+    cursor = _encode_cursor(shown[-1]) if len(found) > len(shown) else None
+    return Page(tuple(view(row, in_flight=in_flight(row), held=held(row)) for row in shown), cursor)
+
+
+def forecast(rows: Iterable[Row], start: int, end: int, width_us: int) -> list[tuple[int, int]]:
+    """How many rows fall due from `start` to `end` (exclusive); steps begin at multiples of the width."""
+    steps = Counter(row.due // width_us for row in rows if start <= row.due < end)
+    return [(step * width_us, steps[step]) for step in sorted(steps)]
+
+
+def _fits(row: Row, query: Query, in_flight: Callable[[Row], bool]) -> bool:
+    return (
+        (query.topic is None or split(row.add.topic)[1] == query.topic)
+        and (query.state is None or ("in_flight" if in_flight(row) else row.state) == query.state)
+        and (query.due_from is None or row.due >= query.due_from)
+        and (query.due_to is None or row.due < query.due_to)
+        and (query.prefix is None or row.id.startswith(query.prefix))
+        and (query.label is None or _has_label(row, *query.label))
+    )
+
+
+def _has_label(row: Row, name: str, value: str) -> bool:
+    if row.add.labels is None:
+        return False
+    labels = msgspec.json.decode(row.add.labels, type=dict[str, str])
+    return labels.get(name) == value
+
+
+def _position(row: Row) -> tuple[int, int]:
+    return row.due, row.arrival
+
+
+def _encode_cursor(row: Row) -> str:
+    return f"{row.due}.{row.arrival}"
+
+
+def _decode_cursor(cursor: str) -> tuple[int, int]:
+    due, _, arrival = cursor.partition(".")
+    try:
+        return int(due), int(arrival)
+    except ValueError:
+        raise Invalid("cursor", "is not one that a page gave: leave it out to start again") from None
+
+
+class Calendars:
+    """What recurring schedules depend on."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._calendars: dict[tuple[str, str], Calendar] = {}
+        self._turns: dict[tuple[str, str], int] = {}
+        self._unsettled: dict[tuple[str, str], CalendarChange] = {}
+        self.zones: dict[tuple[str, str], KeptZone] = {}
+        self._moved: dict[str, list[Moved]] = {}
+
+    def of_tenant(self, tenant: str) -> list[Calendar]:
+        """A tenant's calendars by name."""
+        return [calendar for (owner, _), calendar in sorted(self._calendars.items()) if owner == tenant]
+
+    def calendar(self, tenant: str, name: str) -> Calendar | None:
+        """One of them."""
+        return self._calendars.get((tenant, name))
+
+    def days_of(self, tenant: str, name: str) -> tuple[int, ...] | None:
+        """The days of a calendar, None if there is none."""
+        calendar = self.calendar(tenant, name)
+        return None if calendar is None else calendar.days
+
+    def put(self, tenant: str, calendar: Calendar) -> CalendarChange:
+        """Put a calendar in the place of the one of its name."""
+        if (tenant, calendar.name) not in self._calendars and len(self.of_tenant(tenant)) >= store_rules.CALENDARS_MAX:
+            raise store_rules.too_many()
+        self._calendars[tenant, calendar.name] = calendar
+        return self._changed(tenant, calendar.name)
+
+    def drop(self, tenant: str, name: str) -> CalendarChange | None:
+        """Nothing new can name it."""
+        return None if self._calendars.pop((tenant, name), None) is None else self._changed(tenant, name)
+
+    def _changed(self, tenant: str, name: str) -> CalendarChange:
+        self._turns[tenant, name] = turn = self._turns.get((tenant, name), 0) + 1
+        self._unsettled[tenant, name] = change = CalendarChange(tenant, name, turn)
+        return change
+
+    def unsettled(self) -> list[CalendarChange]:
+        """Changes that what is pending has yet to follow."""
+        return list(self._unsettled.values())
+
+    def settle(self, changes: Sequence[CalendarChange]) -> None:
+        """What is pending has followed these."""
+        for change in changes:
+            if self._unsettled.get((change.tenant, change.name)) == change:
+                del self._unsettled[change.tenant, change.name]
+
+    def keep(self, zone: KeptZone) -> None:
+        """Something is about to be computed by these rules."""
+        self.zones.setdefault((zone.name, timezone.digest_of(zone.content)), zone)
+
+    def forget(self, zone: KeptZone) -> None:
+        """Nothing follows these rules."""
+        self.zones.pop((zone.name, timezone.digest_of(zone.content)), None)
+
+    def keep_zones(self, commands: Sequence[Command]) -> None:
+        """Keep the rules of the zones that are used."""
+        for command in commands:
+            add = command.add if isinstance(command, Replace) else command
+            name = zone_of(getattr(add, "when", None))
+            if name is not None and (name, timezone.rules_of(name)) not in self.zones:
+                self.keep(store_rules.kept_zone(name))
+
+    def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
+        """Ask about some schedules from a cursor on, and change those that it answers for."""
+        found = [row for row in self._rows.standing() if cursor is None or row.arrival > int(cursor)][:limit]
+        moved = []
+        for row in found:
+            answer = revise(self._seen(row))
+            if answer is not None and (one := self._change(row, answer, cause, now)) is not None:
+                moved.append(one)
+                self._moved[one.tenant] = [*self._moved.get(one.tenant, []), one][-store_rules.MOVED_MAX :]
+        return Slice(moved, str(found[-1].arrival) if len(found) == limit else None)
+
+    def moved(self, tenant: str, limit: int) -> list[Moved]:
+        """What was moved lately, the latest first."""
+        return self._moved.get(tenant, [])[: -limit - 1 : -1]
+
+    def _seen(self, row: Row) -> Seen:
+        terms, tenant = row.terms, row.add.tenant
+        name = calendar_of(terms.when)
+        days = None if name is None else self.days_of(tenant, name) or ()
+        return Seen(tenant, Pending(terms.when, row.number, row.due - terms.jitter_us), terms.rules, days)
+
+    def _change(self, row: Row, pending: Pending, cause: str, now: int) -> Moved | None:
+        before, jitter_us = row.due, row.terms.jitter_us
+        row.terms = revised(row.terms, pending.when)
+        after = None if pending.due is None else pending.due + jitter_us
+        if after == before:
+            return None
+        if row.state == "pending":
+            self._rows.withdraw(row, fires=False)
+        if after is None:
+            self._rows.withdraw(row, fires=True)
+            self._rows.finish(row, "ended", now)
+            row.note(Event(now, "ended", reason=cause))
+        else:
+            row.due = after
+            row.note(Event(now, "moved", row.number, after, store_rules.moved_why(cause, before)))
+            if row.state == "pending":
+                self._rows.hold(row)
+        return Moved(now, cause, row.add.tenant, row.id, row.number, before, after)

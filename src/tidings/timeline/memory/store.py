@@ -7,12 +7,12 @@ import msgspec
 
 from tidings.clock import Clock
 from tidings.domain import errors
-from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, KeyReused
 from tidings.domain.fleet import Fleet, Node, Predecessor, Report, one_fleet, one_node
 from tidings.domain.history import history
-from tidings.domain.revising import CalendarChange, Revise, Slice
-from tidings.domain.schedule import (
+from tidings.domain.schedules.command import Command, Outcome
+from tidings.domain.schedules.reschedule import CalendarChange, Revise, Slice
+from tidings.domain.schedules.schedule import (
     Calendar,
     Event,
     KeptZone,
@@ -24,22 +24,20 @@ from tidings.domain.schedule import (
     Schedule,
     Topic,
 )
-from tidings.ports import ApiKey, Count, Part, Receipt, Release, Taken
-from tidings.timeline.alone import Alone
-from tidings.timeline.memory.cabinet import MemoryCabinet
+from tidings.ports import ApiKey, Count, IdempotencyKey, Release, SourceBatch, SourcePosition
 from tidings.timeline.memory.changes import Changes
-from tidings.timeline.memory.dates import Dates
+from tidings.timeline.memory.documents import MemoryDocuments
 from tidings.timeline.memory.log import MemoryLog
-from tidings.timeline.memory.reading import forecast, page, view
-from tidings.timeline.memory.release import Releasing
-from tidings.timeline.memory.rows import Row, Rows
-from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, Room
+from tidings.timeline.memory.release import Releaser
+from tidings.timeline.memory.rows import Calendars, Row, Rows, forecast, page, view
+from tidings.timeline.outbox_capacity import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, OutboxCapacity
+from tidings.timeline.store_rules import SingleProcess
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
 
-class MemoryStore(Alone):
+class MemoryStore(SingleProcess):
     """Keeps everything in this process and forgets it at its end. Its one lane is the store itself."""
 
     number = 0
@@ -59,9 +57,9 @@ class MemoryStore(Alone):
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
     ) -> None:
         self.partitions = partitions
-        self._room = Room(outbox_rows_max, outbox_bytes_max)
+        self._room = OutboxCapacity(outbox_rows_max, outbox_bytes_max)
         self._rows = Rows(created, id_retention_us, self._room)
-        self._dates = Dates(self._rows)
+        self._dates = Calendars(self._rows)
         self._changes = Changes(self._rows, self._dates.days_of)
         self._log = MemoryLog(partitions, retention_us, retention_bytes)
         self._rows.held, self._rows.leaving = self._log.held, self._log.leaving
@@ -73,12 +71,16 @@ class MemoryStore(Alone):
         self.predecessors: Sequence[Predecessor] = ()
         self._wake: Callable[[], None] = _nobody
         self._node: Node | None = None
-        self.cabinet = MemoryCabinet()
+        self.cabinet = MemoryDocuments()
 
     # Timeline
 
     async def apply(
-        self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
+        self,
+        commands: Sequence[Command],
+        now: int,
+        receipt: IdempotencyKey | None = None,
+        taken: SourceBatch | None = None,
     ) -> list[Outcome]:
         """Apply all commands in order in one step and answer each."""
         if taken is not None:
@@ -93,7 +95,7 @@ class MemoryStore(Alone):
             self._receipts[receipt.tenant, receipt.key] = (now, receipt.body, list(outcomes))
         return outcomes
 
-    def _take(self, parts: Sequence[Part]) -> None:
+    def _take(self, parts: Sequence[SourcePosition]) -> None:
         for part in parts:
             found = self._positions.get((part.topic, part.partition), 0)
             if found != part.expected:
@@ -107,7 +109,7 @@ class MemoryStore(Alone):
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
         """Move what is due at `now` onto the log or into the outbox, or count it as missed."""
         now = now if clock is None else clock.now()
-        return Releasing(self._rows, self._log, now).run(rows_max)
+        return Releaser(self._rows, self._log, now).run(rows_max)
 
     def next_due(self) -> int | None:
         """When the next release has work to do."""
@@ -126,7 +128,7 @@ class MemoryStore(Alone):
         self._receipts = {place: kept for place, kept in self._receipts.items() if kept[0] >= since}
         return False
 
-    def _answered(self, receipt: Receipt, now: int) -> list[Outcome] | None:
+    def _answered(self, receipt: IdempotencyKey, now: int) -> list[Outcome] | None:
         """What was answered to this idempotency key before, if that is not too long ago."""
         kept = self._receipts.get((receipt.tenant, receipt.key))
         if kept is None or kept[0] < now - self._receipt_retention_us:

@@ -7,19 +7,17 @@ from uuid import UUID
 
 from tidings import crash
 from tidings.clock import Clock
-from tidings.domain.command import Command
-from tidings.domain.destination import join, split
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.schedule import Outgoing
+from tidings.domain.schedules.command import Command
+from tidings.domain.schedules.schedule import Outgoing, join, split
 from tidings.ports import Release
-from tidings.timeline.postgres import arrays
-from tidings.timeline.postgres.heads import Head
-from tidings.timeline.postgres.intake import Intake
+from tidings.timeline.postgres import database
+from tidings.timeline.postgres.apply.intake import Intake
+from tidings.timeline.postgres.apply.unit_of_work import REASONS
+from tidings.timeline.postgres.context import StoreContext
+from tidings.timeline.postgres.group_release import Asked, Head
 from tidings.timeline.postgres.pool import Row, rows
-from tidings.timeline.postgres.recurring import Recurring
-from tidings.timeline.postgres.releases import Asked
-from tidings.timeline.postgres.rows import REASONS
-from tidings.timeline.postgres.shared import Shared
+from tidings.timeline.postgres.recurring_release import Recurring
 
 LOCKED_US = 2_000  # how long to leave alone what somebody is changing
 
@@ -27,7 +25,9 @@ LOCKED_US = 2_000  # how long to leave alone what somebody is changing
 class PostgresLane:
     """One lane, while we own it under a token."""
 
-    def __init__(self, shared: Shared, intake: Intake, number: int, token: UUID, elapsed: Callable[[], int]) -> None:
+    def __init__(
+        self, shared: StoreContext, intake: Intake, number: int, token: UUID, elapsed: Callable[[], int]
+    ) -> None:
         self.number = number
         self.token = token
         self.until = 0
@@ -178,13 +178,13 @@ class PostgresLane:
 
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
         """Keep records back."""
-        await self._write("hold", reason, self.number, arrays.int8s(offsets))
+        await self._write("hold", reason, self.number, database.int8s(offsets))
         self._room.leave(offsets)
         self._kafka.wake()
 
     async def free(self, offsets: Sequence[int]) -> None:
         """They are on Kafka."""
-        await self._write("free", self.number, arrays.int8s(offsets))
+        await self._write("free", self.number, database.int8s(offsets))
 
     async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
         """A record that was kept back is missed; what tells of it is part of that."""
@@ -192,7 +192,7 @@ class PostgresLane:
         async with self._shared.pool.transaction() as connection:
             await rows(connection, sql["own"], (self.number, self.token))
             await rows(connection, sql["miss"], (REASONS.index(reason), now, self.number, offset))
-            await rows(connection, sql["free"], (self.number, arrays.int8s([offset])))
+            await rows(connection, sql["free"], (self.number, database.int8s([offset])))
             run = await self._intake.inside(connection, instead, now)
         await run.announce()
 
@@ -226,7 +226,7 @@ class _Done:
         self.bytes = size
         self.handed = handed
 
-    def release(self, shared: Shared, *, more: bool) -> Release:
+    def release(self, shared: StoreContext, *, more: bool) -> Release:
         names = shared.names
         topics = frozenset(names.destination(topic) for topic in self.topics if names.knows(topic))
         return Release(self.late, topics, dict(self.missed), more, self.bytes, self.handed)

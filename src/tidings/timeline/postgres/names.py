@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Set
 
-from tidings.domain.destination import is_kafka
+from tidings.domain.schedules.schedule import is_kafka
 from tidings.timeline.postgres.database import inside
 from tidings.timeline.postgres.pool import Pool, rows
 

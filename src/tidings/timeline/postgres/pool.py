@@ -10,9 +10,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from tidings.domain.errors import StoreError
-from tidings.timeline.postgres.arrays import register
-from tidings.timeline.postgres.database import Connection
-from tidings.timeline.postgres.errors import Lost, check_url, explained, unreachable
+from tidings.timeline.postgres.database import Connection, Lost, check_url, explained, register, unreachable
 
 CONNECT_S_MAX = 5
 FIRST_MAX = 3  # what everything else waits for: leases, when lanes have work to do, names, arrival numbers

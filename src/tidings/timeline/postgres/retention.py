@@ -1,11 +1,17 @@
 """Retention: what is old enough is forgotten, in slices that nobody notices."""
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
 
-from tidings import crash
-from tidings.timeline.postgres.cabinet import PostgresCabinet
+import psycopg
+
+from tidings import crash, tasks
+from tidings.domain.errors import StoreError
+from tidings.timeline.postgres.context import StoreContext
+from tidings.timeline.postgres.documents import PostgresDocuments
 from tidings.timeline.postgres.lane import PostgresLane
-from tidings.timeline.postgres.shared import Shared
+from tidings.timeline.postgres.pool import rows
 
 SLICE_ROWS = 1_000
 SLICE_PAGES = 64
@@ -27,7 +33,7 @@ SELECT count(*) FROM gone
 class Retention:
     """Each lane's owner trims its part of the log; whoever owns the first lane forgets for all."""
 
-    def __init__(self, shared: Shared, cabinet: PostgresCabinet) -> None:
+    def __init__(self, shared: StoreContext, cabinet: PostgresDocuments) -> None:
         self._shared = shared
         self._cabinet = cabinet
         self._next = 0
@@ -73,3 +79,49 @@ class Retention:
         ((gone,),) = await pool.call(inside(_RECEIPTS), (now - options.receipt_retention_us, SLICE_ROWS))
         expired = await self._cabinet.expire(now, SLICE_ROWS)
         return more or SLICE_ROWS in {gone, expired}
+
+
+LOOK_S = 2.0
+DEAD_ROWS_MIN = 50_000
+DEAD_SHARE = 0.05  # of what lives: a vacuum reads the whole of an index
+
+_DUE = """
+SELECT relname FROM pg_stat_user_tables
+WHERE schemaname = %s AND n_dead_tup > %s + %s * n_live_tup ORDER BY n_dead_tup DESC
+"""
+
+
+class Vacuum:
+    """Done by whoever owns the first lane."""
+
+    def __init__(self, shared: StoreContext, is_mine: Callable[[], bool]) -> None:
+        self._shared = shared
+        self._is_mine = is_mine
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="tidings-vacuum")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await tasks.end([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._is_mine():
+                with contextlib.suppress(StoreError, psycopg.Error, OSError):
+                    await self.look()
+
+    async def look(self) -> list[str]:
+        """Vacuum the tables that need it, one after the other; answers which."""
+        schema = self._shared.options.schema
+        found = [name for (name,) in await self._shared.pool.read(_DUE, (schema, DEAD_ROWS_MIN, DEAD_SHARE))]
+        if found:
+            connection = await self._shared.pool.open(patient=True)
+            try:
+                for name in found:
+                    await rows(connection, f'VACUUM (SKIP_LOCKED) "{schema}".{name}')
+            finally:
+                await connection.close()
+        return found

@@ -10,39 +10,26 @@ from uuid import uuid4
 import msgspec
 
 from tidings.clock import Clock, StoreClock, SystemClock
-from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.fleet import ROLES, Fleet, LaneState, Node, Predecessor, Report, Role
-from tidings.domain.revising import CalendarChange, Revise, Slice
-from tidings.domain.schedule import (
-    Calendar,
-    Event,
-    KeptZone,
-    Moved,
-    Page,
-    Query,
-    Record,
-    Schedule,
-    Topic,
-)
-from tidings.ports import ApiKey, Count, Receipt, Taken
-from tidings.timeline.layouts import Layouts
-from tidings.timeline.postgres import reading
-from tidings.timeline.postgres.cabinet import PostgresCabinet
-from tidings.timeline.postgres.database import check_schema, inside
-from tidings.timeline.postgres.dates import Dates
-from tidings.timeline.postgres.errors import check_version
-from tidings.timeline.postgres.intake import Intake
+from tidings.domain.schedules.command import Command, Outcome
+from tidings.domain.schedules.reschedule import CalendarChange, Revise, Slice
+from tidings.domain.schedules.schedule import Calendar, Event, KeptZone, Moved, Page, Query, Record, Schedule, Topic
+from tidings.ports import ApiKey, Count, IdempotencyKey, SourceBatch
+from tidings.timeline.migrations import Layouts
+from tidings.timeline.postgres import queries
+from tidings.timeline.postgres.apply.intake import Intake
+from tidings.timeline.postgres.calendars import Calendars
+from tidings.timeline.postgres.context import Options, StoreContext
+from tidings.timeline.postgres.database import check_schema, check_version, inside
+from tidings.timeline.postgres.documents import PostgresDocuments
+from tidings.timeline.postgres.fleet import PartitionAssignment, Watch
 from tidings.timeline.postgres.lane import PostgresLane
-from tidings.timeline.postgres.layout import LAYOUTS, prepare
+from tidings.timeline.postgres.migration import LAYOUTS, prepare
 from tidings.timeline.postgres.pool import Pools, rows
-from tidings.timeline.postgres.reading import Reading
-from tidings.timeline.postgres.retention import Retention
-from tidings.timeline.postgres.shared import Options, Shared
-from tidings.timeline.postgres.sharing import Sharing
+from tidings.timeline.postgres.queries import Queries
+from tidings.timeline.postgres.retention import Retention, Vacuum
 from tidings.timeline.postgres.transfer import PostgresEndpoint
-from tidings.timeline.postgres.vacuum import Vacuum
-from tidings.timeline.postgres.watch import Watch
 from tidings.timeline.transfer.protocol import HasMoved, decode_move, predecessors_of
 
 _META = "SELECT lanes, partitions, created, identity FROM tidings.meta"
@@ -56,22 +43,22 @@ class PostgresStore:
 
     intakes_max = 3
 
-    def __init__(self, pools: Pools, shared: Shared, clock: Clock) -> None:
+    def __init__(self, pools: Pools, shared: StoreContext, clock: Clock) -> None:
         self._pools = pools
         self._pool = pools.work
         self._shared = shared
         self.clock = StoreClock(clock)
-        self._dates = Dates(shared)
+        self._dates = Calendars(shared)
         self._intake = Intake(pools.intake, shared, self._dates)
-        self._reading = Reading(shared)
-        self.cabinet = PostgresCabinet(pools.cabinet, shared.options.schema)
+        self._reading = Queries(shared)
+        self.cabinet = PostgresDocuments(pools.cabinet, shared.options.schema)
         self._retention = Retention(shared, self.cabinet)
         self._lanes: dict[int, PostgresLane] = {}
         self._node = uuid4()
         self._free: Callable[[], None] = _nobody
         self._watch = Watch(shared, self.clock, self._node, self._lanes_are_free)
         self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
-        self._sharing = {role: Sharing(self._node, self.clock.elapsed) for role in ROLES}
+        self._sharing = {role: PartitionAssignment(self._node, self.clock.elapsed) for role in ROLES}
         self._acquiring = asyncio.Lock()
         self._has_joined = False
         self.partitions = shared.partitions
@@ -104,7 +91,7 @@ class PostgresStore:
                     raise HasMoved(decode_move(moved[0][0]))
                 ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
                 transfers = await rows(connection, inside(schema, "SELECT progress FROM tidings.carried"))
-            shared = Shared(pools, chosen, lanes, partitions, created, identity)
+            shared = StoreContext(pools, chosen, lanes, partitions, created, identity)
             shared.predecessors = predecessors_of(transfers)
             await shared.names.load()
             store = cls(pools, shared, clock or SystemClock())
@@ -141,7 +128,11 @@ class PostgresStore:
     # Timeline
 
     def apply(
-        self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
+        self,
+        commands: Sequence[Command],
+        now: int,
+        receipt: IdempotencyKey | None = None,
+        taken: SourceBatch | None = None,
     ) -> Awaitable[list[Outcome]]:
         return asyncio.ensure_future(self._intake.apply(commands, now, receipt, taken))
 
@@ -206,7 +197,7 @@ class PostgresStore:
     # Log
 
     async def topics(self, tenant: str) -> list[Topic]:
-        return reading.on_log(await self._reading.topics(tenant))
+        return queries.on_log(await self._reading.topics(tenant))
 
     async def topic(self, tenant: str, name: str) -> Topic | None:
         found = await self._reading.topics(tenant, name)

@@ -6,24 +6,30 @@ from uuid import uuid4
 import msgspec
 
 from tidings import crash
-from tidings.domain.command import Priority
-from tidings.domain.destination import is_kafka
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.domain.fleet import Predecessor, Report
-from tidings.domain.notification import GROUP, TOPICS
-from tidings.domain.schedule import Event
+from tidings.domain.notifications.notification import GROUP, TOPICS
+from tidings.domain.schedules.command import Priority
+from tidings.domain.schedules.schedule import Event, is_kafka
 from tidings.ports import Document
-from tidings.timeline.filing import brought, is_same
-from tidings.timeline.postgres import arrays, cabinet
-from tidings.timeline.postgres.database import Connection, queries
-from tidings.timeline.postgres.dates import Dates
-from tidings.timeline.postgres.errors import Contended
-from tidings.timeline.postgres.intake import TRIES_MAX, Run
+from tidings.timeline.postgres import database
+from tidings.timeline.postgres import documents as store_documents
+from tidings.timeline.postgres.apply.intake import TRIES_MAX, Run
+from tidings.timeline.postgres.apply.unit_of_work import (
+    Found,
+    IdTaken,
+    ScheduleRow,
+    finished_row,
+    key_of,
+    standing_row,
+    timeline_row,
+)
+from tidings.timeline.postgres.calendars import Calendars
+from tidings.timeline.postgres.context import BLOCK, Arrivals, StoreContext
+from tidings.timeline.postgres.database import Connection, Contended, queries
 from tidings.timeline.postgres.names import PRIORITIES, TO_KAFKA
 from tidings.timeline.postgres.pool import Row, rows
-from tidings.timeline.postgres.rows import Found, key_of
-from tidings.timeline.postgres.shared import BLOCK, Arrivals, Shared
-from tidings.timeline.postgres.working import Entry, Quicker, finished_row, standing_row, timeline_row
+from tidings.timeline.store_rules import brought, is_same
 from tidings.timeline.transfer import chunks, protocol
 from tidings.timeline.transfer.chunks import CHUNK_COST, ITEM_COST, LEAST, Exporter, Id, Place, Stage
 from tidings.timeline.transfer.protocol import Chunk, ImportResult, Item, Move, Progress, ScheduleItem
@@ -43,7 +49,7 @@ _PAGE_COLUMNS = 2  # that it adds: the size, and the cost of the rows before
 class PostgresEndpoint:
     """One schema."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: StoreContext) -> None:
         self._shared = shared
         self._us = uuid4()
         self._sql = queries("transfer", shared.options.schema) | queries("cabinet", shared.options.schema)
@@ -151,7 +157,7 @@ class PostgresEndpoint:
     async def _histories(self, ids: Sequence[Id]) -> dict[Id, list[Event]]:
         keys = {key_of(*each): each for each in ids}
         histories: dict[Id, list[Event]] = {}
-        for key, *line in await self._call("histories", arrays.uuids(list(keys))):
+        for key, *line in await self._call("histories", database.uuids(list(keys))):
             histories.setdefault(keys[key], []).append(Event(*line))
         return histories
 
@@ -175,7 +181,7 @@ class PostgresEndpoint:
         for _ in range(TRIES_MAX):
             try:
                 return await self._load(move, before, chunk, now)
-            except (Quicker, Contended):  # a node has just used one of the ids: look again
+            except (IdTaken, Contended):  # a node has just used one of the ids: look again
                 continue
         return await self._load(move, before, chunk, now)
 
@@ -183,7 +189,7 @@ class PostgresEndpoint:
         async with self._shared.pool.transaction() as connection:
             if _progress(await rows(connection, self._sql["progress"], (move.transfer,))).after != before.after:
                 raise Moved("another copy is running")
-            run = Run(self._shared, Dates(self._shared), connection, now)
+            run = Run(self._shared, Calendars(self._shared), connection, now)
             results = await self._put(connection, run, chunk.items, now)
             await run.save()
             progress = before.advanced(chunk, results)
@@ -201,8 +207,8 @@ class PostgresEndpoint:
             return await self._put_schedules(run, schedules)
         if documents:
             changes = [[brought(each)] for each in documents]
-            added = await cabinet.change(connection, self._sql, changes, now)
-            known = await cabinet.get(connection, self._sql, [each.key for each in documents], now)
+            added = await store_documents.change(connection, self._sql, changes, now)
+            known = await store_documents.get(connection, self._sql, [each.key for each in documents], now)
             results = zip(documents, added, known, strict=True)
             return [protocol.result(bool(is_new), is_same(each, there)) for each, is_new, there in results]
         name, values = type(items[0]).__name__, [msgspec.structs.asdict(item) for item in items]
@@ -218,7 +224,7 @@ class PostgresEndpoint:
         self._shared.give_back(arrivals)
         return results
 
-    def _put_schedule(self, item: ScheduleItem, entry: Entry, arrivals: Arrivals) -> ImportResult:
+    def _put_schedule(self, item: ScheduleItem, entry: ScheduleRow, arrivals: Arrivals) -> ImportResult:
         result, generation = protocol.resolve(item, entry.now)
         if result != "moved":
             return result

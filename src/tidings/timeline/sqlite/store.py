@@ -9,26 +9,35 @@ import apsw
 import msgspec
 
 from tidings.clock import Clock
-from tidings.domain.command import Command, Outcome
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.fleet import Fleet, Predecessor, Report, one_fleet
-from tidings.domain.revising import CalendarChange, Revise, Slice
-from tidings.domain.schedule import Calendar, Event, KeptZone, Moved, Outgoing, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, Receipt, Release, Taken
-from tidings.timeline.alone import Alone
-from tidings.timeline.sqlite import dates, lease, log, lookup, outbox, pages
-from tidings.timeline.sqlite.cabinet import SqliteCabinet
-from tidings.timeline.sqlite.checkpoint import Checkpointer
-from tidings.timeline.sqlite.database import LAYOUTS, connect, explain, file_bytes, prepare, translated
-from tidings.timeline.sqlite.dates import Dates
-from tidings.timeline.sqlite.intake import Intake
-from tidings.timeline.sqlite.keeping import Keeping
-from tidings.timeline.sqlite.lease import Lease, owner
-from tidings.timeline.sqlite.release import Releasing
+from tidings.domain.schedules.command import Command, Outcome
+from tidings.domain.schedules.reschedule import CalendarChange, Revise, Slice
+from tidings.domain.schedules.schedule import (
+    Calendar,
+    Event,
+    KeptZone,
+    Moved,
+    Outgoing,
+    Page,
+    Query,
+    Record,
+    Schedule,
+    Topic,
+)
+from tidings.ports import ApiKey, Count, IdempotencyKey, Release, SourceBatch
+from tidings.timeline.sqlite import calendars, id_lookup, queries, writer
+from tidings.timeline.sqlite.apply.intake import Intake
+from tidings.timeline.sqlite.calendars import Calendars
+from tidings.timeline.sqlite.database import LAYOUTS, Checkpointer, connect, explain, file_bytes, prepare, translated
+from tidings.timeline.sqlite.documents import SqliteDocuments
+from tidings.timeline.sqlite.maintenance import Maintenance
+from tidings.timeline.sqlite.pending.wheel import Wheel
+from tidings.timeline.sqlite.release import log, outbox
+from tidings.timeline.sqlite.release.release import Releaser
 from tidings.timeline.sqlite.transfer import SqliteEndpoint
-from tidings.timeline.sqlite.wheel import Wheel
-from tidings.timeline.sqlite.worker import Worker
-from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Options, Writer
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Lease, Options, Writer, WriterThread, owner
+from tidings.timeline.store_rules import SingleProcess
 from tidings.timeline.transfer.protocol import HasMoved
 
 LOOKS_MAX = 20
@@ -47,7 +56,7 @@ def _nobody() -> None:
     """Nobody waits."""
 
 
-class SqliteStore(Alone):
+class SqliteStore(SingleProcess):
     """One file, and one lane: the store itself. Short reads are done where asked; a thread writes, one scans, and
     one reads what goes to Kafka."""
 
@@ -67,14 +76,14 @@ class SqliteStore(Alone):
         self._forwarder = connect(path, reader=True)
         wheel = Wheel(self._writer)
         self._intake = Intake(self._writer)
-        self._dates = Dates(self._writer)
-        self._releasing = Releasing(self._writer, wheel)
-        self._keeping = Keeping(self._writer, wheel)
+        self._dates = Calendars(self._writer)
+        self._releasing = Releaser(self._writer, wheel)
+        self._keeping = Maintenance(self._writer, wheel)
         self._lease = Lease(self._writer)
-        self._writing = Worker("tidings-writer")
-        self._scanning = Worker("tidings-scanner")
-        self._forwarding = Worker("tidings-outbox")  # of its own: nobody's long list holds up the way to Kafka
-        self.cabinet = SqliteCabinet(path, self._writer, self._writing, self._reader)
+        self._writing = WriterThread("tidings-writer")
+        self._scanning = WriterThread("tidings-scanner")
+        self._forwarding = WriterThread("tidings-outbox")  # of its own: nobody's long list holds up the way to Kafka
+        self.cabinet = SqliteDocuments(path, self._writer, self._writing, self._reader)
         self._checkpointer = Checkpointer(path, self._finish_checkpoint)
         self._connection.set_wal_hook(self._committed)
 
@@ -91,7 +100,7 @@ class SqliteStore(Alone):
             store = cls(str(path), chosen)
         except apsw.Error as error:
             raise StoreError(f"{path}: {explain(error)}") from error
-        if not moved_too and (move := lease.moved(store._reader)) is not None:
+        if not moved_too and (move := writer.moved(store._reader)) is not None:
             await store.close()
             raise HasMoved(move)
         return store
@@ -138,7 +147,11 @@ class SqliteStore(Alone):
     # Timeline
 
     def apply(
-        self, commands: Sequence[Command], now: int, receipt: Receipt | None = None, taken: Taken | None = None
+        self,
+        commands: Sequence[Command],
+        now: int,
+        receipt: IdempotencyKey | None = None,
+        taken: SourceBatch | None = None,
     ) -> Awaitable[list[Outcome]]:
         return self._writing.start(self._intake.apply, commands, now, receipt, taken)
 
@@ -163,11 +176,11 @@ class SqliteStore(Alone):
 
     @translated
     async def calendars(self, tenant: str) -> list[Calendar]:
-        return dates.calendars(self._reader, tenant)
+        return calendars.calendars(self._reader, tenant)
 
     @translated
     async def calendar(self, tenant: str, name: str) -> Calendar | None:
-        return dates.calendar(self._reader, tenant, name)
+        return calendars.calendar(self._reader, tenant, name)
 
     async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
         return await self._writing.run(self._dates.put, tenant, calendar)
@@ -177,14 +190,14 @@ class SqliteStore(Alone):
 
     @translated
     async def unsettled(self) -> list[CalendarChange]:
-        return dates.unsettled(self._reader)
+        return calendars.unsettled(self._reader)
 
     async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
         await self._writing.run(self._dates.settle, changes)
 
     @translated
     async def zones(self) -> list[KeptZone]:
-        return dates.kept_zones(self._reader)
+        return calendars.kept_zones(self._reader)
 
     async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nothing follows others
         await self._writing.run(self._dates.keep, zone)
@@ -197,7 +210,7 @@ class SqliteStore(Alone):
 
     @translated
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
-        return dates.moved_lately(self._reader, tenant, limit)
+        return calendars.moved_lately(self._reader, tenant, limit)
 
     # Reading
 
@@ -208,16 +221,16 @@ class SqliteStore(Alone):
             with contextlib.suppress(KeyError):  # a name that is newer than what a stand-by knows
                 found = self._find(tenant, schedule_id, now)
                 if found is not None:
-                    return lookup.present(self._writer, found, now)
+                    return id_lookup.present(self._writer, found, now)
             if not await self._has_aged():
                 return None
         return None
 
-    def _find(self, tenant: str, schedule_id: str, now: int) -> lookup.Found | None:
+    def _find(self, tenant: str, schedule_id: str, now: int) -> id_lookup.Found | None:
         """What moves while we look from table to table may be missed: then look again."""
         for _ in range(LOOKS_MAX):
             version = self._reader.pragma("data_version")
-            found = lookup.find(self._reader, self._writer, tenant, schedule_id, now)
+            found = id_lookup.find(self._reader, self._writer, tenant, schedule_id, now)
             if found is not None and found.message is None and found.position is not None:
                 found.message = self._reader.execute(log.MESSAGE, (found.position,)).get
             if found is not None or version == self._reader.pragma("data_version"):
@@ -227,21 +240,21 @@ class SqliteStore(Alone):
     @translated
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
         schedule = await self.find(tenant, schedule_id, now)
-        return [] if schedule is None else pages.history(self._reader, self._writer, schedule, now)
+        return [] if schedule is None else queries.history(self._reader, self._writer, schedule, now)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         for _ in range(LOOKS_MAX):
             await self._refresh()
             with contextlib.suppress(KeyError):
-                return await self._scanning.run(pages.Pages(self._scanner, self._writer, tenant, query, now).page)
+                return await self._scanning.run(queries.Pages(self._scanner, self._writer, tenant, query, now).page)
         raise StoreError("the store changes faster than this stand-by can read it: ask its owner, or try again")
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
-        return await self._scanning.run(pages.forecast, self._scanner, tenant, start, end, width_us)
+        return await self._scanning.run(queries.forecast, self._scanner, tenant, start, end, width_us)
 
     async def count(self, now: int) -> Count:
         await self._refresh()
-        overdue = await self._scanning.run(pages.overdue, self._scanner, self._writer, now)
+        overdue = await self._scanning.run(queries.overdue, self._scanner, self._writer, now)
         return Count(self._writer.pending, overdue, await self._scanning.run(file_bytes, self.path))
 
     async def _refresh(self) -> None:
@@ -375,7 +388,7 @@ class SqliteStore(Alone):
     async def nodes(self, now: int) -> Fleet:
         """The owner of the file, whoever is asked."""
         await self._refresh()
-        due = await self._scanning.run(pages.first_overdue, self._scanner, self._writer, now)
+        due = await self._scanning.run(queries.first_overdue, self._scanner, self._writer, now)
         return one_fleet(owner(self._reader), now, due)
 
     def lanes(self) -> "Sequence[SqliteStore]":

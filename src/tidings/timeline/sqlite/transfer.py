@@ -11,19 +11,18 @@ import numpy as np
 from tidings import crash
 from tidings.domain.errors import Moved, StoreError
 from tidings.domain.fleet import Predecessor, Report
-from tidings.domain.notification import GROUP, TOPICS
-from tidings.domain.schedule import Event
+from tidings.domain.notifications.notification import GROUP, TOPICS
+from tidings.domain.schedules.schedule import Event
 from tidings.ports import Document
-from tidings.timeline.filing import brought, is_same
-from tidings.timeline.sqlite import cabinet, lease, lookup, outbox, single
+from tidings.timeline.sqlite import documents, id_lookup, writer
+from tidings.timeline.sqlite.apply import row_writes
 from tidings.timeline.sqlite.database import queries
-from tidings.timeline.sqlite.keeping import Keeping
-from tidings.timeline.sqlite.lease import Lease
-from tidings.timeline.sqlite.lookup import Found
-from tidings.timeline.sqlite.parcels import HEAD, unpack
-from tidings.timeline.sqlite.rows import ARRIVAL_MASK, NO_DEADLINE
-from tidings.timeline.sqlite.worker import Worker
-from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
+from tidings.timeline.sqlite.id_lookup import Found
+from tidings.timeline.sqlite.maintenance import Maintenance
+from tidings.timeline.sqlite.pending.packed_rows import ARRIVAL_MASK, HEAD, NO_DEADLINE, unpack
+from tidings.timeline.sqlite.release import outbox
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Lease, Writer, WriterThread
+from tidings.timeline.store_rules import brought, is_same
 from tidings.timeline.transfer import chunks, protocol
 from tidings.timeline.transfer.chunks import ITEM_COST, LEAST, Exporter, Id, Place, Row, Stage
 from tidings.timeline.transfer.protocol import Chunk, ImportResult, Item, Move, Progress, ScheduleItem
@@ -43,11 +42,11 @@ class SqliteEndpoint:
         self,
         writer: Writer,
         file_lease: Lease,
-        keeping: Keeping,
+        keeping: Maintenance,
         *,
-        writing: Worker,
+        writing: WriterThread,
         scanner: apsw.Connection,
-        scanning: Worker,
+        scanning: WriterThread,
     ) -> None:
         self._writer = writer
         self._lease = file_lease
@@ -86,7 +85,7 @@ class SqliteEndpoint:
 
         def status() -> protocol.Status:
             return protocol.Status(
-                move=lease.moved(self._scanner),
+                move=writer.moved(self._scanner),
                 nodes=(),
                 positions=outbox.positions(self._scanner),
                 remainder=_remainder(self._scanner),
@@ -134,20 +133,22 @@ class SqliteEndpoint:
 
     def _parcels(self, rows: Sequence[Row]) -> list[Item]:
         parcels = [unpack(heads, bodies) for _, heads, bodies in rows]
-        found = [lookup.plain("far", 0, 0, parcel.plain(index)) for parcel in parcels for index in range(len(parcel))]
+        found = [
+            id_lookup.plain("far", 0, 0, parcel.plain(index)) for parcel in parcels for index in range(len(parcel))
+        ]
         return [self._item(each) for each in found]
 
     def _far(self, rows: Sequence[Row]) -> list[Item]:
-        return [self._item(lookup.plain("far", row[0] & ARRIVAL_MASK, row[0], row[1:])) for row in rows]
+        return [self._item(id_lookup.plain("far", row[0] & ARRIVAL_MASK, row[0], row[1:])) for row in rows]
 
     def _near(self, rows: Sequence[Row]) -> list[Item]:
-        return [self._item(lookup.plain("near", row[2], 0, row[3:])) for row in rows]
+        return [self._item(id_lookup.plain("near", row[2], 0, row[3:])) for row in rows]
 
     def _standing(self, rows: Sequence[Row]) -> list[Item]:
-        return [self._item(lookup.standing_row(row[0], row[1:-1]), json.loads(row[-1])) for row in rows]
+        return [self._item(id_lookup.standing_row(row[0], row[1:-1]), json.loads(row[-1])) for row in rows]
 
     def _finished(self, rows: Sequence[Row]) -> list[Item]:
-        return [self._item(lookup.finished(arrival, due, tuple(row))) for due, arrival, *row in rows]
+        return [self._item(id_lookup.finished(arrival, due, tuple(row))) for due, arrival, *row in rows]
 
     def _item(self, found: Found, extras: Sequence[tuple[int, int]] = ()) -> ScheduleItem:
         tenant, priority = self._writer.stream_names[found.stream]
@@ -196,15 +197,15 @@ class SqliteEndpoint:
         if isinstance(item, ScheduleItem):
             return self._put_schedule(item)
         if isinstance(item, Document):
-            is_new = all(cabinet.change(connection, [[brought(item)]], now))
-            return protocol.result(is_new, is_new or is_same(item, cabinet.get(connection, item.key, now)))
+            is_new = all(documents.change(connection, [[brought(item)]], now))
+            return protocol.result(is_new, is_new or is_same(item, documents.get(connection, item.key, now)))
         name, values = type(item).__name__, msgspec.structs.asdict(item)
         is_new = connection.execute(_SQL[f"put_{name}"], values).fetchone() is not None
         return protocol.result(is_new, connection.execute(_SQL[f"same_{name}"], values).fetchone() is not None)
 
     def _put_schedule(self, item: ScheduleItem) -> ImportResult:
         writer = self._writer
-        known = lookup.find(writer.connection, writer, item.tenant, item.id, ALWAYS)
+        known = id_lookup.find(writer.connection, writer, item.tenant, item.id, ALWAYS)
         result, generation = protocol.resolve(item, known)
         if result != "moved":
             return result
@@ -216,21 +217,21 @@ class SqliteEndpoint:
                 f"{item.tenant} has too many topics in the target to add {item.topic}: the copy stops here"
             )
         found = self._found(item, generation)
-        single.remember(writer, found)
+        row_writes.remember(writer, found)
         if item.at is not None:
-            single.finish(writer, found, item.state, item.at, item.reason)
+            row_writes.finish(writer, found, item.state, item.at, item.reason)
         elif item.terms is None:
-            single.insert_plain(writer, found, item.accepted)
+            row_writes.insert_plain(writer, found, item.accepted)
         else:
-            single.insert_standing(writer, found, item.terms)
+            row_writes.insert_standing(writer, found, item.terms)
             if item.state == "pending":
-                single.insert_pointer(writer, found)
+                row_writes.insert_pointer(writer, found)
         for due, n in item.extras:
             extra = self._found(item, generation)
             extra.due, extra.n, extra.deadline, extra.reason = due, n, NO_DEADLINE, None
-            single.insert_extra(writer, extra, found.arrival)
+            row_writes.insert_extra(writer, extra, found.arrival)
         for event in item.history:
-            single.note(writer, found, event)
+            row_writes.note(writer, found, event)
         return "moved"
 
     def _found(self, item: ScheduleItem, generation: int) -> Found:

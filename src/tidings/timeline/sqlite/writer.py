@@ -1,27 +1,115 @@
-"""The one writer: its connection, its transactions, and what it keeps in memory between them."""
+"""One thread that owns a connection; the event loop hands it work and awaits the answer."""
 
+import asyncio
 import contextlib
+import queue
 import secrets
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tidings.domain.command import Priority
-from tidings.domain.destination import is_kafka
-from tidings.domain.errors import NotOwner
-from tidings.timeline.room import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, RECORD_BYTES, Room
-from tidings.timeline.sqlite.database import queries
-from tidings.timeline.sqlite.far import DAY_QUARTERS, QUARTER_LAST, QUARTER_US, Far, quarters
-from tidings.timeline.sqlite.heads import Lookahead
-from tidings.timeline.sqlite.idmap import IdMap
-from tidings.timeline.sqlite.parcels import Rows
-from tidings.timeline.sqlite.rows import ARRIVAL_BITS
-from tidings.timeline.transfer.protocol import predecessors_of
+from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.fleet import Node, Report, one_node
+from tidings.domain.schedules.command import Priority
+from tidings.domain.schedules.schedule import is_kafka
+from tidings.timeline.outbox_capacity import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, RECORD_BYTES, OutboxCapacity
+from tidings.timeline.sqlite.database import explain, queries
+from tidings.timeline.sqlite.id_map import IdMap
+from tidings.timeline.sqlite.pending.next_due import Lookahead
+from tidings.timeline.sqlite.pending.packed_rows import (
+    ARRIVAL_BITS,
+    DAY_QUARTERS,
+    QUARTER_LAST,
+    QUARTER_US,
+    Later,
+    Rows,
+    quarters,
+)
+from tidings.timeline.transfer.protocol import HasMoved, Move, decode_move, predecessors_of
+
+Answer = TypeVar("Answer")
+_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
+
+
+class WriterThread:
+    """Runs calls one after the other, in the order in which they came."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
+        """Hand a call to the thread at once. It is carried out, even if nobody waits any more."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(StoreError("the store is closed"))
+        else:
+            self._jobs.put((call, arguments, future))
+        return future
+
+    async def run(self, call: Callable[..., Answer], *arguments: object) -> Answer:
+        """Hand a call to the thread and wait for its answer."""
+        return await self.start(call, *arguments)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run a call on the thread when its turn comes; for other threads, which wait for nothing."""
+        self._loop.call_soon_threadsafe(self._post_here, call)
+
+    def _post_here(self, call: Callable[[], object]) -> None:
+        future: asyncio.Future[object] = self._loop.create_future()
+        future.add_done_callback(_look)
+        self._jobs.put((call, (), future))
+
+    async def close(self) -> None:
+        """Finish what was handed over, then end the thread."""
+        self._closed = True
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            call, arguments, future = job
+            try:
+                answer = call(*arguments)
+            except apsw.Error as error:
+                self._post(_fail, future, StoreError(explain(error)))
+            except BaseException as error:  # noqa: BLE001 - whoever awaits the answer gets it
+                self._post(_fail, future, error)
+            else:
+                self._post(_resolve, future, answer)
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop has closed: nobody waits for the answer
+            return
+
+
+def _look(future: "asyncio.Future[Any]") -> None:
+    """Take note of an error that nobody waits for; the call will be made again."""
+    future.exception()
+
+
+def _resolve(future: "asyncio.Future[Any]", answer: object) -> None:
+    if not future.done():
+        future.set_result(answer)
+
+
+def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
 
 PARTITIONS_MAX = 16
 TOPICS_PER_TENANT_MAX = 10_000
@@ -86,7 +174,7 @@ class Writer:
         self.connection = connection
         self.options = options
         self.token: bytes | None = None
-        self.room = Room(options.outbox_rows_max, options.outbox_bytes_max)
+        self.room = OutboxCapacity(options.outbox_rows_max, options.outbox_bytes_max)
         self.next_far: int | None = None
         self._next_near: tuple[int | None, int | None] = (None, None)
         self.streams: dict[tuple[str, int, bool], int] = {}
@@ -137,7 +225,7 @@ class Writer:
         self.room.arrive(settled)
         self.room.begin(connection.execute(_IN_OUTBOX, (OUTBOX << OFFSET_BITS | self.arrived,)))
         self.created, _, self.partitions, self.arrival, self.pending, self.near_until, self.split_until = row
-        self.idmap, self.heads, self.far = idmap, heads, Far(connection)
+        self.idmap, self.heads, self.far = idmap, heads, Later(connection)
         self.look_ahead()
         self._saved = (self.arrival, self.pending)
         self.stale = False
@@ -255,3 +343,78 @@ class Writer:
         streams = rows.heads["stream"]
         for stream in set(streams.tolist()):
             self.heads.offer(stream, int(rows.heads["due"][streams == stream].min()))
+
+
+TOKEN_BYTES = 16
+RESIGN_MS = 500
+
+
+class Lease:
+    """Taken when it is free or has run out; counted on the clock of this boot of the machine."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._boot = _boot()
+        self._node: Node | None = None
+
+    def acquire(self, elapsed: int, lease_us: int, report: Report, *, moved_too: bool = False) -> tuple[bool, bool]:
+        """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale.
+
+        `HasMoved` if the store has moved elsewhere, unless `moved_too`. A copy then takes the lease at once: another
+        owner can only be another copy, and the target lets only one of them continue.
+        """
+        connection = self._writer.connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            move = moved(connection)
+            if move is not None and not moved_too:
+                raise HasMoved(move)
+            answer = self._take(connection, elapsed, lease_us, report, by_force=move is not None)
+            self._writer.stale = self._writer.stale or answer == (True, True)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return answer
+
+    def _take(
+        self, connection: apsw.Connection, elapsed: int, lease_us: int, report: Report, *, by_force: bool
+    ) -> tuple[bool, bool]:
+        row = connection.execute("SELECT token, boot, until FROM lease").fetchone()
+        mine = row is not None and row[0] is not None and row[0] == self._writer.token
+        free = by_force or row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
+        if not mine and not free:
+            self._writer.token = None
+            return False, False
+        token = self._writer.token if mine else secrets.token_bytes(TOKEN_BYTES)
+        self._node = one_node(self._node if mine else None, report, lease_us)
+        row = (token, self._boot, elapsed + lease_us, msgspec.json.encode(self._node))
+        connection.execute("INSERT OR REPLACE INTO lease (one, token, boot, until, node) VALUES (1, ?, ?, ?, ?)", row)
+        self._writer.token = token
+        return True, not mine
+
+    def resign(self) -> None:
+        """Hand it over at once, if it is ours."""
+        token, self._writer.token = self._writer.token, None
+        if token is not None:
+            self._writer.connection.set_busy_timeout(RESIGN_MS)
+            self._writer.connection.execute("UPDATE lease SET token = NULL WHERE token = ?", (token,))
+
+
+def owner(connection: apsw.Connection) -> Node | None:
+    """Who owns the file, or did when it was last heard of; None if it was handed over."""
+    found = connection.execute("SELECT node FROM lease WHERE token IS NOT NULL AND node IS NOT NULL").get
+    return None if found is None else msgspec.json.decode(found, type=Node)
+
+
+def _boot() -> str:
+    """What tells this boot of the machine from another."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""
+
+
+def moved(connection: apsw.Connection) -> Move | None:
+    """The mark of a store that has moved."""
+    row = connection.execute("SELECT move FROM moved").fetchone()
+    return None if row is None else decode_move(row[0])

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from tidings.domain.schedule import Event
-from tidings.domain.terms import decode_terms
-from tidings.domain.when import is_once
+from tidings.domain.schedules.recurrence_state import decode_state
+from tidings.domain.schedules.schedule import Event
+from tidings.domain.schedules.when import is_once
 from tidings.ports import ApiKey, Document, Key
-from tidings.timeline.filing import decode_tags
+from tidings.timeline.store_rules import decode_tags
 from tidings.timeline.transfer.protocol import (
     AnswerItem,
     CalendarItem,
@@ -116,7 +116,7 @@ def bounded(rows: Iterable[AnyRow], cost: Callable[[AnyRow], int]) -> Iterator[A
 def kind_counts(totals: Sequence[Any], terms: Iterable[Sequence[Any]]) -> dict[Kind, int]:
     """The number of items of each kind, from a store's totals and the terms of its pending schedules with a rule."""
     kinds: tuple[Kind, ...] = ("positions", "keys", "receipts", "documents", "paused", "finished", "one_shots")
-    recurring = sum(not is_once(decode_terms(each).when) for (each,) in terms)
+    recurring = sum(not is_once(decode_state(each).when) for (each,) in terms)
     counts = dict(zip(kinds, totals, strict=True))
     return counts | {"recurring": recurring, "one_shots": counts["one_shots"] - recurring}
 

@@ -11,13 +11,12 @@ from zlib import crc32
 
 import msgspec
 
-from tidings.domain.command import FINISHED, Priority, State
 from tidings.domain.errors import StoreError
 from tidings.domain.fleet import Predecessor
-from tidings.domain.message import unpack
-from tidings.domain.schedule import Event
-from tidings.domain.terms import Terms
-from tidings.domain.when import is_once
+from tidings.domain.schedules.command import FINISHED, Priority, State
+from tidings.domain.schedules.recurrence_state import RecurrenceState
+from tidings.domain.schedules.schedule import Event, unpack
+from tidings.domain.schedules.when import is_once
 from tidings.ports import ApiKey, Document
 
 NAMED_CONFLICTS_MAX = 1_000
@@ -47,7 +46,7 @@ class ScheduleItem(msgspec.Struct, gc=False, kw_only=True):
     message: bytes | None
     deadline: int | None = None
     reason: str | None = None
-    terms: Terms | None = None
+    terms: RecurrenceState | None = None
     fires: int = 0
     released: int = 0
     at: int | None = None

@@ -10,8 +10,7 @@ from tidings.edges.http.openapi.operations import REFERENCE, Schema, problem_res
 from tidings.edges.http.openapi.schedule_paths import schedule_paths
 from tidings.edges.http.openapi.topic_paths import topic_paths
 from tidings.shapes import admin, notification, schedule, template, topic, user
-from tidings.shapes.annotations import Answer, Sent
-from tidings.shapes.fields import fields_of, names_of
+from tidings.shapes.fields import Answer, Sent, fields_of, names_of
 
 _ABOUT = (
     "Tidings holds messages and notifications until their time and releases each one on time, once. Times are RFC 3339 "

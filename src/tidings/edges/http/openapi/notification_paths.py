@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from tidings.domain.delivery import State
-from tidings.domain.notification import Priority
+from tidings.domain.notifications.delivery import State
+from tidings.domain.notifications.notification import Priority
 from tidings.edges.http.openapi.operations import (
     CHANNEL,
     CURSOR,
@@ -27,7 +27,7 @@ from tidings.edges.http.openapi.operations import (
     sent,
     switch,
 )
-from tidings.shapes.annotations import INSTANT
+from tidings.shapes.fields import INSTANT
 
 _USER = in_path("id", "Id of the user: 1 to 100 letters, digits and `. _ @ + : ~ = -`.")
 _OWNER = in_path("user", "Id of the user.")

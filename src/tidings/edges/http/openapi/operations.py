@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tidings.domain.rendered import CHANNEL_NAMES
+from tidings.domain.notifications.message import CHANNEL_NAMES
 from tidings.edges.http.auth import TENANT_HEADER
 from tidings.edges.http.problems import KINDS, PROBLEM_TYPE
 

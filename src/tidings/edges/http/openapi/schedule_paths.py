@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from tidings.domain.command import State
-from tidings.domain.lateness import Policy
+from tidings.domain.schedules.command import State
+from tidings.domain.schedules.lateness import Policy
 from tidings.edges.http.openapi.operations import (
     CURSOR,
     ETAG,
@@ -27,7 +27,7 @@ from tidings.edges.http.openapi.operations import (
     sent,
     switch,
 )
-from tidings.shapes.annotations import INSTANT
+from tidings.shapes.fields import INSTANT
 from tidings.shapes.schedule import Width
 
 _ID = in_path("id", "Id of the schedule, percent-encoded.")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tidings.domain.destination import BUSES
 from tidings.domain.fleet import ROLES
+from tidings.domain.schedules.schedule import BUSES
 from tidings.edges.http.openapi.operations import (
     IDEMPOTENCY,
     LIMIT,
@@ -17,7 +17,7 @@ from tidings.edges.http.openapi.operations import (
     sent,
 )
 from tidings.edges.http.openapi.schedule_paths import adding
-from tidings.shapes.annotations import INSTANT
+from tidings.shapes.fields import INSTANT
 
 _TOPIC = in_path("topic", "Name of the topic.")
 _GROUP = "/v1/topics/{topic}/groups/{group}"

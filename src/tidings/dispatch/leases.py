@@ -1,0 +1,228 @@
+"""How late we run: what was released in the last minute, counted in steps of 5 % and slices of time."""
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy
+
+from tidings.clock import Clock
+from tidings.domain.errors import NotAllowed, NotOwner, StoreError
+from tidings.domain.facts import Listener, OwnershipChanged
+from tidings.domain.fleet import Report
+from tidings.ports import Lane, Store
+
+SPAN_US = 60_000_000
+SLICE_US = 5_000_000
+STEP = 1.05
+STEPS = 500  # up to 11 hours; what is later counts there
+FEW = 24  # below this many, numpy costs more than it saves
+
+
+class Lateness(msgspec.Struct, frozen=True, gc=False):
+    """How many were released, and how late: half of them at most p50, 99 of 100 at most p99."""
+
+    released: int = 0
+    p50_us: int = 0
+    p99_us: int = 0
+    max_us: int = 0
+
+
+class LatenessWindow:
+    """A listener to how late each was. Its memory does not grow with what is released."""
+
+    def __init__(self) -> None:
+        self._slices: deque[_Slice] = deque()
+
+    def add(self, late_us: Sequence[int], elapsed: int) -> None:
+        """These were released now."""
+        if not self._slices or elapsed - self._slices[-1].begun >= SLICE_US:
+            self._slices.append(_Slice(elapsed))
+        self._slices[-1].add(late_us)
+        self._forget(elapsed)
+
+    def pace(self, elapsed: int) -> Lateness:
+        """That of the last minute."""
+        self._forget(elapsed)
+        counts = sum((part.counts for part in self._slices), numpy.zeros(STEPS, dtype=numpy.int64))
+        total = int(counts.sum())
+        if not total:
+            return Lateness()
+        most = max(part.max_us for part in self._slices)
+        below = numpy.cumsum(counts)
+        p50, p99 = (int(numpy.searchsorted(below, math.ceil(total * share))) for share in (0.5, 0.99))
+        return Lateness(total, min(_late(p50), most), min(_late(p99), most), most)
+
+    def _forget(self, elapsed: int) -> None:
+        while self._slices and elapsed - self._slices[0].begun >= SPAN_US:
+            self._slices.popleft()
+
+
+class _Slice:
+    def __init__(self, begun: int) -> None:
+        self.begun = begun
+        self.counts = numpy.zeros(STEPS, dtype=numpy.int64)
+        self.max_us = 0
+
+    def add(self, late_us: Sequence[int]) -> None:
+        if len(late_us) < FEW:
+            for late in late_us:
+                self.counts[_step(late)] += 1
+        else:
+            values = numpy.maximum(numpy.asarray(late_us, dtype=numpy.int64), 0)
+            steps = numpy.ceil(numpy.log1p(values) / math.log(STEP)).astype(numpy.int64)
+            self.counts += numpy.bincount(numpy.minimum(steps, STEPS - 1), minlength=STEPS)
+        self.max_us = max(self.max_us, int(max(late_us, default=0)))
+
+
+def _step(late_us: int) -> int:
+    return min(STEPS - 1, math.ceil(math.log1p(max(0, late_us)) / math.log(STEP)))
+
+
+def _late(step: int) -> int:
+    """The most that is counted there."""
+    return int(STEP**step) - 1
+
+
+POLL_S = 0.25
+TEND_IDLE_S = 0.25
+
+
+class LeaseHolder:
+    """Keeps the leases of our lanes, or stands by until one is free. `follow` is told when that changes.
+
+    In a fleet a process without a lane is as good as any: it takes changes, and others release them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        lease_us: int,
+        follow: Callable[[], None],
+        tell: Listener,
+        report: Callable[[], Report] = Report,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._lease_us = lease_us
+        self._follow = follow
+        self._tell = tell
+        self._report = report
+        self._renewed = 0
+        self._stopped = asyncio.Event()
+        self._called = asyncio.Event()
+        self._owning = asyncio.Event()
+        store.on_free(self._called.set)
+        self._asked = self._owns = False
+        self._lanes: list[Lane] = []
+        self._error: str | None = None
+        self._stood_us = 0  # how long this process was stopped before it asked last
+
+    def trouble(self) -> str | None:
+        """Why the store is known not to take changes, so that nobody has to find it out for himself."""
+        return None if self._owns else self._error
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether we take changes, and if not, what we wait for."""
+        if self._owns:
+            silent_us = self._clock.elapsed() - self._renewed
+            if silent_us < self._lease_us:
+                return True, "ready"
+            return False, f"the store has not answered for {silent_us // 1_000_000} s"
+        if not self._asked:
+            return False, "starting: the store is about to be taken over"
+        killed = f"or was killed less than {self._lease_us / 1_000_000:g} s ago"
+        return False, self._error or f"standing by: another process owns this store, {killed}"
+
+    async def run(self) -> None:
+        """Renew until stopped, then resign."""
+        while not self._stopped.is_set():
+            await self.try_once()
+            pause_s = POLL_S if not self._owns else self._lease_us / 4_000_000
+            begun = self._clock.elapsed()
+            await self._rest(pause_s)
+            over_us = self._clock.elapsed() - begun - int(pause_s * 1_000_000)
+            self._stood_us = over_us if over_us > self._lease_us else 0
+        if self._owns:
+            with contextlib.suppress(StoreError):  # then the lease runs out by itself
+                await self._store.resign()
+
+    async def try_once(self) -> None:
+        """Take or renew the leases. Who may not write learns it the first time, later he waits like anybody."""
+        elapsed = self._clock.elapsed()
+        try:
+            owns = await self._ask(elapsed)
+            self._error = None
+        except StoreError as error:
+            if isinstance(error, NotAllowed) and not self._asked:
+                raise
+            owns, self._error = False, str(error)
+        self._asked, self._renewed = True, elapsed
+        self._stand(owns, list(self._store.lanes()))
+
+    async def _ask(self, elapsed: int) -> bool:
+        """What the store answers. While it is silent for longer than a lease we stand as if it had refused."""
+        asking = asyncio.ensure_future(self._store.acquire(elapsed, self._lease_us, self._report()))
+        try:
+            answered, _ = await asyncio.wait({asking}, timeout=self._lease_us / 1_000_000)
+            if not answered:
+                self._error = f"the store has not answered for {self._lease_us / 1_000_000:g} s"
+                self._stand(False, list(self._store.lanes()))
+            return await asking
+        finally:
+            asking.cancel()
+
+    def _stand(self, owns: bool, lanes: list[Lane]) -> None:
+        """Note how we stand, and tell it if it has changed."""
+        if owns:
+            self._owning.set()
+        elif not self._stopped.is_set():
+            self._owning.clear()
+        numbers = tuple(lane.number for lane in lanes)
+        if owns != self._owns or numbers != tuple(lane.number for lane in self._lanes):
+            self._owns = owns
+            stood = f"this process stood still for {self._stood_us / 1_000_000:.0f} s" if self._stood_us else ""
+            self._tell(OwnershipChanged(self._clock.now(), owns, numbers, stood if owns else self._error or ""))
+        if lanes != self._lanes:
+            self._lanes = lanes
+            self._follow()
+
+    def stop(self) -> None:
+        """End after the slice in hand."""
+        self._stopped.set()
+        self._called.set()
+        self._owning.set()
+
+    async def owned(self) -> bool:
+        """Wait until we own a lane; False if we are stopped instead."""
+        await self._owning.wait()
+        return not self._stopped.is_set()
+
+    async def tend(self) -> None:
+        """Do the housekeeping that comes with ownership, slice by slice, until stopped."""
+        while not self._stopped.is_set():
+            more = False
+            if self._owns:
+                try:
+                    more = await self._store.tend(self._clock.now())
+                except (NotOwner, StoreError):
+                    more = False
+                self._follow()
+            await self.pause(0.001 if more else TEND_IDLE_S)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until it is time to renew, or somebody has handed lanes over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._called.wait(), seconds)
+        self._called.clear()
+
+    async def pause(self, seconds: float) -> None:
+        """Until some time has passed, or we are stopped."""
+        try:
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        except TimeoutError:
+            return

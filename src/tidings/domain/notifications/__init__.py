@@ -1,0 +1,1 @@
+"""Notifications: users and their addresses, messages, deliveries, and the limits of providers."""

@@ -1,0 +1,192 @@
+"""A message as it leaves: rendered for one channel, addressed to one place. Built only if it is safe to send.
+
+`id` is the same in every attempt; a provider that honours such ids delivers it once.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from tidings.domain.errors import Invalid
+from tidings.domain.notifications.address import Device, check_email, check_line, check_phone, check_url
+
+ChannelName = Literal["email", "sms", "push", "webhook", "in_app"]
+Urgency = Literal["high", "normal"]
+
+CHANNEL_NAMES: tuple[ChannelName, ...] = ("email", "sms", "push", "webhook", "in_app")
+
+ID_BYTES_MAX = 256
+SUBJECT_CHARACTERS_MAX = 500
+BODY_BYTES_MAX = 1 << 20
+SMS_CHARACTERS_MAX = 1_600  # ten segments; Twilio refuses more
+
+
+class Email(msgspec.Struct, frozen=True, gc=False):
+    """An e-mail; `unsubscribe_url` becomes the one-click header of RFC 8058."""
+
+    id: str
+    to: str
+    subject: str
+    text: str
+    html: str | None = None
+    to_name: str | None = None
+    unsubscribe_url: str | None = None
+    tenant: str = "default"
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        check_email(self.to, "to")
+        _check_title(self.subject, "subject")
+        _check_body(self.text, "text")
+        _check_body(self.html or "", "html")
+        if self.to_name is not None:
+            _check_title(self.to_name, "to_name")
+        if self.unsubscribe_url is not None and not check_url(self.unsubscribe_url, "unsubscribe_url").path.isascii():
+            raise Invalid("unsubscribe_url", "is not ASCII: write it percent-encoded")
+
+
+class Sms(msgspec.Struct, frozen=True, gc=False):
+    """A text message."""
+
+    id: str
+    to: str
+    text: str
+    tenant: str = "default"
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        check_phone(self.to, "to")
+        if "\x00" in self.text or not self.text.strip():
+            raise Invalid("text", "is empty or has a NUL: a text message needs some words")
+        if len(self.text) > SMS_CHARACTERS_MAX:
+            raise Invalid("text", f"has {len(self.text)} characters, more than {SMS_CHARACTERS_MAX}")
+
+
+class Push(msgspec.Struct, frozen=True, gc=False):
+    """A push notification for one device. Of those with one `collapse` key a device shows the latest."""
+
+    id: str
+    to: Device
+    title: str
+    body: str
+    data: dict[str, str] = {}
+    collapse: str | None = None
+    urgency: Urgency = "high"
+    expires: int | None = None
+    tenant: str = "default"
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        _check_title(self.title, "title")
+        _check_body(self.body, "body")
+        if self.collapse is not None:
+            check_line(self.collapse, "collapse")
+
+
+class Webhook(msgspec.Struct, frozen=True, gc=False):
+    """A call of somebody's URL; `body` is JSON, as bytes, because that is what is signed."""
+
+    id: str
+    to: str
+    tenant: str
+    body: bytes
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        check_url(self.to, "to")
+        if len(self.body) > BODY_BYTES_MAX:
+            raise Invalid("body", f"has {len(self.body)} bytes, more than {BODY_BYTES_MAX}")
+
+
+class InApp(msgspec.Struct, frozen=True, gc=False):
+    """A line in a user's inbox."""
+
+    id: str
+    to: str
+    tenant: str
+    title: str
+    body: str
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        _check_title(self.title, "title")
+        _check_body(self.body, "body")
+
+
+Rendered = Email | Sms | Push | Webhook | InApp
+
+
+def channel_of(message: Rendered) -> ChannelName:
+    """The channel that a message is rendered for."""
+    match message:
+        case Email():
+            return "email"
+        case Sms():
+            return "sms"
+        case Push():
+            return "push"
+        case Webhook():
+            return "webhook"
+        case InApp():
+            return "in_app"
+
+
+def _check_id(text: str) -> None:
+    if not text or not text.isascii() or len(text) > ID_BYTES_MAX:
+        raise Invalid("id", f"is empty, not ASCII, or longer than {ID_BYTES_MAX} bytes")
+    check_line(text, "id")
+
+
+def _check_title(text: str, field: str) -> None:
+    check_line(text, field)
+    if len(text) > SUBJECT_CHARACTERS_MAX:
+        raise Invalid(field, f"has {len(text)} characters, more than {SUBJECT_CHARACTERS_MAX}")
+
+
+def _check_body(text: str, field: str) -> None:
+    if "\x00" in text:
+        raise Invalid(field, "has a NUL: leave it out")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > BODY_BYTES_MAX:
+        raise Invalid(field, f"has {size} bytes, more than {BODY_BYTES_MAX}")
+
+
+Encoding = Literal["GSM-7", "UCS-2"]
+
+_BASIC = frozenset(
+    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
+    "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
+)
+_EXTENDED = frozenset("\f^{}\\[~]|€")  # each takes an escape before it, and the two are not parted
+GSM_ALONE, GSM_PART = 160, 153  # septets; a part of several gives seven to its header
+UCS_ALONE, UCS_PART = 70, 67  # units of 16 bits
+
+
+class Segments(msgspec.Struct, frozen=True, gc=False):
+    """What a text message takes: `units` are septets of GSM-7, or 16-bit units of UCS-2."""
+
+    encoding: Encoding
+    units: int
+    count: int
+
+
+def segments(text: str) -> Segments:
+    """Count as networks do: a pair that belongs together (an escape, a surrogate) is not split over two segments."""
+    encoding: Encoding
+    if all(character in _BASIC or character in _EXTENDED for character in text):
+        encoding, alone, part = "GSM-7", GSM_ALONE, GSM_PART
+        widths = [1 if character in _BASIC else 2 for character in text]
+    else:
+        encoding, alone, part = "UCS-2", UCS_ALONE, UCS_PART
+        widths = [1 if ord(character) < 0x10000 else 2 for character in text]
+    units = sum(widths)
+    return Segments(encoding, units, 1 if units <= alone else _parts(widths, part))
+
+
+def _parts(widths: list[int], size: int) -> int:
+    count, used = 1, 0
+    for width in widths:
+        if used + width > size:
+            count, used = count + 1, 0
+        used += width
+    return count

@@ -1,0 +1,269 @@
+"""The POSIX `TZ` rule in the footer of a zone's file: `CET-1CEST,M3.5.0,M10.5.0/3`."""
+
+import re
+from bisect import bisect_right
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+from struct import unpack_from
+
+import msgspec
+import tzdata
+
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.cache import GROWING, METER
+from tidings.domain.recurrence.days import DAY_S, LAST_YEAR, YEAR_STARTS, is_leap, month_starts, year_of, year_start
+
+_NAME = r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]+>)"
+_TIME = r"[+-]?[0-9]{1,3}(?::[0-9]{2}){0,2}"
+_DAY = rf"(J?[0-9]{{1,3}}|M[0-9]{{1,2}}\.[1-5]\.[0-6])(?:/({_TIME}))?"
+_FOOTER = re.compile(rf"{_NAME}({_TIME})(?:{_NAME}({_TIME})?,{_DAY},{_DAY})?")
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """A day of every year, and the seconds after its midnight, at which the offset changes."""
+
+    day: str
+    seconds: int
+
+    def wall(self, year: int) -> int:
+        """The wall time of the change in a year, on the clock that it ends."""
+        start = year_start(year)
+        return (start + _day_of_year(self.day, is_leap(year), start % 7)) * DAY_S + self.seconds
+
+
+class Footer(msgspec.Struct, frozen=True, gc=False):
+    """Standard and summer time and the changes between them."""
+
+    standard: int
+    summer: int
+    begins: Change
+    ends: Change
+
+    def transitions(self, year: int) -> list[tuple[int, int]]:
+        """The instants of the two changes of a year, each with the offset that holds from then on."""
+        return sorted(
+            [
+                (self.begins.wall(year) - self.standard, self.summer),
+                (self.ends.wall(year) - self.summer, self.standard),
+            ]
+        )
+
+
+def parse_footer(text: str) -> Footer | None:
+    """The rule, None where nothing changes any more."""
+    found = _FOOTER.fullmatch(text)
+    assert found is not None, f"{text} is no POSIX time zone"
+    standard, summer, first_day, first_time, last_day, last_time = found.groups()
+    if first_day is None:
+        return None
+    offset = -_seconds(standard)  # POSIX counts west of Greenwich
+    return Footer(
+        offset,
+        offset + 3_600 if summer is None else -_seconds(summer),
+        Change(first_day, _seconds(first_time or "2")),
+        Change(last_day, _seconds(last_time or "2")),
+    )
+
+
+def _seconds(text: str) -> int:
+    sign = -1 if text.startswith("-") else 1
+    parts = [int(part) for part in text.lstrip("+-").split(":")]
+    return sign * sum(part * size for part, size in zip(parts, (3_600, 60, 1), strict=False))
+
+
+@lru_cache(maxsize=1_024)  # there are fourteen kinds of years, and few rules
+def _day_of_year(day: str, leap: bool, start: int) -> int:
+    """Counted from 0; `start` is the year's first day since 1970, or what it leaves when divided by 7.
+
+    `J60` is March 1 in every year, `59` is February 29 in leap years, `M3.5.0` the last Sunday of March.
+    """
+    if day.startswith("J"):
+        number = int(day[1:]) - 1
+        return number + 1 if leap and number >= 59 else number
+    if not day.startswith("M"):
+        return int(day)
+    month, week, weekday = (int(part) for part in day[1:].split("."))
+    starts = month_starts(leap=leap)
+    first, length = starts[month - 1], starts[month] - starts[month - 1]
+    first_weekday = (start + first + 4) % 7  # Sunday is 0
+    offset = (weekday - first_weekday) % 7 + (week - 1) * 7
+    return first + (offset if offset < length else offset - 7)
+
+
+VERSION: str = tzdata.IANA_VERSION
+NAME_CHARS_MAX = 64
+BEGINNING = -(1 << 60)
+NEVER = 1 << 60
+FAR_S = 2 * DAY_S  # further than any offset, or change of one
+GROW_YEARS = 40  # the table grows by so many at once
+
+_HEADER = ">4sc15x6l"
+_HEADER_BYTES = 44
+
+
+class Zone:
+    """Offsets of a place: from `starts[i]` (an instant, in seconds) on, wall time is UTC plus `offsets[i]`."""
+
+    __slots__ = ("_footer", "_known", "_last", "_year", "name", "offsets", "starts")
+
+    def __init__(
+        self, name: str, starts: list[int], offsets: list[int], footer: Footer | None, last: int = BEGINNING
+    ) -> None:
+        self.name = name
+        self.starts = starts
+        self.offsets = offsets
+        self._footer = footer
+        self._last = last  # where the file's own transitions end, also such as change the name only
+        self._year = LAST_YEAR + 2 if footer is None else max(year_of(last // DAY_S), 1970)
+        self._known = self._reach()
+
+    def segment(self, instant: int) -> int:
+        """The place in the table that holds at the instant."""
+        if instant >= self._known:
+            self._grow(instant)
+        return bisect_right(self.starts, instant) - 1
+
+    def offset_at(self, instant: int) -> int:
+        """Seconds to add to UTC."""
+        return self.offsets[self.segment(instant)]
+
+    def has(self, segment: int) -> bool:
+        """Whether there is such a place in the table, after growing it as far as needed."""
+        while segment >= len(self.starts) and self._year <= LAST_YEAR:
+            self._grow(year_start(self._year) * DAY_S)
+        return segment < len(self.starts)
+
+    def instants(self, wall: int) -> list[int]:
+        """When the clocks show this: mostly one instant, two where they were put back, none where they jumped."""
+        place = self.segment(wall)
+        following = self.starts[place + 1] if self.has(place + 1) else wall + 2 * FAR_S
+        if self.starts[place] + FAR_S <= wall < following - FAR_S:
+            return [wall - self.offsets[place]]
+        return self._near(wall, place)
+
+    def before_gap(self, wall: int) -> int:
+        """The instant of a wall time that clocks jump over, by the offset that held before: later than asked."""
+        place = self.segment(wall)
+        for segment in range(max(1, place - 2), place + 3):
+            if self.has(segment):
+                start = self.starts[segment]
+                if start + self.offsets[segment - 1] <= wall < start + self.offsets[segment]:
+                    return wall - self.offsets[segment - 1]
+        raise AssertionError(f"{wall} is no gap of {self.name}")
+
+    def _near(self, wall: int, place: int) -> list[int]:
+        found = []
+        for segment in range(max(0, place - 2), place + 3):
+            if self.has(segment):
+                instant = wall - self.offsets[segment]
+                ends = self.starts[segment + 1] if self.has(segment + 1) else instant + 1
+                if self.starts[segment] <= instant < ends:
+                    found.append(instant)
+        return found
+
+    def _grow(self, instant: int) -> None:
+        """Append what the footer says, up to some years behind the instant."""
+        assert self._footer is not None, "only a footer makes a table grow"
+        last = min(LAST_YEAR + 1, year_of(min(instant // DAY_S, YEAR_STARTS[-2])) + GROW_YEARS)
+        with GROWING:
+            for year in range(self._year, last + 1):
+                METER.taken += 1
+                for at, offset in self._footer.transitions(year):
+                    if at > self._last and offset != self.offsets[-1]:
+                        self.offsets.append(offset)  # before the start that makes it visible
+                        self.starts.append(at)
+            self._year = max(self._year, last + 1)
+            self._known = self._reach()
+
+    def _reach(self) -> int:
+        """Up to which instant the table is complete."""
+        return NEVER if self._footer is None or self._year > LAST_YEAR else (year_start(self._year) - 2) * DAY_S
+
+
+@lru_cache(maxsize=1_024)
+def zone_named(name: str) -> Zone:
+    """The zone of an IANA name, or of an alias that `recall` gave."""
+    if name in _past:
+        return read_zone(name, _past[name])
+    check_zone(name)
+    return read_zone(name, content_of(name))
+
+
+def check_zone(name: str) -> None:
+    """Raise `Invalid` unless it is a zone's name, with a likely one where there is one."""
+    if name not in names():
+        raise Invalid("zone", _advice(name))
+
+
+_past: dict[str, bytes] = {}
+
+
+def recall(name: str, content: bytes) -> None:
+    """Know a zone as it was, so that what was computed by older rules can be computed again."""
+    _past[_alias(name, digest_of(content))] = content
+
+
+def recalled(name: str, rules: str) -> str | None:
+    """The alias of a zone as it was when its rules had this digest, None if that is not known any more."""
+    alias = _alias(name, rules)
+    return alias if alias in _past else None
+
+
+def _alias(name: str, rules: str) -> str:
+    return f"{name}@{rules}"
+
+
+@lru_cache(maxsize=1)
+def names() -> frozenset[str]:
+    """Every name that can be given."""
+    return frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split())
+
+
+def digest_of(content: bytes) -> str:
+    """A short digest of all that is known about a zone: it changes when the zone's rules do, and only then."""
+    return blake2b(content, digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=1_024)
+def rules_of(name: str) -> str:
+    """The digest of a zone as it is now: what is computed by its rules is stamped with it."""
+    return digest_of(content_of(name))
+
+
+def content_of(name: str) -> bytes:
+    """All that the tzdata package says about a zone."""
+    return files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
+
+
+def _advice(name: str) -> str:
+    wanted = name[:NAME_CHARS_MAX].casefold().replace(" ", "_")
+    for known in sorted(names()):
+        if wanted in {known.casefold(), known.casefold().rpartition("/")[2]}:
+            return f"{name[:NAME_CHARS_MAX]!r} is not a zone: did you mean {known}?"
+    return f"{name[:NAME_CHARS_MAX]!r} is not a zone: write an IANA name such as Europe/Berlin or UTC"
+
+
+def read_zone(name: str, content: bytes) -> Zone:
+    """The zone that a TZif file (RFC 8536, version 2 or newer) describes."""
+    assert content[:4] == b"TZif", f"{name} is not a TZif file"
+    place = _skip_block(content, 0, 4)
+    _, _, _, _, _, times, kinds, _ = unpack_from(_HEADER, content, place)
+    data = place + _HEADER_BYTES
+    moments = unpack_from(f">{times}q", content, data)
+    which = unpack_from(f">{times}B", content, data + times * 8)
+    details = data + times * 9
+    shifts = [unpack_from(">l", content, details + 6 * kind)[0] for kind in range(kinds)]
+    starts, offsets = [BEGINNING], [shifts[0] if kinds else 0]
+    for moment, kind in zip(moments, which, strict=True):
+        if shifts[kind] != offsets[-1]:  # where only the name changes, nothing changes for us
+            starts.append(moment)
+            offsets.append(shifts[kind])
+    footer = content[_skip_block(content, place, 8) :].strip(b"\n").decode("ascii")
+    return Zone(name, starts, offsets, parse_footer(footer), moments[-1] if moments else BEGINNING)
+
+
+def _skip_block(content: bytes, place: int, width: int) -> int:
+    _, _, isut, isstd, leaps, times, kinds, chars = unpack_from(_HEADER, content, place)
+    size = times * (width + 1) + kinds * 6 + chars + leaps * (width + 4) + isstd + isut
+    return place + _HEADER_BYTES + int(size)

@@ -1,0 +1,74 @@
+"""The terms of a standing schedule: when it falls due, how late it may be, and by which rules that was computed."""
+
+import msgspec
+
+from tidings.domain.recurrence import timezone
+from tidings.domain.schedules.command import Add
+from tidings.domain.schedules.lateness import Decision, Lateness, Pardon, Policy, decide, tightest
+from tidings.domain.schedules.reschedule import zone_of
+from tidings.domain.schedules.when import Once, When, is_once, occurrence
+
+
+class RecurrenceState(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """When a standing schedule falls due, and how late it may be.
+
+    `tzdata` is the version of the time zone rules by which its pending occurrence was computed, `rules` the digest of
+    the rules of its own zone; None where it has no zone. `revised` says that a changed calendar or zone was applied to
+    it: the due time with which it was accepted cannot be computed from it any more.
+    """
+
+    when: When
+    lateness: Lateness
+    jitter_us: int
+    tzdata: str | None = None
+    rules: str | None = None
+    pardon: Pardon | None = None
+    revised: bool = False
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it is more than a single moment."""
+        return not is_once(self.when)
+
+    def decide(self, n: int, now: int) -> Decision:
+        """What to do at `now` while occurrence n is pending."""
+        return decide(self.when, n, now - self.jitter_us, self.lateness, self.pardon)
+
+    def due(self, n: int) -> int | None:
+        """When occurrence n is due, jitter included."""
+        at = occurrence(self.when, n)
+        return None if at is None else at + self.jitter_us
+
+    def pardoned(self, policy: Policy | None, now: int) -> "RecurrenceState":
+        """The same after a pause that ends now; `policy` decides what becomes of the occurrences it missed."""
+        pardon = None if policy is None else Pardon(policy, now - self.jitter_us)
+        return msgspec.structs.replace(self, pardon=pardon)
+
+
+def terms_of(add: Add) -> RecurrenceState:
+    """The terms of a new schedule, computed by the time zone rules as they are now."""
+    if isinstance(add.when, Once):
+        return single(add.due, tightest(add.lateness))
+    return stamped(RecurrenceState(add.when, add.lateness, add.jitter_us), add.when)
+
+
+def single(due: int, lateness: Lateness) -> RecurrenceState:
+    """The terms of a single moment. A one-shot row keeps no more than its due time and its tightest bound."""
+    return RecurrenceState(Once(due), lateness, 0)
+
+
+def stamped(terms: RecurrenceState, when: When) -> RecurrenceState:
+    """The terms with a rule that was computed by the time zone rules as they are now."""
+    zone = zone_of(when)
+    if zone is None:
+        return msgspec.structs.replace(terms, when=when)
+    return msgspec.structs.replace(terms, when=when, tzdata=timezone.VERSION, rules=timezone.rules_of(zone))
+
+
+def revised(terms: RecurrenceState, when: When) -> RecurrenceState:
+    """The terms after a change of the calendar or zone that the rule depends on."""
+    return msgspec.structs.replace(stamped(terms, when), revised=True)
+
+
+encode_state = msgspec.msgpack.Encoder().encode
+decode_state = msgspec.msgpack.Decoder(RecurrenceState).decode

@@ -1,0 +1,265 @@
+"""`deliveries`: what was sent, through what, how late, under which id of the provider's, and what became of it."""
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from tidings.edges.cli.arguments import (
+    Arguments,
+    Rows,
+    add_bare_verb,
+    add_paging,
+    add_server,
+    client_of,
+    pages,
+    show_pages,
+)
+from tidings.edges.cli.client import Client, segment
+from tidings.edges.cli.commands.templates import PARTS
+from tidings.edges.cli.exit_codes import Exit, Failure, program
+from tidings.edges.cli.screen import Screen, clock_text, instant, length, shown
+
+STATES = (
+    "pending", "processing", "sent", "delivered", "bounced", "complained", "failed", "cancelled", "expired", "skipped",
+)  # fmt: skip
+
+
+RETRIED = ("failed", "expired", "bounced", "skipped")  # what was given up
+FILTERS = ("user", "state", "channel", "notification", "since", "until")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parsers. `deliveries` alone lists, so what `list` takes may follow it directly."""
+    _add_search(parser)
+    add_server(parser)
+    parser.set_defaults(run=index)
+    verbs = parser.add_subparsers(metavar="list|show|retry")
+    for name, purpose, run in (
+        ("list", "list deliveries, those due last first", index),
+        ("show", "one delivery, with each attempt", show),
+        ("retry", "send failed deliveries again", retry),
+    ):
+        verb = add_bare_verb(verbs, name, purpose, run)
+        if name == "list":
+            _add_search(verb)
+        elif name == "show":
+            verb.add_argument("name", metavar="DELIVERY", help="the delivery, such as order-42/1")
+        else:
+            verb.add_argument(
+                "names", metavar="DELIVERY", nargs="*", default=[], help="the deliveries, such as order-42/1"
+            )
+            _add_filters(verb, RETRIED, "instead: all deliveries in this state")
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    _add_filters(parser, STATES, "only in this state")
+    add_paging(parser)
+
+
+def _add_filters(parser: argparse.ArgumentParser, states: tuple[str, ...], of_state: str) -> None:
+    parser.add_argument("--user", help="only to this user")
+    parser.add_argument("--state", choices=states, help=of_state)
+    parser.add_argument("--channel", choices=tuple(PARTS), help="only by this channel")
+    parser.add_argument("--notification", metavar="ID", help="only of this notification")
+    parser.add_argument("--since", metavar="TIME", help="only due at or after: -1h, or a time")
+    parser.add_argument("--until", metavar="TIME", help="only due before, likewise")
+
+
+def _query(arguments: Arguments) -> dict[str, object]:
+    return {name: getattr(arguments, name) for name in FILTERS}
+
+
+def index(arguments: Arguments, screen: Screen) -> int:
+    """Those that fit."""
+    query = _query(arguments)
+    rows = partial(_show_rows, screen=screen)
+    empty = "no deliveries match: `notifications list` shows what is scheduled"
+    return show_pages(arguments, screen, "/v1/deliveries", "deliveries", rows, query, empty)
+
+
+def show(arguments: Arguments, screen: Screen) -> int:
+    """One delivery."""
+    document = client_of(arguments).call("GET", _path(arguments.name))
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    attempts = document.pop("attempts", None) or []
+    news = document.pop("news", None) or []
+    screen.facts((name, _value(name, value, screen)) for name, value in document.items())
+    if attempts:
+        screen.say("")
+        screen.table(("attempt", "channel", "provider", "begun", "took", "outcome", "why"), map(_attempt, attempts))
+    if news:
+        screen.say("")
+        screen.table(("told at", "what", "why"), [(screen.moment(n["at"]), n["state"], n.get("reason")) for n in news])
+    return Exit.DONE
+
+
+def retry(arguments: Arguments, screen: Screen) -> int:
+    """Send each again, and go on when one cannot be; the exit code is the worst."""
+    client, worst = client_of(arguments), Exit.DONE
+    for name in _names(client, arguments, screen):
+        try:
+            answer = client.call("POST", f"{_path(name)}/retry")
+        except Failure as failure:
+            if failure.code == Exit.UNREACHABLE:
+                raise
+            if arguments.json and failure.document is not None:
+                screen.json(failure.document)
+            screen.note(f"tidings: {name}: {failure}")
+            worst = max(worst, failure.code)
+            continue
+        if arguments.json:
+            screen.json(answer)
+        else:
+            screen.say(f"{screen.paint(shown(name), 'bold')} is {screen.word(answer.get('state') or 'pending')} again")
+    return worst
+
+
+def _names(client: Client, arguments: Arguments, screen: Screen) -> Iterator[str]:
+    """Those that were named, or all that fit. What goes again is due now, so it does not come up a second time."""
+    filters = [f"--{name}" for name, value in _query(arguments).items() if value is not None]
+    if bool(arguments.names) == bool(filters) or (filters and arguments.state is None):
+        states = "|".join(RETRIED)
+        raise Failure(Exit.USAGE, f"name a DELIVERY (or several), or give --state {states}, with other filters")
+    if arguments.names:
+        yield from arguments.names
+        return
+    found, every = 0, argparse.Namespace(cursor=None, all=True)
+    for page in pages(client, "/v1/deliveries", "deliveries", _query(arguments), every):
+        found += len(page["deliveries"])
+        yield from (delivery["name"] for delivery in page["deliveries"])
+    if not found:
+        screen.note(f"no deliveries match: `{program()} deliveries --state {arguments.state}` lists all in this state")
+
+
+def heads() -> tuple[str, ...]:
+    """The columns of `row_of`."""
+    return ("delivery", "to", "channel", "provider", "state", "late", "sent", "provider's id", "why")
+
+
+def row_of(delivery: dict[str, Any]) -> tuple[object, ...]:
+    """A delivery in one line."""
+    return (
+        delivery["name"],
+        delivery.get("user") or delivery.get("address"),
+        delivery.get("channel"),
+        delivery.get("provider"),
+        delivery["state"],
+        late_text(delivery),
+        _clock(delivery.get("sent_at")),
+        delivery.get("provider_id"),
+        delivery.get("reason"),
+    )
+
+
+def late_text(delivery: dict[str, Any]) -> str:
+    """How long after its due time it was sent."""
+    late_ms = delivery.get("late_ms")
+    if late_ms is None:
+        return ""
+    return f"{late_ms:,.1f} ms" if late_ms < 1_000 else length(int(late_ms * 1_000))
+
+
+def _path(name: str) -> str:
+    return f"/v1/deliveries/{segment(name)}"
+
+
+def _show_rows(rows: Rows, first: bool, screen: Screen) -> None:
+    screen.table(heads(), [row_of(row) for row in rows], heading=first)
+
+
+def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
+    begun, ended = instant(attempt.get("begun_at")), instant(attempt.get("ended_at"))
+    took = "" if begun is None or ended is None else f"{(ended - begun) / 1_000:,.1f} ms"
+    return (
+        attempt.get("number"),
+        attempt.get("channel"),
+        attempt.get("provider"),
+        _clock(attempt.get("begun_at")),
+        took,
+        attempt.get("outcome") or "under way, or cut off",
+        attempt.get("detail"),
+    )
+
+
+def _clock(at: object) -> str:
+    return "" if at is None else clock_text(str(at))
+
+
+def _value(name: str, value: Any, screen: Screen) -> Any:
+    return screen.moment(value) or value if name.endswith("_at") else value
+
+
+def configure_channels(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parsers. `channels` alone lists."""
+    add_server(parser)
+    parser.set_defaults(run=channels)
+    verbs = parser.add_subparsers(metavar="close")
+    closing = verbs.add_parser(
+        "close",
+        help="close the circuit breaker of a provider, once its problem is fixed",
+        description="Close the circuit breaker of a provider, or of a webhook receiver: it is called again at once.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    closing.add_argument("name", metavar="NAME", help="the provider, as `channels` names it")
+    closing.add_argument("--receiver", metavar="URL", help="of webhooks: only this receiver, as `channels` names it")
+    add_server(closing)
+    closing.set_defaults(run=close)
+
+
+def channels(arguments: Arguments, screen: Screen) -> int:
+    """The providers, in the order in which they are tried."""
+    document = client_of(arguments).call("GET", "/v1/channels")
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    heads = ("name", "provider", "sends", "limit", "of this tenant", "breaker", "until", "why")
+    rows = []
+    for way in document["providers"]:
+        rows += [_row(way, screen), *(_receiver(each, screen) for each in way.get("receivers", ()))]
+        if way.get("more_receivers"):
+            rows.append(("  and more receivers", *[""] * (len(heads) - 1)))
+    screen.table(heads, rows)
+    for warning in document.get("warnings", ()):
+        screen.note(f"warning: {warning}")
+    return Exit.DONE
+
+
+def close(arguments: Arguments, screen: Screen) -> int:
+    """Close the breaker of a provider, or of a receiver."""
+    receiver = getattr(arguments, "receiver", None)
+    path = f"/v1/channels/{segment(arguments.name)}/close"
+    answer = client_of(arguments).call("POST", path, query={"receiver": receiver})
+    if arguments.json:
+        screen.json(answer)
+    else:
+        name = screen.paint(shown(receiver or arguments.name), "bold")
+        screen.say(
+            f"closed the breaker of {name}" if answer["outcome"] == "closed" else f"the breaker of {name} was not open"
+        )
+    return Exit.DONE
+
+
+def _row(way: dict[str, Any], screen: Screen) -> tuple[object, ...]:
+    return (
+        way["name"],
+        way["provider"],
+        ", ".join(way["channels"]),
+        _limit(way.get("limit")),
+        _limit(way.get("tenant_limit")),
+        way["breaker"],
+        screen.moment(way.get("until")),
+        way.get("reason"),
+    )
+
+
+def _receiver(receiver: dict[str, Any], screen: Screen) -> tuple[object, ...]:
+    until = screen.moment(receiver.get("until"))
+    return (f"  {receiver['receiver']}", "", "", "", "", receiver["breaker"], until, receiver["reason"])
+
+
+def _limit(limit: dict[str, Any] | None) -> str:
+    return "" if limit is None else f"{limit['per_s']:g}/s, {limit['burst']} at once"

@@ -1,0 +1,413 @@
+"""What is sent: the arguments of a message and a schedule, and the document that they make."""
+
+import argparse
+import base64
+import os
+import sys
+import threading
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from tidings.clock import SystemClock
+from tidings.edges.cli.arguments import Arguments, add_bus, add_field, add_server, client_of, pair, positive
+from tidings.edges.cli.client import Client, faults, reason_of, segment
+from tidings.edges.cli.exit_codes import Exit, Failure, code_of_outcome
+from tidings.edges.cli.screen import Progress, Screen, shown
+from tidings.shapes.fields import fields_of, help_of, names_of
+from tidings.shapes.schedule import NewSchedule, When
+
+# Fields that the command line takes in another form, or by another name; every other one has an option of its name.
+OTHERWISE = {
+    *names_of(When),
+    *("topic", "bus", "id", "key", "key_base64", "value", "value_base64", "headers", "labels", "count"),
+}
+OPTIONS = tuple(name for name in names_of(NewSchedule) if name not in OTHERWISE)
+
+
+def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
+    """What a record carries."""
+    parser.add_argument(
+        "value",
+        nargs=None if needed else "?",
+        metavar="VALUE",
+        help="the value: text, @FILE for the bytes of a file (@@ for text that begins with @), - for standard input",
+    )
+    add_field(parser, NewSchedule, "key")
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a header; repeatable. NAME alone has the value null",
+    )
+    add_bus(parser)
+
+
+def add_schedule(parser: argparse.ArgumentParser) -> None:
+    """The options that say when it is due, and the policy."""
+    add_timing(parser)
+    for name in OPTIONS:
+        add_field(parser, NewSchedule, name)
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="NAME=VALUE",
+        help="a label, for `list --label`; repeatable",
+    )
+
+
+def message_of(arguments: Arguments) -> dict[str, Any]:
+    """Key, value, headers and bus as the HTTP API takes them."""
+    if arguments.value is None:
+        raise Failure(Exit.USAGE, "VALUE is missing: give text, @FILE, or - for standard input")
+    document = _bytes("value", content_of(arguments.value))
+    if arguments.key is not None:
+        document |= _bytes("key", os.fsencode(arguments.key))
+    if arguments.header:
+        document["headers"] = [_header(text) for text in arguments.header]
+    if arguments.bus is not None:
+        document["bus"] = arguments.bus
+    return document
+
+
+def schedule_of(arguments: Arguments) -> dict[str, Any]:
+    """A schedule as the HTTP API takes it."""
+    document: dict[str, Any] = {"topic": arguments.to, **message_of(arguments)}
+    document |= timing_of(arguments)
+    for name in ("count", *OPTIONS):
+        if (value := getattr(arguments, name)) is not None:
+            document[name] = value
+    if arguments.label:
+        document["labels"] = dict(arguments.label)
+    return document
+
+
+def content_of(text: str) -> bytes:
+    """What `TEXT`, `@FILE`, `@@TEXT` or `-` stands for."""
+    if text == "-":
+        return sys.stdin.buffer.read()
+    if text.startswith("@@"):
+        return os.fsencode(text[1:])
+    if not text.startswith("@"):
+        return os.fsencode(text)
+    try:
+        return Path(text[1:]).read_bytes()
+    except OSError as error:
+        raise Failure(Exit.USAGE, f"cannot read {text[1:]}: {error.strerror}") from None
+
+
+def text_of(text: str, flag: str) -> str:
+    """The same as text; raises `Failure` for bytes that are none."""
+    try:
+        return content_of(text).decode()
+    except UnicodeDecodeError as error:
+        raise Failure(Exit.USAGE, f"{flag} is not valid UTF-8: {error}") from None
+
+
+def _bytes(name: str, content: bytes) -> dict[str, Any]:
+    """Text as text, other bytes as base64: either way they leave as they came."""
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def _header(text: str) -> list[Any]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        return [name, None]
+    content = os.fsencode(value)
+    try:
+        return [name, content.decode()]
+    except UnicodeDecodeError:
+        return [name, {"base64": base64.b64encode(content).decode()}]
+
+
+WHEN = ("at", "every", "rrule", "cron")
+LISTS = ("rdates", "exdates")
+BESIDE = tuple(name for name in names_of(When) if name not in {*WHEN, *LISTS, "scheduled_at"})
+METAVARS = {"at": "TIME", "every": "INTERVAL", "rrule": "RULE", "cron": "EXPRESSION", "start": "TIME", "until": "TIME"}
+
+
+def add_timing(
+    parser: argparse.ArgumentParser, shape: type[When] = NewSchedule, *, required: bool = False, ends: bool = True
+) -> None:
+    """The options for the fields of `shape` that say when. `ends`: `--count` ends a rule."""
+    when = parser.add_mutually_exclusive_group(required=required)
+    for name in WHEN:
+        add_field(when, shape, name, metavar=METAVARS[name])
+    group = parser.add_argument_group("recurring and local times")
+    for name in BESIDE:
+        add_field(group, shape, name, **({"metavar": METAVARS[name]} if name in METAVARS else {}))
+    if ends:
+        add_field(group, shape, "count", type=positive, metavar="N")
+    for name in LISTS:
+        help_text = f"{fields_of(shape)[name].description.rstrip('.')}; may be repeated"
+        group.add_argument(
+            f"--{name.removesuffix('s')}", action="append", default=[], dest=name, metavar="TIME", help=help_text
+        )
+
+
+def timing_of(arguments: Arguments) -> dict[str, Any]:
+    """The same as the HTTP API takes it."""
+    given = {name: getattr(arguments, name) for name in (*WHEN, *BESIDE)}
+    document = {name: value for name, value in given.items() if value is not None}
+    return document | {name: value for name in LISTS if (value := getattr(arguments, name))}
+
+
+BLOCK_BYTES = 256 * 1024
+TIMEOUT_S = 120.0
+BAD_LINES_SHOWN = 20
+NDJSON = "application/x-ndjson"
+
+
+class Tally:
+    """What came of the lines so far."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.bad: list[dict[str, Any]] = []
+        self.lines = self.refused = 0
+        self.worst = Exit.DONE
+
+    def add(self, document: dict[str, Any]) -> None:
+        """Count one answer; answers come in the order of the lines."""
+        self.lines += 1
+        outcome, state = str(document.get("outcome")), document.get("state")
+        said = f"{outcome} ({state} already)" if outcome == "unchanged" and state in FINISHED_STATES else outcome
+        self.outcomes[said] += 1
+        code = code_of_outcome(outcome)
+        if code != Exit.DONE:
+            self.worst = Exit.FAILED if Exit.FAILED in {code, self.worst} else code
+            self.refused += 1
+            if len(self.bad) < BAD_LINES_SHOWN:
+                self.bad.append(document)
+
+
+OF_THE_LINES = (
+    "at", "every", "key", "header", "headers", "priority", "expires_after", "late", "late_grace", "late_max", "jitter",
+    "label", "labels", "bus",
+)  # fmt: skip
+
+
+def send_file(arguments: Arguments, screen: Screen) -> int:
+    """Schedule each line of a file or of standard input."""
+    if arguments.value is not None or arguments.id is not None:
+        raise Failure(Exit.USAGE, "with --from, each line has its own id and value: leave out --id and VALUE")
+    if given := [name for name in OF_THE_LINES if getattr(arguments, name, None)]:
+        flag = "--" + given[0].replace("_", "-")
+        raise Failure(Exit.USAGE, f"with --from, each line has its own {given[0]}: leave out {flag}")
+    clock = SystemClock()
+    started = clock.elapsed()
+    tally = Tally()
+    with open_source(arguments.source) as (source, size), Progress(size, clock) as progress:
+        blocks = blocks_of(source, progress, arguments.to)
+        for document in exchange(client_of(arguments), "/v1/schedules", blocks):
+            if "outcome" not in document:
+                raise Failure(Exit.FAILED, shown(document.get("detail") or document), document)
+            tally.add(document)
+            progress.answered(tally.lines)
+            if arguments.json:
+                screen.json(document)
+    _summarise(tally, clock.elapsed() - started, arguments, screen)
+    return tally.worst
+
+
+def exchange(client: Client, path: str, blocks: Iterator[bytes], kind: str = NDJSON) -> Iterator[dict[str, Any]]:
+    """Send blocks and read the answers at the same time: neither side ever waits for a full buffer."""
+    with client.connect(TIMEOUT_S) as connection:
+        connection.putrequest("POST", client.target(path), skip_accept_encoding=True)
+        headers = {**client.headers, "Accept": NDJSON, "Content-Type": kind, "Transfer-Encoding": "chunked"}
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        sender = _Sender(connection.sock, blocks)
+        sender.start()
+        response = connection.getresponse()
+        client.check(response, path)
+        yield from (msgspec.json.decode(line) for line in response if line.strip())
+        sender.join()
+        if sender.error is not None:
+            raise sender.error
+
+
+class _Sender(threading.Thread):
+    """Sends blocks as chunks. A server that hangs up is the reader's to tell."""
+
+    def __init__(self, sock: Any, blocks: Iterator[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._sock = sock
+        self._blocks = blocks
+        self.error: Failure | None = None
+
+    def run(self) -> None:
+        try:
+            for block in self._blocks:
+                self._sock.sendall(b"%x\r\n%b\r\n" % (len(block), block))
+        except Failure as failure:
+            self.error = failure
+        except OSError:
+            return
+        try:
+            self._sock.sendall(b"0\r\n\r\n")
+        except OSError:
+            return
+
+
+@contextmanager
+def open_source(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
+    """The source of lines and its size, if it has one."""
+    if name == "-":
+        yield cast(BufferedReader, sys.stdin.buffer), None
+        return
+    path = Path(name)
+    try:
+        with path.open("rb") as file:
+            yield file, path.stat().st_size if path.is_file() else None
+    except OSError as error:
+        raise Failure(Exit.USAGE, f"cannot read {name}: {error.strerror}") from None
+
+
+def blocks_of(source: BufferedReader, progress: Progress, topic: str | None = None) -> Iterator[bytes]:
+    """Whole lines, as many as there are by now: a slow pipe's go out as they come. A byte order mark is left out."""
+    rest, mark = b"", BOM_UTF8
+    while block := source.read1(BLOCK_BYTES):
+        progress.sent(block)
+        lines, newline, rest = (rest + block).rpartition(b"\n")
+        if newline:
+            yield _addressed(lines.removeprefix(mark) + newline, topic)
+            mark = b""
+    if rest:
+        yield _addressed(rest.removeprefix(mark) + b"\n", topic)
+
+
+def _addressed(lines: bytes, topic: str | None) -> bytes:
+    """The lines, with the topic where they name none."""
+    if topic is None:
+        return lines
+    return b"\n".join(_with_topic(line, topic) for line in lines.split(b"\n"))
+
+
+def _with_topic(line: bytes, topic: str) -> bytes:
+    try:
+        document = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return line  # the server says what is wrong with it
+    if "topic" in document:
+        return line
+    return msgspec.json.encode({"topic": topic, **document})
+
+
+def _summarise(tally: Tally, elapsed_us: int, arguments: Arguments, screen: Screen) -> None:
+    for document in tally.bad:
+        reason = reason_of(document) or "; ".join(faults(document))
+        what = f"{shown(document.get('outcome'))} {shown(document.get('id'))}".rstrip()
+        screen.note(f"line {document.get('line')}: {what}: {shown(reason)}")
+    if hidden := tally.refused - len(tally.bad):
+        screen.note(f"... and {hidden:,} more; --json shows each")
+    counts = ", ".join(f"{count:,} {word}" for word, count in tally.outcomes.most_common()) or "no lines"
+    rate = tally.lines * 1_000_000 // max(elapsed_us, 1)
+    text = f"{counts} in {elapsed_us / 1_000_000:,.1f} s ({rate:,}/s)"
+    if arguments.json:
+        screen.note(text)
+    else:
+        screen.say(text)
+
+
+FINISHED_STATES = ("cancelled", "ended", "missed", "released")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parser of one of these commands."""
+    name = parser.get_default("command")
+    topic = help_of(NewSchedule, "topic")
+    match name:
+        case "schedule":
+            parser.add_argument("--to", metavar="TOPIC", help=topic)
+            add_field(parser, NewSchedule, "id")
+            parser.add_argument(
+                "--from",
+                dest="source",
+                metavar="FILE",
+                help="schedule each line of a file of JSON lines; - for standard input",
+            )
+            parser.set_defaults(run=schedule)
+        case "replace":
+            parser.add_argument("id", metavar="ID", help="the schedule to replace")
+            parser.add_argument("--to", metavar="TOPIC", required=True, help=topic)
+            parser.add_argument(
+                "--reuse", action="store_true", help="start a new schedule under this id if the old one is finished"
+            )
+            kept = "continue the occurrence numbers; past occurrences count against --count"
+            parser.add_argument("--keep-count", action="store_true", help=kept)
+            parser.set_defaults(run=replace)
+        case _:
+            parser.add_argument("topic", metavar="TOPIC", help=topic)
+            parser.set_defaults(run=publish)
+    add_message(parser, needed=name != "schedule")
+    if name != "publish":
+        add_schedule(parser)
+    add_server(parser, short_key=False)
+
+
+def schedule(arguments: Arguments, screen: Screen) -> int:
+    """Schedule one message, or each line of a file."""
+    if arguments.source is not None:
+        return send_file(arguments, screen)
+    if arguments.to is None:
+        raise Failure(Exit.USAGE, "--to is missing: give the topic with --to TOPIC")
+    document = schedule_of(arguments)
+    if arguments.id is not None:
+        document["id"] = arguments.id
+    answer = client_of(arguments).call("POST", "/v1/schedules", body=document)
+    tell(answer, f"to {arguments.to}", arguments, screen)
+    finished = answer.get("outcome") == "unchanged" and answer.get("state") in FINISHED_STATES
+    return Exit.CONFLICT if finished else Exit.DONE
+
+
+def replace(arguments: Arguments, screen: Screen) -> int:
+    """Put a message in place of what an id holds."""
+    query = {name: "true" for name in ("reuse", "keep_count") if getattr(arguments, name)} or None
+    path = f"/v1/schedules/{segment(arguments.id)}"
+    answer = client_of(arguments).call("PUT", path, query=query, body=schedule_of(arguments))
+    return tell(answer, f"to {arguments.to}", arguments, screen)
+
+
+def publish(arguments: Arguments, screen: Screen) -> int:
+    """Put a record on a topic now."""
+    path = f"/v1/topics/{segment(arguments.topic)}/records"
+    answer = client_of(arguments).call("POST", path, body=message_of(arguments))
+    if arguments.json:
+        screen.json(answer)
+    else:
+        screen.say(f"{screen.word('published')} {screen.paint(shown(answer.get('id')), 'bold')} to {arguments.topic}")
+    return Exit.DONE
+
+
+def tell(document: dict[str, Any], where: str, arguments: Arguments, screen: Screen) -> int:
+    """Show the answer to a change in one line."""
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    due = screen.moment(document.get("due_at"))
+    words = [screen.word(document.get("outcome")), screen.paint(shown(document.get("id")), "bold"), where]
+    state = document.get("state")
+    if state in FINISHED_STATES:
+        end = f": it is already {state}, and nothing new will be released"
+    else:
+        end = f", due {due}" if due else ""
+    screen.say(" ".join(word for word in words if word) + end)
+    if note := document.get("note"):
+        screen.note(f"{shown(document.get('id'))}: {shown(note)}")
+    if (number := document.get("in_flight")) is not None:
+        screen.note(f"{shown(document.get('id'))}: occurrence {number} is on its way to Kafka already, and will appear")
+    return Exit.DONE

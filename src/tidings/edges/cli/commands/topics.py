@@ -1,0 +1,506 @@
+"""`topics`: list topics and their sizes."""
+
+import argparse
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Any
+
+from tidings.edges.advice import wrong_tenant
+from tidings.edges.cli.arguments import Arguments, add_bus, add_server, client_of, positive, tenant_of
+from tidings.edges.cli.client import Client, Patience, read_events, segment
+from tidings.edges.cli.exit_codes import Exit, Failure
+from tidings.edges.cli.screen import Screen, clock_text, dump, late, shown
+from tidings.wires.wire import is_rejections
+from tidings.wires.wire import rejections as rejections_of
+
+
+def configure_topics(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parser."""
+    add_bus(parser)
+    add_server(parser)
+    parser.set_defaults(run=topics)
+
+
+def topics(arguments: Arguments, screen: Screen) -> int:
+    """The topics by name, with their sizes."""
+    document = client_of(arguments).call("GET", "/v1/topics", query={"bus": arguments.bus})
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    if document.get("bus") == "kafka":
+        screen.table(("topic", "partitions"), [(t["name"], len(t["partitions"])) for t in document["topics"]])
+        return Exit.DONE
+    rows = [(t["name"], f"{t.get('records', 0):,}", size(t.get("bytes", 0))) for t in document["topics"]]
+    if rows:
+        screen.table(("topic", "records", "size"), rows)
+    else:
+        screen.note("there are no topics yet: a topic is created by the first release to it")
+    return Exit.DONE
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
+        amount /= 1024
+    return f"{amount:,.1f} TiB"
+
+
+LAST_DEFAULT = 10
+PAGE_ROWS = 1_000
+SILENCE_S = 60.0
+NOWHERE = b"id: kafka.kA"  # where a stream of Kafka begins whose topic has no partitions
+
+
+def configure_tail(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parser."""
+    parser.add_argument("topic", metavar="TOPIC", help="the topic to follow; it need not exist yet")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="WHERE",
+        help=f"beginning, latest, or a cursor; default: the last {LAST_DEFAULT} records, then new ones",
+    )
+    parser.add_argument(
+        "--count",
+        type=positive,
+        metavar="N",
+        help="exit after N records; without --from, the last N (and new ones until there are N)",
+    )
+    add_bus(parser)
+    parser.add_argument("--group", help="consume as a member of this consumer group")
+    add_server(parser)
+    parser.set_defaults(run=tail)
+
+
+def tail(arguments: Arguments, screen: Screen) -> int:
+    """Print each record as it appears, with its lateness."""
+    client = client_of(arguments)
+    show = Printer(arguments, screen).show
+    if arguments.group is not None:
+        if arguments.start is not None:
+            raise Failure(
+                Exit.USAGE, "--from and --group exclude each other: a group continues from its committed offsets"
+            )
+        if arguments.bus == "kafka":
+            raise Failure(
+                Exit.USAGE,
+                "--group works on the log only: on Kafka use a consumer of Kafka, such as kafka-console-consumer",
+            )
+        consume(client, arguments.topic, arguments.group, show, screen)
+    else:
+        last = arguments.count or LAST_DEFAULT
+        for record in follow(client, arguments.topic, arguments.start, screen, last, arguments.bus):
+            if not show(record):
+                break
+    return Exit.DONE
+
+
+class Printer:
+    """Prints records until there are enough."""
+
+    def __init__(self, arguments: Arguments, screen: Screen) -> None:
+        self._screen = screen
+        self._as_json = arguments.json
+        self._left = arguments.count
+
+    def show(self, record: dict[str, Any]) -> bool:
+        """Print one; False if that was the last."""
+        if self._as_json:
+            self._screen.json(record)
+        else:
+            self._screen.say(line_of(record, self._screen))
+        if self._left is not None:
+            self._left -= 1
+        return self._left != 0
+
+
+class Follower:
+    """One topic from one position on."""
+
+    def __init__(self, client: Client, topic: str, bus: str | None = None) -> None:
+        self._client = client
+        self._bus = bus
+        self._path = f"/v1/topics/{segment(topic)}"
+        self._topic = topic
+        self._position: str | None = None
+        self._is_awaited = False
+
+    def begin(self, start: str | None, last: int) -> list[dict[str, Any]]:
+        """Find the position to follow from; answers what is to be shown before that: without a start the last few."""
+        if start is None:
+            return self.last(last)
+        if start == "latest":
+            self._position = self._page(start)["cursor"]
+        elif start != "beginning":
+            self._position = start
+        return []
+
+    def stream(self, screen: Screen) -> Iterator[dict[str, Any]]:
+        """Records as they come, until the connection ends."""
+        headers = {"Accept": "text/event-stream"}
+        if self._position is not None:
+            headers["Last-Event-ID"] = self._position
+        path, query = f"{self._path}/stream", {"bus": self._bus}
+        with self._client.request("GET", path, query=query, headers=headers, timeout_s=SILENCE_S) as response:
+            for event in read_events(self._noticed(response, screen)):
+                self._position = event.position or self._position
+                yield json.loads(event.data)
+
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """The newest so many, and stand behind them."""
+        topics = self._client.call("GET", "/v1/topics", query={"bus": self._bus})
+        return self._last_on_kafka(count) if topics.get("bus") == "kafka" else self._last_on_log(count, topics)
+
+    def more(self) -> list[dict[str, Any]]:
+        """What has come since, a page at most."""
+        page = self._page(self._position)
+        self._position = page["cursor"]
+        found: list[dict[str, Any]] = page["records"]
+        return found
+
+    def _noticed(self, lines: Iterable[bytes], screen: Screen) -> Iterator[bytes]:
+        """The lines as they come; that the topic is not there yet is told once, for nothing else would be."""
+        for line in lines:
+            if not self._is_awaited and line.rstrip() == NOWHERE:
+                self._is_awaited = True
+                screen.note(f"the topic {self._topic} does not exist on Kafka yet: waiting for it")
+            yield line
+
+    def _last_on_log(self, count: int, topics: dict[str, Any]) -> list[dict[str, Any]]:
+        """They are among the newest so many of each partition."""
+        from tidings.bus.log_reader import encode
+
+        ends = self._ends(topics)
+        starts = [max(first, following - count) for first, following in ends]
+        self._position = encode(tuple(starts)) if ends else None
+        there = sum(following for _, following in ends) - sum(starts)
+        records: list[dict[str, Any]] = []
+        while len(records) < there:
+            if not (found := self.more()):
+                break  # retention was faster
+            records += found
+        return sorted(records, key=itemgetter("released_at"))[-count:]
+
+    def _last_on_kafka(self, count: int) -> list[dict[str, Any]]:
+        """Not every offset of Kafka is a record: go back further until there are enough, or to the beginning."""
+        from tidings.bus.log_reader import encode, positions_of
+
+        prefix, _, place = self._page("latest")["cursor"].rpartition(".")
+        ends, back = positions_of(place), 2 * count
+        while True:
+            starts = tuple(max(0, end - back) for end in ends)
+            self._position = f"{prefix}.{encode(starts)}"
+            records: list[dict[str, Any]] = []
+            while found := self.more():
+                records += found
+            if len(records) >= count or not any(starts):
+                return sorted(records, key=lambda record: str(record.get("released_at")))[-count:]
+            back *= 8
+
+    def _page(self, cursor: str | None) -> dict[str, Any]:
+        query = {"cursor": cursor, "limit": PAGE_ROWS, "bus": self._bus}
+        page: dict[str, Any] = self._client.call("GET", f"{self._path}/records", query=query)
+        return page
+
+    def _ends(self, topics: dict[str, Any]) -> list[tuple[int, int]]:
+        """Of each partition the oldest offset and the one to come; nothing of a topic to come."""
+        found = (topic for topic in topics["topics"] if topic["name"] == self._topic)
+        return [(part["first"], part["next"]) for topic in found for part in topic["partitions"]]
+
+
+def follow(
+    client: Client,
+    topic: str,
+    start: str | None,
+    screen: Screen,
+    last: int = LAST_DEFAULT,
+    bus: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Records without end. A failure to begin is the caller's; a connection lost later is made again."""
+    follower = Follower(client, topic, bus)
+    yield from follower.begin(start, last)
+    patience = Patience(screen)
+    while True:
+        try:
+            for record in follower.stream(screen):
+                patience.renew()
+                yield record
+        except Failure as failure:
+            patience.check(failure)
+        patience.wait()
+
+
+def line_of(record: dict[str, Any], screen: Screen) -> str:
+    """One record on one line: when it left, how late, which of several it is, its key, value and headers."""
+    released = clock_text(str(record.get("released_at")))
+    value = record["value"] if "value" in record else f"base64:{record.get('value_base64')}"
+    key = record.get("key") or record.get("key_base64")
+    words = [
+        screen.paint(released, "dim"),
+        screen.paint(f"{late(record):>9}", "cyan"),
+        *([screen.paint(which, "dim")] if (which := _which(record)) else []),
+        *([screen.paint(f"[{shown(key)}]", "bold")] if key is not None else []),
+        shown(value if value is not None else "null"),
+        *(screen.paint(f"{shown(name)}={_plain(item)}", "dim") for name, item in record.get("headers") or ()),
+    ]
+    return "  ".join(words)
+
+
+def _which(record: dict[str, Any]) -> str:
+    """The number of a later occurrence, and whether it is the last; nothing of what may be the only one."""
+    number = str(record.get("occurrence") or "").rpartition("/")[2]
+    words = [f"fired {number[1:]}"] if number[:1] == "-" else [f"#{number}"] if number not in {"", "1"} else []
+    return " ".join([*words, "final"] if record.get("final") else words)
+
+
+def _plain(header: object) -> str:
+    return "null" if header is None else shown(header if isinstance(header, str) else dump(header))
+
+
+BATCH_RECORDS = 100
+WAIT = "1s"
+
+Show = Callable[[dict[str, Any]], bool]
+
+
+class Member:
+    """One member of one group of one topic."""
+
+    def __init__(self, client: Client, topic: str, group: str) -> None:
+        self._client = client
+        self._path = f"/v1/topics/{segment(topic)}/groups/{segment(group)}"
+        self._place: dict[str, Any] = {}
+        self._in_doubt = False
+
+    def join(self) -> None:
+        """Become a member, again if need be: under the name that we had, so that we keep our partitions."""
+        self._settle(self._call("join", {"member": self._place["member"]} if self._place else {}))
+        self._in_doubt = False
+
+    def fetch(self) -> list[dict[str, Any]]:
+        """The next records, waiting a little for one.
+
+        If the answer is lost, what it held counts as ours: we join again, and what is not committed comes again.
+        """
+        if self._in_doubt:
+            self.join()
+        try:
+            fetched = self._call("fetch", {**self._place, "limit": BATCH_RECORDS, "wait": WAIT})
+        except Failure as failure:
+            self._in_doubt = failure.code != Exit.CONFLICT
+            raise
+        records: list[dict[str, Any]] = fetched["records"]
+        if not records:
+            self.heartbeat()
+        return records
+
+    def heartbeat(self) -> None:
+        """Stay, and learn which partitions are ours now."""
+        self._settle(self._call("heartbeat", self._place))
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        """Keep where we stand."""
+        self._call("commit", {**self._place, "offsets": offsets})
+
+    def leave(self) -> None:
+        """Hand over at once."""
+        self._call("leave", self._place)
+
+    def _settle(self, membership: dict[str, Any]) -> None:
+        self._place = {name: membership[name] for name in ("member", "generation")}
+
+    def _call(self, verb: str, body: dict[str, Any]) -> Any:
+        return self._client.call("POST", f"{self._path}/{verb}", body=body)
+
+
+def consume(client: Client, topic: str, group: str, show: Show, screen: Screen) -> None:
+    """Show what this member gets until it was enough."""
+    member = Member(client, topic, group)
+    member.join()
+    patience = Patience(screen)
+    try:
+        while _turn(member, show, patience):
+            pass
+    finally:
+        _quietly(member.leave)
+
+
+def _turn(member: Member, show: Show, patience: Patience) -> bool:
+    """One batch; False if that was enough."""
+    try:
+        records = member.fetch()
+    except Failure as failure:
+        _recover(member, failure, patience)
+        return True
+    patience.renew()
+    offsets: dict[int, int] = {}
+    try:
+        for record in records:
+            more = show(record)
+            offsets[record["partition"]] = record["offset"] + 1
+            if not more:
+                return False
+    finally:
+        if offsets:
+            _quietly(lambda: member.commit(offsets))
+    return True
+
+
+def _recover(member: Member, failure: Failure, patience: Patience) -> None:
+    """Take one's place in the group as it is now; wait if the server is away."""
+    if failure.code != Exit.CONFLICT:
+        patience.check(failure)
+        patience.wait()
+        return
+    try:
+        member.heartbeat()
+    except Failure as refused:
+        if refused.code != Exit.CONFLICT:
+            return
+        member.join()
+
+
+def _quietly(act: Callable[[], None]) -> None:
+    """What fails here shows again: as a repeat for whoever gets the records next."""
+    try:
+        act()
+    except Failure:
+        return
+
+
+COUNT_DEFAULT = 20
+LOOK_AGAIN_S = 1.0
+KEY_CHARS_MAX = 60
+
+
+def configure_rejections(parser: argparse.ArgumentParser) -> None:
+    """Fill in the parser."""
+    parser.add_argument(
+        "tenant", metavar="TENANT", nargs="?", help="the tenant; default: every tenant that the key may read"
+    )
+    parser.add_argument(
+        "--count", type=positive, default=COUNT_DEFAULT, metavar="N", help=f"show the last N (default: {COUNT_DEFAULT})"
+    )
+    parser.add_argument("--follow", action="store_true", help="then wait for new ones")
+    add_server(parser)
+    parser.set_defaults(run=rejections)
+
+
+def rejections(arguments: Arguments, screen: Screen) -> int:
+    """The newest refusals, oldest first; then those to come."""
+    tenant = arguments.tenant or tenant_of(arguments)
+    if tenant is not None and (wrong := wrong_tenant(tenant)):
+        raise Failure(Exit.USAGE, f"{tenant!r} {wrong}")
+    desk = Desk(client_of(arguments), tenant)
+    found = desk.last(arguments.count)
+    for record in found:
+        show(record, screen, arguments.json)
+    if not desk.has_topics and tenant is not None:
+        text = f"{tenant} has no rejection topic: none of its requests was rejected yet, or the name is wrong"
+        if not arguments.follow:
+            raise Failure(Exit.NOT_FOUND, text)
+        screen.note(text)
+    elif not found and not arguments.follow:
+        screen.note("nothing was rejected")
+    patience = Patience(screen)
+    while arguments.follow:
+        threading.Event().wait(LOOK_AGAIN_S)
+        try:
+            for record in desk.more():
+                show(record, screen, arguments.json)
+            patience.renew()
+        except Failure as failure:
+            patience.check(failure)
+            patience.wait()
+    return Exit.DONE
+
+
+class Desk:
+    """The rejection topics of one tenant, or of all; each is read from where it was left."""
+
+    def __init__(self, client: Client, tenant: str | None) -> None:
+        self._client = client
+        self._tenant = tenant
+        self._followers: dict[str, Follower] = {}
+
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """The newest so many of all topics together. Of what does not show the server says whether one may look."""
+        found = [record for topic in self._topics() for record in self._follower(topic).last(count)]
+        if not self.has_topics and self._tenant is not None:
+            Follower(self._client, rejections_of(self._tenant)[0], "kafka").more()
+        return sorted(found, key=lambda record: str(record.get("released_at")))[-count:]
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether there was anything to read."""
+        return bool(self._followers)
+
+    def more(self) -> Iterator[dict[str, Any]]:
+        """What has come since, also on topics that are new."""
+        for topic in self._topics():
+            while found := self._follower(topic).more():
+                yield from found
+
+    def _follower(self, topic: str) -> Follower:
+        return self._followers.setdefault(topic, Follower(self._client, topic, "kafka"))
+
+    def _topics(self) -> list[str]:
+        topics = self._client.call("GET", "/v1/topics", query={"bus": "kafka"})["topics"]
+        mine = None if self._tenant is None else rejections_of(self._tenant)
+        return [
+            topic["name"]
+            for topic in topics
+            if (is_rejections(topic["name"]) if mine is None else topic["name"] in mine)
+        ]
+
+
+def show(record: dict[str, Any], screen: Screen, as_json: bool) -> None:
+    """One refusal on one line: when, which record, why, and its key."""
+    refusal = refusal_of(record)
+    if as_json:
+        screen.json(refusal)
+        return
+    place = "/".join(str(refusal[name]) for name in ("source_topic", "source_partition", "source_offset"))
+    if refusal["source_topic"] is None:  # it was taken, and then its destination refused it
+        place = f"{refusal.get('source_id')} to {refusal.get('to')}"
+    key = refusal.get("key") or refusal.get("key_base64")
+    words = [
+        screen.paint(clock_text(str(refusal["at"])), "dim"),
+        screen.paint(shown(place), "cyan"),
+        *([screen.paint(f"[{_short(shown(key))}]", "bold")] if key is not None else []),
+        shown("; ".join(refusal["reasons"])),
+    ]
+    screen.say("  ".join(words))
+
+
+def refusal_of(record: dict[str, Any]) -> dict[str, Any]:
+    """What a record on a rejection topic tells. Where it was refused before, what counts follows the last source."""
+    headers = [(name, value) for name, value in record["headers"] if name.startswith("tidings-")]
+    names = [name for name, _ in headers]
+    last = len(names) - 1 - names[::-1].index("tidings-source-topic") if "tidings-source-topic" in names else 0
+    told = dict(headers[last:])
+    refusal = {
+        "at": record.get("released_at"),
+        "source_topic": told.get("tidings-source-topic"),
+        "source_partition": _number(told.get("tidings-source-partition")),
+        "source_offset": _number(told.get("tidings-source-offset")),
+        "reasons": [str(value) for name, value in headers[last:] if name == "tidings-reject-reason"],
+    }
+    if refusal["source_topic"] is None:
+        refusal |= {"source_id": told.get("tidings-source-id"), "to": told.get("tidings-to")}
+    kept = ("key", "key_base64", "value", "value_base64", "topic", "partition", "offset")
+    return refusal | {name: record[name] for name in kept if name in record}
+
+
+def _short(text: str) -> str:
+    """As much of a key as fits beside the rest; `--json` has all of it."""
+    return text if len(text) <= KEY_CHARS_MAX else f"{text[: KEY_CHARS_MAX - 3]}..."
+
+
+def _number(text: object) -> int | None:
+    return int(text) if isinstance(text, str) and text.isdigit() else None

@@ -1,0 +1,219 @@
+"""API keys, for those whose key may manage keys: list, create, revoke."""
+
+import inspect
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from tidings.domain.errors import NotFound, StoreError
+from tidings.domain.fleet import Fleet, LaneState, Node
+from tidings.domain.names import check_name
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.edges.advice import NO_ANSWER, plain
+from tidings.edges.http.auth import make_key
+from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, body_kind, decode, query_of, read_body
+from tidings.edges.http.openapi.describe import describe
+from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
+from tidings.edges.http.routes import Answer, Call, Edge, Handler, Reply, json_answer
+from tidings.ports import ApiKey
+from tidings.shapes.admin import NewKey
+from tidings.wires.answers import Document, encode
+
+_decoder = msgspec.json.Decoder(NewKey)
+
+
+class ApiKeys:
+    """The resource `/v1/keys`."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._store = edge.engine.store
+
+    async def index(self, call: Call) -> Reply:
+        """Every key, never the key itself."""
+        self._check(call)
+        return json_answer({"keys": [_document(key) for key in await self._store.keys()]})
+
+    async def create(self, call: Call) -> Reply:
+        """A new key, shown this once."""
+        self._check(call)
+        body_kind(call.headers)
+        body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
+        new = decode(_decoder, body, NewKey)
+        check_name(new.name, "name")
+        check_name(new.tenant, "tenant")
+        key, stored = make_key(new.name, new.tenant, admin=new.admin, now=self._edge.engine.clock.now())
+        await self._store.add_key(stored)
+        await self._refresh()
+        return json_answer(_document(stored) | {"key": key}, 201, [(b"cache-control", b"no-store")])
+
+    async def revoke(self, call: Call) -> Reply:
+        """From now on this key is nothing."""
+        self._check(call)
+        name = call.text("name")
+        if not await self._store.revoke_key(name):
+            raise NotFound(f"there is no key named {name!r}: GET /v1/keys lists them")
+        await self._refresh()
+        return json_answer({"name": name, "revoked": True})
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {
+            "/v1/keys": {"GET": self.index, "POST": self.create},
+            "/v1/keys/{name}": {"DELETE": self.revoke},
+        }
+
+    def _check(self, call: Call) -> None:
+        query_of(call.scope)
+        if not call.caller.admin:
+            raise Refusal("forbidden", "this key may not manage keys: use one made with --admin")
+
+    async def _refresh(self) -> None:
+        if self._edge.keys is not None:
+            await self._edge.keys.refresh()
+
+
+def _document(key: ApiKey) -> Document:
+    return {
+        "name": key.name,
+        "tenant": key.tenant,
+        "admin": key.admin,
+        "created_at": format_instant(key.created),
+    }
+
+
+class Nodes:
+    """The resource `/v1/nodes`. It is about all tenants, so it wants an admin key."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    async def index(self, call: Call) -> Reply:
+        """Every node that lives, those that died a moment ago, and the lanes that nobody owns."""
+        query_of(call.scope)
+        if not call.caller.admin:
+            raise Refusal("forbidden", "this key may not see the nodes: use one made with --admin")
+        return json_answer(_fleet_document(await self._edge.engine.nodes()))
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {"/v1/nodes": {"GET": self.index}}
+
+
+def _fleet_document(fleet: Fleet) -> Document:
+    free = [_lane(lane) for lane in fleet.lanes if lane.node is None]
+    return {"nodes": [_node(node, fleet) for node in fleet.nodes], "lanes": len(fleet.lanes), "free_lanes": free}
+
+
+def _node(node: Node, fleet: Fleet) -> Document:
+    report = node.report
+    p50, p99, most = (us / 1_000 if report.released else None for us in (report.p50_us, report.p99_us, report.max_us))
+    return {
+        "id": node.id,
+        "name": report.name,
+        "state": "alive" if node.is_alive else "gone",
+        "roles": list(report.roles),
+        "url": report.url or None,
+        "version": report.version,
+        "since": format_instant(node.since),
+        "lease_until": format_instant(node.until),
+        "owns": [_lane(lane) for lane in fleet.lanes if lane.node == node.id],
+        "lateness": {"released": report.released, "p50_ms": p50, "p99_ms": p99, "max_ms": most},
+        "clock_ahead_ms": report.ahead_us / 1_000,
+    }
+
+
+def _lane(lane: LaneState) -> Document:
+    since = None if lane.since is None else format_instant(lane.since)
+    return {"lane": lane.number, "since": since, "overdue_ms": lane.overdue_us / 1_000}
+
+
+METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health:
+    """The resources `/healthz`, `/readyz` and `/metrics`. They need no key and show nothing of any tenant."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    async def alive(self, call: Call) -> Reply:
+        """The process answers."""
+        query_of(call.scope)
+        return json_answer({"status": "ok", "version": self._edge.version})
+
+    async def ready(self, call: Call) -> Reply:
+        """Whether this process takes changes now."""
+        query_of(call.scope)
+        ready, detail = self._edge.engine.readiness()
+        if not ready or self._edge.stopping.is_set():
+            headers = {"retry-after": str(RETRY_AFTER_S)}
+            raise Refusal("unavailable", "stopping" if ready else detail, headers=headers)
+        if problems := self._edge.engine.problems():
+            headers = {"retry-after": str(RETRY_AFTER_S)}
+            told = dict.fromkeys(plain(problem).removeprefix(NO_ANSWER) for problem in problems)
+            text = f"changes are taken, but Kafka is away: {'; '.join(told)}"
+            raise Refusal("unavailable", text, headers=headers)
+        notices = await self._notices()
+        return json_answer({"status": "ready", "detail": detail, **({"notices": notices} if notices else {})})
+
+    async def _notices(self) -> list[str]:
+        """What somebody must put right, though this process does all that it is asked."""
+        try:
+            return await self._edge.office.notices()
+        except StoreError:
+            return []  # what cannot be looked up now is told the next time
+
+    async def figures(self, call: Call) -> Reply:
+        """The metrics in the text format of Prometheus."""
+        query_of(call.scope)
+        if self._edge.metrics is None:
+            raise Refusal("not_found", "this server was started without metrics")
+        rendered = self._edge.metrics()
+        body = await rendered if inspect.isawaitable(rendered) else rendered
+        return Answer(body, media_type=METRICS_TYPE)
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {
+            "/healthz": {"GET": self.alive},
+            "/readyz": {"GET": self.ready},
+            "/metrics": {"GET": self.figures},
+        }
+
+
+# The page is one file without foreign parts; what it shows comes from this server alone.
+_POLICY = b"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
+
+
+class Docs:
+    """The resources `/openapi.json` and `/docs`, and the way there."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._openapi = encode(describe(edge.version)) + b"\n"
+
+    async def home(self, call: Call) -> Reply:
+        """Who asks for nothing is shown what there is."""
+        query_of(call.scope)
+        return Answer(b"see /docs\n", 307, [(b"location", b"/docs")], b"text/plain; charset=utf-8")
+
+    async def openapi(self, call: Call) -> Reply:
+        """OpenAPI 3.1."""
+        query_of(call.scope)
+        return Answer(self._openapi)
+
+    async def page(self, call: Call) -> Reply:
+        """The page to try it."""
+        query_of(call.scope)
+        headers = [(b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff")]
+        return Answer(_page(), 200, headers, b"text/html; charset=utf-8")
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {"/openapi.json": {"GET": self.openapi}, "/docs": {"GET": self.page}, "/": {"GET": self.home}}
+
+
+@cache
+def _page() -> bytes:
+    return files("tidings.edges.http").joinpath("docs.html").read_bytes()

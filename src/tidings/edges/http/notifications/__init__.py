@@ -1,0 +1,1 @@
+"""The HTTP resources of notifications: users, templates, deliveries, inboxes, suppressions."""

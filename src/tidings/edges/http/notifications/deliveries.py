@@ -1,0 +1,175 @@
+"""Deliveries: what was sent, through what, and how late; and once more what was given up."""
+
+import asyncio
+from collections.abc import Sequence
+
+from tidings.delivery.receiving import Applied
+from tidings.domain.errors import Invalid
+from tidings.domain.notifications.delivery import DeliveryReceipt
+from tidings.domain.notifications.message import CHANNEL_NAMES
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.edges.advice import wrong_tenant
+from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, query_of, read_body
+from tidings.edges.http.notifications.documents import delivery_document, way_document
+from tidings.edges.http.notifications.notifications import search_of, unknown
+from tidings.edges.http.problems import Refusal
+from tidings.edges.http.routes import Call, Edge, Handler, Reply, json_answer
+from tidings.ports import Callback
+from tidings.wires.answers import Document
+from tidings.wires.document import shorten
+
+LIST = "/v1/deliveries"
+
+
+class Deliveries:
+    """The resource `/v1/deliveries` and what lies below it."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._office = edge.office
+        self._clock = edge.engine.clock
+
+    async def index(self, call: Call) -> Reply:
+        """A page of those that fit, those due last first."""
+        names = ("user", "state", "channel", "notification", "since", "until", "cursor", "limit")
+        query = query_of(call.scope, *names)
+        search = search_of(query, self._clock.now())
+        page = await self._office.lookup.deliveries(call.caller.tenant, search, query.get("notification"))
+        return json_answer({"deliveries": [*map(delivery_document, page.deliveries)], "cursor": page.cursor})
+
+    async def show(self, call: Call) -> Reply:
+        """One with its attempts."""
+        query_of(call.scope)
+        found = await self._office.lookup.delivery(call.caller.tenant, call.text("name"))
+        if found is None:
+            raise unknown("delivery", call.text("name"))
+        return json_answer(delivery_document(found))
+
+    async def retry(self, call: Call) -> Reply:
+        """Send it again."""
+        query_of(call.scope)
+        if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
+            raise Invalid("body", "must be empty here: leave it out")
+        name = call.text("name")
+        retried = await self._office.retrying.retry(call.caller.tenant, name)
+        if retried.outcome == "unknown":
+            raise unknown("delivery", name)
+        document: Document = {"id": name, "outcome": retried.outcome, "state": retried.state}
+        if retried.outcome == "rejected":
+            raise Refusal("conflict", retried.reason, **document)
+        return json_answer(document if retried.due is None else document | {"due_at": format_instant(retried.due)})
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method; longer paths first, for a name holds slashes."""
+        one = f"{LIST}/{{name}}"
+        return {LIST: {"GET": self.index}, f"{one}/retry": {"POST": self.retry}, one: {"GET": self.show}}
+
+
+CHANNELS = "/v1/channels"
+
+
+class Channels:
+    """The resource `/v1/channels`. It knows no secret, so that it cannot tell one."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._ways = edge.office.ways
+
+    async def index(self, call: Call) -> Reply:
+        """The providers as they stand, and by channel the order in which they are tried."""
+        query_of(call.scope)
+        found = await self._ways.standing(call.caller.tenant)
+        by_channel = {
+            channel: [standing.way.name for standing in found if channel in standing.way.channels]
+            for channel in CHANNEL_NAMES
+        }
+        document: dict[str, object] = {
+            "providers": [way_document(standing) for standing in found],
+            "channels": by_channel,
+        }
+        if self._ways.warnings:
+            document["warnings"] = list(self._ways.warnings)
+        return json_answer(document)
+
+    async def close(self, call: Call) -> Reply:
+        """Close the breaker of a provider, or of one who receives webhooks, once somebody has put it right."""
+        receiver = query_of(call.scope, "receiver").get("receiver")
+        if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
+            raise Invalid("body", "must be empty here: leave it out")
+        if receiver is None and not call.caller.admin:
+            raise Refusal(
+                "forbidden",
+                "providers are shared by all tenants: use an admin key (made with --admin), or name a receiver",
+            )
+        name = call.text("name")
+        closed = await self._ways.close(call.caller.tenant, name, receiver)
+        if closed is None:
+            raise Refusal("not_found", f"unknown provider {shorten(name)!r}: GET {CHANNELS} lists them")
+        document = {"name": name} if receiver is None else {"name": name, "receiver": receiver}
+        return json_answer(document | {"outcome": "closed" if closed else "unchanged"})
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {CHANNELS: {"GET": self.index}, f"{CHANNELS}/{{name}}/close": {"POST": self.close}}
+
+
+SETTLE_S = 1.0  # news may come before the worker has written down what they are about
+
+ONE = "/receipts/{provider}"
+
+
+class Receipts:
+    """The resource `/receipts`."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._office = edge.office
+        self._clock = edge.engine.clock
+
+    async def take(self, call: Call) -> Reply:
+        """News of a provider, if they are genuine. What is about nothing that we know is taken, and left aside."""
+        provider = call.text("provider")
+        tenant = call.text("tenant") if "tenant" in call.parameters else None
+        if tenant is not None and (wrong := wrong_tenant(tenant)):
+            raise Invalid("tenant", wrong)
+        reader = self._office.readers.get(provider)
+        if reader is None:
+            detail = f"callbacks of {shorten(provider)!r} are not accepted: configure the key that signs them"
+            raise Refusal("not_found", detail)
+        body = await read_body(call.headers, call.receive, reader.bytes_max)
+        callback = Callback(_target(call), _headers(call), body, self._clock.now() // 1_000_000)
+        try:
+            reader.verify(callback)
+        except Invalid as invalid:
+            raise Refusal("unsigned", str(invalid)) from None
+        told = reader.read(callback)
+        if tenant is None and any(each.message and not each.provider_id and each.tenant is None for each in told):
+            where = f"POST /receipts/{provider}/TENANT"
+            raise Invalid("message", f"is one of our ids, which is unique only within a tenant: send it to {where}")
+        applied = await self._apply(provider, told, tenant)
+        words = [each.outcome for each in applied]
+        counts = {word: words.count(word) for word in ("applied", "unchanged", "unknown")}
+        return json_answer({"received": len(applied)} | counts)
+
+    async def _apply(self, provider: str, receipts: Sequence[DeliveryReceipt], tenant: str | None) -> list[Applied]:
+        receiving = self._office.receiving
+        applied = await receiving.apply_all(provider, receipts, tenant)
+        open_ones = [number for number, each in enumerate(applied) if each.outcome == "unknown"]
+        if open_ones:
+            await asyncio.sleep(SETTLE_S)
+            again = await receiving.apply_all(provider, [receipts[number] for number in open_ones], tenant)
+            for number, each in zip(open_ones, again, strict=True):
+                applied[number] = each
+        return applied
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {ONE: {"POST": self.take}, f"{ONE}/{{tenant}}": {"POST": self.take}}
+
+
+def _target(call: Call) -> str:
+    """The path as it was called, with its query: some sign it."""
+    query: bytes = call.scope["query_string"]
+    path: str = call.scope["path"]
+    return f"{path}?{query.decode('latin-1')}" if query else path
+
+
+def _headers(call: Call) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers.items()}

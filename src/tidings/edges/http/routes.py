@@ -1,0 +1,232 @@
+"""What every handler shares: the engine and the office behind it, who may use them, whether the server is stopping."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidings.config.settings import Server
+from tidings.delivery.office import Office
+from tidings.domain.errors import Invalid
+from tidings.domain.facts import Refused
+from tidings.domain.schedules.command import Add
+from tidings.domain.schedules.request import Request
+from tidings.edges.http.auth import KeyRing
+from tidings.edges.http.readers import KeptAnswers, Readers
+from tidings.engine import Engine
+from tidings.intake.admission import check_new_id
+from tidings.shapes.fields import names_of
+from tidings.shapes.schedule import NewSchedule
+from tidings.wires.document import read
+
+if TYPE_CHECKING:
+    from tidings.bus.kafka.topic_reader import KafkaTopicReader
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from tidings.domain.errors import StoreError
+from tidings.edges.http.auth import Caller, acting_for, authenticate
+from tidings.edges.http.inputs import Disconnected, headers_of, path_text
+from tidings.edges.http.problems import PROBLEM_TYPE, Refusal, problem_document, refusal_of
+from tidings.edges.http.readers import connection_of
+from tidings.wires.answers import encode
+
+Metrics = Callable[[], bytes | Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The surroundings of a request. `stopping` is set when open streams and long polls have to end."""
+
+    engine: Engine
+    keys: KeyRing | None
+    metrics: Metrics | None
+    version: str
+    office: Office
+    kafka: "KafkaTopicReader | None" = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    server: Server = field(default_factory=Server)
+    readers: Readers = field(init=False)
+    kept_answers: KeptAnswers = field(default_factory=KeptAnswers)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "readers", Readers(self.server))
+
+    def read(self, tenant: str, body: bytes, topic: str | None = None, schedule_id: str | None = None) -> Request:
+        """The request that a document makes; a refusal is told as a fact, like those of admission."""
+        try:
+            return read(body, topic, schedule_id)
+        except Invalid as invalid:
+            self._tell_refused(tenant, invalid)
+            raise
+
+    def admit(self, tenant: str, request: Request, *, new: bool = True) -> Add:
+        """The command for a request."""
+        return self.engine.admit(tenant, request, new=new)
+
+    def command(self, tenant: str, body: bytes, topic: str | None, now: int) -> Add:
+        """`read` and `admit` in one step for one of many, at a time that was read once for some of them."""
+        try:
+            request = read(body, topic)
+            if request.id is not None:
+                check_new_id(request.id)
+            return self.engine.admission.admit(tenant, request, now)
+        except Invalid as invalid:
+            self._tell_refused(tenant, invalid)
+            raise
+
+    def _tell_refused(self, tenant: str, invalid: Invalid) -> None:
+        field_name = invalid.field if invalid.field in names_of(NewSchedule) else "body"
+        self.engine.tell(Refused(self.engine.clock.now(), tenant, field_name))
+
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_READS = ("GET", "HEAD")
+_JSON = b"application/json"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+class Call:
+    """One request on its way through a handler."""
+
+    __slots__ = ("caller", "headers", "parameters", "receive", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], caller: Caller) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.headers = headers
+        self.caller = caller
+        self.parameters: dict[str, str] = scope.get("path_params", {})
+
+    def text(self, name: str) -> str:
+        """A parameter of the path, decoded."""
+        return path_text(self.parameters[name], name)
+
+
+Reply = Callable[[Send], Awaitable[None]]
+Handler = Callable[[Call], Awaitable[Reply]]
+
+
+class Answer:
+    """A whole answer, ready to be sent."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, body: bytes, status: int = 200, headers: Headers = (), media_type: bytes = _JSON) -> None:
+        self.body = body
+        self.status = status
+        self.headers: list[tuple[bytes, bytes]] = [
+            (b"content-type", media_type),
+            (b"content-length", b"%d" % len(body)),
+            *headers,
+        ]
+
+    async def __call__(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def json_answer(document: Any, status: int = 200, headers: Headers = ()) -> Answer:
+    """A document as an answer."""
+    return Answer(encode(document) + b"\n", status, headers)
+
+
+def problem_answer(error: Exception) -> Answer:
+    """An error as an answer."""
+    refusal = refusal_of(error)
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers.items()]
+    return Answer(encode(problem_document(refusal)) + b"\n", refusal.status, headers, PROBLEM_TYPE.encode())
+
+
+class Resource(BaseRoute):
+    """A path and its methods. It is matched as it was sent, so that an id may hold an encoded slash."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        path: str,
+        methods: dict[str, Handler],
+        *,
+        guarded: bool = True,
+        slashes: bool = False,
+    ) -> None:
+        self.path = path
+        self.methods = dict(methods)
+        self._edge = edge
+        self._guarded = guarded
+        segment = r"(?P<\1>.+)" if slashes else r"(?P<\1>[^/]+)"
+        self._pattern = re.compile(_PARAMETER.sub(segment, path))
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        found = self._pattern.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if found is None:
+            return Match.NONE, {}
+        return Match.FULL, {"path_params": found.groupdict()}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            reply = await self._reply(scope, receive)
+        except Disconnected:
+            return
+        except asyncio.CancelledError:
+            if not self._edge.stopping.is_set():
+                raise
+            reply = problem_answer(StoreError("this node stops and waits no longer: ask again, or another"))
+        except Exception as error:  # noqa: BLE001 - whatever happens has an answer, and a log line if it is our fault
+            reply = problem_answer(error)
+        await reply(send)
+
+    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
+        handler = self._handler(scope["method"])
+        headers = headers_of(scope)
+        caller = _NOBODY
+        if self._guarded:
+            self._check_store(scope["method"])
+            caller = acting_for(await authenticate(self._edge.keys, scope, headers), headers)
+            connection_of(scope).caller = caller
+        return await handler(Call(scope, receive, headers, caller))
+
+    def _check_store(self, method: str) -> None:
+        """No change waits for a store that is known not to answer, not even to learn whose key it came with."""
+        trouble = None if method in _READS else self._edge.engine.owner.trouble()
+        if trouble is not None:
+            raise StoreError(trouble)
+
+    def _handler(self, method: str) -> Handler:
+        handler = self.methods.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = [*self.methods, "HEAD"] if "GET" in self.methods else [*self.methods]
+            detail = f"{method} is not taken here: use {' or '.join(allowed)}"
+            raise Refusal("method_not_allowed", detail, headers={"allow": ", ".join(allowed)})
+        return handler
+
+
+class Verb(Resource):
+    """A verb where a name may stand as well: with other methods it is that name."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if scope.get("method") in self.methods else (Match.NONE, {})
+
+
+class UnknownVerb(Resource):
+    """Below a path that takes verbs, a POST to none of them: they are listed, rather than other methods."""
+
+    def __init__(self, edge: Edge, path: str, verbs: Sequence[str]) -> None:
+        super().__init__(edge, path + "/{verb}", {}, slashes=True)
+        self._verbs = verbs
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if scope.get("method") == "POST" else (Match.NONE, {})
+
+    def _handler(self, method: str) -> Handler:
+        verbs = " or ".join(f".../{verb}" for verb in self._verbs)
+        raise Refusal("not_found", f"there is no such verb here: {method} {verbs}")
+
+
+_NOBODY = Caller("")

@@ -1,0 +1,199 @@
+"""Answers that take their time end early when the client goes away or the server stops."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+from starlette.types import Receive, Send
+
+from tidings.bus import log_reader as cursors
+from tidings.domain.errors import TidingsError
+from tidings.domain.schedules.schedule import Record
+from tidings.edges.http.inputs import Disconnected
+from tidings.edges.http.readers import connection_of
+from tidings.edges.http.routes import Call, Edge
+from tidings.wires.answers import encode, record_document
+
+T = TypeVar("T")
+
+
+class Endings:
+    """What can end a wait from outside."""
+
+    def __init__(self, stopping: asyncio.Task[bool], gone: asyncio.Task[None]) -> None:
+        self._stopping = stopping
+        self._gone = gone
+
+    async def wait(self, task: asyncio.Task[Any], timeout: float | None = None) -> None:
+        """Until the task is done, or this ends, or the time is over."""
+        waits = {task, self._stopping, self._gone}
+        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client went away."""
+        return self._gone.done()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no use in waiting any longer."""
+        return self._stopping.done() or self._gone.done()
+
+
+@asynccontextmanager
+async def endings(edge: Edge, call: Call) -> AsyncIterator[Endings]:
+    """Watch for the end of a call whose body has been read."""
+    stopping = asyncio.create_task(edge.stopping.wait())
+    gone = asyncio.create_task(_gone(call.receive))
+    try:
+        yield Endings(stopping, gone)
+    finally:
+        stopping.cancel()
+        gone.cancel()
+
+
+async def unless_ended(edge: Edge, call: Call, work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work gives, None if the server stops first; nobody is answered who is not there any more."""
+    task = asyncio.create_task(work)
+    async with endings(edge, call) as ending:
+        try:
+            await ending.wait(task)
+        finally:
+            if not task.done():
+                await cancelled(task)
+        if not task.cancelled():
+            return task.result()
+        if ending.is_gone:
+            raise Disconnected
+        return None
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it is over."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+HEARTBEAT_S = 15.0
+BATCH_RECORDS = 200
+RETRY_MS = 1000
+SLOW = "this client read nothing for {seconds:g} s: connect again, and the stream goes on from the last id"
+_SLOW_READER = {"type": "urn:tidings:problem:slow_reader", "title": "The client does not read"}
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+Source = Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
+
+
+def positions_before(records: Sequence[Record], cursor: str, partitions: int) -> Iterator[str]:
+    """Cursors from the one behind all records back to the one before the first."""
+    positions = list(cursors.decode(cursor, partitions))
+    yield cursor
+    for record in reversed(records):
+        positions[record.partition] = record.offset
+        yield cursors.encode(tuple(positions))
+
+
+def events(records: Sequence[Record], cursor: str, partitions: int) -> bytes:
+    """The records as events. The id of each is the position behind it: a cut anywhere resumes exactly."""
+    *ids, _ = positions_before(records, cursor, partitions)
+    return b"".join(
+        b"id: %s\ndata: %s\n\n" % (position.encode(), encode(record_document(record)))
+        for record, position in zip(records, reversed(ids), strict=True)
+    )
+
+
+async def encoded(batches: AsyncIterator[tuple[list[Record], str]], partitions: int) -> AsyncIterator[bytes]:
+    """Each batch as events; the records are not kept while a slow client reads."""
+    async for batch in batches:
+        body = [events(*batch, partitions)]
+        del batch
+        yield body.pop()
+
+
+def pieces(all_events: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
+    """The events joined to pieces of about that many bytes."""
+    piece: list[bytes] = []
+    size = 0
+    for event in all_events:
+        piece.append(event)
+        size += len(event)
+        if size >= bytes_max:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
+
+
+class EventStream:
+    """Follows a topic for one client until it goes away or the server stops.
+
+    A store or a bus that goes away ends it too: the client comes back, and is told why in an answer of its own. The
+    next batch is read once the client has read the one before, so that a client that does not read holds one batch.
+    """
+
+    def __init__(self, edge: Edge, call: Call, cursor: str, source: Source) -> None:
+        self._edge = edge
+        self._call = call
+        self._connection = connection_of(call.scope)
+        self._cursor = cursor
+        self._source = source
+
+    async def __call__(self, send: Send) -> None:
+        async with self._source() as batches:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            if self._call.scope["method"] != "HEAD":
+                # An id without data: who is cut off before the first record still resumes from here.
+                await _send(send, b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._cursor.encode()))
+                self._connection.last_words = self._last_words()
+                with contextlib.suppress(TidingsError):
+                    await self._pass_on(batches, send)
+        if self._edge.stopping.is_set() and self._connection.is_full:
+            self._connection.abort()  # a stop does not wait until the client has read everything
+        self._connection.last_words = None
+        await send({"type": "http.response.body", "body": b""})
+
+    def _last_words(self) -> bytes:
+        """What a client is told that is disconnected because it does not read."""
+        seconds = self._edge.server.slow_reader_timeout_us / 1_000_000
+        return b"event: error\ndata: %s\n\n" % encode(_SLOW_READER | {"detail": SLOW.format(seconds=seconds)})
+
+    async def _pass_on(self, batches: AsyncIterator[bytes], send: Send) -> None:
+        async with endings(self._edge, self._call) as ending:
+            upcoming = asyncio.create_task(self._next(batches))
+            try:
+                while True:
+                    await ending.wait(upcoming, HEARTBEAT_S)
+                    if ending.is_over:
+                        return
+                    if not upcoming.done():
+                        if not self._connection.is_full:
+                            await _send(send, b": still here\n\n")
+                    elif batch := upcoming.result():
+                        await _send(send, batch)
+                        del batch  # it is in the write buffer now
+                        upcoming = asyncio.create_task(self._next(batches))
+                    else:
+                        return
+            finally:
+                await cancelled(upcoming)
+
+    async def _next(self, batches: AsyncIterator[bytes]) -> bytes | None:
+        """The next batch, once the client has read the one before."""
+        await self._connection.drained()
+        return await anext(batches, None)
+
+
+async def _send(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,1 @@
+"""Applying commands: one transaction for many, its rows loaded under locks and written back together."""

@@ -1,0 +1,438 @@
+"""A schedule's row, wherever it lies, and where that is."""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from tidings.domain.changes import ahead
+from tidings.domain.schedules.command import FINISHED, Priority, State
+from tidings.domain.schedules.lateness import Lateness, MissedReason, bounded_by
+from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state, encode_state, single
+from tidings.domain.schedules.schedule import Event, Schedule
+from tidings.domain.schedules.when import Once
+from tidings.timeline.postgres import database
+from tidings.timeline.postgres.database import Connection, Contended
+from tidings.timeline.postgres.names import PRIORITIES, SLOTS, TO_KAFKA, Names
+from tidings.timeline.postgres.pool import Row, rows
+
+Table = Literal["timeline", "standing", "finished"]
+Place = tuple[int, int, int, int]
+
+STATES: tuple[State, ...] = ("released", "missed", "cancelled", "ended")
+REASONS = ("", *get_args(MissedReason))  # by the number that rows have; it stays when others are added
+KEY_BYTES = 16
+
+
+class Found(msgspec.Struct, gc=False):
+    """One generation of a schedule. `flying` says that it is in the outbox and not known to be on Kafka."""
+
+    table: Table
+    arrival: int
+    due: int
+    lane: int
+    stream: int
+    topic: int
+    part: int
+    generation: int
+    n: int
+    accepted: int
+    content: bytes
+    id: str
+    labels: str | None
+    state: State = "pending"
+    message: bytes | None = None
+    deadline: int | None = None
+    reason: str | None = None
+    fires: int = 0
+    released: int = 0
+    terms: RecurrenceState | None = None
+    at: int | None = None
+    position: int | None = None
+    flying: bool = False
+    held: str | None = None
+
+
+def key_of(tenant: str, schedule_id: str) -> bytes:
+    """Under which key an id is known; `tidings.key` says the same in SQL."""
+    return sha256(b"%b\0%b" % (tenant.encode(), schedule_id.encode())).digest()[:KEY_BYTES]
+
+
+def slot_of(stream: int) -> int:
+    """Streams share slots only where there are very many of them; a slot's remainder by three is its priority."""
+    return stream % SLOTS
+
+
+def place_of(found: Found | None) -> Place | None:
+    """Where the timeline holds a row for a schedule: lane, slot, due time, arrival."""
+    if found is None or found.table == "finished" or found.state == "paused":
+        return None
+    return found.lane, slot_of(found.stream), found.due, found.arrival
+
+
+def way_of(found: Found) -> int:
+    """The lane and the bus of a row as one number: the lane's own for the log, its complement for Kafka."""
+    return ~found.lane if found.part == TO_KAFKA else found.lane
+
+
+def present(names: Names, found: Found, now: int | None = None) -> Schedule:
+    """A row as a reader sees it."""
+    coming = ahead(found.terms if found.state == "pending" else None, found.n, found.due, now)
+    on_log = found.position is not None and found.part >= 0
+    return Schedule(
+        names.tenant_of(found.stream),
+        found.id,
+        found.generation,
+        names.destination(found.topic)[1],
+        "in_flight" if found.flying else found.state,
+        coming.due,
+        found.accepted,
+        Priority(found.stream % PRIORITIES),
+        coming.number,
+        found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
+        found.terms.lateness if found.terms else lateness_of(found),
+        found.labels,
+        found.message,
+        found.at,
+        found.held if found.flying else found.reason if found.state in FINISHED else None,
+        found.part if on_log else None,
+        found.position if on_log else None,
+        None if found.terms is None else found.terms.tzdata,
+    )
+
+
+def lateness_of(found: Found) -> Lateness | None:
+    """The policy that a plain row's deadline came from; a finished one keeps none."""
+    if found.table == "finished":
+        return None
+    return Lateness() if found.deadline is None else bounded_by(found.deadline - found.due, found.reason)
+
+
+def effective_terms(found: Found) -> RecurrenceState | None:
+    """The terms of a schedule, also of a plain row, which has none of its own; None if it is finished."""
+    lateness = lateness_of(found)
+    return single(found.due, lateness) if found.terms is None and lateness is not None else found.terms
+
+
+POINTER_CONTENT = bytes(16)
+LOOKS_MAX = 20
+HEAD = 12  # columns that every table answers first
+
+
+class IdTaken(Exception):
+    """Another transaction has begun to use one of our new ids: begin again and look at it."""
+
+
+class ArrivalReused(Contended):
+    """An arrival number is another schedule's: it was given out by a server that forgot it when it failed."""
+
+
+class ScheduleRow:
+    """One id: what it held before and holds now, and what happened between.
+
+    `in_flight` is the number of its latest record in the outbox that is not known to be on Kafka.
+    """
+
+    def __init__(self, key: bytes, lane: int) -> None:
+        self.key = key
+        self.lane = lane
+        self.known: tuple[int, int, int] | None = None
+        self.before: Found | None = None
+        self.now: Found | None = None
+        self.notes: list[Event] = []
+        self.in_flight: int | None = None
+        self.fired: list[Found] = []
+        self.unfired: dict[int, Found] = {}
+
+    def withdraw(self) -> None:
+        """Nothing of what it holds is pending any more, what was fired neither."""
+        if self.now is not None and self.now.table == "standing":
+            self.unfired[self.now.arrival] = self.now
+        self.fired = []
+        self.now = None
+
+
+class Loader:
+    """Reads schedules by key."""
+
+    def __init__(
+        self, connection: Connection, queries: dict[str, str], lanes: int, lock: Literal["lock", "lock_free", "places"]
+    ) -> None:
+        self._connection = connection
+        self._queries = queries
+        self._lanes = lanes
+        self._lock = lock
+
+    async def entries(self, keys: Iterable[bytes]) -> dict[bytes, ScheduleRow]:
+        """The ids of some keys, each with the newest schedule that it holds."""
+        entries = {key: ScheduleRow(key, key[0] & (self._lanes - 1)) for key in keys}
+        searched = list(entries)
+        for _ in range(LOOKS_MAX):
+            searched = await self._search(entries, searched)
+            if not searched:
+                return entries
+        raise AssertionError("ids point to schedules that are nowhere")
+
+    async def _search(self, entries: dict[bytes, ScheduleRow], keys: list[bytes]) -> list[bytes]:
+        """Look for what some keys hold; answers those that moved while we looked."""
+        places: dict[tuple[int, int], ScheduleRow] = {}
+        for key, due, arrival, stream in await self._rows(self._lock, database.uuids(sorted(keys))):
+            entry = entries[key]
+            entry.known = (due, arrival, stream)
+            places[stream, arrival] = entry
+        for look in (self._timeline, self._standing, self._finished):
+            if not places:
+                return []
+            for found in await look([entry for entry in places.values() if entry.known is not None]):
+                entry = places.pop((found.stream, found.arrival))
+                entry.before = entry.now = found
+        return [entry.key for entry in places.values()]
+
+    async def _timeline(self, entries: list[ScheduleRow]) -> list[Found]:
+        known = [(entry.lane, *entry.known) for entry in entries if entry.known is not None]
+        answer = await self._rows(
+            "timeline_seen" if self._lock == "places" else "timeline",
+            database.int2s([lane for lane, *_ in known]),
+            database.int2s([slot_of(stream) for *_, stream in known]),
+            database.int8s([due for _, due, _, _ in known]),
+            database.int8s([arrival for _, _, arrival, _ in known]),
+        )
+        return [timeline_row(row) for row in answer]
+
+    async def _standing(self, entries: list[ScheduleRow]) -> list[Found]:
+        arrivals = [entry.known[1] for entry in entries if entry.known is not None]
+        return [standing_row(row) for row in await self._rows("standing", database.int8s(arrivals))]
+
+    async def _finished(self, entries: list[ScheduleRow]) -> list[Found]:
+        known = [entry.known for entry in entries if entry.known is not None]
+        answer = await self._rows(
+            "finished",
+            database.int4s([stream for _, _, stream in known]),
+            database.int8s([due for due, _, _ in known]),
+            database.int8s([arrival for _, arrival, _ in known]),
+        )
+        return [finished_row(row) for row in answer]
+
+    async def _rows(self, name: str, *values: object) -> list[Row]:
+        return await rows(self._connection, self._queries[name], values)
+
+
+def timeline_row(row: Row) -> Found:
+    """A pending one-shot."""
+    found = Found("timeline", *row[:HEAD])
+    found.message, found.deadline, reason = row[HEAD:]
+    found.reason = REASONS[reason] or None
+    return found
+
+
+def standing_row(row: Row) -> Found:
+    """A recurring or paused schedule."""
+    found = Found("standing", *row[:HEAD])
+    found.message, found.state, found.fires, found.released, terms = row[HEAD:]
+    found.terms = decode_state(terms)
+    return found
+
+
+def finished_row(row: Row) -> Found:
+    """A finished schedule."""
+    found = Found("finished", *row[:HEAD])
+    state, reason, found.at, found.position, beyond, found.held = row[HEAD:]
+    found.state, found.reason = STATES[state], REASONS[reason] or None
+    found.flying = found.part < 0 and found.position is not None and (beyond is True or found.held is not None)
+    return found
+
+
+class Saver:
+    """Writes what has changed, in as few statements as there are kinds of change."""
+
+    def __init__(self, connection: Connection, queries: dict[str, str]) -> None:
+        self._connection = connection
+        self._queries = queries
+
+    async def save(self, entries: Sequence[ScheduleRow]) -> None:
+        """Make the store what the entries say; `Quicker` if an id is no longer new."""
+        changed = [entry for entry in entries if entry.now is not None and entry.now is not entry.before]
+        await self._register(changed)
+        await self._unfire(entries)
+        gone = [place for entry in changed if (place := place_of(entry.before)) is not None]
+        if gone:
+            await self.leave(gone)
+        before = [entry.before for entry in changed if entry.before is not None]
+        now = [entry.now for entry in changed if entry.now is not None]
+        stay = {found.arrival for found in now if found.table == "standing"}
+        over = [found.arrival for found in before if found.table == "standing" and found.arrival not in stay]
+        if over:
+            await self._run("drop_standing", database.int8s(over))
+        await self._forget([found for found in before if found.table == "finished"])
+        await self.stand([found for found in now if found.table == "standing"])
+        await self.finish([found for found in now if found.table == "finished"])
+        fired = [(entry, extra) for entry in entries for extra in entry.fired]
+        waiting = [_waiting(found) for found in now if place_of(found) is not None]
+        await self.wait([*waiting, *(extra for _, extra in fired)])
+        if fired:
+            schedules = [entry.now.arrival for entry, _ in fired if entry.now is not None]
+            dues, arrivals = [extra.due for _, extra in fired], [extra.arrival for _, extra in fired]
+            await self._run("fire", *(database.int8s(column) for column in (schedules, dues, arrivals)))
+        await self.note([(entry.key, note) for entry in entries for note in entry.notes])
+
+    async def _register(self, entries: list[ScheduleRow]) -> None:
+        """Where ids lie; of those that hold nothing any more the old place stays."""
+        new = sorted((e for e in entries if e.known is None and e.now is not None), key=lambda entry: entry.key)
+        if new:
+            added = await self._run("register", *_places(new))
+            if len(added) < len(new):
+                raise IdTaken
+        moved = [entry for entry in entries if entry.known is not None and _moved(entry)]
+        if moved:
+            await self._run("move", *_places(moved))
+
+    async def _unfire(self, entries: Sequence[ScheduleRow]) -> None:
+        schedules = {arrival: found for entry in entries for arrival, found in entry.unfired.items()}
+        if schedules:
+            fired = await self._run("drop_fired", database.int8s(list(schedules)))
+            if fired:
+                homes = [schedules[schedule] for schedule, _, _ in fired]
+                places = zip(homes, fired, strict=True)
+                await self.leave([(h.lane, slot_of(h.stream), due, arrival) for h, (_, due, arrival) in places])
+
+    async def leave(self, places: Sequence[tuple[int, int, int, int]]) -> None:
+        """Take rows off the timeline."""
+        lanes, slots, dues, arrivals = zip(*places, strict=True)
+        await self._run(
+            "leave", database.int2s(lanes), database.int2s(slots), database.int8s(dues), database.int8s(arrivals)
+        )
+
+    async def wait(self, found: Sequence[Found]) -> None:
+        """Put rows onto the timeline."""
+        if found:
+            slots = [slot_of(each.stream) for each in found]
+            await self._run(
+                "wait",
+                database.int2s(list(set(slots))),
+                *_head(found),
+                database.int4s([each.n for each in found]),
+                database.int2s([each.lane for each in found]),
+                database.int2s(slots),
+                database.int2s([each.part for each in found]),
+                database.int2s([_reason(each) for each in found]),
+                database.texts([each.id.encode() for each in found]),
+                database.byteas([each.message or b"" for each in found]),
+                database.maybe_int8s([each.deadline for each in found]),
+                database.maybe_texts([each.labels for each in found]),
+            )
+
+    async def stand(self, found: Sequence[Found]) -> None:
+        """Write recurring and paused schedules."""
+        if found:
+            arrival, *rest = _head(found, arrival_first=True)
+            written = await self._run(
+                "stand",
+                arrival,
+                *rest,
+                database.int4s([each.n for each in found]),
+                database.int4s([each.fires for each in found]),
+                database.int4s([each.released for each in found]),
+                database.int2s([each.lane for each in found]),
+                database.int2s([each.part for each in found]),
+                database.texts([each.state.encode() for each in found]),
+                database.texts([each.id.encode() for each in found]),
+                database.byteas([each.message or b"" for each in found]),
+                database.byteas([encode_state(_terms(each)) for each in found]),
+                database.maybe_texts([each.labels for each in found]),
+            )
+            if len(written) < len(found):
+                raise ArrivalReused(
+                    "an arrival number came twice, as after a failover, and nothing was changed: try again"
+                )
+
+    async def finish(self, found: Sequence[Found]) -> None:
+        """Remember how schedules ended."""
+        if found:
+            due, arrival, *rest = _head(found)
+            await self._run(
+                "finish",
+                due,
+                arrival,
+                database.int8s([each.at or 0 for each in found]),
+                *rest,
+                database.int4s([each.n for each in found]),
+                database.int2s([each.lane for each in found]),
+                database.int2s([each.part for each in found]),
+                database.int2s([STATES.index(each.state) for each in found]),
+                database.int2s([_reason(each) for each in found]),
+                database.texts([each.id.encode() for each in found]),
+                database.maybe_int8s([each.position for each in found]),
+                database.maybe_texts([each.labels for each in found]),
+            )
+
+    async def _forget(self, found: list[Found]) -> None:
+        if found:
+            await self._run(
+                "forget",
+                database.int4s([each.stream for each in found]),
+                database.int8s([each.due for each in found]),
+                database.int8s([each.arrival for each in found]),
+            )
+
+    async def note(self, notes: Sequence[tuple[bytes, Event]]) -> None:
+        """Write lines of histories."""
+        if notes:
+            await self._run(
+                "note",
+                database.uuids([key for key, _ in notes]),
+                database.int8s([note.at for _, note in notes]),
+                database.texts([note.event.encode() for _, note in notes]),
+                database.maybe_int8s([note.occurrence for _, note in notes]),
+                database.maybe_int8s([note.due for _, note in notes]),
+                database.maybe_texts([note.reason for _, note in notes]),
+                database.maybe_int8s([note.count for _, note in notes]),
+            )
+
+    async def _run(self, name: str, *values: object) -> list[Row]:
+        return await rows(self._connection, self._queries[name], values)
+
+
+def _places(entries: list[ScheduleRow]) -> tuple[Any, ...]:
+    found = [entry.now for entry in entries if entry.now is not None]
+    return (
+        database.uuids([entry.key for entry in entries]),
+        database.int8s([each.due for each in found]),
+        database.int8s([each.arrival for each in found]),
+        database.int4s([each.stream for each in found]),
+    )
+
+
+def _moved(entry: ScheduleRow) -> bool:
+    return entry.now is not None and entry.known != (entry.now.due, entry.now.arrival, entry.now.stream)
+
+
+def _head(found: Sequence[Found], *, arrival_first: bool = False) -> list[Any]:
+    """The columns that every table has: due, arrival, accepted, content, stream, topic, generation."""
+    due, arrival = database.int8s([each.due for each in found]), database.int8s([each.arrival for each in found])
+    return [
+        *((arrival, due) if arrival_first else (due, arrival)),
+        database.int8s([each.accepted for each in found]),
+        database.uuids([each.content for each in found]),
+        database.int4s([each.stream for each in found]),
+        database.int4s([each.topic for each in found]),
+        database.int4s([each.generation for each in found]),
+    ]
+
+
+def _waiting(found: Found) -> Found:
+    """The row of the timeline: the schedule itself, or one that points to it."""
+    if found.table == "timeline":
+        return found
+    return msgspec.structs.replace(
+        found, n=0, message=b"", content=POINTER_CONTENT, deadline=None, reason=None, labels=None
+    )
+
+
+def _terms(found: Found) -> RecurrenceState:
+    assert found.terms is not None, "a standing schedule has its terms"
+    return found.terms
+
+
+def _reason(found: Found) -> int:
+    return REASONS.index(found.reason) if found.reason else 0

@@ -1,0 +1,158 @@
+"""When each of our lanes has work to do, as far as we know: kept in memory, put right by looking.
+
+A lane has two ways, which are looked at apart because the one to Kafka may be full: the lane's number stands for the
+way to the log, the complement of its number for the way to Kafka.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tidings.batcher import Batcher
+from tidings.domain.errors import NotOwner
+from tidings.timeline.outbox_capacity import OutboxCapacity
+from tidings.timeline.postgres import database
+from tidings.timeline.postgres.pool import Pool, Row
+
+FOREVER = (1 << 63) - 1
+
+
+class Head:
+    """One way. `low` is a mark below which nothing was left when we looked; what comes below it moves it back."""
+
+    def __init__(self) -> None:
+        self.due: int | None = None
+        self.low = 0
+        self.news = 0
+        self.wake: Callable[[], None] = _nobody
+
+    def offer(self, due: int) -> bool:
+        """Something is due then; True if nothing was known to be due before it."""
+        self.news += 1
+        self.low = min(self.low, due)
+        if self.due is not None and self.due <= due:
+            return False
+        self.due = due
+        return True
+
+
+class NextDue:
+    """The ways of the lanes that we own, and the room of their outboxes."""
+
+    def __init__(self, outbox_rows_max: int, outbox_bytes_max: int) -> None:
+        self._bounds = (outbox_rows_max, outbox_bytes_max)
+        self.ways: dict[int, Head] = {}
+        self._rooms: dict[int, OutboxCapacity] = {}
+
+    def own(self, lane: int) -> tuple[Head, Head, OutboxCapacity]:
+        """We own a lane: its ways to the log and to Kafka, and the room for what goes there."""
+        log, kafka = self.ways.setdefault(lane, Head()), self.ways.setdefault(~lane, Head())
+        return log, kafka, self._rooms.setdefault(lane, OutboxCapacity(*self._bounds))
+
+    def disown(self, lane: int) -> None:
+        self._rooms.pop(lane, None)
+        for way in (lane, ~lane):
+            self.ways.pop(way, None)
+
+    def offer(self, way: int, due: int) -> None:
+        """Something is due then; who waits for later is woken."""
+        head = self.ways.get(way)
+        if head is not None and head.offer(due):
+            head.wake()
+
+    def may_be_first(self, way: int, due: int) -> bool:
+        """Whether what was due then may have been the first of its way."""
+        head = self.ways.get(way)
+        return head is not None and head.due is not None and due <= head.due
+
+    def arrived(self, lane: int) -> int:
+        """Everything before this offset is on Kafka, as far as this process knows."""
+        room = self._rooms.get(lane)
+        return 0 if room is None else room.arrived
+
+    async def look(self, pool: Pool, statement: str, ways: list[int], *, whole: bool = False) -> None:
+        """Ask the store. What is offered meanwhile may be missing in its answer and counts beside it."""
+        asked = {way: self.ways[way] for way in ways if way in self.ways}
+        if not asked:
+            return
+        news = {way: head.news for way, head in asked.items()}
+        lows = [0 if whole else head.low for head in asked.values()]
+        answer = await pool.read(statement, (database.int2s(list(asked)), database.int8s(lows)))
+        found: dict[int, int | None] = dict(answer)
+        for way, head in asked.items():
+            due = found.get(way)
+            is_news = whole and due is not None and due < head.low  # a release under way does not know of it
+            if is_news or head.news != news[way]:
+                if due is not None:
+                    self.offer(way, due)
+                continue
+            earlier = due is not None and (head.due is None or due < head.due)
+            head.due = due
+            if earlier:
+                head.wake()
+
+
+def _nobody() -> None:
+    """Nobody waits."""
+
+
+UNDER_WAY_MAX = 3
+ROWS_MAX = 4_096  # of one transaction, unless one lane alone has more: nobody's first row waits for all the others
+
+
+class Asked(NamedTuple):
+    """What `tidings.release` is asked for a lane."""
+
+    lane: int
+    token: UUID
+    given: int
+    capped: bool
+    rows_max: int
+    low: int
+    kafka_low: int
+    room: int
+    room_bytes: int
+
+
+class Releases:
+    """Those of one node."""
+
+    def __init__(self, pool: Pool, one: str, several: str) -> None:
+        self._pool = pool
+        self._one = one
+        self._several = several
+        self._batcher: Batcher[Asked, Row] = Batcher(
+            self._release,
+            weight=lambda asked: asked.rows_max,
+            weight_max=ROWS_MAX,
+            calls_max=lambda: UNDER_WAY_MAX,
+            # A lane that is no longer ours concerns that lane alone: nothing was done, and the others go on.
+            concerns_all=lambda error: not isinstance(error, NotOwner),
+        )
+
+    async def release(self, asked: Asked) -> Row:
+        """What `tidings.release` answers for a lane."""
+        return await self._batcher.submit(asked)
+
+    async def _release(self, group: Sequence[Asked]) -> list[Row]:
+        """The answers in the order in which they were asked for."""
+        order = sorted(range(len(group)), key=lambda index: group[index].lane)
+        answered = dict(zip(order, await self._call([group[index] for index in order]), strict=True))
+        return [answered[index] for index in range(len(group))]
+
+    async def _call(self, group: list[Asked]) -> list[Row]:
+        if len(group) == 1:
+            return await self._pool.call(self._one, group[0])
+        lanes, tokens, givens, capped, rows_max, lows, kafka_lows, rooms, bytes_ = zip(*group, strict=True)
+        values = (
+            database.int2s(lanes),
+            database.uuids([token.bytes for token in tokens]),
+            database.int8s(givens),
+            database.int2s(capped),
+            database.int4s(rows_max),
+            database.int8s(lows),
+            database.int8s(kafka_lows),
+            database.int4s(rooms),
+            database.int8s(bytes_),
+        )
+        return await self._pool.call(self._several, values)

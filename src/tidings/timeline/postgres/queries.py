@@ -1,0 +1,277 @@
+"""What readers see: one schedule, its history, lists and figures."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from weakref import WeakValueDictionary
+
+from tidings.domain.history import history
+from tidings.domain.schedules.command import FINISHED
+from tidings.domain.schedules.schedule import (
+    BUSES,
+    Event,
+    Key,
+    Page,
+    Query,
+    Record,
+    Schedule,
+    Topic,
+    decode_cursor,
+    encode_cursor,
+    is_kafka,
+    join,
+)
+from tidings.ports import Count
+from tidings.timeline.postgres import database
+from tidings.timeline.postgres.apply.unit_of_work import (
+    STATES,
+    Found,
+    Loader,
+    ScheduleRow,
+    finished_row,
+    key_of,
+    present,
+    standing_row,
+    timeline_row,
+)
+from tidings.timeline.postgres.context import StoreContext
+from tidings.timeline.postgres.database import Connection
+from tidings.timeline.postgres.names import STREAMS
+from tidings.timeline.postgres.pool import Row, turn
+
+STEPS_MAX = 10_000
+COUNTED_MAX = 100_000
+LISTS_PER_TENANT_MAX = 2  # at a time: they take long, and the connections for reads are everybody's
+_END = 1 << 61
+
+
+class Queries:
+    """Reads that no lock holds up."""
+
+    def __init__(self, shared: StoreContext) -> None:
+        self._shared = shared
+        self._listing: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
+        """A schedule as it stands."""
+        key = key_of(tenant, schedule_id)
+        async with self._shared.pools.reads.connection() as connection:
+            loader = Loader(connection, self._shared.sql, self._shared.lanes, "places")
+            entry = (await loader.entries([key]))[key]
+            found = entry.now
+            if found is None or self._is_forgotten(found, now):
+                return None
+            self._shared.land([entry])
+            if found.table == "finished" and found.position is not None:
+                await self._fetch(connection, found)
+        await self._shared.names.know({found.topic}, {found.stream})
+        return present(self._shared.names, found, now)
+
+    def _is_forgotten(self, found: Found, now: int) -> bool:
+        return found.at is not None and found.at + self._shared.options.id_retention_us <= now
+
+    async def _fetch(self, connection: Connection, found: Found) -> None:
+        """The message of a released one-shot lies with its record."""
+        name = "message" if found.part >= 0 else "message_out"
+        place = (found.topic, found.part, found.position) if found.part >= 0 else (found.lane, found.position)
+        cursor = await connection.execute(self._shared.sql[name].encode(), place, binary=True)
+        row: Any = await cursor.fetchone()
+        found.message = None if row is None else row[0]
+
+    async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
+        """What happened to a schedule, oldest first."""
+        schedule = await self.find(tenant, schedule_id, now)
+        if schedule is None:
+            return []
+        lines = [Event(*line) for line in await self._read("history", key_of(tenant, schedule_id).hex())]
+        return history(schedule, lines, now - self._shared.options.id_retention_us)
+
+    async def page(self, tenant: str, query: Query, now: int) -> Page:
+        """Schedules of a tenant that fit a query, in due order."""
+        names = self._shared.names
+        if tenant not in names.tenants:
+            await names.load()
+        listing = _Listing(self._shared, tenant, query, now)
+        if tenant not in names.tenants:
+            return Page((), None)
+        async with self._turn(tenant), self._shared.pools.reads.transaction() as connection:
+            await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            found = [row async for row in listing.rows(connection)]
+        await names.know({row.topic for row in found}, {row.stream for row in found})
+        found.sort(key=_key)
+        shown = found[: query.limit]
+        cursor = encode_cursor(_key(shown[-1])) if len(found) > len(shown) else None
+        return Page(tuple(present(names, row) for row in shown), cursor)
+
+    async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
+        """Pending by step of time; cut short after so many steps."""
+        values = {
+            "streams": await self._streams(tenant),
+            "lanes": self._shared.lanes,
+            "start": start,
+            "end": end,
+            "width": width_us,
+            "limit": STEPS_MAX + 1,
+        }
+        async with self._turn(tenant):
+            steps = await self._shared.pools.reads.read(self._shared.sql["forecast"], values)
+        shown = [(step * width_us, count) for step, count in steps[:STEPS_MAX]]
+        return shown, len(steps) > STEPS_MAX
+
+    def _turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        """The turn of one list or forecast among those of its tenant."""
+        return turn(self._listing.setdefault(tenant, asyncio.Semaphore(LISTS_PER_TENANT_MAX)))
+
+    async def count(self, now: int) -> Count:
+        """The store's size; beyond a bound what is pending is estimated."""
+        ((counted, estimated),) = await self._read("pending", COUNTED_MAX)
+        pending = counted if counted < COUNTED_MAX - 1 else max(counted, estimated)
+        ((overdue,),) = await self._read("overdue", self._shared.lanes, now, COUNTED_MAX)
+        ((size,),) = await self._read("size", self._shared.options.schema)
+        return Count(pending, overdue, size)
+
+    # Log
+
+    async def topics(self, tenant: str, name: str | None = None) -> list[Topic]:
+        """A tenant's topics that ever held a record, by name; or one that is there."""
+        found = await self._read("topics", tenant, name, name)
+        return [Topic(each, tuple(first), tuple(following), size) for each, first, following, size in found]
+
+    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+        """The topics of all tenants whose names begin so and that ever held a record."""
+        found = await self._read("prefixed", prefix)
+        topics = [(tenant, Topic(name, tuple(first), tuple(end), size)) for tenant, name, first, end, size in found]
+        return [(tenant, topic) for tenant, topic in topics if any(topic.next)]
+
+    async def read(
+        self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
+    ) -> list[Record]:
+        """Records of one partition from an offset on; with `bytes_max` as many as fit, at least one."""
+        number = await self._topic(tenant, topic)
+        if number is None or not 0 <= partition < self._shared.partitions:
+            return []
+        if bytes_max is None:
+            found = await self._read("read", number, partition, offset, limit)
+        else:
+            found = await self._read("read_fitting", number, partition, offset, limit, bytes_max)
+        return [Record(topic, *row) for row in found]
+
+    async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
+        """Where a group stands, by partition."""
+        number = await self._topic(tenant, topic)
+        return {} if number is None else dict(await self._read("committed", number, group))
+
+    async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """Keep where a group stands."""
+        if await self._topic(tenant, topic) is None:
+            await self._shared.names.make(tenant, topic)
+        number = self._shared.names.topic(tenant, topic)
+        parts, following = database.int2s(list(offsets)), database.int8s(list(offsets.values()))
+        await self._shared.pools.reads.write(self._shared.sql["commit"], (number, group, parts, following))
+
+    async def _topic(self, tenant: str, topic: str) -> int | None:
+        names = self._shared.names
+        if names.missing(tenant, topic):
+            await names.load()
+        return None if names.missing(tenant, topic) else names.topic(tenant, topic)
+
+    async def _streams(self, tenant: str) -> list[int]:
+        if tenant not in self._shared.names.tenants:
+            await self._shared.names.load()
+        return streams_of(self._shared, tenant)
+
+    async def _read(self, name: str, *values: object) -> list[Row]:
+        return await self._shared.pools.reads.read(self._shared.sql[name], values)
+
+
+def streams_of(shared: StoreContext, tenant: str) -> list[int]:
+    """The streams of a tenant that is known."""
+    number = shared.names.tenants.get(tenant)
+    return [] if number is None else list(range(number * STREAMS, (number + 1) * STREAMS))
+
+
+class _Listing:
+    """One page: each table in turn."""
+
+    def __init__(self, shared: StoreContext, tenant: str, query: Query, now: int) -> None:
+        self._shared = shared
+        self._query = query
+        after = decode_cursor(query.after) if query.after is not None else (-1, 0)
+        if query.due_from is not None:
+            after = max(after, (query.due_from - 1, _END))
+        state = "released" if query.state == "in_flight" else query.state
+        number = shared.names.tenants.get(tenant, -1)
+        topics = [shared.names.topics.get((number, join(bus, query.topic or "")), -1) for bus in BUSES]
+        self._values: dict[str, object] = {
+            "streams": streams_of(shared, tenant),
+            "lanes": shared.lanes,
+            "due": after[0],
+            "arrival": after[1],
+            "until": _END if query.due_to is None else query.due_to,
+            "topics": None if query.topic is None else topics,
+            "prefix": query.prefix,
+            "label": None if query.label is None else query.label[0],
+            "value": None if query.label is None else query.label[1],
+            "state": STATES.index(state) if state in FINISHED else None,
+            "flying": {"in_flight": True, "released": False}.get(query.state or ""),
+            "arrived": [shared.heads.arrived(lane) for lane in range(shared.lanes)],
+            "limit": query.limit + 1,
+            "remembered": now - shared.options.id_retention_us,
+        }
+
+    async def rows(self, connection: Connection) -> Any:
+        """Whatever fits, each table in its order."""
+        state = self._query.state
+        if state in {None, "pending"}:
+            for found in await self._pending(connection):
+                yield found
+        if state in {None, "paused"}:
+            for row in await self._run(connection, "page_paused"):
+                yield standing_row(row)
+        if state is None or state in FINISHED or state == "in_flight":
+            for found in self._finished(await self._run(connection, "page_finished")):
+                yield found
+
+    async def _pending(self, connection: Connection) -> list[Found]:
+        plain = [timeline_row(row) for row in await self._run(connection, "page_pending")]
+        arrivals = [found.arrival for found in plain if found.n == 0]
+        if not arrivals:
+            return plain
+        cursor = await connection.execute(
+            self._shared.sql["standing"].encode(), (database.int8s(arrivals),), binary=True
+        )
+        standing = {found.arrival: found for found in map(standing_row, await cursor.fetchall())}
+        found = [standing[each.arrival] if each.n == 0 else each for each in plain]
+        return [each for each in found if self._has_label(each)]
+
+    def _has_label(self, found: Found) -> bool:
+        if self._query.label is None or found.table == "timeline":
+            return True
+        return found.labels is not None and _label(found.labels, self._query.label)
+
+    def _finished(self, answer: Sequence[Row]) -> Iterator[Found]:
+        for row in answer:
+            entry = ScheduleRow(b"", 0)
+            entry.now = finished_row(row)
+            self._shared.land([entry])
+            yield entry.now
+
+    async def _run(self, connection: Connection, name: str) -> list[Row]:
+        cursor = await connection.execute(self._shared.sql[name].encode(), self._values, binary=True)
+        return await cursor.fetchall()
+
+
+def _label(labels: str, wanted: tuple[str, str]) -> bool:
+    import msgspec
+
+    return msgspec.json.decode(labels, type=dict[str, str]).get(wanted[0]) == wanted[1]
+
+
+def _key(found: Found) -> Key:
+    return found.due, found.arrival
+
+
+def on_log(topics: list[Topic]) -> list[Topic]:
+    """Those that lie on the log and ever held a record."""
+    return [topic for topic in topics if not is_kafka(topic.name) and any(topic.next)]

@@ -1,0 +1,265 @@
+"""Rows in bulk: how a batch becomes one value that SQLite unpacks by itself.
+
+Binding row by row would hand the interpreter lock back and forth for each one, which under load costs milliseconds
+a row; an array of blobs costs one hand-over for a batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from tidings.domain.schedules.command import CONTENT_BYTES
+from tidings.timeline.sqlite.database import queries
+
+ARRIVAL_BITS = 41
+ARRIVAL_MASK = (1 << ARRIVAL_BITS) - 1
+NO_DEADLINE = 9_999_999_999_999_999
+REASONS = ("", "expired", "late_skipped", "late_max")
+FEW = 32  # rows for which columns are not worth their trouble
+
+_GROUP = 10_000  # numbers are written four digits at a time
+_DIGITS = np.frombuffer(b"".join(b"%04d" % number for number in range(_GROUP)), dtype=np.uint32)
+
+Numbers = npt.NDArray[np.int64]
+
+
+def digits(count: int, widths: Sequence[int], columns: Sequence[Numbers]) -> list[bytes]:
+    """Numbers as decimal text of fixed widths (multiples of four), column after column."""
+    if count < FEW:
+        form = b"".join(b"%%0%dd" % width for width in widths)
+        return [form % row for row in zip(*(column.tolist() for column in columns), strict=True)]
+    text = np.empty((count, sum(widths) // 4), dtype=np.uint32)
+    end = 0
+    for width, column in zip(widths, columns, strict=True):
+        start, end = end, end + width // 4
+        rest = column
+        for group in range(end - 1, start, -1):
+            rest, last = np.divmod(rest, _GROUP)
+            text[:, group] = _DIGITS[last]
+        text[:, start] = _DIGITS[rest]
+    joined, size = text.tobytes(), sum(widths)
+    return [joined[start : start + size] for start in range(0, len(joined), size)]
+
+
+PARCEL_BYTES_MAX = 32 * 1024
+
+HEAD = np.dtype(
+    [
+        ("arrival", np.int64),
+        ("due", np.int64),
+        ("deadline", np.int64),
+        ("accepted", np.int64),
+        ("stream", np.int32),
+        ("partition", np.int32),
+        ("message_bytes", np.int32),
+        ("id_bytes", np.int16),
+        ("labels_bytes", np.int16),
+        ("reason", np.int8),
+        ("live", np.int8),
+    ],
+    align=True,
+)
+LIVE_BYTE = dict(HEAD.fields or {})["live"][1]
+
+Heads = npt.NDArray[np.void]
+Flags = npt.NDArray[np.bool_]
+Plain = tuple[int, int, int, int, int, int, int, int, bytes, str, str | None, bytes]
+
+
+class Rows:
+    """Schedules in order of arrival. A body is content, id, labels and message, one after the other."""
+
+    def __init__(self, heads: Heads, bodies: Sequence[bytes]) -> None:
+        self.heads = heads
+        self.bodies = bodies
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def where(self, chosen: Flags) -> "Rows":
+        """Those that are chosen."""
+        return Rows(self.heads[chosen], [self.bodies[index] for index in np.flatnonzero(chosen).tolist()])
+
+    def plain(self, index: int) -> Plain:
+        """One of them as a row of `near` or `far`."""
+        head, body = self.heads[index], self.bodies[index]
+        id_end = CONTENT_BYTES + int(head["id_bytes"])
+        labels_end = id_end + int(head["labels_bytes"])
+        return (
+            int(head["stream"]),
+            int(head["due"]),
+            int(head["partition"]),
+            int(head["deadline"]),
+            int(head["reason"]),
+            1,
+            1,
+            int(head["accepted"]),
+            body[:CONTENT_BYTES],
+            body[CONTENT_BYTES:id_end].decode(),
+            body[id_end:labels_end].decode() or None,
+            body[labels_end:],
+        )
+
+    def for_near(self) -> list[bytes]:
+        """As rows.sql takes them apart."""
+        heads = self.heads
+        sizes = heads["reason"].astype(np.int64) * 1000 + heads["id_bytes"]
+        columns = [heads[name].astype(np.int64) for name in ("arrival", "due", "stream", "partition", "deadline")]
+        columns += [heads["accepted"], sizes, heads["labels_bytes"].astype(np.int64)]
+        numbers = digits(len(heads), (16, 16, 8, 8, 16, 16, 4, 4), columns)
+        return [number + body for number, body in zip(numbers, self.bodies, strict=True)]
+
+
+def row_sizes(heads: Heads) -> npt.NDArray[np.int64]:
+    """How long each body is."""
+    total: npt.NDArray[np.int64] = heads["message_bytes"].astype(np.int64) + heads["id_bytes"] + heads["labels_bytes"]
+    return total + CONTENT_BYTES
+
+
+def read_heads(blob: bytes) -> Heads:
+    """The heads of a parcel, the dead ones among them."""
+    return np.frombuffer(blob, dtype=HEAD)
+
+
+def unpack(heads_blob: bytes, bodies: bytes) -> Rows:
+    """The schedules of a parcel that still wait."""
+    heads = read_heads(heads_blob)
+    ends = np.cumsum(row_sizes(heads)).tolist()
+    cut = [bodies[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    rows = Rows(heads, cut)
+    alive = heads["live"] == 1
+    return rows if alive.all() else rows.where(alive)
+
+
+def join(parts: list[Rows]) -> Rows:
+    """Rows of several parcels, in order of arrival."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows(np.concatenate([part.heads for part in parts]), [body for part in parts for body in part.bodies])
+
+
+def pack(rows: Rows, buckets: npt.NDArray[np.int64]) -> Iterator[bytes]:
+    """Parcels, one or more for a bucket, as far.sql takes them apart."""
+    order = np.argsort(buckets, kind="stable")
+    sorted_buckets, heads = buckets[order], _in_order(rows.heads, order)
+    bodies = [rows.bodies[index] for index in order.tolist()]
+    packed, size = heads.tobytes(), HEAD.itemsize
+    for start, end in _cuts(sorted_buckets, heads):
+        place = int(sorted_buckets[start]) << ARRIVAL_BITS | int(heads["arrival"][start]) & ARRIVAL_MASK
+        fixed = b"%020d%08d" % (place, (end - start) * size)
+        yield b"".join((fixed, packed[start * size : end * size], *bodies[start:end]))
+
+
+def _in_order(heads: Heads, order: npt.NDArray[np.intp]) -> Heads:
+    """Taken as plain numbers, which is several times as fast as field by field."""
+    numbers = np.ascontiguousarray(heads).view(np.int64).reshape(len(heads), -1)
+    return numbers[order].view(HEAD).reshape(len(order))
+
+
+def _cuts(buckets: npt.NDArray[np.int64], heads: Heads) -> Iterator[tuple[int, int]]:
+    """One piece for each bucket, or more if it would be too large; a row that is too large stands alone."""
+    starts = np.flatnonzero(np.diff(buckets, prepend=-1)).tolist()
+    ends = np.cumsum(row_sizes(heads)).tolist()
+    for start, end in zip(starts, [*starts[1:], len(buckets)], strict=True):
+        first, before = start, ends[start - 1] if start else 0
+        for index in range(start + 1, end) if ends[end - 1] - before > PARCEL_BYTES_MAX else ():
+            if ends[index] - before > PARCEL_BYTES_MAX:
+                yield first, index
+                first, before = index, ends[index - 1]
+        yield first, end
+
+
+QUARTER_US = 900 * 1_000_000
+DAY_QUARTERS = 96
+DAY_US = DAY_QUARTERS * QUARTER_US
+QUARTER_LAST = (1 << 63 - ARRIVAL_BITS) - 1  # in 2089; what is due later waits in that bucket
+DAY_LAST = QUARTER_LAST // DAY_QUARTERS
+PLACE_LAST = (1 << 63) - 1
+
+SQL = queries("far")
+
+
+class Later:
+    """The writer's way to what is due later, inside its transactions."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def insert(self, rows: Rows, buckets: npt.NDArray[np.int64]) -> None:
+        """Put rows that came together into their buckets."""
+        if not len(rows):
+            return
+        packed = tuple(pack(rows, buckets))
+        self._connection.execute(SQL["insert_parcels"], (apsw.carray(packed),))
+
+    def insert_one(self, place: int, head: tuple[int, ...], tail: tuple[object, ...]) -> None:
+        """Put one row at a place; head is stream, due time and the rest of its numbers."""
+        self._connection.execute(SQL["insert_one"], (*head[:2], place, *head[2:], *tail))
+
+    def delete(self, place: int) -> bool:
+        """Take one row away, if it is there."""
+        self._connection.execute(SQL["delete"], (place,))
+        return int(self._connection.changes()) == 1 or self._delete_from_parcel(place)
+
+    def _delete_from_parcel(self, place: int) -> bool:
+        """Mark a row of a parcel as dead; one that is mostly dead is packed anew, so that nothing piles up."""
+        found = _in_parcel(self._connection, place)
+        if found is None:
+            return False
+        key, heads, index = found
+        with self._connection.blob_open("main", "parcel", "heads", key, True) as blob:
+            blob.seek(index * HEAD.itemsize + LIVE_BYTE)
+            blob.write(b"\0")
+        if (int(heads["live"].sum()) - 1) * 2 <= len(heads):
+            self._repack(key)
+        return True
+
+    def _repack(self, key: int) -> None:
+        rows = unpack(*self._connection.execute(SQL["whole"], (key,)).fetchone())
+        if len(rows):
+            self._connection.execute(SQL["update_parcel"], (key, rows.heads.tobytes(), b"".join(rows.bodies)))
+        else:
+            self._connection.execute(SQL["delete_parcel"], (key,))
+
+    def first(self) -> int | None:
+        """The first place that holds something."""
+        place: int | None = self._connection.execute(SQL["first_from"], (0,)).get
+        return place
+
+
+def quarters(dues: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The quarter of an hour of each due time."""
+    return np.minimum(dues // QUARTER_US, QUARTER_LAST)
+
+
+def place_of(quarter: int) -> int:
+    """The first place of a quarter of an hour, or of the last that there is."""
+    return min(quarter, QUARTER_LAST) << ARRIVAL_BITS
+
+
+def row_at(connection: apsw.Connection, place: int) -> Iterator[tuple[Any, ...]]:
+    """The row at a place, read through any connection."""
+    yield from connection.execute(SQL["row"], (place,))
+    found = _in_parcel(connection, place)
+    if found is not None:
+        key, heads, index = found
+        sizes = row_sizes(heads)
+        start = int(sizes[:index].sum())
+        body = connection.execute(SQL["body"], (key, start + 1, int(sizes[index]))).get
+        if body is not None:
+            yield Rows(heads[index : index + 1], [body]).plain(0)
+
+
+def _in_parcel(connection: apsw.Connection, place: int) -> tuple[int, Heads, int] | None:
+    """The parcel that holds a row which is alive: its place, its heads, and where in it the row stands."""
+    found = connection.execute(SQL["parcel"], (place & ~ARRIVAL_MASK, place)).fetchone()
+    if found is None:
+        return None
+    heads = read_heads(found[1])
+    index = int(np.searchsorted(heads["arrival"], place & ARRIVAL_MASK))
+    if index == len(heads) or heads["arrival"][index] != place & ARRIVAL_MASK or not heads["live"][index]:
+        return None
+    return found[0], heads, index

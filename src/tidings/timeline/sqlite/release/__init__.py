@@ -1,0 +1,1 @@
+"""Releasing what is due: into the log, or into the outbox for Kafka."""

@@ -1,0 +1,45 @@
+"""A record as it leaves for Kafka: a header that asks for the due time has it."""
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from tidings.bus.kafka.parked_topics import _rejection
+from tidings.bus.kafka.producers import RecordBuilder
+from tidings.domain.schedules.schedule import DUE_SECONDS, Message, Outgoing, pack, unpack
+
+DUE = 1_795_165_200_000_000
+
+
+def outgoing(headers: tuple[tuple[str, bytes | None], ...], number: int = 1, *, final: bool = False) -> Outgoing:
+    return Outgoing(0, "acme", "t", "one", 1, number, DUE, DUE, pack(Message(b"k", b"v", headers)), final)
+
+
+def test_the_due_time_in_seconds_stands_where_it_is_asked_for() -> None:
+    fire = "x-scheduler-cron-fire-timestamp"
+    _, _, headers = RecordBuilder().record(outgoing((("a", b"1"), (fire, DUE_SECONDS), ("b", None))))
+    assert headers[:3] == [("a", b"1"), (fire, b"1795165200"), ("b", None)]
+
+
+def test_the_last_of_several_is_marked() -> None:
+    released = RecordBuilder()
+    assert ("tidings-final", b"true") in released.record(outgoing((), 3, final=True))[2]
+    assert ("tidings-final", b"true") not in released.record(outgoing((), 3))[2]
+    assert ("tidings-final", b"true") not in released.record(outgoing((), 1, final=True))[2]  # a one-shot
+
+
+def test_a_request_that_was_refused_keeps_its_own_id() -> None:
+    message = pack(Message(b"k", b"v", (("tidings-id", b"mine"), ("tidings-attempt", b"9"))))
+    refused = Outgoing(0, "acme", "tidings.rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
+    names = [name for name, _ in RecordBuilder().record(refused)[2]]
+    assert names == ["tidings-id", "tidings-occurrence", "tidings-due-at", "tidings-attempt"]
+    assert ("tidings-id", b"mine") in RecordBuilder().record(refused)[2]
+    elsewhere = Outgoing(0, "acme", "rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
+    assert [value for name, value in RecordBuilder().record(elsewhere)[2] if name == "tidings-id"] == [b"tid_1"]
+
+
+def test_what_its_topic_refuses_is_told_under_its_true_id_only() -> None:
+    told = _rejection(outgoing((("tidings-id", b"forged"), ("a", b"1"))), "too large", DUE)
+    headers = unpack(told.message).headers
+    assert [name for name, _ in headers] == ["a", "tidings-source-id", "tidings-to", "tidings-reject-reason"]
+    assert headers[1] == ("tidings-source-id", b"one")

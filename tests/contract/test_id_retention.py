@@ -1,0 +1,139 @@
+"""How long a finished id is known, and what comes after."""
+
+import pytest
+
+from tests.contract.conftest import OpenStore
+from tests.contract.factories import (
+    ACME,
+    DAY,
+    MINUTE,
+    NOW,
+    SECOND,
+    add,
+    answer,
+    applied,
+    bring,
+    drain,
+    found,
+    listed,
+    records,
+    state,
+    tend,
+    words,
+)
+from tidings.domain.schedules.command import Cancel, Pause, Replace, State
+from tidings.domain.schedules.schedule import Query
+from tidings.ports import Store
+
+FINISHED_STATES: tuple[State, ...] = ("released", "ended", "cancelled", "missed")
+RETENTION = 3 * DAY
+
+
+@pytest.mark.parametrize("tended", [False, True])
+@pytest.mark.parametrize("finished", FINISHED_STATES)
+async def test_a_finished_id_is_known_for_a_while(open_store: OpenStore, finished: State, tended: bool) -> None:
+    store = await open_store(id_retention_us=RETENTION)
+    command = await bring(store, finished)
+    before = NOW + RETENTION - SECOND
+    if tended:
+        await tend(store, before)
+    assert await state(store, "one", before) == finished
+    assert (await answer(store, command, before)).outcome == "unchanged"
+    assert [one.id for one in await listed(store, Query(), before)] == ["one"]
+    assert await store.history(ACME, "one", before)
+
+
+@pytest.mark.parametrize("tended", [False, True])
+@pytest.mark.parametrize("finished", FINISHED_STATES)
+async def test_then_it_is_free(open_store: OpenStore, finished: State, tended: bool) -> None:
+    store = await open_store(id_retention_us=RETENTION)
+    await bring(store, finished)
+    after = NOW + RETENTION + SECOND
+    if tended:
+        await tend(store, after)
+    assert await store.find(ACME, "one", after) is None
+    assert await store.history(ACME, "one", after) == []
+    assert await listed(store, Query(), after) == []
+    unknown = await answer(store, Cancel(ACME, "one"), after)
+    assert (unknown.outcome, unknown.remembered_since) == ("unknown", NOW + SECOND)
+    assert (await answer(store, add("one", after, value=b"new"), after)).outcome == "scheduled"
+    assert await state(store, "one", after) == "pending"
+    assert [event.at for event in await store.history(ACME, "one", after)] == [after]
+    await drain(store, after)
+    assert (await answer(store, Cancel(ACME, "one"), after)).outcome == "already_released"
+
+
+async def test_a_free_id_can_be_put(open_store: OpenStore) -> None:
+    store = await open_store(id_retention_us=RETENTION)
+    command = await bring(store, "released")
+    after = NOW + RETENTION + SECOND
+    assert (await answer(store, Replace(command), after)).outcome == "scheduled"
+    await drain(store, after)
+    assert await state(store, "one", after) == "released"
+
+
+async def test_memory_counts_from_the_finish_not_from_the_start(open_store: OpenStore) -> None:
+    store = await open_store(id_retention_us=RETENTION)
+    late = NOW + 10 * DAY
+    await applied(store, add("one", late), add("two", late), Pause(ACME, "two"))
+    await tend(store, late - MINUTE)
+    await drain(store, late)
+    await applied(store, Cancel(ACME, "two"), now=late + DAY)
+    assert await words(store, Cancel(ACME, "one"), now=late + RETENTION - SECOND) == ["already_released"]
+    both = [Cancel(ACME, "one"), Cancel(ACME, "two")]
+    assert await words(store, *both, now=late + RETENTION + SECOND) == ["unknown", "cancelled"]
+
+
+async def test_what_is_not_finished_is_never_forgotten(open_store: OpenStore) -> None:
+    store = await open_store(id_retention_us=RETENTION)
+    await bring(store, "paused", "held")
+    await applied(store, add("far", NOW + 100 * DAY))
+    await tend(store, NOW + 90 * DAY)
+    assert [await state(store, name, NOW + 90 * DAY) for name in ("held", "far")] == ["paused", "pending"]
+
+
+async def test_made_ids_are_remembered_and_forgotten_alike(open_store: OpenStore) -> None:
+    store = await open_store(id_retention_us=RETENTION)
+    made = (await answer(store, add())).id
+    await drain(store)
+    cancel = Cancel(ACME, made)
+    assert (await answer(store, cancel, NOW + RETENTION - SECOND)).outcome == "already_released"
+    assert (await answer(store, cancel, NOW + RETENTION + SECOND)).outcome == "unknown"
+
+
+async def test_tending_leaves_the_log_alone(open_store: OpenStore) -> None:
+    store = await open_store(id_retention_us=DAY, retention_us=30 * DAY)
+    await bring(store, "released")
+    await tend(store, NOW + 2 * DAY)
+    assert [record.id for record in await records(store)] == ["one"]
+
+
+async def test_a_finished_schedule_as_it_is_seen(store: Store) -> None:
+    await applied(store, add("one", NOW + 1, key=b"k", labels='{"a":"b"}'), now=NOW)
+    await drain(store, NOW + 3)
+    schedule = await found(store, "one")
+    (record,) = await records(store)
+    assert schedule.message == record.message
+    assert (schedule.state, schedule.due, schedule.occurrence) == ("released", NOW + 1, 1)
+    assert (schedule.accepted, schedule.finished, schedule.generation) == (NOW, NOW + 3, 1)
+    assert (schedule.partition, schedule.offset) == (record.partition, record.offset)
+    assert (schedule.topic, schedule.labels, schedule.reason) == ("greetings", '{"a":"b"}', None)
+
+
+@pytest.mark.parametrize("finished", FINISHED_STATES)
+async def test_what_is_no_longer_known_is_not_made_up(store: Store, finished: State) -> None:
+    """When and lateness may be dropped with the end; what is shown was asked for."""
+    command = await bring(store, finished)
+    shown = [await found(store, "one"), *await listed(store, Query())]
+    assert len(shown) == 2
+    for schedule in shown:
+        assert schedule.when in {None, command.when}
+        assert schedule.lateness in {None, command.lateness}
+        assert schedule.message in {None, command.message}
+
+
+async def test_a_missed_schedule_says_why(store: Store) -> None:
+    await bring(store, "missed")
+    schedule = await found(store, "one")
+    assert (schedule.state, schedule.reason, schedule.finished) == ("missed", "expired", NOW)
+    assert (schedule.partition, schedule.offset) == (None, None)

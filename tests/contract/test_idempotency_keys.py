@@ -1,0 +1,70 @@
+"""Idempotency keys: the same request answers the same, and does nothing twice."""
+
+import pytest
+
+from tests.contract.conftest import OpenStore
+from tests.contract.factories import ACME, DAY, HOUR, NOW, SECOND, add, applied, drain, left, state, tend
+from tidings.domain.errors import KeyReused
+from tidings.domain.schedules.command import Cancel, Command
+from tidings.ports import IdempotencyKey, Store
+
+RECEIPT = IdempotencyKey(ACME, "key-1", b"digest of the body")
+
+
+async def test_a_repeat_gets_the_first_answers_and_changes_nothing(store: Store) -> None:
+    commands: list[Command] = [add(None, NOW), add("one", NOW), Cancel(ACME, "nobody")]
+    first = await store.apply(commands, NOW, RECEIPT)
+    assert [one.outcome for one in first] == ["scheduled", "scheduled", "unknown"]
+    await drain(store)
+    assert await store.apply(commands, NOW + HOUR, RECEIPT) == first
+    await drain(store, NOW + HOUR)
+    assert await left(store) == sorted([first[0].id, "one"])
+
+
+async def test_the_answer_is_the_first_one_whatever_happened_since(store: Store) -> None:
+    first = await store.apply([add("one", NOW + HOUR)], NOW, RECEIPT)
+    await applied(store, Cancel(ACME, "one"))
+    assert await store.apply([add("one", NOW + HOUR)], NOW, RECEIPT) == first
+    assert await state(store, "one") == "cancelled"
+
+
+async def test_another_body_is_refused_and_changes_nothing(store: Store) -> None:
+    await store.apply([add("one")], NOW, RECEIPT)
+    with pytest.raises(KeyReused):
+        await store.apply([add("two")], NOW, IdempotencyKey(ACME, "key-1", b"another body"))
+    assert await state(store, "two") is None
+    assert await store.apply([], NOW, RECEIPT) != []
+
+
+async def test_keys_belong_to_tenants(store: Store) -> None:
+    await store.apply([add("one")], NOW, RECEIPT)
+    outcomes = await store.apply([add("one", tenant="globex")], NOW, IdempotencyKey("globex", "key-1", b"another"))
+    assert [one.outcome for one in outcomes] == ["scheduled"]
+
+
+async def test_other_keys_are_other_requests(store: Store) -> None:
+    (first,) = await store.apply([add()], NOW, RECEIPT)
+    (second,) = await store.apply([add()], NOW, IdempotencyKey(ACME, "key-2", RECEIPT.body))
+    assert first.id != second.id
+
+
+@pytest.mark.parametrize("tended", [False, True])
+async def test_a_receipt_is_kept_for_its_time(open_store: OpenStore, tended: bool) -> None:
+    store = await open_store(receipt_retention_us=DAY)
+    (first,) = await store.apply([add()], NOW, RECEIPT)
+    if tended:
+        await tend(store, NOW + DAY - SECOND)
+    assert await store.apply([add()], NOW + DAY - SECOND, RECEIPT) == [first]
+    if tended:
+        await tend(store, NOW + DAY + SECOND)
+    (second,) = await store.apply([add()], NOW + DAY + SECOND, IdempotencyKey(ACME, "key-1", b"another body"))
+    assert second.outcome == "scheduled"
+    assert second.id != first.id
+
+
+async def test_the_time_of_a_receipt_counts_from_the_first_answer(open_store: OpenStore) -> None:
+    store = await open_store(receipt_retention_us=DAY)
+    (first,) = await store.apply([add()], NOW, RECEIPT)
+    assert await store.apply([add()], NOW + DAY - SECOND, RECEIPT) == [first]
+    (second,) = await store.apply([add()], NOW + DAY + SECOND, RECEIPT)
+    assert second.id != first.id

@@ -1,0 +1,36 @@
+"""What cannot keep the count of what it replaces says so, and changes nothing."""
+
+import pytest
+
+from tests.contract.factories import ACME, DAY, HOUR, NOW, add, answer, drain, found
+from tests.contract.test_rules import hourly, scheduled
+from tidings.domain.schedules.command import Cancel, Replace
+from tidings.ports import Store
+
+
+@pytest.mark.parametrize("end", ["ended", "cancelled"])
+async def test_what_has_finished_has_no_count_to_keep(store: Store, end: str) -> None:
+    await answer(store, scheduled(hourly(";COUNT=2"), policy="fire_all"))
+    await drain(store, NOW if end == "cancelled" else NOW + DAY)
+    if end == "cancelled":
+        await answer(store, Cancel(ACME, "one"))
+    new = scheduled(hourly(";COUNT=5", "2026-11-25T09:00:00"))
+    outcome = await answer(store, Replace(new, reuse=True, keep_count=True), now=NOW + DAY)
+    assert (outcome.outcome, outcome.field) == ("rejected", "keep_count")
+    assert "has finished, and its count with it" in (outcome.reason or "")
+    assert (await found(store, "one", NOW + DAY)).state == end
+    assert (await answer(store, Replace(new, reuse=True), now=NOW + DAY)).outcome == "scheduled"
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_single_moment_has_no_count(store: Store, known: bool) -> None:
+    if known:
+        await answer(store, scheduled(hourly()))
+        await drain(store, NOW)
+    outcome = await answer(store, Replace(add("one", due=NOW + 9 * HOUR), keep_count=True))
+    assert (outcome.outcome, outcome.field) == ("rejected", "keep_count")
+    assert "goes with a recurring one" in (outcome.reason or "")
+    if known:
+        assert (await found(store, "one")).occurrence == 2
+    else:
+        assert await store.find(ACME, "one", NOW) is None

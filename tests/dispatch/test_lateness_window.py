@@ -1,0 +1,52 @@
+"""How late we run: the last minute, to within 5 %, in memory that does not grow."""
+
+import random
+
+import pytest
+
+from tidings.dispatch.leases import SLICE_US, SPAN_US, Lateness, LatenessWindow
+
+SECOND = 1_000_000
+
+
+def test_nothing_yet() -> None:
+    assert LatenessWindow().pace(0) == Lateness()
+
+
+@pytest.mark.parametrize("at_once", [1, 10, 500])
+def test_percentiles(at_once: int) -> None:
+    chance = random.Random(1)
+    late = [int(chance.expovariate(1 / 3_000)) for _ in range(10_000)]
+    pacing = LatenessWindow()
+    for index in range(0, len(late), at_once):
+        pacing.add(late[index : index + at_once], index * 100)
+    pace = pacing.pace(SECOND)
+    late.sort()
+    assert pace.released == 10_000
+    assert pace.max_us == late[-1]
+    for told, true in ((pace.p50_us, late[4_999]), (pace.p99_us, late[9_899])):
+        assert 0.95 * true - 1 <= told <= 1.05 * true + 1
+
+
+def test_what_is_older_than_a_minute_is_forgotten() -> None:
+    pacing = LatenessWindow()
+    pacing.add([5 * SECOND], 0)
+    pacing.add([7], 10 * SECOND)
+    assert pacing.pace(SPAN_US - 1).max_us == 5 * SECOND
+    assert pacing.pace(SPAN_US) == Lateness(1, 7, 7, 7)
+    assert pacing.pace(10 * SECOND + SPAN_US) == Lateness()
+
+
+def test_it_does_not_grow() -> None:
+    pacing = LatenessWindow()
+    for second in range(1_000):
+        pacing.add([1] * 30, second * SECOND)
+    assert len(pacing._slices) <= SPAN_US // SLICE_US + 1
+    assert pacing.pace(999 * SECOND).released <= 60 * 30
+
+
+def test_what_is_early_or_very_late_counts_too() -> None:
+    pacing = LatenessWindow()
+    pacing.add([-5, 10**15], 0)
+    assert pacing.pace(0).released == 2
+    assert pacing.pace(0).max_us == 10**15

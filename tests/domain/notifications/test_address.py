@@ -1,0 +1,130 @@
+"""What can be an address, by channel."""
+
+import pytest
+
+from tidings.domain.errors import Invalid
+from tidings.domain.notifications.address import Device, check_email, check_phone, check_url, url_origin
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ada@example.com",
+        "a.b+c@sub.example.co.uk",
+        "o'neil@example.com",
+        "ada@localhost",
+        "dà@bücher.example",
+        "x_y-z@xn--bcher-kva.example",
+        "ada@straße.de",
+        "ada@例え。jp",
+        "ada@a_b.example",
+        "ada@" + "x" * 63 + ".com",
+        "a" * 64 + "@example.com",
+    ],
+)
+def test_emails(text: str) -> None:
+    assert check_email(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ada",
+        "@example.com",
+        "ada@",
+        "ada@@example.com",
+        "a@b@example.com",
+        "ada @example.com",
+        "ada@example..com",
+        ".ada@example.com",
+        "ada.@example.com",
+        "a..b@example.com",
+        "ada@-example.com",
+        "ada@example.com, eve@example.com",
+        "Ada <ada@example.com>",
+        "<ada@example.com>",
+        '"ada"@example.com',
+        "ada@[127.0.0.1]",
+        "ada@example.com\nBcc: eve@example.com",
+        "ada\r@example.com",
+        "ada@example.com\x00",
+        "ada(comment)@example.com",
+        "a" * 65 + "@example.com",
+        "ada@" + "x" * 64 + ".com",
+        "ada@" + "x." * 130 + "com",
+        "ada@exa mple",
+        "ada@-.de",
+        "ada@example-.com",
+        "ada@xn--a",
+        "ada@xn--",
+        "ada@xn--a-ecp.ru",  # decodes to a character that no domain may have
+        "ada@ⅷ☃.com",
+        "ada@" + "ü" * 60 + ".de",  # longer than 63 bytes once it is encoded
+        "ada@" + ".".join(["ü" * 20] * 12) + ".de",  # longer than 253 bytes once it is encoded
+        "\ud800@example.com",
+        "ada@\ud800.com",
+    ],
+)
+def test_what_is_no_email(text: str) -> None:
+    with pytest.raises(Invalid):
+        check_email(text)
+
+
+@pytest.mark.parametrize("text", ["+15550100", "+4915112345678", "+123456789012345"])
+def test_phones(text: str) -> None:
+    assert check_phone(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "15550100", "+05550100", "+1 555 0100", "+1234567890123456", "+1555010\n", "+٣٣٣٣٣٣٣٣"]
+)
+def test_what_is_no_phone(text: str) -> None:
+    with pytest.raises(Invalid):
+        check_phone(text)
+
+
+def test_devices() -> None:
+    Device("apns", "0F" * 32)
+    Device("fcm", "cXyz_1-2:APA91b" + "x" * 140)
+    for platform, token in [
+        ("apns", "xyz"),
+        ("apns", "0f" * 31),
+        ("apns", "../../3/device"),
+        ("fcm", "a b" * 20),
+        ("fcm", ""),
+    ]:
+        with pytest.raises(Invalid):
+            Device(platform, token)  # type: ignore[arg-type]
+
+
+def test_urls() -> None:
+    assert check_url("https://example.com/hook?x=1").hostname == "example.com"
+    assert check_url("http://sub.example.com:8080").port == 8080
+    assert check_url("https://[2606:2800:220:1::1]:8443/").hostname == "2606:2800:220:1::1"
+    with pytest.raises(Invalid, match="longer than"):
+        check_url("https://example.com/" + "x" * 2048)
+
+
+def test_a_domain_that_cannot_be_encoded_is_refused_with_the_reason() -> None:
+    with pytest.raises(Invalid, match=r"the domain '☃.com' is not a valid domain name \(Codepoint U\+2603"):
+        check_email("ada@☃.com")
+    with pytest.raises(Invalid, match="longer than 253 bytes"):
+        check_email("ada@" + "x." * 130 + "com")
+    with pytest.raises(Invalid, match="has no host that can be called"):
+        check_url("https://☃.com/")
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("HTTPS://Example.com:443/a", "https://example.com"),
+        ("http://example.com.:80", "http://example.com"),
+        ("https://example.com:8443/", "https://example.com:8443"),
+        ("https://Müller.de/", "https://xn--mller-kva.de"),
+        ("https://[2001:DB8::0:1]:443/", "https://[2001:db8::1]"),
+        ("https://192.0.2.1:444", "https://192.0.2.1:444"),
+    ],
+)
+def test_the_origin_of_a_url_has_one_form(url: str, origin: str) -> None:
+    assert url_origin(url) == origin

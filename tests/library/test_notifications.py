@@ -1,0 +1,212 @@
+"""People in the library: users, templates, notifications, deliveries, inboxes, from a program alone."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from email import message_from_bytes
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidings
+from tidings.domain.errors import Conflict, Invalid
+from tidings.library import Tidings
+from tidings.library.notification_values import Notification
+from tidings.testing import eventually
+
+PARTS = {
+    "email": {"en": {"subject": "Hi {{ name }}", "text": "Hello {{ name }}."}},
+    "in_app": {"en": {"title": "Hi {{ name }}", "body": "Look."}},
+}
+
+
+@pytest.fixture
+async def t(tmp_path: Path) -> AsyncIterator[Tidings]:
+    async with tidings.open(str(tmp_path / "tidings.db")) as opened:
+        await opened.users.put("ada", email="ada@example.com", zone="America/New_York")
+        await opened.templates.put("reminder", PARTS)
+        yield opened
+
+
+async def settled(t: Tidings, id: str, state: str = "sent") -> Notification:
+    """The notification, once it has come to this state."""
+
+    async def look() -> Notification | None:
+        found = await t.notifications.get(id)
+        return found if found is not None and found.state == state else None
+
+    found = await eventually(look, timeout_s=10)
+    assert found is not None
+    return found
+
+
+async def test_a_whole_notification_in_the_outbox(t: Tidings, tmp_path: Path) -> None:
+    made = await t.notify("ada", template="reminder", variables={"name": "Ada"}, channel="email", priority="high")
+    assert (made.outcome, made.user, made.channels) == ("scheduled", "ada", ("email",))
+    found = await settled(t, made.id)
+    [delivery] = [delivery async for delivery in t.deliveries.list(user="ada")]
+    assert found.deliveries == (delivery,)
+    assert (delivery.provider, delivery.channel, delivery.attempts[0].outcome) == ("outbox", "email", "accepted")
+    assert delivery.late_ms is not None
+    assert 0 <= delivery.late_ms < 10_000
+    assert await t.deliveries.get(delivery.name) == delivery
+    message = message_from_bytes((tmp_path / "outbox" / str(delivery.provider_id)).read_bytes())
+    assert message["Subject"] == "Hi Ada"
+    assert message.get_payload() == "Hello Ada.\r\n"
+    assert [line.event for line in await t.notifications.explain(made.id)][:2] == ["accepted", "released"]
+    assert (await t.deliveries.retry(delivery.name)).outcome == "rejected"
+
+
+async def test_an_erased_person_is_in_no_file(t: Tidings, tmp_path: Path) -> None:
+    made = await t.notify("ada", text="For Ada alone.", channel="email")
+    await settled(t, made.id)
+    assert _said(tmp_path, b"ada@example.com", b"Ada alone")
+    erased = await t.users.erase("ada")
+    assert (erased.removed["outbox"], erased.providers) == (1, ())
+    assert not _said(tmp_path, b"ada@example.com", b"Ada alone")
+
+
+def _said(folder: Path, *words: bytes) -> list[Path]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if any(word in path.read_bytes() for word in words)]
+
+
+async def test_times_are_her_own(t: Tidings) -> None:
+    moment = datetime(2030, 1, 1, 9)  # noqa: DTZ001 - what her clocks show
+    hers = await t.notify("ada", text="x", channel="in_app", at=moment)
+    assert hers.due_at == datetime(2030, 1, 1, 14, tzinfo=UTC)
+    said = await t.notify("ada", text="x", channel="in_app", at="tomorrow 09:00")
+    assert said.due_at is not None
+    assert (said.due_at.minute, said.due_at.hour in {13, 14}) == (0, True)
+    exact = await t.notify("ada", text="x", channel="in_app", at=datetime(2030, 1, 1, 9, tzinfo=UTC))
+    assert exact.due_at == datetime(2030, 1, 1, 9, tzinfo=UTC)
+    later = await t.notify("ada", text="x", channel="in_app", at=timedelta(hours=1), expires_after=timedelta(minutes=5))
+    assert (await t.notifications.cancel(later.id)).outcome == "cancelled"
+    weekly = await t.notify("ada", text="x", channel="in_app", cron="0 9 * * MON", zone="Europe/Berlin", count=2)
+    assert weekly.due_at is not None
+    assert weekly.due_at.weekday() == 0
+    pending = [each.id async for each in t.notifications.list(user="ada", state="pending")]
+    assert pending == [weekly.id, exact.id, said.id, hers.id]
+
+
+async def test_several_people(t: Tidings) -> None:
+    await t.users.put("bob", email="bob@example.com", zone="Asia/Tokyo")
+    options: dict[str, Any] = {"template": "reminder", "variables": {"name": "you"}, "at": "tomorrow 09:00"}
+    made = await t.notify_many(["ada", "bob", "eve"], **options, id="all")
+    assert [each.outcome for each in made] == ["scheduled", "scheduled", "rejected"]
+    assert made[0].due_at != made[1].due_at
+    assert (made[2].field, made[2].user) == ("users", "eve")
+    assert [each.batch async for each in t.notifications.list(batch="all")] == ["all", "all"]
+
+
+async def test_a_bare_address_and_a_duplicate(t: Tidings) -> None:
+    first = await t.notify(to="eve@example.com", channel="email", text="x", title="Hi", dedupe_key="k")
+    await settled(t, first.id)
+    again = await t.notify(to="eve@example.com", channel="email", text="x", title="Hi", dedupe_key="k")
+    assert (again.outcome, again.reason, again.first) == ("skipped", "duplicate", first.id)
+
+
+async def test_a_repeat_says_that_it_was_cancelled(t: Tidings) -> None:
+    made = [await t.notify("ada", text="x", channel="in_app", at=timedelta(hours=1), id="mine") for _ in range(2)]
+    assert [(each.outcome, each.state) for each in made] == [("scheduled", None), ("unchanged", "pending")]
+    await t.notifications.cancel("mine")
+    again = await t.notify("ada", text="x", channel="in_app", at=timedelta(hours=1), id="mine")
+    assert (again.outcome, again.state) == ("unchanged", "cancelled")
+
+
+async def test_inbox(t: Tidings) -> None:
+    coming = t.inbox.follow("ada")
+    made = await t.notify("ada", template="reminder", variables={"name": "Ada"}, channel="in_app")
+    line = await anext(coming)
+    assert (line.title, line.body, line.read_at) == ("Hi Ada", "Look.", None)
+    await settled(t, made.id)
+    assert await t.inbox.unread("ada") == 1
+    assert await t.inbox.read("ada", line.id, "none-such") == 1
+    [kept] = [each async for each in t.inbox.list("ada")]
+    assert (kept.id, kept.read_at is not None) == (line.id, True)
+    assert [each async for each in t.inbox.list("ada", unread=True)] == []
+    assert await t.inbox.read("ada") == 0
+    await coming.aclose()  # type: ignore[attr-defined]
+
+
+async def test_users(t: Tidings, tmp_path: Path) -> None:
+    ada = await t.users.change("ada", locale="de", zone=None)
+    assert ada is not None
+    assert (ada.email, ada.locale, ada.zone) == ("ada@example.com", "de", "UTC")
+    assert await t.users.change("nobody", locale="de") is None
+    with pytest.raises(Invalid, match=r"the domain '☃\.com' is not a valid domain name"):
+        await t.users.put("eve", email="eve@☃.com")
+    with pytest.raises(Invalid, match="the domain 'xn--a' is not a valid domain name"):
+        await t.notify(to="eve@xn--a", channel="email", text="x")
+    path = tmp_path / "people.csv"
+    path.write_text("id,email\nbob,bob@example.com\neve,eve@☃.com\n")
+    [*_, last] = [report async for report in t.users.import_file(path, "csv")]
+    assert (last.created, last.bad, last.bad_lines[0].line) == (1, 1, 3)
+    assert [user.id async for user in t.users.list()] == ["ada", "bob"]
+    assert [user.id async for user in t.users.list("b")] == ["bob"]
+    assert await t.users.delete("bob")
+    assert not await t.users.delete("bob")
+    assert await t.users.get("bob") is None
+    await t.notify("ada", text="x", channel="in_app", at="+1h")
+    erased = await t.users.erase("ada")
+    assert (erased.removed["user"], erased.cancelled) == (1, 1)
+
+
+async def test_templates(t: Tidings) -> None:
+    shown = await t.templates.preview("reminder", "email", {"name": "Ada"})
+    assert shown is not None
+    assert (shown.title, shown.text) == ("Hi Ada", "Hello Ada.")
+    with pytest.raises(Invalid, match="miss name"):
+        await t.templates.preview("reminder", "email")
+    await t.notify("ada", template="reminder", variables={"name": "Ada"}, at="+1h")
+    more = {**PARTS, "in_app": {"en": {"title": "Hi", "body": "{{ more }}"}}}
+    with pytest.raises(Conflict):
+        await t.templates.put("reminder", more)
+    stored = await t.templates.put("reminder", more, force=True, urgency="digest")
+    assert (stored.template.version, stored.needs) == (2, ("more", "name"))
+    assert [each.version for each in await t.templates.versions("reminder")] == [2, 1]
+    assert [(each.name, each.latest) async for each in t.templates.list()] == [("reminder", 2)]
+    first = await t.templates.get("reminder", 1)
+    assert first is not None
+    assert await t.templates.delete("reminder", force=True)
+    assert await t.templates.get("reminder") is None
+
+
+@pytest.mark.slow
+async def test_suppressions(t: Tidings) -> None:
+    assert await t.suppressions.add("email", "ada@example.com")
+    made = await t.notify("ada", text="x", channel="email")
+    assert (await settled(t, made.id, "skipped")).reason == "suppressed"
+    assert [each.address async for each in t.suppressions.list("email")] == ["ada@example.com"]
+    assert await t.suppressions.remove("email", "ada@example.com")
+    assert (await t.deliveries.retry(f"{made.id}/1")).outcome == "retried"
+    await settled(t, made.id)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({}, "template"),
+        ({"template": "none"}, "template"),
+        ({"template": "reminder"}, "variables"),
+        ({"text": "x", "channel": "fax"}, "channel"),
+        ({"title": "x"}, "text"),
+        ({"text": "x", "at": 5}, "at"),
+        ({"text": "x", "zone": 5}, "zone"),
+        ({"text": "x", "expires_after": 5}, "expires_after"),
+        ({"text": 5}, "content.text"),
+    ],
+)
+async def test_what_is_wrong_is_said_by_field(t: Tidings, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        await t.notify("ada", **options)
+    assert refused.value.field == field
+
+
+async def test_what_it_does_not_take(t: Tidings) -> None:
+    with pytest.raises(TypeError, match="notify takes no 'subject'"):
+        await t.notify("ada", subject="x")  # type: ignore[call-arg]
+    with pytest.raises(Invalid, match="unknown user"):
+        await t.notify("nobody", text="x")
+    with pytest.raises(Invalid, match="mail"):
+        await t.users.put("ada", mail="ada@example.com")

@@ -1,0 +1,243 @@
+"""From the settings to channels, links and limits; what cannot be used is refused, and no secret is told."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.channels.making import email, sms
+from tidings.clock import SystemClock
+from tidings.config import Config, load
+from tidings.config.channels import Channel
+from tidings.config.settings import Delivery, Node, Store
+from tidings.delivery import unsubscribe
+from tidings.delivery.asking import Notify
+from tidings.delivery.sweeping import Sweeper, Sweeping
+from tidings.delivery.throttle import Rates
+from tidings.delivery.unsubscribe import Unsubscription
+from tidings.domain.errors import Invalid
+from tidings.domain.notifications.message import CHANNEL_NAMES
+from tidings.domain.notifications.notification import InlineContent
+from tidings.domain.schedules.schedule import Topic
+from tidings.engine import Engine
+from tidings.node.delivery import (
+    check_channels,
+    check_delivery,
+    join_people,
+    link_keys,
+    link_of,
+    opened,
+    readers_of,
+    served_of,
+    settings_of,
+    tables_of,
+    try_channels,
+    ways_of,
+)
+from tidings.testing import eventually
+from tidings.timeline.memory import MemoryStore
+
+KEY = "0123456789abcdef0123"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.fixture(autouse=True)
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINK_KEY", KEY)
+    monkeypatch.setenv("OLDER_KEY", KEY[::-1])
+    monkeypatch.setenv("SHORT", "hunter2")
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+
+
+def config_of(folder: Path, text: str) -> Config:
+    file = folder / "tidings.toml"
+    file.write_text(text, "utf-8")
+    return load(str(file), {}, {}).config
+
+
+def test_inboxes_are_always_there_and_the_outbox_comes_last() -> None:
+    assert [table.name for table in tables_of(Config())] == ["in_app", "outbox"]
+    given = (Channel("outbox", "outbox"), Channel("mail", "smtp"))
+    assert [table.name for table in tables_of(Config(channels=given))] == ["mail", "in_app", "outbox"]
+    assert [table.name for table in tables_of(Config(channels=given[1:]))] == ["mail", "in_app"]
+
+
+def test_which_channels_are_served_is_known_where_they_are_served() -> None:
+    mail = (Channel("mail", "smtp"),)
+    assert served_of(Config()) == frozenset(CHANNEL_NAMES)
+    assert sorted(served_of(Config(channels=mail)) or ()) == ["email", "in_app"]
+    assert served_of(Config(channels=(*mail, Channel("own", "pigeon")))) is None
+    assert served_of(Config(node=Node(roles=("api",)), channels=mail)) is None
+
+
+async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path) -> None:
+    own = (Channel("files", "outbox"), Channel("mail", "smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}))
+    config = Config(store=Store(str(tmp_path / "tidings.db")), channels=own)
+    async with opened(config, SystemClock(), MemoryStore().cabinet) as channels:
+        assert [name for name, each in channels.items() if each.takes(email())] == ["mail"]
+        assert [name for name, each in channels.items() if each.takes(sms())] == ["files"]
+    async with opened(Config(store=config.store), SystemClock(), MemoryStore().cabinet) as channels:
+        assert [name for name, each in channels.items() if each.takes(email())] == ["outbox"]
+
+
+def test_what_is_shown_of_the_outbox_is_what_is_left_to_it() -> None:
+    def left(*providers: str) -> tuple[str, ...]:
+        config = Config(channels=tuple(Channel(each, each) for each in (*providers, "outbox")))
+        assert served_of(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
+        return ways_of(config)[-1].channels
+
+    assert left() == ("email", "sms", "push", "webhook")
+    assert left("smtp", "apns") == ("sms", "push", "webhook"), "devices of fcm have no provider yet"
+    assert left("smtp", "apns", "fcm", "twilio", "webhook") == ()
+
+
+def test_a_link_can_be_read_with_the_key_that_signed_it_and_the_one_before() -> None:
+    delivery = Delivery(public_url="https://notify.example.com", link_key={"env": "LINK_KEY"})
+    url = link_of(delivery)("acme", "email", "ada@example.com", "news") or ""
+    base, _, token = url.rpartition("/")
+    assert base == "https://notify.example.com/unsubscribe"
+    later = Delivery(link_key={"env": "OLDER_KEY"}, older_link_key={"env": "LINK_KEY"})
+    wish = unsubscribe.read(link_keys(later), token)
+    assert wish == Unsubscription("acme", "email", "ada@example.com", "news")
+    assert link_of(Delivery())("acme", "email", "ada@example.com", "news") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"public_url": "https://notify.example.com"}, "delivery.link_key"),
+        ({"link_key": {"env": "SHORT"}}, "delivery.link_key"),
+        ({"link_key": {"env": "NOWHERE"}}, "delivery.link_key"),
+        ({"older_link_key": {"file": "/no/such/file"}}, "delivery.older_link_key"),
+        ({"concurrency": 8, "concurrency_reserved": 8}, "delivery.concurrency_reserved"),
+    ],
+)
+def test_settings_that_do_not_go_together(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        check_delivery(Config(delivery=Delivery(**given)))
+    assert refused.value.field == field
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_claim_outlasts_a_call() -> None:
+    settings = settings_of(Delivery(send_timeout_us=2_000_000), Rates())
+    assert settings.send_s == 2.0
+    assert settings.terms.claim_us > 2_000_000 < settings.breaker.trial_us
+    default = settings_of(Delivery(), Rates())
+    assert default.terms.claim_us == 35_000_000, "and not by much: a killed worker's claim is waited for"
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('[channels.smtp]\nhost = "a"\nsender = "a@b.c"\npassword = "hunter2"', "channels.smtp.password"),
+        ('[channels.smtp]\nhost = "a"\npasword = "hunter2"', "channels.smtp.pasword"),
+        ('[channels.mail]\nhost = "a"', "channels.mail.provider"),
+        ('[channels.webhook]\nsecret = {env = "HOOK_SECRET", x = "hunter2"}', "channels.webhook.secret"),
+        (
+            '[channels.webhook]\nsecret = {env = "HOOK_SECRET"}\nreceipts = {secret = "hunter2"}',
+            "channels.webhook.receipts.secret",
+        ),
+        ("[channels.outbox]\nreceipts = {other = 1}", "channels.outbox.receipts.other"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_not_shown(tmp_path: Path, text: str, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        check_channels(config_of(tmp_path, text))
+    assert refused.value.field == field
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("[channels.smtp]\nhost = 1", "channels.smtp.host"),
+        ('[channels.webhook]\nsecret = {env = "SHORT"}', "channels.webhook.secret"),
+        ('[channels.webhook]\nsecret = {env = "NOWHERE"}', "channels.webhook.secret"),
+    ],
+)
+async def test_a_channel_that_cannot_be_opened_is_named(tmp_path: Path, text: str, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        await try_channels(config_of(tmp_path, text))
+    assert refused.value.field == field
+    assert "hunter2" not in str(refused.value)
+
+
+def test_receipts_are_read_by_the_kind_of_their_provider(tmp_path: Path) -> None:
+    twilio = '[channels.text]\nprovider = "twilio"\ntoken = {env = "SHORT"}\nreceipts = {}\n'
+    hooks = '[channels.webhook]\nsecret = {env = "HOOK_SECRET"}\nreceipts = {secret = {env = "HOOK_SECRET"}}\n'
+    with pytest.raises(Invalid, match=r"set delivery\.public_url too"):
+        readers_of(config_of(tmp_path, twilio))
+    public = '[delivery]\npublic_url = "https://notify.example.com"\n'
+    readers = readers_of(config_of(tmp_path, public + twilio + hooks))
+    assert {name: type(reader).__name__ for name, reader in readers.items()} == {
+        "text": "TwilioReader",
+        "webhook": "SignedReader",
+    }
+
+
+async def test_all_tenants_are_swept_until_the_node_stops() -> None:
+    swept: list[str] = []
+
+    class Recorded(Sweeping):
+        def __init__(self) -> None:
+            """Only what is asked of it counts."""
+
+        async def sweep(self, tenant: str) -> bool:
+            swept.append(tenant)
+            return swept.count(tenant) % 2 == 1
+
+    class Tenants(MemoryStore):
+        async def prefixed(self, prefix: str) -> list[Any]:
+            assert prefix == "notify."
+            one, other = (Topic(name, (0,), (0,), 0) for name in ("notify.email", "notify.sms"))
+            return [("acme", one), ("globex", one), ("acme", other)]
+
+    sweeper = Sweeper(Tenants(), Recorded(), SystemClock(), pause_s=0.001)
+    running = asyncio.create_task(sweeper.run())
+    await eventually(lambda: len(swept) >= 8)
+    sweeper.stop()
+    await asyncio.wait_for(running, 5)
+    assert swept[:4] == ["acme", "acme", "globex", "globex"]
+
+
+MAIL = '[channels.smtp]\nhost = "smtp.example.com"\nsender = "news@example.com"\n'
+PUBLIC = '[delivery]\npublic_url = "https://notify.example.com"\nlink_key = {env = "LINK_KEY"}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("", False),  # the outbox alone: nothing leaves this machine
+        ('[channels.twilio]\naccount = "AC1"\ntoken = {env = "SHORT"}\nsender = "+15550100"\n', False),
+        (MAIL, True),
+        (PUBLIC + MAIL, False),
+    ],
+)
+async def test_email_without_a_link_to_unsubscribe_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, lacks: bool
+) -> None:
+    config = config_of(tmp_path, text + f'[store]\npath = "{tmp_path / "t.db"}"\n')
+    engine = Engine(MemoryStore(), SystemClock())
+    async with AsyncExitStack() as last:
+        people = await join_people(engine, config, last)
+        office = people.office
+        await office.users.put("acme", "ada", {"email": "ada@example.com"})
+
+        async def note(**asked: Any) -> str | None:
+            words = InlineContent("Hello", "Hi")
+            [made] = await office.notifying.accept("acme", Notify(user="ada", content=words, at="PT1H", **asked))
+            assert made.outcome == "scheduled"
+            return made.note
+
+        warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        expected = [unsubscribe.NO_LINK] if lacks else []
+        assert warned == expected
+        assert list(office.ways.warnings) == expected
+        if "email" in {channel for way in ways_of(config) for channel in way.channels}:
+            assert await note(channel="email", category="news") == (unsubscribe.NO_LINK if lacks else None)
+            assert await note(channel="email") is None
+        assert await note(channel="in_app", category="news") is None
+    await engine.stop()

@@ -1,0 +1,128 @@
+"""What is told by NOTIFY is a hint: nothing that is said there, or not heard there, stops a node."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tests.contract.factories import NOW, SECOND, add, answer
+from tests.servers.postgres import Postgres
+from tests.timeline.postgres.conftest import OpenStore
+from tidings.clock import SystemClock
+from tidings.engine import Engine
+from tidings.testing import SimulatedClock, eventually
+from tidings.timeline.postgres.store import PostgresStore
+
+LEASE_US = 3_600 * SECOND
+KEY = b"K\0\0\0\x0c"  # how the server begins to tell a client its number
+WHOLE_S = 0.02
+LISTENERS = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+
+
+async def test_nonsense_is_not_listened_to(postgres: Postgres, open_store: OpenStore, schema: str) -> None:
+    owner, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
+    await owner.acquire(owner.clock.elapsed(), LEASE_US)
+    (lane,) = owner.lanes()
+    with postgres.connect() as connection:
+        await eventually(lambda: connection.execute(LISTENERS).fetchone() != (0,))
+        for told in ("due soon", "due 1:", "new one", "moved {", "moved []", "moved", "", "\u00e9"):
+            connection.execute("SELECT pg_notify(%s, %s)", (schema, told))
+    now = owner.clock.now()
+    owner._watch._tasks[1].cancel()  # who does not poll hears it or does not know it
+    await other.apply([add("one", now + SECOND)], now)
+    await eventually(lambda: lane.next_due() == now + SECOND)
+
+
+async def test_who_no_longer_watches_is_no_node(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, schema: str, postgres: Postgres
+) -> None:
+    store = await open_store(SystemClock(), lanes=1)
+    engine = Engine(store, SystemClock())
+    await engine.start()
+
+    def broken(_: str) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(store._watch, "_hear", broken)
+    with postgres.connect() as connection:
+        connection.execute("SELECT pg_notify(%s, 'free')", (schema,))
+    with pytest.raises(RuntimeError, match="a mistake"):
+        await asyncio.wait_for(engine.wait(), 10)
+    await engine.stop()
+    with postgres.connect() as connection:
+        owned = connection.execute(f"SELECT count(*) FROM {schema}.lane WHERE token IS NOT NULL".encode())
+        assert owned.fetchone() == (0,), "and its lanes are handed over"
+
+
+async def test_lanes_are_handed_over_after_they_were_taken(
+    postgres: Postgres, open_store: OpenStore, schema: str
+) -> None:
+    store = await open_store(SystemClock(), lanes=1)
+    with postgres.connect() as connection, connection.transaction():
+        connection.execute(f"LOCK TABLE {schema}.node IN ACCESS EXCLUSIVE MODE".encode())
+        acquiring = asyncio.create_task(store.acquire(0, LEASE_US))
+        await eventually(lambda: connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone())
+        resigning = asyncio.create_task(store.resign())
+        await eventually(store._acquiring.locked)
+    await asyncio.gather(acquiring, resigning)
+    with postgres.connect() as connection:
+        owned = connection.execute(f"SELECT count(*) FROM {schema}.lane WHERE token IS NOT NULL".encode())
+        assert owned.fetchone() == (0,)
+    assert not store.lanes()
+
+
+async def test_behind_a_pooler_nobody_listens(postgres: Postgres, schema: str) -> None:
+    """One that takes our options and does not pass them on; it gives its clients numbers of its own."""
+    async with pooler(postgres, _renumbered) as dsn:
+        store = await PostgresStore.open(dsn, SimulatedClock(), lanes=1, schema=schema)
+        await store.acquire(0, LEASE_US)
+        assert not store._shared.pool.is_direct
+        await eventually(store._watch._tasks[0].done)
+        await store.acquire(0, LEASE_US)
+        assert (await answer(store, add("one"))).outcome == "scheduled"
+        (lane,) = store.lanes()
+        await lane.release(NOW, 10)
+        await lane.settle(0)
+        await store.close()
+
+
+async def test_postgres_itself_is_known(open_store: OpenStore) -> None:
+    store = await open_store(SimulatedClock(), lanes=1)
+    assert store._shared.pools.first.is_direct
+
+
+def _renumbered(data: bytes) -> bytes:
+    place = data.find(KEY)
+    return data if place < 0 else data[: place + 5] + b"\x7f\xff\xff\xff" + data[place + 9 :]
+
+
+@contextlib.asynccontextmanager
+async def pooler(postgres: Postgres, change: Callable[[bytes], bytes]) -> AsyncIterator[str]:
+    """A way to the server on which its answers are changed."""
+
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[bytes], bytes]
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                with contextlib.suppress(TimeoutError):  # what is changed must be whole
+                    while more := await asyncio.wait_for(reader.read(65_536), 0 if change is bytes else WHOLE_S):
+                        data += more
+                writer.write(change(data))
+                await writer.drain()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    links: set[asyncio.Task[None] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        links.add(asyncio.current_task())
+        its_reader, its_writer = await asyncio.open_connection("127.0.0.1", postgres.port)
+        await asyncio.gather(pump(reader, its_writer, bytes), pump(its_reader, writer, change))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield postgres.dsn_at(server.sockets[0].getsockname()[1])
+        await asyncio.gather(*(link for link in links if link is not None))

@@ -13,7 +13,7 @@ import msgspec
 from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.cron import is_exact, parse_cron
 from tidings.domain.recurrence.parts import DAILY, Cron, Handled, Local, Rule
-from tidings.domain.recurrence.resolve import resolved
+from tidings.domain.recurrence.resolve import resolve_wall
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.zones import zone_named
 from tidings.domain.schedule import Moved
@@ -154,7 +154,7 @@ def _bound(handled: Handled, when: Rule | Cron) -> int:
     """The last second behind which a rule goes on: of what was handled, the instant or the wall time by its zone."""
     if handled.wall is None:
         return handled.at
-    found = resolved(zone_named(when.zone), handled.wall, "forward", "both")
+    found = resolve_wall(zone_named(when.zone), handled.wall, "forward", "both")
     return max(handled.at, found[-1] if handled.second else found[0])
 
 

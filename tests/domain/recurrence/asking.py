@@ -28,7 +28,7 @@ def rule(
     text: str, start: str, zone: str = "UTC", gap: Gap = "forward", overlap: Overlap = "first", fold: int = 0
 ) -> Rule:
     """A rule from its wall time."""
-    return Rule(text, wall(start), zone, fold, gap, overlap)
+    return Rule(rrule=text, start=wall(start), zone=zone, fold=fold, gap=gap, overlap=overlap)
 
 
 def first(recurrence: Recurrence, count: int) -> list[int]:
@@ -47,4 +47,4 @@ def between(recurrence: Recurrence, begin: int, end: int) -> list[int]:
 
 def cron(text: str, since: datetime, zone: str = "UTC") -> Cron:
     """An expression from an instant on."""
-    return Cron(text, seconds(since) * 1_000_000, zone)
+    return Cron(expression=text, since=seconds(since) * 1_000_000, zone=zone)

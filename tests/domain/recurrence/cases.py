@@ -46,7 +46,7 @@ def against_dateutil(random: Random) -> Case:
         text = making.rule(random, COARSE)
     years = random.choice([2, 5, 30]) if text.startswith(("FREQ=YEARLY", "FREQ=MONTHLY")) else 1
     end = start + timedelta(days=366 * years)
-    rule = Rule(text, asking.seconds(start))
+    rule = Rule(rrule=text, start=asking.seconds(start))
     if not compiled(rule).through(asking.seconds(end)):
         return never(text, start, end)
     theirs = [asking.seconds(at) for at in islice(rrule_of(text, start, end), 60)]
@@ -111,7 +111,7 @@ def against_days(random: Random) -> Case:
     begin, end = first - timedelta(days=40), first + timedelta(days=span + 40)
     if text.startswith("FREQ=YEARLY"):  # whole periods, for BYSETPOS
         begin, end = date(first.year, 1, 1), date(end.year + 1, 1, 1)
-    rule = Rule(text, asking.seconds(start), zone, 0, gap, overlap)  # type: ignore[arg-type]
+    rule = Rule(rrule=text, start=asking.seconds(start), zone=zone, fold=0, gap=gap, overlap=overlap)  # type: ignore[arg-type]
     anchor = int(start.replace(tzinfo=place).timestamp())
     low = max(anchor, asking.seconds(datetime(first.year, first.month, first.day, tzinfo=UTC)))
     high = low + span * 86_400
@@ -155,7 +155,7 @@ def against_seconds(random: Random) -> Case:
     if "BYSETPOS" in text and (cut_hour(table, low, high) or moved_hour(table, offset, low, text)):
         return Case(text, [], [])
     theirs = [at for at in oracle.exact(library_zone(zone), low, high) if low <= at <= high]
-    rule = Rule(text, asking.seconds(start), zone)
+    rule = Rule(rrule=text, start=asking.seconds(start), zone=zone)
     ours = asking.between(rule, low, high)
     return Case(f"{text} from {start} {zone}", ours + agrees(random, rule, ours), theirs, "every second")
 
@@ -197,9 +197,41 @@ def agrees(random: Random, recurrence: Recurrence, found: list[int]) -> list[int
 
 def excepted(rule: Rule, at: int, number: int) -> list[int]:
     """An EXDATE takes out one, an RDATE at the same moment changes nothing, COUNT ends there."""
-    without = compiled(Rule(rule.rrule, rule.start, rule.zone, 0, rule.gap, rule.overlap, 0, (), (Moment(at, "utc"),)))
-    with_it = compiled(Rule(rule.rrule, rule.start, rule.zone, 0, rule.gap, rule.overlap, 0, (Moment(at, "utc"),)))
-    counted = compiled(Rule(f"{rule.rrule};COUNT={number}", rule.start, rule.zone, 0, rule.gap, rule.overlap))
+    without = compiled(
+        Rule(
+            rrule=rule.rrule,
+            start=rule.start,
+            zone=rule.zone,
+            fold=0,
+            gap=rule.gap,
+            overlap=rule.overlap,
+            since=0,
+            added=(),
+            excepted=(Moment(at, "utc"),),
+        )
+    )
+    with_it = compiled(
+        Rule(
+            rrule=rule.rrule,
+            start=rule.start,
+            zone=rule.zone,
+            fold=0,
+            gap=rule.gap,
+            overlap=rule.overlap,
+            since=0,
+            added=(Moment(at, "utc"),),
+        )
+    )
+    counted = compiled(
+        Rule(
+            rrule=f"{rule.rrule};COUNT={number}",
+            start=rule.start,
+            zone=rule.zone,
+            fold=0,
+            gap=rule.gap,
+            overlap=rule.overlap,
+        )
+    )
     fits = without.at(number) == compiled(rule).at(number + 1) and without.through(at) == number - 1
     fits = fits and with_it.at(number) == at and counted.at(number) == at and counted.at(number + 1) is None
     return [] if fits else [-at]

@@ -52,29 +52,29 @@ def test_what_an_expression_means(text: str, wanted: list[str]) -> None:
     [
         ("", "0 fields"),
         ("* * * *", "4 fields"),
-        ("* * * * * * *", "has 7 fields, and years are not taken: leave the last one out, and end it with 'until'"),
+        ("* * * * * * *", "has 7 fields, and years are not supported: remove the last one, and use the field 'until'"),
         ("* * * * * * * *", "8 fields"),
         ("60 * * * *", "minute: '60' is not understood: use 0 to 59"),
         ("* 24 * * *", "hour"),
         ("* * 0 * *", "L for the last day"),
         ("* * * FOO *", "JAN to DEC"),
         ("* * * * MON#6", "FRI#2"),
-        ("0 0 15W * *", "BYDAY=MO,TU,WE,TH,FR;BYMONTHDAY=15,16,17;BYSETPOS=1 with its BYHOUR"),
+        ("0 0 15W * *", "BYDAY=MO,TU,WE,TH,FR;BYMONTHDAY=15,16,17;BYSETPOS=1 with BYHOUR"),
         ("0 0 L-2W * *", "L for the last day"),
         ("*/0 * * * *", "step of 0"),
         ("* 22-2 * * *", "write two ranges, such as 22-23,0-2"),
-        ("? * * * *", "stands alone"),
+        ("? * * * *", "allowed only as the whole day"),
         (
             "*/90 * * * *",
-            "minute: '*/90' begins anew at 0 each time, so that a step of 90 never comes: write one",
+            "minute: '*/90' starts again at 0 each time, so a step of 90 is never reached: write one",
         ),
         ("0 */25 * * *", "up to 24"),
         ("0 0 * * */8", "up to 7"),
-        ("0 0 L-2 * *", "day: 'L-2' is not taken: write it as 'rrule', FREQ=MONTHLY;BYMONTHDAY=-3 with its BYHOUR"),
-        ("TZ=Europe/Berlin 0 9 * * *", "begins with 'TZ=Europe/Berlin': name the zone beside it ('zone')"),
+        ("0 0 L-2 * *", "day: 'L-2' is not supported: use 'rrule', FREQ=MONTHLY;BYMONTHDAY=-3 with BYHOUR"),
+        ("TZ=Europe/Berlin 0 9 * * *", "begins with 'TZ=Europe/Berlin': remove it, and give the time zone"),
         ("CRON_TZ=UTC 0 0 9 * * *", "begins with 'CRON_TZ=UTC'"),
-        ("@reboot", "'@reboot' is no time: leave 'cron' out, and send it when your program starts"),
-        ("@every 5m", "'@every 5m' is a period: write every=5m, and leave 'cron' out"),
+        ("@reboot", "'@reboot' is not a time: send the message without 'cron' when your program starts"),
+        ("@every 5m", "'@every 5m' is a period: write every=5m instead of 'cron'"),
         ("@fortnightly", "@hourly"),
         ("0 0 30 2 *", "has no occurrence"),
         ("*" * 2_000, "2000 characters"),
@@ -100,7 +100,7 @@ def test_nicknames_are_expressions() -> None:
 
 def berlin(text: str, start: str, count: int, gap: Gap = "forward", overlap: Overlap = "first") -> list[str]:
     since = datetime.fromisoformat(start)
-    asked = Cron(text, seconds(since) * 1_000_000, "Europe/Berlin", gap, overlap)
+    asked = Cron(expression=text, since=seconds(since) * 1_000_000, zone="Europe/Berlin", gap=gap, overlap=overlap)
     return [shown(at)[4:] for at in first(asked, count)]
 
 

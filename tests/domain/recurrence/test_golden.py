@@ -107,7 +107,9 @@ def check(case: dict[str, list[str] | str]) -> None:
 
 def test_a_start_that_is_an_exception_does_not_matter_where_it_is_no_occurrence() -> None:
     text = "FREQ=MONTHLY;BYDAY=FR;BYMONTHDAY=13"
-    asked = Rule(text, wall("19970902T090000"), NEW_YORK, excepted=(Moment(wall("19970902T090000"), "local"),))
+    asked = Rule(
+        rrule=text, start=wall("19970902T090000"), zone=NEW_YORK, excepted=(Moment(wall("19970902T090000"), "local"),)
+    )
     assert first(asked, 5) == first(rule(text, "19970902T090000", NEW_YORK), 5)
 
 

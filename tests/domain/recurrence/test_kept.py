@@ -2,14 +2,14 @@
 
 from tests.domain.recurrence.asking import rule
 from tidings.domain.recurrence.compiling import compiled, forget
-from tidings.domain.recurrence.kept import Kept
-from tidings.domain.recurrence.lattice import BLOCKS
-from tidings.domain.recurrence.remainders import TABLES
-from tidings.domain.recurrence.zoned import STRETCHES
+from tidings.domain.recurrence.kept import BoundedCache
+from tidings.domain.recurrence.lattice import YEAR_BLOCKS
+from tidings.domain.recurrence.remainders import UNIT_TABLES
+from tidings.domain.recurrence.zoned import SEGMENTS
 
 
 def test_the_oldest_goes_first() -> None:
-    kept: Kept[str, int] = Kept(10)
+    kept: BoundedCache[str, int] = BoundedCache(10)
     kept.put("a", 1, 4)
     kept.put("b", 2, 4)
     kept.put("a", 3, 5)  # it is new again
@@ -27,8 +27,8 @@ def test_answers_are_the_same_after_it_went() -> None:
     asked = rule("FREQ=SECONDLY;INTERVAL=1441;BYDAY=MO,TU;BYSECOND=1,2,3", "20060101T000000", "Europe/Berlin")
     moments = compiled(asked)
     before = [moments.at(number) for number in range(1, 4_000, 97)]
-    assert min(STRETCHES.weight, BLOCKS.weight, TABLES.weight) > 0
-    for kept in (STRETCHES, BLOCKS, TABLES):
+    assert min(SEGMENTS.weight, YEAR_BLOCKS.weight, UNIT_TABLES.weight) > 0
+    for kept in (SEGMENTS, YEAR_BLOCKS, UNIT_TABLES):
         kept.clear()
     assert [moments.at(number) for number in range(1, 4_000, 97)] == before
     assert [moments.through(at) for at in before if at is not None] == list(range(1, 4_000, 97))

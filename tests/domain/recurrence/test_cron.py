@@ -1,4 +1,4 @@
-"""Cron expressions: what is read, what is refused, and what clock changes do to them."""
+"""Cron expressions: occurrences, errors, and clock changes."""
 
 from datetime import UTC, datetime
 
@@ -43,7 +43,7 @@ def after(text: str, count: int = 3, since: datetime = SINCE) -> list[str]:
         ("@yearly", ["20270101T000000", "20280101T000000", "20290101T000000"]),
     ],
 )
-def test_what_an_expression_means(text: str, wanted: list[str]) -> None:
+def test_occurrences_of_expressions(text: str, wanted: list[str]) -> None:
     assert after(text) == wanted
 
 
@@ -81,7 +81,7 @@ def test_what_an_expression_means(text: str, wanted: list[str]) -> None:
         ("\u0661 * * * *", "minute"),
     ],
 )
-def test_what_is_refused_says_what_to_do(text: str, advice: str) -> None:
+def test_refused_expressions_say_what_to_write(text: str, advice: str) -> None:
     with pytest.raises(Invalid) as caught:
         read_cron(text, seconds(SINCE) * 1_000_000)
     assert advice in str(caught.value)
@@ -89,7 +89,7 @@ def test_what_is_refused_says_what_to_do(text: str, advice: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "same"), [("*/60 * * * *", "0 * * * *"), ("0 */24 * * *", "0 0 * * *")])
-def test_a_step_of_the_whole_range_is_once_each_time(text: str, same: str) -> None:
+def test_step_of_the_whole_range_occurs_once(text: str, same: str) -> None:
     assert parse_cron(text).minutes == parse_cron(same).minutes
     assert parse_cron(text).hours == parse_cron(same).hours
 
@@ -118,7 +118,7 @@ def test_a_fixed_time_in_an_overlap() -> None:
     assert berlin("30 2 * * *", before, 3, overlap="both") == ["1031T003000", "1031T013000", "1101T013000"]
 
 
-def test_what_steps_through_the_hours_runs_in_exact_time() -> None:
+def test_expression_with_every_hour_steps_in_exact_time() -> None:
     assert berlin("0 * * * *", "2027-10-30T23:00:00+00:00", 4) == [
         "1030T230000",
         "1031T000000",
@@ -128,7 +128,7 @@ def test_what_steps_through_the_hours_runs_in_exact_time() -> None:
     assert berlin("0 * * * *", "2027-03-28T00:00:00+00:00", 3) == ["0328T000000", "0328T010000", "0328T020000"]
 
 
-def test_ends() -> None:
+def test_start_until_and_count() -> None:
     now = seconds(SINCE) * 1_000_000
     counted = read_cron("0 9 * * *", now, Terms(zone="Europe/Berlin", count=2))
     assert len(first(counted, 9)) == 2

@@ -1,4 +1,4 @@
-"""Whatever comes in, the parsers answer with a value or with `Invalid`, in a bounded number of steps."""
+"""For any input, the parsers return a value or raise `Invalid`, in a bounded number of steps."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -84,7 +84,7 @@ TERMS = some.builds(
 
 
 def answer(question: Callable[[], Answer]) -> Answer | str:
-    """The value, or the field of the error, which says what to do in a few words."""
+    """The value, or the field of the error, whose text must be short."""
     try:
         return question()
     except Invalid as invalid:
@@ -92,7 +92,7 @@ def answer(question: Callable[[], Answer]) -> Answer | str:
 
 
 def bounded(asked: Rule | Cron) -> None:
-    """Everything that the engine can be asked, far away too, within the budget for each question."""
+    """Call every operation, also far in the future, and check the steps of each."""
     moments = compiled(asked)
     for number, instant in ((1, 0), (10**9, 0), (1, 10**11)):
         before = STEPS.taken
@@ -112,7 +112,7 @@ def bounded(asked: Rule | Cron) -> None:
 def test_rules(text: str, zone: str) -> None:
     before = STEPS.taken
     asked = answer(lambda: read_rule(text, NOW, Terms(zone=zone)))
-    assert STEPS.taken - before <= 2 * STEPS_MAX  # it is compiled, and asked once
+    assert STEPS.taken - before <= 2 * STEPS_MAX  # to compile it, and to get its first occurrence
     if isinstance(asked, Rule):
         bounded(asked)
 
@@ -132,7 +132,7 @@ def test_crons(text: str, zone: str) -> None:
 @given(likely_rules(), TERMS)
 @example("FREQ=HOURLY;INTERVAL=12", Terms(start="1970-01-01", excluded=range(0, 10_000, 2), on_excluded="next_day"))
 @example("FREQ=SECONDLY;INTERVAL=50000", Terms(zone="Europe/Berlin", excluded=range(21_000, 26_000)))
-def test_rules_with_all_that_stands_beside_them(text: str, terms: Terms) -> None:
+def test_rules_with_random_fields(text: str, terms: Terms) -> None:
     before = STEPS.taken
     asked = answer(lambda: read_rule(text, NOW, terms))
     assert STEPS.taken - before <= 2 * STEPS_MAX
@@ -143,7 +143,7 @@ def test_rules_with_all_that_stands_beside_them(text: str, terms: Terms) -> None
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(some.sampled_from(["0 9 * * *", "*/15 * * * *", "0 0 29 2 *", "*/30 9-17 * * MON#2"]), TERMS)
-def test_crons_with_all_that_stands_beside_them(text: str, terms: Terms) -> None:
+def test_crons_with_random_fields(text: str, terms: Terms) -> None:
     asked = answer(lambda: read_cron(text, NOW, terms))
     if isinstance(asked, Cron):
         bounded(asked)
@@ -179,7 +179,7 @@ def test_calendars(text: str) -> None:
         "FREQ=DAILY;UNTIL=20261110T000000Z",
     ],
 )
-def test_what_never_occurs_is_refused(text: str) -> None:
+def test_rules_without_an_occurrence_are_refused(text: str) -> None:
     before = STEPS.taken
     with pytest.raises(Invalid, match=r"has no occurrence|is before the first"):
         read_rule(text, NOW, Terms(start="2026-11-18T10:00:00Z" if "2026" not in text else "2026-11-25T10:00:00Z"))

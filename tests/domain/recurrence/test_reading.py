@@ -1,4 +1,4 @@
-"""From the fields that a person fills in to what is stored; errors that name the field and say what to do."""
+"""Request fields into stored recurrences; errors name the field and say what to do."""
 
 from contextlib import suppress
 
@@ -109,38 +109,38 @@ def test_fields_that_are_refused(terms: Terms, field: str) -> None:
         ),
     ],
 )
-def test_what_leaves_nothing_is_named(text: str, terms: Terms, told: str) -> None:
+def test_error_names_what_excludes_every_occurrence(text: str, terms: Terms, told: str) -> None:
     with pytest.raises(Invalid) as caught:
         read_rule(text, NOW, terms)
     assert str(caught.value).startswith(told)
 
 
-def test_an_expression_of_which_exdates_leave_nothing() -> None:
+def test_expression_whose_exdates_exclude_every_occurrence() -> None:
     with pytest.raises(Invalid, match="exdates: exclude every occurrence of the expression"):
         read_cron("0 9 * * *", NOW, Terms(count=1, exdates=["2026-11-17"]))
 
 
-def test_ends_beside_a_rule_that_has_one() -> None:
+def test_end_is_refused_for_a_rule_that_has_one() -> None:
     for terms, field in ((Terms(count=2), "count"), (Terms(until="2027-01-01"), "until")):
         with pytest.raises(Invalid, match="its own end") as caught:
             read_rule("FREQ=DAILY;COUNT=3", NOW, terms)
         assert caught.value.field == field
 
 
-def test_what_is_said_twice_is_refused() -> None:
+def test_start_or_zone_given_twice_is_refused() -> None:
     block = "DTSTART;TZID=Europe/Berlin:20270101T090000\nRRULE:FREQ=DAILY"
     for terms in (Terms(start="2027-01-01T09:00"), Terms(zone="UTC")):
         with pytest.raises(Invalid, match="remove one"):
             read_rule(block, NOW, terms)
 
 
-def test_without_a_start_seconds_are_zero_and_nothing_has_passed() -> None:
+def test_without_a_start_the_anchor_is_the_current_minute() -> None:
     asked = read_rule("FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0", NOW, Terms(zone="America/New_York"))
     assert shown(first(asked, 1)[0]) == "20261116T140000"
     assert [shown(at) for at in first(read_rule("FREQ=MINUTELY", NOW), 2)] == ["20261116T120100", "20261116T120200"]
 
 
-def test_what_is_taken_within_one_second_is_equal_and_leaves_out_the_same() -> None:
+def test_rules_accepted_within_one_second_are_equal() -> None:
     second = NOW // 1_000_000 * 1_000_000
     for read, text in ((read_rule, "FREQ=SECONDLY"), (read_cron, "* * * * * *")):
         assert read(text, second + 1) == read(text, second + 999_999)
@@ -169,7 +169,7 @@ def test_a_start_in_the_second_of_two_equal_hours() -> None:
     assert shown(first(daily, 1)[0]) == "20261026T013000"  # the first of the two had passed
 
 
-def test_until_as_a_date_counts_the_whole_day() -> None:
+def test_until_as_a_date_includes_the_whole_day() -> None:
     asked = read_rule(
         "FREQ=HOURLY;INTERVAL=12;UNTIL=20261118", NOW, Terms(start="2026-11-17T11:00", zone="Asia/Tehran")
     )
@@ -186,7 +186,7 @@ def test_local_one_shots() -> None:
     assert read_local("2027-03-28 02:30", "Europe/Berlin") == Local(wall("20270328T023000"), "Europe/Berlin")
     assert [shown(at) for at in first(read_local("2027-03-28 02:30", "Europe/Berlin"), 2)] == ["20270328T013000"]
     gone = read_local("2027-03-28 02:30", "Europe/Berlin", "skip")
-    assert [shown(at) for at in first(gone, 2)] == ["20270328T013000"]  # where it is missed
+    assert [shown(at) for at in first(gone, 2)] == ["20270328T013000"]  # the instant at which it counts as missed
     assert is_swallowed(gone)
     assert not is_swallowed(read_local("2027-03-28 03:30", "Europe/Berlin", "skip"))
     both = read_local("2026-10-25 02:30", "Europe/Berlin", "forward", "both")
@@ -196,7 +196,7 @@ def test_local_one_shots() -> None:
             read_local(text, "Europe/Berlin")
 
 
-def test_what_is_shown_can_be_sent_again() -> None:
+def test_shown_fields_can_be_sent_again() -> None:
     terms = Terms(
         "2026-01-05T09:00",
         "Europe/Berlin",
@@ -235,7 +235,7 @@ def test_what_is_shown_can_be_sent_again() -> None:
     "start", ["2027-10-31T00:30:00Z", "2027-10-31T01:30:00Z", "2027-10-31T02:30", "2027-06-01T09:00"]
 )
 @pytest.mark.parametrize("text", ["FREQ=HOURLY;INTERVAL=5", "FREQ=DAILY"])
-def test_what_is_shown_says_which_of_two_equal_times_is_meant(text: str, start: str, overlap: Overlap) -> None:
+def test_shown_start_tells_two_equal_times_apart(text: str, start: str, overlap: Overlap) -> None:
     asked = read_rule(text, 0, Terms(start=start, zone="Europe/Berlin", overlap=overlap))
     fields = fields_of(asked)
     again = read_rule(text, 0, Terms(start=str(fields["start"]), zone="Europe/Berlin", overlap=overlap))
@@ -298,14 +298,14 @@ def test_calendars() -> None:
         (ics("SUMMARY:x"), "line 2: an event has no DTSTART"),
     ],
 )
-def test_a_wrong_date_of_a_calendar_is_told_with_its_line_and_the_right_form(text: str, told: str) -> None:
+def test_invalid_date_in_a_calendar_is_refused_with_its_line(text: str, told: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_calendar(text, "ics")
     assert caught.value.field == "ics"
     assert caught.value.detail.startswith(told)
 
 
-def test_moments_in_lists_are_sorted_and_single() -> None:
+def test_times_in_lists_are_sorted_and_unique() -> None:
     asked = read_rule(
         "FREQ=DAILY", NOW, Terms(start="2027-01-01", rdates=["2027-01-05T10:00", "2027-01-03T10:00", "20270105T100000"])
     )
@@ -317,7 +317,7 @@ EDGES += ["FREQ=HOURLY;INTERVAL=5;BYHOUR=1,2,3,20", "FREQ=SECONDLY;INTERVAL=7;BY
 
 
 @pytest.mark.parametrize("text", EDGES)
-def test_a_start_may_lie_on_either_edge_of_what_rules_cover(text: str) -> None:
+def test_first_and_last_start(text: str) -> None:
     first_day = read_rule(text, NOW, Terms(start="1970-01-01T00:00:00Z", zone="America/New_York"))
     assert 0 <= first(first_day, 1)[0] <= 40 * 86_400 or text == "FREQ=YEARLY"
     last_days = read_rule(text, NOW, Terms(start="2999-11-30T10:00:00", zone="Europe/Berlin"))
@@ -329,7 +329,7 @@ def test_a_start_may_lie_on_either_edge_of_what_rules_cover(text: str) -> None:
             read_cron("0 9 * * *", NOW, Terms(start=start))
 
 
-def test_nothing_that_is_added_lies_before_the_rule_begins() -> None:
+def test_rdates_before_the_start_do_not_count() -> None:
     past, future = "2020-01-01T00:00:00Z", "2026-11-16T12:00:40Z"
     asked = read_rule("FREQ=DAILY", NOW, Terms(rdates=[past, future]))
     assert first(asked, 2) == [wall("20261116T120040"), wall("20261117T120000")]
@@ -346,7 +346,7 @@ def test_an_end_on_a_day_that_the_zone_skipped_is_the_end_of_the_day_before() ->
         assert compiled(asked).at(3) is None
 
 
-def test_lists_in_the_text_and_beside_it_have_one_limit() -> None:
+def test_lists_in_the_text_and_in_the_fields_share_a_limit() -> None:
     dates = [f"20270101T{hour:02}{minute:02}00" for hour in range(6) for minute in range(60)]
     text = f"RRULE:FREQ=DAILY\nRDATE:{','.join(dates)}\nEXDATE:{','.join(dates)}"
     later = [f"2028{date[4:]}" for date in dates]
@@ -356,7 +356,7 @@ def test_lists_in_the_text_and_beside_it_have_one_limit() -> None:
     assert len(read_rule(text, NOW, Terms(rdates=dates[:140])).added) == 360
 
 
-def test_calendars_know_what_changes_the_days_of_an_event() -> None:
+def test_calendar_events_with_exceptions() -> None:
     weekly = "UID:w\nDTSTART:20270104\nRRULE:FREQ=WEEKLY;COUNT=4\nEXDATE:20270111\nRDATE:20270105,20270106"
     assert parse_calendar(ics(weekly)) == days("20270104", "20270105", "20270106", "20270118", "20270125")
     moved = "UID:w\nRECURRENCE-ID:20270118\nDTSTART:20270119"
@@ -380,12 +380,12 @@ def test_calendars_know_what_changes_the_days_of_an_event() -> None:
         ("DTSTART:20200101\nDTEND:20330901\nRRULE:FREQ=DAILY;COUNT=3000", "has 7,991 days"),
     ],
 )
-def test_calendars_refuse_what_they_do_not_understand(event: str, advice: str) -> None:
+def test_unsupported_calendars_are_refused(event: str, advice: str) -> None:
     with pytest.raises(Invalid, match=advice):
         parse_calendar(ics(event))
 
 
-def test_a_file_that_is_cut_off_is_refused() -> None:
+def test_truncated_file_is_refused() -> None:
     whole = ics("DTSTART:20270104", "DTSTART:20270105\nBEGIN:VALARM\nEND:VALARM")
     assert parse_calendar(whole) == days("20270104", "20270105")
     assert parse_calendar(whole + whole) == days("20270104", "20270105")
@@ -398,7 +398,7 @@ def test_a_file_that_is_cut_off_is_refused() -> None:
     assert parse_calendar("BEGIN:VCALENDAR\nEND:VCALENDAR\n") == ()
 
 
-def test_what_an_event_repeats_to_is_read_around_today() -> None:
+def test_recurring_events_are_expanded_around_today() -> None:
     [today] = days("20261116")
     weekends = parse_calendar(ics("DTSTART:20000101\nRRULE:FREQ=WEEKLY;BYDAY=SA,SU"), today=today)
     assert (weekends[0], len(weekends)) == (days("20251115")[0], 2_092)
@@ -436,13 +436,13 @@ def test_a_whole_calendar_has_one_budget(text: str) -> None:
         ("2027-12-31T09:00+01:00", "20271231T080000Z"),
     ],
 )
-def test_an_end_beside_a_rule_is_written_as_rfc_5545_does(until: str, written: str) -> None:
+def test_until_field_is_written_in_the_basic_form(until: str, written: str) -> None:
     assert read_rule("FREQ=DAILY", NOW, Terms(until=until)).rrule == f"FREQ=DAILY;UNTIL={written}"
 
 
 @pytest.mark.parametrize("second", range(0, 60, 7))
 @pytest.mark.parametrize("rrule", ["FREQ=SECONDLY;INTERVAL=20", "FREQ=DAILY", "FREQ=MINUTELY;INTERVAL=2;BYSECOND=0,30"])
-def test_what_is_shown_gives_the_same_moments(rrule: str, second: int) -> None:
+def test_shown_fields_give_the_same_occurrences(rrule: str, second: int) -> None:
     now = NOW // 60_000_000 * 60_000_000 + second * 1_000_000 + 500_000
     asked = (read_rule(rrule, now, Terms(zone="Europe/Berlin")), read_cron("*/10 * * * * *", now))
     for sent in asked:

@@ -29,8 +29,8 @@ FEW = [
 ]
 
 
-def different() -> list[str]:
-    """A name for each zone that is not merely another's second name."""
+def distinct_zones() -> list[str]:
+    """One name for each zone, without aliases."""
     return sorted({digest_of(content_of(name)): name for name in sorted(names(), reverse=True)}.values())
 
 
@@ -43,7 +43,7 @@ def changes(name: str) -> list[tuple[int, int, int]]:
     return [change for change in found if 0 < change[0] < Y2038]
 
 
-def test_the_version_is_known_and_names_are_checked() -> None:
+def test_version_and_names() -> None:
     assert VERSION[:2] == "20"
     for name, advice in (
         ("europe/berlin", "Europe/Berlin"),
@@ -55,8 +55,8 @@ def test_the_version_is_known_and_names_are_checked() -> None:
             zone_named(name)
 
 
-@pytest.mark.parametrize("name", different())
-def test_offsets_are_the_librarys(name: str) -> None:
+@pytest.mark.parametrize("name", distinct_zones())
+def test_offsets_agree_with_the_standard_library(name: str) -> None:
     zone, library = zone_named(name), library_zone(name)
     far = [year * 31_556_952 + month * 2_629_746 for year in range(67, 500, 9) for month in range(12)]
     near = [at + more for at, _, _ in changes(name) for more in (-3_600, -1, 0, 1, 3_600)]
@@ -67,7 +67,7 @@ def test_offsets_are_the_librarys(name: str) -> None:
 
 
 def check_zone(name: str) -> int:
-    """Whatever a dense daily rule gives around each transition is what the library says, under each policy."""
+    """Compare a daily rule with many times around each transition with the standard library, under each policy."""
     library = library_zone(name)
     start = 86_400 * 2
     policies = [
@@ -102,14 +102,14 @@ def test_policies_around_transitions(name: str) -> None:
 
 @pytest.mark.slow
 def test_policies_around_every_transition_of_every_zone() -> None:
-    zones = different()
+    zones = distinct_zones()
     assert len(zones) > 300
     assert sum(check_zone(name) for name in zones) > 10_000
 
 
-@pytest.mark.parametrize("name", different())
+@pytest.mark.parametrize("name", distinct_zones())
 def test_single_wall_times_around_every_transition(name: str) -> None:
-    """Never early: what clocks jump over moves forward by the jump, what they show twice is one of the two."""
+    """A wall time in a gap moves forward by its length; of two equal ones the policy selects."""
     zone = zone_named(name)
     for at, before, after in changes(name):
         low, high = sorted((at + before, at + after))

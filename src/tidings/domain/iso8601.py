@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 
 from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.written import quoted
 from tidings.domain.when import DAY_US, LAST_INSTANT, SECOND_US, Every, Period, advance
 
 __all__ = [
@@ -263,5 +264,5 @@ def _until(end: int, period: Period, count: int | None, field: str) -> Every:
 
 
 def _refused(field: str, text: str, problem: str) -> Invalid:
-    """An error that quotes the text: shortened, with unprintable characters escaped."""
-    return Invalid(field, f"{text if len(text) <= 48 else text[:45] + '...'!r} {problem}")
+    """An error that quotes the text."""
+    return Invalid(field, f"{quoted(text)} {problem}")

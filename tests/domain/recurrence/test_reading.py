@@ -14,6 +14,7 @@ from tidings.domain.recurrence.reading import Terms, read_cron, read_local, read
 from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.recurrence.showing import fields_of
 from tidings.domain.recurrence.steps import STEPS, STEPS_MAX
+from tidings.domain.recurrence.written import quoted
 
 NOW = wall("20261116T120034") * 1_000_000 + 7
 
@@ -259,6 +260,13 @@ DTEND:20260303T110000Z
 END:VEVENT
 END:VCALENDAR
 """
+
+
+def test_quoted_texts_are_escaped_and_then_shortened() -> None:
+    assert quoted("x" * 48) == repr("x" * 48)
+    assert quoted("x" * 49) == repr("x" * 45 + "...")
+    assert quoted("it's\n") == repr("it's\n")
+    assert len(quoted("\x1f\U00011747" * 10)) == 50
 
 
 def days(*dates: str) -> tuple[int, ...]:

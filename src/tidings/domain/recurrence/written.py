@@ -12,6 +12,7 @@ from tidings.domain.recurrence.calendar import DAY_S, LAST_SECOND
 from tidings.domain.recurrence.parts import Moment
 
 TEXT_CHARS_MAX = 64
+QUOTED_CHARS_MAX = 48  # of a text that an error quotes, with its escapes
 
 _MOMENT = re.compile(
     r"(\d{4})-?(\d\d)-?(\d\d)(?:[Tt ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,]0{1,9})?)?([Zz]|[+-]\d\d:?(?:\d\d)?)?)?", re.ASCII
@@ -56,5 +57,6 @@ def _within(seconds: int, text: str, field: str) -> int:
 
 
 def quoted(text: str) -> str:
-    """The text in quotes for an error: shortened, with unprintable characters escaped."""
-    return repr(text if len(text) <= 48 else text[:45] + "...")
+    """The text in quotes for an error: unprintable characters escaped, then shortened."""
+    escaped = repr(text[: QUOTED_CHARS_MAX + 1])
+    return escaped if len(escaped) <= QUOTED_CHARS_MAX + 2 else f"{escaped[: QUOTED_CHARS_MAX - 2]}...{escaped[-1]}"

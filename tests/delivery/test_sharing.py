@@ -15,7 +15,7 @@ from tidings.delivery.throttle import Rates, Throttle
 from tidings.domain.breaker import Terms
 from tidings.domain.bucket import Rate
 from tidings.domain.rendered import Rendered, Sms, Webhook
-from tidings.domain.telling import Closed, Opened, Telling
+from tidings.domain.telling import Closed, DeliveryFact, Opened
 from tidings.domain.verdict import Accepted, Broken, Temporary
 from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.memory.cabinet import MemoryCabinet
@@ -92,8 +92,8 @@ class Counting(MemoryCabinet):
 # --- breakers ---
 
 
-def pair(clock: SimulatedClock) -> tuple[Breakers, Breakers, list[Telling]]:
-    cabinet, told, terms = MemoryCabinet(), list[Telling](), Terms(failures_max=3, first_us=10 * SECOND)
+def pair(clock: SimulatedClock) -> tuple[Breakers, Breakers, list[DeliveryFact]]:
+    cabinet, told, terms = MemoryCabinet(), list[DeliveryFact](), Terms(failures_max=3, first_us=10 * SECOND)
     one, two = (Breakers(cabinet, clock, name, terms, told.append) for name in ("one", "two"))
     return one, two, told
 

@@ -22,7 +22,7 @@ from tidings.domain.delivery import Delivery
 from tidings.domain.notification import PRIORITIES, Errand, InlineContent, Notification, topic
 from tidings.domain.rendered import ChannelName, Rendered, channel_of
 from tidings.domain.retry import Backoff
-from tidings.domain.telling import Listener, Telling
+from tidings.domain.telling import DeliveryFact, Listener
 from tidings.domain.user import User
 from tidings.domain.verdict import Accepted, Verdict
 from tidings.domain.when import Once
@@ -82,7 +82,7 @@ class World:
         self.engine = Engine(store, clock)
         self.clock = clock = self.engine.clock
         self.templates = Templates(store.cabinet, clock, Waiting(store.cabinet, self.engine, clock))
-        self.told: list[Telling] = []
+        self.told: list[DeliveryFact] = []
         self.told_to: list[Listener] = [self.told.append]
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
 
@@ -93,7 +93,7 @@ class World:
         self.engine.listen(worker)
         return worker
 
-    def _tell(self, fact: Telling) -> None:
+    def _tell(self, fact: DeliveryFact) -> None:
         for listener in self.told_to:
             listener(fact)
 

@@ -11,7 +11,7 @@ from tidings.delivery.cursors import place_of, read_cursor, write_cursor
 from tidings.delivery.filing import encode, read
 from tidings.domain.errors import Invalid
 from tidings.domain.inbox import KIND, UNREAD, Line, line_name, line_tags
-from tidings.domain.telling import Ended, Telling
+from tidings.domain.telling import DeliveryFact, Ended
 from tidings.ports import Cabinet, Document, Key, Place, Put
 
 PAGE_MAX = 1_000
@@ -45,7 +45,7 @@ class Inbox:
         self._clock = clock
         self._bells: set[asyncio.Event] = set()
 
-    def __call__(self, fact: Telling) -> None:
+    def __call__(self, fact: DeliveryFact) -> None:
         """Wake the waiting readers; each checks whether the line is for it."""
         if isinstance(fact, Ended) and fact.channel == "in_app" and fact.state == "sent":
             for bell in self._bells:

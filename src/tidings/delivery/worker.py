@@ -22,7 +22,7 @@ from tidings.domain.breaker import Terms as BreakerTerms
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Fact, Released
 from tidings.domain.rendered import ChannelName
-from tidings.domain.telling import Listener, Telling
+from tidings.domain.telling import DeliveryFact, Listener
 from tidings.ports import Channel, Store
 
 DRAIN_S = 2.5
@@ -160,5 +160,5 @@ class Worker:
         return True
 
 
-def _nobody(_: Telling) -> None:
+def _nobody(_: DeliveryFact) -> None:
     """Nobody listens."""

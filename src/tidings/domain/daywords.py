@@ -1,4 +1,4 @@
-"""Days as people say them: `tomorrow 09:00`, `monday 8:30`, on the clocks of a zone."""
+"""Times relative to today: `today 17:00`, `tomorrow 09:00`, `monday 8:30`, in a time zone."""
 
 import re
 
@@ -9,21 +9,21 @@ from tidings.domain.when import SECOND_US
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 WEEK_DAYS = 7
-THURSDAY = 3  # the first day of 1970
+THURSDAY = 3  # 1970-01-01 was a Thursday
 
 _DAYS = "|".join(WEEKDAYS)
-_SAID = re.compile(rf"(today|tomorrow|{_DAYS})\s+(?:at\s+)?([01]?\d|2[0-3]):([0-5]\d)", re.IGNORECASE | re.ASCII)
+_RELATIVE = re.compile(rf"(today|tomorrow|{_DAYS})\s+(?:at\s+)?([01]?\d|2[0-3]):([0-5]\d)", re.IGNORECASE | re.ASCII)
 
 
-def is_said(text: str) -> bool:
-    """Whether a day is named by a word."""
-    return _SAID.fullmatch(text.strip()) is not None
+def is_relative_day(text: str) -> bool:
+    """Whether the text has the form of a day relative to today and a time."""
+    return _RELATIVE.fullmatch(text.strip()) is not None
 
 
-def said(text: str, zone: str, now: int) -> str:
-    """The wall time that is meant, as a local time of ISO 8601. A weekday is the next one whose time is to come."""
-    found = _SAID.fullmatch(text.strip())
-    assert found is not None, f"{text} names no day by a word"
+def resolve_relative_day(text: str, zone: str, now: int) -> str:
+    """The local time in ISO 8601. A weekday means the next one whose time is still to come, perhaps today."""
+    found = _RELATIVE.fullmatch(text.strip())
+    assert found is not None, f"{text} is not a relative day"
     instant = now // SECOND_US
     wall = instant + zone_named(zone).offset_at(instant)
     today, time = wall // DAY_S, int(found[2]) * 3_600 + int(found[3]) * 60

@@ -1,6 +1,7 @@
-"""Where a message appears: a topic of the built-in log, or a topic of Kafka.
+"""Destinations: a topic of the built-in log, or a topic of Kafka.
 
-Inside, both are one text: `orders` is on the log, `kafka:orders` on Kafka. No topic's name holds a colon.
+Internally a destination is one string: `orders` is a topic of the log, `kafka:orders` of Kafka. No topic has a colon in
+its name.
 """
 
 from typing import Literal
@@ -22,5 +23,5 @@ def split(destination: str) -> tuple[Bus, str]:
 
 
 def is_kafka(destination: str) -> bool:
-    """Whether it lies on Kafka."""
+    """Whether the destination is a Kafka topic."""
     return destination.startswith(KAFKA)

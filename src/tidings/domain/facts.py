@@ -1,4 +1,4 @@
-"""Facts: what happened, told after it is durable. Logs and metrics listen to these and to nothing else."""
+"""Facts: what happened, published once it is durable. Logs and metrics are made from these and from nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from tidings.domain.command import Command, Outcome
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False):
-    """Commands were committed together; each outcome answers the command at its place."""
+    """Commands were committed together; each outcome answers the command at the same index."""
 
     at: int
     commands: Sequence[Command]
@@ -16,9 +16,9 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences left for the bus in one transaction: how late each was, in microseconds, and on which topics.
+    """Occurrences were released in one transaction: how late each was, in microseconds, and to which topics.
 
-    `tenants` says how many were whose, if they left for Kafka.
+    `tenants` is the number of each tenant's occurrences, if they were released to Kafka.
     """
 
     at: int
@@ -28,7 +28,7 @@ class Released(msgspec.Struct, frozen=True, gc=False):
 
 
 class Handed(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences were put into the outbox of a lane, durably and for good; they are on their way to Kafka."""
+    """Occurrences were moved to the outbox of a lane, on their way to Kafka; they cannot be cancelled any more."""
 
     at: int
     count: int
@@ -36,14 +36,14 @@ class Handed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Missed(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences that will never be released, by reason."""
+    """Occurrences will never be released; `counts` is by reason."""
 
     at: int
     counts: dict[str, int]
 
 
 class Revised(msgspec.Struct, frozen=True, gc=False):
-    """A new calendar or new rules of zones were applied to what is pending; so many occurrences moved."""
+    """A new calendar or new time zone rules were applied; `moved` is how many pending occurrences moved."""
 
     at: int
     cause: str
@@ -51,7 +51,7 @@ class Revised(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """A request that was never admitted: the field at fault. Of a record of Kafka also why, and where it lies."""
+    """A request was refused: the field at fault. For a record of Kafka also the reasons, and its position."""
 
     at: int
     tenant: str
@@ -61,9 +61,9 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
-    """This node began or ceased to take changes, or other lanes than before are its own: those that it releases now.
+    """This node became or ceased to be an owner, or its lanes changed; `lanes` are those that it releases now.
 
-    A reason is told where something is amiss: the store does not answer, or this process stood still.
+    `reason` is set if something is wrong: the store does not answer, or this process was suspended.
     """
 
     at: int

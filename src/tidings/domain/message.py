@@ -1,4 +1,4 @@
-"""What a record carries, and its packed form: the bytes that travel from intake to the bus untouched."""
+"""Messages (key, value and headers), and their packed form, which goes from intake to the bus unchanged."""
 
 import msgspec
 
@@ -20,9 +20,9 @@ pack = _encoder.encode
 unpack = _decoder.decode
 
 
-# The place of the request that a message came with, "partition/offset". It is part of the stored message and is left
-# out when that leaves; a tombstone has it, by which Tidings knows its own.
+# A header of the stored message: "partition/offset" of the request it came with. It is removed at the release, except
+# from tombstones, by which Tidings recognizes its own.
 ORIGIN = "tidings-origin"
 
-# In the place of a header's value: the due time in whole seconds since the epoch, written there at the release.
+# A placeholder for the value of a header: it is replaced at the release by the due time in seconds since the epoch.
 DUE_SECONDS = b"\0tidings due in seconds\0"

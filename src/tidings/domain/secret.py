@@ -1,15 +1,15 @@
-"""A secret that cannot slip out: it shows as `***` wherever a value is shown, and only `reveal` gives it away."""
+"""Secrets, which print as `***`, and the signatures of Standard Webhooks that are made with them."""
 
 from collections.abc import Iterable
 from typing import NoReturn
 from urllib.parse import quote
 
 HIDDEN = "***"
-SHORTEST = 4  # a shorter text is no secret, and hiding it would hide ordinary words
+SHORTEST = 4  # shorter texts are not hidden: they occur in ordinary words
 
 
 class Secret:
-    """A text from the environment or from a file. It is neither compared, stored nor written by accident."""
+    """A secret from the environment or from a file. It prints as `***` and cannot be pickled; `reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -17,7 +17,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself, for the one place that needs it."""
+        """The secret itself, for the one place that needs it."""
         return self._text
 
     def __repr__(self) -> str:
@@ -27,11 +27,11 @@ class Secret:
         return bool(self._text)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not stored")
+        raise TypeError("a secret cannot be pickled")
 
 
 def hide(text: str, secrets: Iterable[Secret]) -> str:
-    """A text of somebody else (a provider's answer, an error) without the secrets that it may repeat."""
+    """A foreign text (a provider's response, an error) with the secrets in it replaced by `***`."""
     for secret in secrets:
         plain = secret.reveal()
         if len(plain) >= SHORTEST:

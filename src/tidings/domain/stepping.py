@@ -1,8 +1,8 @@
-"""A wall clock that was set back: what was noted by it before lies ahead, and must not stop anything until then."""
+"""Detection of a wall clock that was set back: times stored before lie in the future, and must not block anything."""
 
-SKEW_US_MAX = 1_000_000  # the clocks of two nodes differ by less
+SKEW_US_MAX = 1_000_000  # the clocks of two nodes differ by less than this
 
 
 def is_set_back(noted: int, now: int) -> bool:
-    """Whether the clock was set back since a moment that it showed once, here or at another node."""
+    """Whether the clock was set back since a time that was read from it, on this node or on another."""
     return now < noted - SKEW_US_MAX

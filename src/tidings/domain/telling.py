@@ -1,4 +1,4 @@
-"""What happens while people are told: facts for logs and metrics, without anybody's address."""
+"""Facts about deliveries, for logs and metrics. They contain no addresses."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from tidings.domain.rendered import ChannelName
 
 
 class Called(msgspec.Struct, frozen=True, gc=False):
-    """A provider was called: what came of it (`accepted`, or the reason), how long it took, how late it began."""
+    """A provider was called: the outcome (`accepted`, or the reason), how long it took, how late it began."""
 
     at: int
     channel: ChannelName
@@ -20,7 +20,7 @@ class Called(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """A worker has nothing left to do for a delivery."""
+    """A delivery has ended: a worker has nothing left to do for it."""
 
     at: int
     channel: ChannelName
@@ -29,7 +29,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deferred(msgspec.Struct, frozen=True, gc=False):
-    """A delivery went back onto the timeline, for a reason: an attempt that failed, quiet hours, a limit, a breaker."""
+    """A delivery went back to the timeline, because of a failed attempt, quiet hours, a rate limit or a breaker."""
 
     at: int
     channel: ChannelName
@@ -38,7 +38,7 @@ class Deferred(msgspec.Struct, frozen=True, gc=False):
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):
-    """A provider is not called until a moment. `is_ours` says that our own settings are at fault: somebody must act."""
+    """A circuit breaker opened. `is_ours` says that our own settings are at fault: an operator must act."""
 
     at: int
     provider: str
@@ -49,14 +49,14 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False):
-    """A provider is called again."""
+    """A circuit breaker closed: the provider is called again."""
 
     at: int
     provider: str
 
 
 class Poisoned(msgspec.Struct, frozen=True, gc=False):
-    """A record on a topic of ours that says nothing we can do; it went to the dead letters."""
+    """A record on an internal topic could not be processed; it became a dead letter."""
 
     at: int
     tenant: str
@@ -66,5 +66,5 @@ class Poisoned(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Telling = Called | Ended | Deferred | Opened | Closed | Poisoned
-Listener = Callable[[Telling], None]
+DeliveryFact = Called | Ended | Deferred | Opened | Closed | Poisoned
+Listener = Callable[[DeliveryFact], None]

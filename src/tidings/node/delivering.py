@@ -19,7 +19,7 @@ from tidings.domain.breaker import Terms as BreakerTerms
 from tidings.domain.errors import Invalid
 from tidings.domain.rendered import CHANNEL_NAMES, ChannelName
 from tidings.domain.retry import Backoff
-from tidings.domain.telling import Telling
+from tidings.domain.telling import DeliveryFact
 from tidings.engine import Engine
 from tidings.node.channels import folder_of, is_outbox_alone, lacks_links, opened, rates_of, served_of, ways_of
 from tidings.node.receipts import readers_of
@@ -51,7 +51,7 @@ class People:
         self.metrics = DeliveryMetrics()
         self._listeners = (self.metrics, DeliveryLog(), self.office.inbox)
 
-    def tell(self, fact: Telling) -> None:
+    def tell(self, fact: DeliveryFact) -> None:
         """Tell everyone what happened."""
         for listener in self._listeners:
             listener(fact)

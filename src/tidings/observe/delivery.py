@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tidings.domain.iso8601 import format_instant
-from tidings.domain.telling import Called, Closed, Deferred, Ended, Opened, Poisoned, Telling
+from tidings.domain.telling import Called, Closed, Deferred, DeliveryFact, Ended, Opened, Poisoned
 from tidings.observe.metrics import LABELS_MAX, OTHER, Histogram, family, head
 from tidings.ports import Count
 
@@ -26,7 +26,7 @@ class DeliveryMetrics:
         self._took = Histogram()
         self._lateness = Histogram()
 
-    def __call__(self, fact: Telling) -> None:
+    def __call__(self, fact: DeliveryFact) -> None:
         match fact:
             case Called():
                 _add(self._calls, channel=fact.channel, provider=fact.provider, outcome=fact.outcome)
@@ -69,7 +69,7 @@ class DeliveryMetrics:
 class DeliveryLog:
     """A listener that logs what somebody may have to act on. What goes as it should is only counted."""
 
-    def __call__(self, fact: Telling) -> None:
+    def __call__(self, fact: DeliveryFact) -> None:
         match fact:
             case Opened():
                 extra = {"fact": "opened", "provider": fact.provider, "reason": fact.reason, "detail": fact.detail}

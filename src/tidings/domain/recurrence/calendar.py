@@ -1,8 +1,14 @@
-"""The Gregorian calendar as bits: a year is an integer whose bit d is its day d, counted from 0.
+"""The days of a rule as bit masks, one integer for each year: bit d is the year's day d, counted from 0.
 
-Wall time is an integer of seconds since 1970-01-01T00:00:00 on the clock of some place; an instant, inside of this
-package, the same in UTC. A year's masks depend only on its *kind*: on which weekday it begins, whether it is a leap
-year, and whether its neighbours are (which decides how many weeks those have).
+Days are numbered from 1970-01-01; a wall time is a number of seconds since 1970-01-01T00:00:00 on a local clock, and an
+instant, in this package, the same in UTC. The masks of a year depend only on its *kind*: the weekday of January 1,
+whether it is a leap year, and whether its neighbours are (which decides how many weeks those have). So the filter of a
+rule (BYMONTH, BYMONTHDAY, BYDAY, ...) is computed once for each kind of year, and INTERVAL is a pattern of bits that is
+laid over it.
+
+Example: FREQ=WEEKLY;INTERVAL=2;BYDAY=MO from Monday 2027-01-04 (day 3 of the year). The filter of 2027, which begins
+with a Friday, has the bits of all Mondays: 3, 10, 17, 24, ... The pattern has 7 bits set out of every 14, and is
+shifted so that the week of the start is one of them: bits 3-9, 17-23, ... Both together leave 3, 17, 31, ...
 """
 
 from bisect import bisect_right
@@ -16,7 +22,7 @@ LAST_SECOND = LAST_INSTANT // SECOND_US
 
 FIRST_YEAR = 1967
 LAST_YEAR = 9999
-END_YEAR = 2999  # rules end with it: what has not come by then is not waited for
+END_YEAR = 2999  # rules end with it
 CYCLE_YEARS = 400  # the calendar repeats, weekdays included
 CYCLE_DAYS = 146_097
 
@@ -30,7 +36,7 @@ def is_leap(year: int) -> bool:
 
 
 def year_start(year: int) -> int:
-    """The number of January 1, in days since 1970."""
+    """January 1 of the year, in days since 1970."""
     before = year - 1
     return before * 365 + before // 4 - before // 100 + before // 400 - 719_162
 
@@ -44,7 +50,7 @@ def year_of(day: int) -> int:
 
 
 def decade_of(day: int) -> int:
-    """The first year of a day's decade, within what rules can cover: starts of one decade share their tables."""
+    """The first year of a day's decade, within the range of rules. Rules of one decade share their tables."""
     return min(max(year_of(day) // 10 * 10, 1970), END_YEAR // 10 * 10)
 
 
@@ -52,7 +58,7 @@ END_SECOND = year_start(END_YEAR + 1) * DAY_S - 1
 
 
 def month_starts(*, leap: bool) -> tuple[int, ...]:
-    """On which day of the year each month begins, and where the year ends."""
+    """The day of the year on which each month begins, and the length of the year."""
     return MONTH_STARTS_LEAP if leap else MONTH_STARTS
 
 
@@ -63,12 +69,12 @@ def days_of(year: int, month: int, day: int) -> int:
 
 @lru_cache(maxsize=2_048)
 def kind_of(year: int) -> int:
-    """What the masks of a year depend on, as a small number: weekday of January 1 (Monday is 0), leap years."""
+    """The kind of a year as a small number: the weekday of January 1 (Monday is 0), and three bits for leap years."""
     return (year_start(year) + 3) % 7 * 8 + is_leap(year) * 4 + is_leap(year - 1) * 2 + is_leap(year + 1)
 
 
-class Kind:
-    """A kind of year, unpacked."""
+class YearKind:
+    """The properties of a kind of year: the weekday of January 1, month starts, and lengths."""
 
     __slots__ = ("days", "days_after", "days_before", "first", "full", "starts")
 
@@ -82,9 +88,9 @@ class Kind:
 
 
 @lru_cache(maxsize=64)
-def kind_named(kind: int) -> Kind:
+def year_kind(kind: int) -> YearKind:
     """The kind of year with this number."""
-    return Kind(kind)
+    return YearKind(kind)
 
 
 def span(first: int, stop: int) -> int:
@@ -93,7 +99,11 @@ def span(first: int, stop: int) -> int:
 
 
 def nth_bit(mask: int, n: int) -> int:
-    """The place of the n-th set bit, counted from 0; the mask must have it."""
+    """The position of the n-th set bit, both counted from 0; the mask must have it.
+
+    The mask is halved until one bit is left. For 0b101100 and n = 2: the low 4 bits (of 8) have two set bits, so the
+    wanted one is number 0 of the upper half 0b10; its low 1 bit (of 2) has none, so it is bit 1 there, 4 + 1 = 5.
+    """
     base = 0
     width = 1 << max(0, (mask.bit_length() - 1).bit_length())
     while width > 1:
@@ -109,7 +119,7 @@ def nth_bit(mask: int, n: int) -> int:
     return base
 
 
-def stride(step: int, width: int, length: int) -> int:
+def repeat_bits(step: int, width: int, length: int) -> int:
     """A run of `width` bits every `step` bits, up to `length` bits."""
     pattern = 0
     for first in range(0, length, step):

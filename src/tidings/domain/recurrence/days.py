@@ -1,4 +1,4 @@
-"""On which days a rule can fall: the filter of a kind of year, and the stripes that INTERVAL leaves of it."""
+"""The days of a rule: the filter of each kind of year, and the pattern of INTERVAL."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -7,48 +7,48 @@ from math import gcd
 from tidings.domain.recurrence.calendar import (
     CYCLE_DAYS,
     CYCLE_YEARS,
-    Kind,
-    kind_named,
+    YearKind,
     kind_of,
+    repeat_bits,
     span,
-    stride,
+    year_kind,
     year_of,
     year_start,
 )
-from tidings.domain.recurrence.parts import DAILY, MONTHLY, WEEKLY, YEARLY, Parts
+from tidings.domain.recurrence.parts import DAILY, MONTHLY, WEEKLY, YEARLY, RruleParts
 
 YEAR_BITS_MAX = 366
 
 
 class Days:
-    """The days of a rule, year by year, as masks. Rules below DAILY have no stripes here: they count finer."""
+    """The days of a rule, as one mask for each year. INTERVAL of rules below DAILY is not applied here."""
 
-    def __init__(self, parts: Parts, start_day: int) -> None:
+    def __init__(self, parts: RruleParts, start_day: int) -> None:
         self._parts = parts
         self._interval = parts.interval if parts.frequency <= DAILY else 1
         self._start_day = start_day
         self._start_year = year_of(start_day)
         self._start_month = self._start_year * 12 + month_of(start_day) - 1
         self._filters: dict[int, int] = {}
-        self._stripes = _stripes(parts.frequency, self._interval)
+        self._interval_pattern = _interval_pattern(parts.frequency, self._interval)
         self.cycle_years = _cycle_years(parts.frequency, self._interval)
 
     def mask(self, year: int) -> int:
-        """The days of one year, also before the start."""
+        """The days of one year, including those before the start."""
         kind = kind_of(year)
         days = self._filters.get(kind)
         if days is None:
             days = self._filters[kind] = filter_of(self._parts, kind)
         if self._interval == 1 or not days:
             return days
-        return days & self._striped(year, kind_named(kind))
+        return days & self._interval_mask(year, year_kind(kind))
 
     def unfiltered(self) -> bool:
-        """Whether every day is one of the rule's."""
+        """Whether the rule allows every day."""
         parts = self._parts
         return not (parts.by_month or parts.by_month_day or parts.by_year_day or parts.by_week or parts.by_day)
 
-    def _striped(self, year: int, kind: Kind) -> int:
+    def _interval_mask(self, year: int, kind: YearKind) -> int:
         match self._parts.frequency:
             case 0:
                 return 0 if (year - self._start_year) % self._interval else kind.full
@@ -56,15 +56,19 @@ class Days:
                 return self._months(year, kind)
             case 2:
                 week = (self._start_day + 3 - self._parts.week_start) // 7 * 7 - 3 + self._parts.week_start
-                return self._shifted(year_start(year) - week, 7 * self._interval)
+                return self._pattern_from(year_start(year) - week, 7 * self._interval)
             case _:
-                return self._shifted(year_start(year) - self._start_day, self._interval)
+                return self._pattern_from(year_start(year) - self._start_day, self._interval)
 
-    def _shifted(self, since: int, step: int) -> int:
-        """The stripes as they lie in a year that begins so many days after one of them."""
-        return self._stripes >> since % step if step <= YEAR_BITS_MAX else _single(self._stripes, since % step, step)
+    def _pattern_from(self, since: int, step: int) -> int:
+        """The INTERVAL pattern in a year that begins `since` days after one of its runs."""
+        return (
+            self._interval_pattern >> since % step
+            if step <= YEAR_BITS_MAX
+            else _single(self._interval_pattern, since % step, step)
+        )
 
-    def _months(self, year: int, kind: Kind) -> int:
+    def _months(self, year: int, kind: YearKind) -> int:
         mask = 0
         for month in range((self._start_month - year * 12) % self._interval, 12, self._interval):
             mask |= span(kind.starts[month], kind.starts[month + 1])
@@ -72,20 +76,24 @@ class Days:
 
 
 def _single(run: int, since: int, step: int) -> int:
-    """Stripes so far apart that at most the run before and the run after touch a year."""
+    """The INTERVAL pattern if it is longer than a year: at most the run before and the run after touch the year."""
     return run >> since | run << (step - since) if step - since <= YEAR_BITS_MAX else run >> since
 
 
-def _stripes(frequency: int, interval: int) -> int:
+def _interval_pattern(frequency: int, interval: int) -> int:
     if frequency not in {WEEKLY, DAILY} or interval == 1:
         return 0
     width = 7 if frequency == WEEKLY else 1
     step = width * interval
-    return stride(step, width, YEAR_BITS_MAX + step) if step <= YEAR_BITS_MAX else (1 << width) - 1
+    return repeat_bits(step, width, YEAR_BITS_MAX + step) if step <= YEAR_BITS_MAX else (1 << width) - 1
 
 
 def _cycle_years(frequency: int, interval: int) -> int:
-    """After how many years the days of a rule repeat: what has not come by then never comes."""
+    """After how many years the days of a rule repeat. A rule without a day in that time never occurs.
+
+    The calendar repeats after 400 years of 146,097 days. Every 3 days: 3 divides 146,097, so the days repeat with it.
+    Every 2 days: 146,097 is odd, so they repeat after twice that time.
+    """
     units = {YEARLY: CYCLE_YEARS, MONTHLY: CYCLE_YEARS * 12, WEEKLY: CYCLE_DAYS // 7}.get(frequency, CYCLE_DAYS)
     return CYCLE_YEARS * (interval // gcd(interval, units))
 
@@ -93,14 +101,14 @@ def _cycle_years(frequency: int, interval: int) -> int:
 def month_of(day: int) -> int:
     """The month, from 1, of a day since 1970."""
     year = year_of(day)
-    starts = kind_named(kind_of(year)).starts
+    starts = year_kind(kind_of(year)).starts
     place = day - year_start(year)
     return next(month for month in range(12, 0, -1) if starts[month - 1] <= place)
 
 
-def filter_of(parts: Parts, number: int) -> int:
-    """The days of a kind of year that pass every part of the rule that speaks of days."""
-    kind = kind_named(number)
+def filter_of(parts: RruleParts, number: int) -> int:
+    """The days of a kind of year that all BY... parts about days allow."""
+    kind = year_kind(number)
     days = kind.full
     if parts.by_month:
         days &= months_mask(kind, parts.by_month)
@@ -116,7 +124,7 @@ def filter_of(parts: Parts, number: int) -> int:
     return days
 
 
-def months_mask(kind: Kind, months: Iterable[int]) -> int:
+def months_mask(kind: YearKind, months: Iterable[int]) -> int:
     """Every day of these months."""
     mask = 0
     for month in months:
@@ -124,8 +132,8 @@ def months_mask(kind: Kind, months: Iterable[int]) -> int:
     return mask
 
 
-def month_days_mask(kind: Kind, days: Iterable[int]) -> int:
-    """These days of every month; negative ones count from its end."""
+def month_days_mask(kind: YearKind, days: Iterable[int]) -> int:
+    """These days of every month; negative numbers count from its end."""
     named, from_end = 0, []
     for day in days:
         if day > 0:
@@ -141,8 +149,8 @@ def month_days_mask(kind: Kind, days: Iterable[int]) -> int:
     return mask
 
 
-def by_day_mask(kind: Kind, by_day: Iterable[tuple[int, int]], *, within_months: bool) -> int:
-    """Each of these weekdays, or the n-th of them in its month or year; negative n counts from the end."""
+def by_day_mask(kind: YearKind, by_day: Iterable[tuple[int, int]], *, within_months: bool) -> int:
+    """These weekdays: all of them (n = 0), or the n-th of its month or year; negative n counts from the end."""
     periods = list(pairwise(kind.starts)) if within_months else [(0, kind.days)]
     mask = 0
     for nth, weekday in by_day:
@@ -158,7 +166,7 @@ def by_day_mask(kind: Kind, by_day: Iterable[tuple[int, int]], *, within_months:
     return mask
 
 
-_EVERY_SEVENTH = stride(7, 1, YEAR_BITS_MAX + 7)
+_EVERY_SEVENTH = repeat_bits(7, 1, YEAR_BITS_MAX + 7)
 
 
 def _places(places: Iterable[int], length: int) -> int:
@@ -169,8 +177,12 @@ def _places(places: Iterable[int], length: int) -> int:
     return mask
 
 
-def _weeks_mask(kind: Kind, weeks: tuple[int, ...], week_start: int) -> int:
-    """The days whose week has one of these numbers. Week 1 is the first with four days in its year."""
+def _weeks_mask(kind: YearKind, weeks: tuple[int, ...], week_start: int) -> int:
+    """The days whose week has one of these numbers. Week 1 is the first with at least four days in its year.
+
+    Weeks at both ends may belong to a neighbouring year. 2027 begins with a Friday, so January 1 to 3 are in week 53 of
+    2026, and week 1 begins on day 3, January 4.
+    """
     mask = 0
     for begins, numbered in _week_years(kind, week_start):
         for week in weeks:
@@ -180,8 +192,8 @@ def _weeks_mask(kind: Kind, weeks: tuple[int, ...], week_start: int) -> int:
     return mask & kind.full
 
 
-def _week_years(kind: Kind, week_start: int) -> list[tuple[int, int]]:
-    """Where week 1 of last, this and next year begins, counted from January 1, and how many weeks each has."""
+def _week_years(kind: YearKind, week_start: int) -> list[tuple[int, int]]:
+    """For last, this and next year: the first day of week 1, counted from this year's January 1, and how many weeks."""
     lengths = (kind.days_before, kind.days, kind.days_after)
     begins, first, weekday = [], -kind.days_before, kind.first - kind.days_before
     for length in (*lengths, 0):
@@ -191,11 +203,11 @@ def _week_years(kind: Kind, week_start: int) -> list[tuple[int, int]]:
 
 
 def _first_week(first_weekday: int, week_start: int) -> int:
-    """Where week 1 begins, counted from January 1: between three days before and three days after it."""
+    """The first day of week 1, counted from January 1: from -3 to 3."""
     offset = (week_start - first_weekday) % 7
     return offset if offset <= 3 else offset - 7
 
 
 def _clipped(first: int) -> int:
-    """Seven days from there on, as far as they lie behind January 1."""
+    """Seven days from `first` on, without those before January 1."""
     return 0x7F << first if first >= 0 else 0x7F >> -first

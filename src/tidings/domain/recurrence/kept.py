@@ -1,33 +1,33 @@
-"""What is worked out and kept, bounded by what it weighs: whatever tenants write, memory has a most.
+"""Bounds on the memory and the work that rules cost, whatever tenants write: bounded caches, and a step counter.
 
-The oldest goes first. Rules hold no more than their totals; what is larger lies here, and is worked out again if a
-question comes after it went.
+Compiled rules keep only small totals. Larger tables are in caches that evict the oldest entries by weight; an evicted
+table is computed again when it is needed.
 """
 
 from typing import Generic, TypeVar
 
-from tidings.domain.recurrence.steps import GROWING
+from tidings.domain.recurrence.steps import GROWTH_LOCK
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Key, Value]):
-    """Values by key, of at most so much weight together."""
+class BoundedCache(Generic[Key, Value]):
+    """A cache whose entries have a weight: it evicts the oldest entries when their sum exceeds `weight_max`."""
 
     def __init__(self, weight_max: int) -> None:
         self._weight_max = weight_max
         self._values: dict[Key, Value] = {}
-        self._weights: dict[Key, int] = {}  # in the order in which they came
+        self._weights: dict[Key, int] = {}  # oldest first
         self.weight = 0
 
     def get(self, key: Key) -> Value | None:
-        """The value, if it is still there."""
+        """The value; None if it is absent or was evicted."""
         return self._values.get(key)
 
     def put(self, key: Key, value: Value, weight: int) -> None:
-        """Keep a value, and let the oldest ones go for it."""
-        with GROWING:
+        """Add a value, and evict the oldest ones if needed."""
+        with GROWTH_LOCK:
             self.weight += weight - self._weights.pop(key, 0)
             self._values[key], self._weights[key] = value, weight
             while self.weight > self._weight_max and len(self._weights) > 1:
@@ -36,8 +36,8 @@ class Kept(Generic[Key, Value]):
                 del self._values[oldest]
 
     def clear(self) -> None:
-        """Let all of them go."""
-        with GROWING:
+        """Remove all entries."""
+        with GROWTH_LOCK:
             self._values.clear()
             self._weights.clear()
             self.weight = 0

@@ -1,8 +1,4 @@
-"""Rules below DAILY whose INTERVAL does not divide the day: `every 7 minutes, on weekdays, from 9 to 5`.
-
-The units of a day that the rule meets shift from day to day, but only their remainder matters: how many allowed units
-leave each remainder is counted once, and a year is one sum over its days.
-"""
+"""Rules below DAILY whose INTERVAL does not divide the day, as a set of wall times."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -13,17 +9,17 @@ import numpy as np
 
 from tidings.domain.recurrence.calendar import CYCLE_DAYS, CYCLE_YEARS, DAY_S, FIRST_YEAR, YEAR_STARTS, year_of
 from tidings.domain.recurrence.days import YEAR_BITS_MAX, Days
-from tidings.domain.recurrence.kept import Kept
-from tidings.domain.recurrence.remainders import Units, table_of
-from tidings.domain.recurrence.sparse import unpacked, years_met
-from tidings.domain.recurrence.steps import METER
-from tidings.domain.recurrence.walls import ByYear
+from tidings.domain.recurrence.kept import BoundedCache
+from tidings.domain.recurrence.remainders import UnitTableKey, table_of
+from tidings.domain.recurrence.sparse import unpack_days, years_met
+from tidings.domain.recurrence.steps import STEPS
+from tidings.domain.recurrence.walls import CountedByYear
 
-Block = tuple["array[int]", "array[int]"]
+YearBlock = tuple["array[int]", "array[int]"]
 
 BLOCK_YEARS = 8
-BLOCKS_BYTES_MAX = 48 * 1024 * 1024  # of all rules together: up to 18 kB each, where every day is allowed
-BLOCKS: Kept[tuple[int, int], Block] = Kept(BLOCKS_BYTES_MAX)
+BLOCKS_BYTES_MAX = 48 * 1024 * 1024  # of all rules together; up to 18 kB each, if every day is allowed
+YEAR_BLOCKS: BoundedCache[tuple[int, int], YearBlock] = BoundedCache(BLOCKS_BYTES_MAX)
 
 _IDS = count()
 
@@ -32,13 +28,13 @@ def _cycle_years(interval: int, day_units: int) -> int:
     return CYCLE_YEARS * (interval // gcd(interval, CYCLE_DAYS * day_units))
 
 
-class Lattice(ByYear):
-    """Each `interval`-th unit from `first_unit` on, as far as day and unit are allowed, with the same `fine` times."""
+class Lattice(CountedByYear):
+    """Every `interval`-th unit from `first_unit` on, if it and its day are allowed; in each unit the offsets `fine`."""
 
     def __init__(
         self,
         days: Days,
-        table: Units,
+        table: UnitTableKey,
         lattice: tuple[int, int, int],
         fine: tuple[int, ...],
         years: tuple[int, int],
@@ -50,46 +46,48 @@ class Lattice(ByYear):
         self._units = table
         self._id = next(_IDS)
         self._fine = fine
-        self._turn = self._interval // gcd(self._interval, self._day_units)  # days until the lattice lies the same
+        self._cycle_days = self._interval // gcd(
+            self._interval, self._day_units
+        )  # days until the same units are hit again
         self._hits = self._days_hit()
-        self._years: int | None = None  # that may hold something, as a mask: worked out where a rule leaves some empty
+        self._years: int | None = None  # a mask of those that can have an element; computed once an empty one is found
 
     def _days_hit(self) -> int:
-        """The days since 1970 that the lattice meets at all, as a mask that repeats: the others need no look."""
-        if self._turn > YEAR_BITS_MAX:
+        """The days since 1970 that the lattice hits, as a repeating mask; -1 if the cycle is longer than a year."""
+        if self._cycle_days > YEAR_BITS_MAX:
             return -1
-        left = (self._first_unit - np.arange(self._turn) * self._day_units) % self._interval
-        hits = sum(1 << day for day in np.flatnonzero(table_of(self._units).of(left)).tolist())
-        return sum(hits << first for first in range(0, YEAR_BITS_MAX + self._turn, self._turn))
+        left = (self._first_unit - np.arange(self._cycle_days) * self._day_units) % self._interval
+        hits = sum(1 << day for day in np.flatnonzero(table_of(self._units).counts(left)).tolist())
+        return sum(hits << first for first in range(0, YEAR_BITS_MAX + self._cycle_days, self._cycle_days))
 
     def build_next(self) -> None:
-        """Prepare the next years: all of which it is known that they hold nothing, or those of a block."""
+        """Prepare the next years: all that are known to be empty, or the rest of a block."""
         built = len(self._counts) - 1
         missing = self._last_year - self.origin_year + 1 - built
         rest = -1 if self._years is None else self._years >> built
         if not rest & 1:
-            METER.taken += 1
+            STEPS.taken += 1
             self._counts.extend([self._counts[-1]] * ((rest & -rest).bit_length() - 1 if rest else missing))
             return
         number, passed = divmod(built, BLOCK_YEARS)
-        METER.taken += BLOCK_YEARS - passed
-        self._counts.extend(self._ends(number, self._counts[-1], passed)[:missing])
+        STEPS.taken += BLOCK_YEARS - passed
+        self._counts.extend(self._year_end_counts(number, self._counts[-1], passed)[:missing])
 
-    def _ends(self, number: int, before: int, passed: int) -> list[int]:
-        """How many elements lie before the end of each year of a block, of which some years have passed."""
+    def _year_end_counts(self, number: int, before: int, passed: int) -> list[int]:
+        """How many elements lie before the end of each year of a block, without its first `passed` years."""
         starts = self._starts(number)
         masks = (self._days.mask(year) for year in self._block_years(number))
-        if not any(mask & self._hits >> first % self._turn for mask, first in zip(masks, starts, strict=False)):
-            self._look_far()
+        if not any(mask & self._hits >> first % self._cycle_days for mask, first in zip(masks, starts, strict=False)):
+            self._find_years_hit()
             return [before] * (BLOCK_YEARS - passed)
         places, sums = self._block(number)
         counts = [sums[bisect_left(places, start - starts[0])] for start in starts[passed:]]
         if counts[0] == counts[-1]:
-            self._look_far()
+            self._find_years_hit()
         return [before + count - counts[0] for count in counts[1:]]
 
-    def _look_far(self) -> None:
-        """Where years are empty, most may be: know which, once."""
+    def _find_years_hit(self) -> None:
+        """Compute which years can have an element: where one year is empty, most may be."""
         if self._years is None:
             lattice = self._unit, self._interval, self._first_unit
             self._years = years_met(self._days, table_of(self._units), lattice, (self.origin_year, self._last_year))
@@ -99,27 +97,27 @@ class Lattice(ByYear):
         return range(first, first + BLOCK_YEARS)
 
     def _starts(self, number: int) -> tuple[int, ...]:
-        """The first days of a block's years, and of the year behind them."""
+        """The first days of a block's years, and of the year after them."""
         years = self._block_years(number)
         return YEAR_STARTS[years.start - FIRST_YEAR : years.stop + 1 - FIRST_YEAR]
 
-    def _block(self, number: int) -> Block:
-        found = BLOCKS.get((self._id, number))
+    def _block(self, number: int) -> YearBlock:
+        found = YEAR_BLOCKS.get((self._id, number))
         if found is None:
-            found = self._summed(number)
-            BLOCKS.put((self._id, number), found, sum(len(column) * column.itemsize for column in found))
+            found = self._build_block(number)
+            YEAR_BLOCKS.put((self._id, number), found, sum(len(column) * column.itemsize for column in found))
         return found
 
-    def _summed(self, number: int) -> Block:
-        """The allowed days of a block, from its first one on, and how many elements lie before each, and in all."""
+    def _build_block(self, number: int) -> YearBlock:
+        """The allowed days of a block, counted from its first, and how many elements lie before each, and in all."""
         starts = self._starts(number)
         masks = (self._days.mask(year) for year in self._block_years(number))
         lengths = (end - first for first, end in pairwise(starts))
-        allowed = [unpacked(mask)[:length] for mask, length in zip(masks, lengths, strict=True)]
+        allowed = [unpack_days(mask)[:length] for mask, length in zip(masks, lengths, strict=True)]
         places = np.flatnonzero(np.concatenate(allowed))
         left = (self._first_unit - (places + starts[0]) * self._day_units) % self._interval
         sums = np.zeros(len(places) + 1, dtype=np.int32)
-        np.cumsum(table_of(self._units).of(left), out=sums[1:])
+        np.cumsum(table_of(self._units).counts(left), out=sums[1:])
         sums *= len(self._fine)
         return array("H", places.astype(np.uint16).tobytes()), array("i", sums.tobytes())
 
@@ -154,15 +152,15 @@ class Lattice(ByYear):
         nth = bisect_right(sums, rest) - 1
         day = self._starts(place)[0] + places[nth]
         units, rest = divmod(rest - sums[nth], len(self._fine))
-        return day * DAY_S + table_of(self._units).second(self._left(day), units) + self._fine[rest]
+        return day * DAY_S + table_of(self._units).second(self._remainder(day), units) + self._fine[rest]
 
     def _before_in(self, day: int, second: int) -> int:
         """How many elements of a day lie before a second of it."""
         rest = second % self._unit
-        units, reached = table_of(self._units).before(self._left(day), second - rest)
+        units, reached = table_of(self._units).before(self._remainder(day), second - rest)
         whole = units * len(self._fine)
         return whole + bisect_left(self._fine, rest) if reached else whole
 
-    def _left(self, day: int) -> int:
-        """What the units of a day that the lattice meets leave."""
+    def _remainder(self, day: int) -> int:
+        """The remainder modulo the interval of the units of a day that the lattice hits."""
         return (self._first_unit - day * self._day_units) % self._interval

@@ -1,56 +1,60 @@
-"""BYSETPOS in weeks, months and years: of what each period holds, only the elements at some positions."""
+"""BYSETPOS in weeks, months and years: only the elements at certain positions of each period."""
 
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from tidings.domain.recurrence.calendar import DAY_S, FIRST_YEAR, YEAR_STARTS, kind_named, kind_of, nth_bit, year_of
+from tidings.domain.recurrence.calendar import DAY_S, FIRST_YEAR, YEAR_STARTS, kind_of, nth_bit, year_kind, year_of
 from tidings.domain.recurrence.days import Days
 from tidings.domain.recurrence.parts import MONTHLY, WEEKLY
-from tidings.domain.recurrence.steps import GROWING
-from tidings.domain.recurrence.times import Times, picked
-from tidings.domain.recurrence.walls import ByYear
+from tidings.domain.recurrence.steps import GROWTH_LOCK
+from tidings.domain.recurrence.times import TimesOfDay, pick_positions
+from tidings.domain.recurrence.walls import CountedByYear
 
 SHAPES_KEPT = 32  # there are 28 kinds of years
 
 
-class Positions(ByYear):
-    """Periods belong to the year in which they begin, so that a week is never cut in two."""
+class SetPositions(CountedByYear):
+    """A rule with BYSETPOS. A period belongs to the year in which it begins, so that no week is cut in two.
+
+    Example: FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1, the last weekday of the month. January 2027 has 21 weekdays,
+    of which position -1 selects number 20, January 29. Each month has one such element, so the sums are 0, 1, 2, ...
+    """
 
     def __init__(
-        self, days: Days, times: Times, period: tuple[int, int], positions: tuple[int, ...], years: tuple[int, int]
+        self, days: Days, times: TimesOfDay, period: tuple[int, int], positions: tuple[int, ...], years: tuple[int, int]
     ) -> None:
         super().__init__(years[0], days.cycle_years, years[1])
         self._days = days
         self._times = times
         self._frequency, self._week_start = period
-        self._picked = lru_cache(maxsize=512)(lambda size: picked(positions, size))
-        self._known: dict[tuple[int, int, int], Shape] = {}  # years that look the same share theirs
+        self._picked = lru_cache(maxsize=512)(lambda size: pick_positions(positions, size))
+        self._known: dict[tuple[int, int, int], YearShape] = {}  # shared by equal years
 
     def build(self, year: int) -> int:
-        """Say how many elements the year has."""
+        """Return how many elements the year has."""
         return self._shape_of(year).sums[-1]
 
-    def _shape_of(self, year: int) -> "Shape":
+    def _shape_of(self, year: int) -> "YearShape":
         key = self._days.mask(year), kind_of(year), self._days.mask(year + 1) & 0x7F if self._frequency == WEEKLY else 0
         shape = self._known.get(key)
         if shape is None:
             shape = self._shape(year, key)
-            with GROWING:
+            with GROWTH_LOCK:
                 if len(self._known) >= SHAPES_KEPT:
                     self._known.clear()
                 self._known[key] = shape
         return shape
 
-    def _shape(self, year: int, key: tuple[int, int, int]) -> "Shape":
+    def _shape(self, year: int, key: tuple[int, int, int]) -> "YearShape":
         firsts, masks, sums = [], [], [0]
         for first, mask in self._periods(year, key[0], key[2]):
             if chosen := len(self._picked(mask.bit_count() * self._times.size)):
                 firsts.append(first)
                 masks.append(mask)
                 sums.append(sums[-1] + chosen)
-        return Shape(tuple(firsts), tuple(masks), tuple(sums)) if firsts else _NOTHING
+        return YearShape(tuple(firsts), tuple(masks), tuple(sums)) if firsts else _NOTHING
 
     def before(self, wall: int) -> int:
         """How many elements lie before the wall time."""
@@ -86,22 +90,22 @@ class Positions(ByYear):
         return (first + nth_bit(mask, days)) * DAY_S + self._times.at(time)
 
     def _week_of(self, day: int) -> int:
-        """The first day of the week that a day lies in."""
+        """The first day of a day's week."""
         return day - (day + 3 - self._week_start) % 7
 
     def _periods(self, year: int, mask: int, mask_after: int) -> list[tuple[int, int]]:
-        """The first days, from January 1 on, and the masks of the periods that begin in a year."""
+        """The periods that begin in a year: first day, counted from January 1, and mask of days."""
         if self._frequency == WEEKLY:
             return self._weeks(year, mask, mask_after)
         if self._frequency == MONTHLY:
-            starts = kind_named(kind_of(year)).starts
+            starts = year_kind(kind_of(year)).starts
             months = pairwise(starts) if mask else ()
             return [(begin, mask >> begin & ((1 << end - begin) - 1)) for begin, end in months]
         return [(0, mask)]
 
     def _weeks(self, year: int, mask: int, mask_after: int) -> list[tuple[int, int]]:
-        """The weeks that begin in a year and hold a day of the rule; the last one may end in the next year."""
-        kind = kind_named(kind_of(year))
+        """The weeks that begin in a year and have a day of the rule; the last one may end in the next year."""
+        kind = year_kind(kind_of(year))
         mask |= mask_after << kind.days
         week = (self._week_start - kind.first) % 7
         rest = mask >> week
@@ -115,12 +119,12 @@ class Positions(ByYear):
         return weeks
 
 
-class Shape(NamedTuple):
-    """What a year's periods that count look like: first days, days, and how many elements come before each."""
+class YearShape(NamedTuple):
+    """The non-empty periods of a year: their first days, their days, and how many elements lie before each."""
 
     firsts: tuple[int, ...]
     masks: tuple[int, ...]
     sums: tuple[int, ...]
 
 
-_NOTHING = Shape((), (), (0,))
+_NOTHING = YearShape((), (), (0,))

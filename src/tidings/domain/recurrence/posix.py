@@ -1,4 +1,9 @@
-"""The POSIX `TZ` rule in the footer of a zone's file: `CET-1CEST,M3.5.0,M10.5.0/3`."""
+"""IANA time zones as sorted tables of transitions.
+
+They are read from the `tzdata` package, not from the operating system, so that every node has the same version. After
+the last transition of its TZif file a zone follows the POSIX `TZ` rule in the file's footer, such as
+`CET-1CEST,M3.5.0,M10.5.0/3`; the table is extended by that rule as far as it is needed.
+"""
 
 import re
 from functools import lru_cache
@@ -13,28 +18,28 @@ _DAY = rf"(J?[0-9]{{1,3}}|M[0-9]{{1,2}}\.[1-5]\.[0-6])(?:/({_TIME}))?"
 _FOOTER = re.compile(rf"{_NAME}({_TIME})(?:{_NAME}({_TIME})?,{_DAY},{_DAY})?")
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
-    """A day of every year, and the seconds after its midnight, at which the offset changes."""
+class PosixChange(msgspec.Struct, frozen=True, gc=False):
+    """A yearly change of the offset: the day of the year, and the seconds after its midnight."""
 
     day: str
     seconds: int
 
     def wall(self, year: int) -> int:
-        """The wall time of the change in a year, on the clock that it ends."""
+        """The wall time of the change in a year, by the offset before the change."""
         start = year_start(year)
         return (start + _day_of_year(self.day, is_leap(year), start % 7)) * DAY_S + self.seconds
 
 
-class Footer(msgspec.Struct, frozen=True, gc=False):
-    """Standard and summer time and the changes between them."""
+class PosixRule(msgspec.Struct, frozen=True, gc=False):
+    """A POSIX `TZ` rule with DST: the offsets of standard and summer time, and the changes between them."""
 
     standard: int
     summer: int
-    begins: Change
-    ends: Change
+    begins: PosixChange
+    ends: PosixChange
 
     def transitions(self, year: int) -> list[tuple[int, int]]:
-        """The instants of the two changes of a year, each with the offset that holds from then on."""
+        """The instants of the two changes of a year, each with the new offset."""
         return sorted(
             [
                 (self.begins.wall(year) - self.standard, self.summer),
@@ -43,19 +48,19 @@ class Footer(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def parse_footer(text: str) -> Footer | None:
-    """The rule, None where nothing changes any more."""
+def parse_posix_rule(text: str) -> PosixRule | None:
+    """Parse a POSIX `TZ` rule; None if it has no DST, so that the offset stays the same."""
     found = _FOOTER.fullmatch(text)
-    assert found is not None, f"{text} is no POSIX time zone"
+    assert found is not None, f"{text} is not a POSIX time zone"
     standard, summer, first_day, first_time, last_day, last_time = found.groups()
     if first_day is None:
         return None
-    offset = -_seconds(standard)  # POSIX counts west of Greenwich
-    return Footer(
+    offset = -_seconds(standard)  # in POSIX, offsets west of Greenwich are positive
+    return PosixRule(
         offset,
         offset + 3_600 if summer is None else -_seconds(summer),
-        Change(first_day, _seconds(first_time or "2")),
-        Change(last_day, _seconds(last_time or "2")),
+        PosixChange(first_day, _seconds(first_time or "2")),
+        PosixChange(last_day, _seconds(last_time or "2")),
     )
 
 
@@ -65,11 +70,13 @@ def _seconds(text: str) -> int:
     return sign * sum(part * size for part, size in zip(parts, (3_600, 60, 1), strict=False))
 
 
-@lru_cache(maxsize=1_024)  # there are fourteen kinds of years, and few rules
+@lru_cache(maxsize=1_024)  # there are 14 different years, and few rules
 def _day_of_year(day: str, leap: bool, start: int) -> int:
-    """Counted from 0; `start` is the year's first day since 1970, or what it leaves when divided by 7.
+    """The day of the year, from 0, that a POSIX day names; `start` is January 1 in days since 1970, modulo 7.
 
-    `J60` is March 1 in every year, `59` is February 29 in leap years, `M3.5.0` the last Sunday of March.
+    `J60` is March 1 in every year, `59` is February 29 in leap years and March 1 in others, `M3.5.0` is the last
+    Sunday of March. For `M3.5.0` in 2027: March begins at day 59 with a Monday, so its first Sunday is at offset 6;
+    four weeks later is offset 34, beyond the month's 31 days, so that it is offset 27: day 86, March 28.
     """
     if day.startswith("J"):
         number = int(day[1:]) - 1

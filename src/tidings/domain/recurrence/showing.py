@@ -1,4 +1,4 @@
-"""A recurrence as the fields that ask for it: sent again they give the same moments."""
+"""A stored recurrence as request fields, which give the same occurrences when they are sent again."""
 
 import msgspec
 
@@ -7,12 +7,12 @@ from tidings.domain.recurrence.compiling import compiled
 from tidings.domain.recurrence.cron import parse_cron
 from tidings.domain.recurrence.parts import Cron, Local, Moment, Recurrence, Rule
 from tidings.domain.recurrence.preview import local_text, wall_text
-from tidings.domain.recurrence.resolve import folded
+from tidings.domain.recurrence.resolve import instant_of_wall
 from tidings.domain.recurrence.zones import zone_named
 
 
 def fields_of(recurrence: Recurrence) -> dict[str, object]:
-    """The flat fields; policies only where they are not the defaults."""
+    """The request fields of a recurrence; policies only if they are not the defaults."""
     fields: dict[str, object] = {"zone": recurrence.zone}
     match recurrence:
         case Local():
@@ -33,25 +33,25 @@ def fields_of(recurrence: Recurrence) -> dict[str, object]:
 
 
 def _start(rule: Rule) -> str:
-    """Its wall time; with the offset where that alone says which of two equal ones is meant.
+    """The start as local time, with the offset if it is needed to tell two equal local times apart.
 
-    Of a rule that was sent without one this is the minute of its acceptance; its first moment instead where another lay
-    before it in that minute, which would leave if it were sent again.
+    A rule that was sent without a start has the minute of its acceptance as anchor. If it has a time in that minute
+    before its acceptance, its first occurrence is shown instead: otherwise that time would occur if it were sent again.
     """
     zone = zone_named(rule.zone)
-    anchor = folded(zone, rule.start, rule.fold)
+    anchor = instant_of_wall(zone, rule.start, rule.fold)
     if rule.since > anchor * SECOND_US:
         moments = compiled(msgspec.structs.replace(rule, since=0, added=(), excepted=(), excluded=(), shift=0, given=0))
         passed = moments.through(-(-rule.since // SECOND_US) - 1)
         first = moments.at(passed + 1) if passed else None
         if first is not None:
             return local_text(rule.zone, first * SECOND_US)
-    plain = folded(zone, rule.start, int(rule.overlap == "second"))
+    plain = instant_of_wall(zone, rule.start, int(rule.overlap == "second"))
     return wall_text(rule.start) if anchor == plain else local_text(rule.zone, anchor * SECOND_US)
 
 
 def _since(cron: Cron) -> str:
-    """The first whole second that counts; the first whole minute where no other second can occur."""
+    """The first whole second of the expression; rounded up to a minute if it occurs only at second 0."""
     zone, second = zone_named(cron.zone), -(-cron.since // SECOND_US)
     offset = zone.offset_at(second)
     minute = -(-(second + offset) // 60) * 60 - offset

@@ -1,9 +1,9 @@
-"""A meter of work: what was looked at one by one, whatever the clock says.
+"""A counter of work in steps, independent of the clock, by which tests check that every call is bounded.
 
-Years that are prepared, stretches of zones, added and excepted moments, runs of excluded days and every occurrence
-that moves from them, dates of a calendar's text: each takes a step. No single call can take more than `STEPS_MAX`, by
-construction: rules end with the year 2999, a zone has a few transitions a year, and lists have a most. What takes no
-step is bounded by the length of a text, or is a search in something that did: the tests count, and draw all of it.
+One step each: a year that is prepared, a segment of a zone, an added or excepted time, a run of excluded days, an
+occurrence that moves from one, a date of a calendar's text. No single call takes more than `STEPS_MAX` steps: rules end
+with the year 2999, a zone has a few transitions a year, and lists have a maximum length. Work that takes no step is
+bounded by the length of a text, or is a search in a table that took steps.
 """
 
 from threading import RLock
@@ -11,8 +11,8 @@ from threading import RLock
 STEPS_MAX = 20_000
 
 
-class Meter:
-    """Counts."""
+class StepCounter:
+    """Counts the steps taken in this process."""
 
     __slots__ = ("taken",)
 
@@ -20,7 +20,7 @@ class Meter:
         self.taken = 0
 
 
-METER = Meter()
+STEPS = StepCounter()
 
-GROWING = RLock()
-"""Held while a table that several schedules share grows: stores ask from threads of their own."""
+GROWTH_LOCK = RLock()
+"""Held while a shared table grows: stores call from threads of their own."""

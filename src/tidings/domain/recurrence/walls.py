@@ -1,20 +1,15 @@
-"""Sets of wall times, countable from both sides: how many come before a time, and which one is the k-th.
-
-Everything else follows from these two: the next one, the last one, how many were missed. A set is built from a year
-on (`origin`, with nothing before it) and remembers how many lie before each year, so that the second question about a
-rule costs a few microseconds however old its anchor is.
-"""
+"""Sets of wall times: a progression, the product of days and times, a union."""
 
 from array import array
 from bisect import bisect_right
 from typing import Protocol
 
 from tidings.domain.recurrence.calendar import DAY_S, END_SECOND, FIRST_YEAR, YEAR_STARTS, nth_bit, year_of
-from tidings.domain.recurrence.steps import GROWING, METER
-from tidings.domain.recurrence.times import Times
+from tidings.domain.recurrence.steps import GROWTH_LOCK, STEPS
+from tidings.domain.recurrence.times import TimesOfDay
 
 
-class Walls(Protocol):
+class WallTimes(Protocol):
     """A set of wall times."""
 
     def before(self, wall: int) -> int:
@@ -27,7 +22,7 @@ class Walls(Protocol):
 
 
 class DayMasks(Protocol):
-    """The days of a rule, year by year."""
+    """The days of a rule, as one mask for each year."""
 
     cycle_years: int
 
@@ -37,11 +32,11 @@ class DayMasks(Protocol):
 
 
 class Progression:
-    """Without end, every `step` seconds the same `fine` ones, from `origin` on."""
+    """An endless progression: every `step` seconds from `origin` on, each of the offsets `fine`."""
 
     def __init__(self, origin: int, step: int, fine: tuple[int, ...]) -> None:
         self._origin = origin
-        self._times = Times((0,), fine, step)
+        self._times = TimesOfDay((0,), fine, step)
         self._step = step
 
     def before(self, wall: int) -> int:
@@ -55,33 +50,33 @@ class Progression:
         return self._origin + steps * self._step + self._times.at(rest)
 
 
-class ByYear:
-    """The part that is the same for all sets that are counted year by year."""
+class CountedByYear:
+    """Base of the sets that are counted year by year."""
 
     def __init__(self, origin_year: int, cycle_years: int, last_year: int) -> None:
         self.origin_year = origin_year
         self._last_year = last_year
         self._cycle_years = cycle_years
-        self._counts = array("q", [0])  # how many lie before the origin's year, the next one, and so on
+        self._counts = array("q", [0])  # how many elements lie before origin_year, the year after it, and so on
 
     def build(self, year: int) -> int:
-        """Prepare the year and say how many elements it has; called once for each year, in order."""
+        """Prepare the year and return how many elements it has; called once for each year, in order."""
         raise NotImplementedError
 
     def reach(self, year: int) -> int:
-        """Build what is missing up to the year, or the last one that matters; answer the year's place."""
+        """Build all years up to this one, or up to the last year of rules; return the year's index."""
         place = min(year, self._last_year) - self.origin_year
         if len(self._counts) <= place + 1:
-            with GROWING:
+            with GROWTH_LOCK:
                 while len(self._counts) <= place + 1:
                     self.build_next()
         return place
 
     def place_of(self, number: int) -> int | None:
-        """The place of the year that holds the element with this number."""
+        """The index of the year that holds the element with this number; None if there is none."""
         counts = self._counts
         if counts[-1] <= number:
-            with GROWING:
+            with GROWTH_LOCK:
                 while counts[-1] <= number:
                     built = self.origin_year + len(counts) - 1
                     if built > self._last_year or (counts[-1] == 0 and len(counts) > self._cycle_years + 2):
@@ -91,22 +86,22 @@ class ByYear:
 
     def build_next(self) -> None:
         """Prepare the next year."""
-        METER.taken += 1
+        STEPS.taken += 1
         year = self.origin_year + len(self._counts) - 1
         self._counts.append(self._counts[-1] + self.build(year))
 
 
-class Product(ByYear):
-    """The same times on every day of a rule."""
+class Product(CountedByYear):
+    """The product of days and times: the same times on every day."""
 
-    def __init__(self, days: DayMasks, times: Times, origin_year: int, last_year: int) -> None:
+    def __init__(self, days: DayMasks, times: TimesOfDay, origin_year: int, last_year: int) -> None:
         super().__init__(origin_year, days.cycle_years, last_year)
         self._days = days
         self._times = times
         self._masks: list[int] = []
 
     def build(self, year: int) -> int:
-        """Prepare the year and say how many elements it has."""
+        """Prepare the year and return how many elements it has."""
         mask = self._days.mask(year)
         self._masks.append(mask)
         return mask.bit_count() * self._times.size
@@ -135,7 +130,7 @@ class Product(ByYear):
         return day * DAY_S + self._times.at(rest)
 
     def listed(self, begin: int, end: int) -> list[int]:
-        """The elements from `begin` up to, not including, `end`: some days at most."""
+        """The elements from `begin` up to, not including, `end`, for a range of a few days."""
         found: list[int] = []
         for day in range(begin // DAY_S, (end - 1) // DAY_S + 1):
             if self.has_day(day):
@@ -145,7 +140,7 @@ class Product(ByYear):
         return found
 
     def has_day(self, day: int) -> bool:
-        """Whether the rule falls on a day."""
+        """Whether the rule allows a day."""
         year = year_of(day)
         if year < self.origin_year:
             return False
@@ -153,10 +148,10 @@ class Product(ByYear):
         return place + self.origin_year == year and bool(self._masks[place] >> day - YEAR_STARTS[year - FIRST_YEAR] & 1)
 
 
-class Union:
-    """Two sets that have nothing in common. Only for clocks that once moved by less than a rule's unit."""
+class DisjointUnion:
+    """The union of two disjoint sets. Needed only where an offset changed by less than the unit of an exact rule."""
 
-    def __init__(self, one: Walls, other: Walls, origin_year: int) -> None:
+    def __init__(self, one: WallTimes, other: WallTimes, origin_year: int) -> None:
         self._one = one
         self._other = other
         self._origin = YEAR_STARTS[origin_year - FIRST_YEAR] * DAY_S
@@ -166,7 +161,7 @@ class Union:
         return self._one.before(wall) + self._other.before(wall)
 
     def at(self, number: int) -> int | None:
-        """The element with this number: the wall time at which the count passes it."""
+        """The element with this number, by binary search for the wall time at which the count exceeds it."""
         low, width = self._origin, 366 * DAY_S
         while self.before(low + width) <= number:
             low, width = low + width, width * 2

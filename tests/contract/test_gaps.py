@@ -79,7 +79,7 @@ async def test_pause_and_cancel_say_it_too(store: Store) -> None:
 async def test_one_that_moves_forward_says_where_to(store: Store) -> None:
     forward = read_local("2027-03-28 02:30", BERLIN)
     outcome = await answer(store, scheduled(forward), now=BEFORE)
-    told = f"{NOTE}: it is moved by as much, to 03:30"
+    told = f"{NOTE}: it is moved forward, to 03:30"
     assert (outcome.outcome, outcome.due, outcome.note) == ("scheduled", GONE, told)
     assert (await drain(store, GONE)).lateness_us == [0]
 

@@ -12,7 +12,7 @@ from tidings.delivery.breakers import Breakers, breaker_key
 from tidings.delivery.filing import notification_put
 from tidings.delivery.sending import Concurrency
 from tidings.delivery.throttle import Rates, Throttle
-from tidings.domain.facts import Closed, Opened, Telling
+from tidings.domain.facts import Closed, DeliveryFact, Opened
 from tidings.domain.notifications.circuit_breaker import Terms
 from tidings.domain.notifications.delivery import Accepted, Broken, Temporary
 from tidings.domain.notifications.message import Rendered, Sms, Webhook
@@ -92,8 +92,8 @@ class Counting(MemoryDocuments):
 # --- breakers ---
 
 
-def pair(clock: SimulatedClock) -> tuple[Breakers, Breakers, list[Telling]]:
-    cabinet, told, terms = MemoryDocuments(), list[Telling](), Terms(failures_max=3, first_us=10 * SECOND)
+def pair(clock: SimulatedClock) -> tuple[Breakers, Breakers, list[DeliveryFact]]:
+    cabinet, told, terms = MemoryDocuments(), list[DeliveryFact](), Terms(failures_max=3, first_us=10 * SECOND)
     one, two = (Breakers(cabinet, clock, name, terms, told.append) for name in ("one", "two"))
     return one, two, told
 

@@ -16,7 +16,7 @@ from tidings.delivery.handling import Terms
 from tidings.delivery.versions import Templates
 from tidings.delivery.waiting import Waiting
 from tidings.delivery.worker import Settings, Worker
-from tidings.domain.facts import DeliveryListener, Telling
+from tidings.domain.facts import DeliveryFact, DeliveryListener
 from tidings.domain.notifications import circuit_breaker
 from tidings.domain.notifications.delivery import Accepted, Delivery, Verdict
 from tidings.domain.notifications.message import ChannelName, Rendered, channel_of
@@ -81,7 +81,7 @@ class World:
         self.engine = Engine(store, clock)
         self.clock = clock = self.engine.clock
         self.templates = Templates(store.cabinet, clock, Waiting(store.cabinet, self.engine, clock))
-        self.told: list[Telling] = []
+        self.told: list[DeliveryFact] = []
         self.told_to: list[DeliveryListener] = [self.told.append]
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
 
@@ -92,7 +92,7 @@ class World:
         self.engine.listen(worker)
         return worker
 
-    def _tell(self, fact: Telling) -> None:
+    def _tell(self, fact: DeliveryFact) -> None:
         for listener in self.told_to:
             listener(fact)
 

@@ -1,4 +1,4 @@
-"""What nodes say of themselves can be read by other versions; numbers of lanes for people."""
+"""Reports of nodes of other versions, and ranges of lanes for people."""
 
 import msgspec
 import pytest
@@ -14,6 +14,6 @@ def test_ranges(numbers: tuple[int, ...], text: str) -> None:
     assert ranges(numbers) == text
 
 
-def test_a_report_of_another_version() -> None:
+def test_report_of_another_version_is_readable() -> None:
     newer = b'{"name": "north", "roles": ["api", "cook"], "mood": "good"}'
     assert msgspec.json.decode(newer, type=Report) == Report("north", ("api", "cook"))

@@ -16,13 +16,13 @@ def test_spans(text: str, us: int) -> None:
 
 
 @given(st.integers(0, 10**14))
-def test_spans_and_sizes_come_back_as_they_were(amount: int) -> None:
+def test_formatted_spans_and_sizes_parse_to_the_same(amount: int) -> None:
     assert parse_span(format_span(amount)) == amount
     assert parse_size(format_size(amount)) == amount
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_read_or_refused_with_an_example(text: str) -> None:
+def test_any_text_is_parsed_or_refused_with_an_example(text: str) -> None:
     for parse in (parse_size, parse_span):
         said = ""
         try:

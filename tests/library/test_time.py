@@ -115,7 +115,7 @@ async def test_calendars_pauses_and_replacements() -> None:
         ({"rrule": "FREQ=DAILY", "start": 1}, "start: give a datetime, a date, or text"),
         ({"rrule": "FREQ=DAILY", "start": NINE.replace(microsecond=5)}, "start: has a fraction of a second"),
         ({"rrule": "FREQ=DAILY", "exdates": "2026-01-01"}, "exdates: give a list"),
-        ({"rrule": "FREQ=DAILY", "zone": "nowhere"}, "zone: 'nowhere' is not a zone"),
+        ({"rrule": "FREQ=DAILY", "zone": "nowhere"}, "zone: 'nowhere' is not a time zone"),
     ],
 )
 async def test_what_is_wrong_is_said(options: dict[str, object], expected: str) -> None:

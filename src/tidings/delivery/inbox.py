@@ -10,7 +10,7 @@ from tidings.clock import Clock
 from tidings.delivery.cursors import place_of, read_cursor, write_cursor
 from tidings.delivery.filing import encode, read
 from tidings.domain.errors import Invalid
-from tidings.domain.facts import Ended, Telling
+from tidings.domain.facts import DeliveryFact, Ended
 from tidings.domain.notifications.user import INBOX_KIND, UNREAD, Line, line_name, line_tags
 from tidings.ports import Document, DocumentStore, Key, Place, Put
 
@@ -45,7 +45,7 @@ class Inbox:
         self._clock = clock
         self._bells: set[asyncio.Event] = set()
 
-    def __call__(self, fact: Telling) -> None:
+    def __call__(self, fact: DeliveryFact) -> None:
         """Wake the waiting readers; each checks whether the line is for it."""
         if isinstance(fact, Ended) and fact.channel == "in_app" and fact.state == "sent":
             for bell in self._bells:

@@ -57,8 +57,8 @@ def _at(ask: Notify, zone: str, now: int) -> int | str | None:
     field, at = ("at", ask.at) if ask.at is not None else ("scheduled_at", ask.scheduled_at)
     if not isinstance(at, str):
         return at
-    if iso8601.is_said(at):
-        return iso8601.said(at, ask.zone or zone, now)
+    if iso8601.is_relative_day(at):
+        return iso8601.resolve_relative_day(at, ask.zone or zone, now)
     if not (_MEASURED.match(at) or _is_instant(at) or _is_moment(at)):
         raise Invalid(field, f"{at[:60]!r} is not a valid time: write {_FORMS}")
     return at

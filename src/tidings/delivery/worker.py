@@ -19,7 +19,7 @@ from tidings.delivery.settling import Settling, Submit
 from tidings.delivery.throttle import Rates, Throttle
 from tidings.delivery.wording import Link, Templates, Wording, no_link
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.facts import DeliveryListener, Fact, Released, Telling
+from tidings.domain.facts import DeliveryFact, DeliveryListener, Fact, Released
 from tidings.domain.notifications.circuit_breaker import Terms as BreakerTerms
 from tidings.domain.notifications.message import ChannelName
 from tidings.ports import Provider, Store
@@ -159,5 +159,5 @@ class Worker:
         return True
 
 
-def _nobody(_: Telling) -> None:
+def _nobody(_: DeliveryFact) -> None:
     """Nobody listens."""

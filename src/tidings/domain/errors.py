@@ -1,15 +1,15 @@
 """The errors that Tidings raises on purpose, one shallow tree.
 
 TidingsError
-|-- Invalid          a request cannot be accepted as it stands; says which field and what to change
-|-- Moved            a source was read from a place that is no longer where intake stands
-|-- Conflict         what was to be changed is not, or is no longer, as the caller saw it
-|-- KeyReused        an idempotency key came again with another request
-|-- NotOwner         this process stands by: another one owns the timeline
+|-- Invalid          a request cannot be accepted; names the field and what to change
+|-- Moved            a source was read from a position other than the committed one
+|-- Conflict         the object to be changed is not in the state that the caller expects
+|-- KeyReused        an idempotency key was used again with another request
+|-- NotOwner         this process is a standby: another one owns the timeline
 |-- StoreError       the store cannot be used: newer version, damaged, full
-|   `-- NotAllowed   we may read it, but not write: waiting does not help
+|   `-- NotAllowed   the store can be read but not written: waiting does not help
 |-- BusError         Kafka cannot be read now
-|-- NotAMember       a consumer group's former member tried to fetch or commit
+|-- NotAMember       a former member of a consumer group tried to fetch or commit
 `-- NotFound         there is no such topic, group or key
 """
 
@@ -19,9 +19,9 @@ class TidingsError(Exception):
 
 
 class Invalid(TidingsError):
-    """A value that cannot be accepted: `field` names it, `detail` says what to change.
+    """A value cannot be accepted: `field` names it, `detail` says what is wrong and what to change.
 
-    `others` are what else is wrong, where that was easy to tell at once.
+    `others` are further errors of the same request, if they were found at once.
     """
 
     def __init__(self, field: str, detail: str, others: "tuple[Invalid, ...]" = ()) -> None:
@@ -32,7 +32,7 @@ class Invalid(TidingsError):
 
     @property
     def all(self) -> "tuple[Invalid, ...]":
-        """Everything that is wrong, each for itself."""
+        """This error and the others."""
         return (self, *self.others)
 
     def __str__(self) -> str:
@@ -40,19 +40,19 @@ class Invalid(TidingsError):
 
 
 class Moved(TidingsError):
-    """What was read of a source does not follow what was taken of it before: somebody else took it meanwhile."""
+    """A batch of a source does not begin at the committed position: another process has committed since."""
 
 
 class Conflict(TidingsError):
-    """What was to be changed is not, or is no longer, as the caller saw it; the text says what to do."""
+    """The object to be changed is not in the state that the caller expects; the text says what to do."""
 
 
 class KeyReused(TidingsError):
-    """An idempotency key came again with another request."""
+    """An idempotency key was used again with another request."""
 
 
 class NotOwner(TidingsError):
-    """This process stands by: another one owns the timeline."""
+    """This process is a standby: another one owns the timeline."""
 
 
 class StoreError(TidingsError):
@@ -60,7 +60,7 @@ class StoreError(TidingsError):
 
 
 class NotAllowed(StoreError):
-    """The store may be read by us but not written: that does not end by waiting."""
+    """The store can be read but not written; waiting does not help."""
 
 
 class BusError(TidingsError):
@@ -68,7 +68,7 @@ class BusError(TidingsError):
 
 
 class NotAMember(TidingsError):
-    """A consumer group's former member tried to fetch or commit; join again."""
+    """A former member of a consumer group tried to fetch or commit; it must join again."""
 
 
 class NotFound(TidingsError):

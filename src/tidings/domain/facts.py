@@ -1,4 +1,4 @@
-"""Facts: what happened, told after it is durable. Logs and metrics listen to these and to nothing else."""
+"""Facts: what happened, published once it is durable. Logs and metrics are made from these and from nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from tidings.domain.schedules.command import Command, Outcome
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False):
-    """Commands were committed together; each outcome answers the command at its place."""
+    """Commands were committed together; each outcome answers the command at the same index."""
 
     at: int
     commands: Sequence[Command]
@@ -18,9 +18,9 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences left for the bus in one transaction: how late each was, in microseconds, and on which topics.
+    """Occurrences were released in one transaction: how late each was, in microseconds, and to which topics.
 
-    `tenants` says how many were whose, if they left for Kafka.
+    `tenants` is the number of each tenant's occurrences, if they were released to Kafka.
     """
 
     at: int
@@ -30,7 +30,7 @@ class Released(msgspec.Struct, frozen=True, gc=False):
 
 
 class Handed(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences were put into the outbox of a lane, durably and for good; they are on their way to Kafka."""
+    """Occurrences were moved to the outbox of a lane, on their way to Kafka; they cannot be cancelled any more."""
 
     at: int
     count: int
@@ -38,14 +38,14 @@ class Handed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Missed(msgspec.Struct, frozen=True, gc=False):
-    """Occurrences that will never be released, by reason."""
+    """Occurrences will never be released; `counts` is by reason."""
 
     at: int
     counts: dict[str, int]
 
 
 class Revised(msgspec.Struct, frozen=True, gc=False):
-    """A new calendar or new rules of zones were applied to what is pending; so many occurrences moved."""
+    """A new calendar or new time zone rules were applied; `moved` is how many pending occurrences moved."""
 
     at: int
     cause: str
@@ -53,7 +53,7 @@ class Revised(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """A request that was never admitted: the field at fault. Of a record of Kafka also why, and where it lies."""
+    """A request was refused: the field at fault. For a record of Kafka also the reasons, and its position."""
 
     at: int
     tenant: str
@@ -63,9 +63,9 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class OwnershipChanged(msgspec.Struct, frozen=True, gc=False):
-    """This node began or ceased to take changes, or other lanes than before are its own: those that it releases now.
+    """This node became or ceased to be an owner, or its lanes changed; `lanes` are those that it releases now.
 
-    A reason is told where something is amiss: the store does not answer, or this process stood still.
+    `reason` is set if something is wrong: the store does not answer, or this process was suspended.
     """
 
     at: int
@@ -79,7 +79,7 @@ Listener = Callable[[Fact], None]
 
 
 class Called(msgspec.Struct, frozen=True, gc=False):
-    """A provider was called: what came of it (`accepted`, or the reason), how long it took, how late it began."""
+    """A provider was called: the outcome (`accepted`, or the reason), how long it took, how late it began."""
 
     at: int
     channel: ChannelName
@@ -90,7 +90,7 @@ class Called(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """A worker has nothing left to do for a delivery."""
+    """A delivery has ended: a worker has nothing left to do for it."""
 
     at: int
     channel: ChannelName
@@ -99,7 +99,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deferred(msgspec.Struct, frozen=True, gc=False):
-    """A delivery went back onto the timeline, for a reason: an attempt that failed, quiet hours, a limit, a breaker."""
+    """A delivery went back to the timeline, because of a failed attempt, quiet hours, a rate limit or a breaker."""
 
     at: int
     channel: ChannelName
@@ -108,7 +108,7 @@ class Deferred(msgspec.Struct, frozen=True, gc=False):
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):
-    """A provider is not called until a moment. `is_ours` says that our own settings are at fault: somebody must act."""
+    """A circuit breaker opened. `is_ours` says that our own settings are at fault: an operator must act."""
 
     at: int
     provider: str
@@ -119,14 +119,14 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False):
-    """A provider is called again."""
+    """A circuit breaker closed: the provider is called again."""
 
     at: int
     provider: str
 
 
 class Poisoned(msgspec.Struct, frozen=True, gc=False):
-    """A record on a topic of ours that says nothing we can do; it went to the dead letters."""
+    """A record on an internal topic could not be processed; it became a dead letter."""
 
     at: int
     tenant: str
@@ -136,5 +136,5 @@ class Poisoned(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Telling = Called | Ended | Deferred | Opened | Closed | Poisoned
-DeliveryListener = Callable[[Telling], None]
+DeliveryFact = Called | Ended | Deferred | Opened | Closed | Poisoned
+DeliveryListener = Callable[[DeliveryFact], None]

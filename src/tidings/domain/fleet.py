@@ -1,4 +1,4 @@
-"""A fleet as its store knows it: the nodes, what each says of itself, and who owns which lane."""
+"""A fleet as the store knows it: nodes and their reports, owners of lanes, predecessors, clocks that were set back."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -10,9 +10,9 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """What a node says of itself each time it renews its leases. Releases and lateness are those of the last minute.
+    """What a node reports each time it renews its leases. Releases and lateness are those of the last minute.
 
-    Nodes of other versions read it too: what they do not know they leave aside, what is missing has its default.
+    Nodes of other versions read it too: they ignore unknown fields, and missing ones have their defaults.
     """
 
     name: str = ""
@@ -24,16 +24,16 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     p50_us: int = 0
     p99_us: int = 0
     max_us: int = 0
-    ahead_us: int = 0  # of its own wall clock before the store's
+    ahead_us: int = 0  # how far its wall clock is ahead of the store's
 
     @property
     def dispatches(self) -> bool:
-        """Whether it takes lanes."""
+        """Whether the node takes ownership of lanes."""
         return "dispatch" in self.roles
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """A node: it lives while its lease runs, and is remembered for a short while after that."""
+    """A node. It is alive while its lease runs, and is listed for a short time after that."""
 
     id: str
     since: int
@@ -43,7 +43,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class LaneState(msgspec.Struct, frozen=True, gc=False):
-    """A lane: the id of the node that owns it (None: nobody does) and since when, and how long the first is overdue."""
+    """A lane: the id of its owner (None without one), since when, and how long its first pending row is overdue."""
 
     number: int
     node: str | None
@@ -52,34 +52,34 @@ class LaneState(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fleet(msgspec.Struct, frozen=True, gc=False):
-    """All nodes, those that came first being the first, and all lanes in order."""
+    """All nodes, oldest first, and all lanes in order."""
 
     nodes: Sequence[Node]
     lanes: Sequence[LaneState]
 
 
 class Predecessor(msgspec.Struct, frozen=True):
-    """A store whose place another has taken: its name, and where the outbox of each of its lanes ended.
+    """A store that was replaced by this one: its identity, and the end of the outbox of each of its lanes.
 
-    All that was in them was on Kafka by then.
+    All records in these outboxes were on Kafka before the store was replaced.
     """
 
     identity: str
     outboxes: tuple[int, ...]
 
     def end(self, lane: int) -> int:
-        """The offset after the last that this lane of it can have published."""
+        """The offset after the last record that a lane of it can have published."""
         return self.outboxes[lane] if lane < len(self.outboxes) else 0
 
 
 def one_node(before: Node | None, report: Report, lease_us: int) -> Node:
-    """The owner of a store that only one process at a time can own, after it has taken or renewed its lease."""
+    """The node of a store with a single owner, after it has acquired or renewed the lease."""
     since = report.at if before is None else before.since
-    return Node("", since, report.at + lease_us, True, report)
+    return Node(id="", since=since, until=report.at + lease_us, is_alive=True, report=report)
 
 
 def one_fleet(node: Node | None, now: int, due: int | None) -> Fleet:
-    """All there is of such a store: its owner, if it has one, and its lane."""
+    """The fleet of a store with a single owner: the owner, if there is one, and the one lane."""
     overdue_us = 0 if due is None else max(0, now - due)
     if node is None:
         return Fleet((), (LaneState(0, None, None, overdue_us),))
@@ -90,7 +90,7 @@ def one_fleet(node: Node | None, now: int, due: int | None) -> Fleet:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers in order for people: `0-3, 7, 9-15`."""
+    """Sorted numbers as ranges, for people: `0-3, 7, 9-15`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -100,9 +100,9 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, run)) for run in runs)
 
 
-SKEW_US_MAX = 1_000_000  # the clocks of two nodes differ by less
+SKEW_US_MAX = 1_000_000  # the clocks of two nodes differ by less than this
 
 
 def is_set_back(noted: int, now: int) -> bool:
-    """Whether the clock was set back since a moment that it showed once, here or at another node."""
+    """Whether the clock was set back since a time that was read from it, on this node or on another."""
     return now < noted - SKEW_US_MAX

@@ -1,4 +1,4 @@
-"""Names and ids: what they may be made of, everywhere the same."""
+"""Rules for names and ids, the same everywhere."""
 
 import re
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def check_name(text: object, field: str) -> None:
-    """Refuse what cannot be the name of a key or a tenant."""
+    """Raise `Invalid` unless the text can be the name of a key or a tenant."""
     if not isinstance(text, str) or not _NAME.fullmatch(text):
         raise Invalid(field, "use 1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit")
 
 
 def check_id(text: str, bytes_max: int, field: str = "id") -> None:
-    """Refuse what cannot be the id of a schedule, nor a part of one."""
+    """Raise `Invalid` unless the text can be the id of a schedule, or a part of one."""
     if not text or _ID_FORBIDDEN.search(text):
-        raise Invalid(field, "is empty or holds control characters: leave it out, or use printable text")
+        raise Invalid(field, "is empty or has control characters: leave it out, or use printable text")
     if len(text.encode()) > bytes_max:
         raise Invalid(field, f"is longer than {bytes_max} bytes of UTF-8")
 

@@ -1,4 +1,4 @@
-"""A secret that cannot slip out: it shows as `***` wherever a value is shown, and only `reveal` gives it away."""
+"""Secrets, which print as `***`, and the signatures of Standard Webhooks that are made with them."""
 
 import binascii
 import hashlib
@@ -11,11 +11,11 @@ from urllib.parse import quote
 from tidings.domain.errors import Invalid
 
 HIDDEN = "***"
-SHORTEST = 4  # a shorter text is no secret, and hiding it would hide ordinary words
+SHORTEST = 4  # shorter texts are not hidden: they occur in ordinary words
 
 
 class Secret:
-    """A text from the environment or from a file. It is neither compared, stored nor written by accident."""
+    """A secret from the environment or from a file. It prints as `***` and cannot be pickled; `reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -23,7 +23,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself, for the one place that needs it."""
+        """The secret itself, for the one place that needs it."""
         return self._text
 
     def __repr__(self) -> str:
@@ -33,11 +33,11 @@ class Secret:
         return bool(self._text)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not stored")
+        raise TypeError("a secret cannot be pickled")
 
 
 def hide(text: str, secrets: Iterable[Secret]) -> str:
-    """A text of somebody else (a provider's answer, an error) without the secrets that it may repeat."""
+    """A foreign text (a provider's response, an error) with the secrets in it replaced by `***`."""
     for secret in secrets:
         plain = secret.reveal()
         if len(plain) >= SHORTEST:
@@ -51,28 +51,28 @@ TOLERANCE_S = 300
 
 
 def read_key(secret: Secret, field: str) -> bytes:
-    """The bytes of a secret."""
+    """The key in a secret, decoded from base64."""
     try:
         key = b64decode(secret.reveal().removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if not KEY_BYTES_LEAST <= len(key) <= KEY_BYTES_MOST:
-        raise Invalid(field, f"is not {PREFIX} and base64 of {KEY_BYTES_LEAST} to {KEY_BYTES_MOST} bytes")
+        raise Invalid(field, f"is not {PREFIX} and the base64 of {KEY_BYTES_LEAST} to {KEY_BYTES_MOST} bytes")
     return key
 
 
 def derive(master: bytes, tenant: str, origin: str) -> bytes:
-    """The key for one receiver: who knows it can check what comes to him, and forge nothing for another."""
+    """The key for one receiver, which can verify its own messages with it but cannot forge those for another."""
     return hmac.digest(master, f"{tenant}\n{origin}".encode(), hashlib.sha256)
 
 
 def written(key: bytes) -> str:
-    """A key as a receiver configures it."""
+    """The secret of a key, as a receiver configures it."""
     return PREFIX + b64encode(key).decode()
 
 
 def sign(keys: Iterable[bytes], message_id: str, at_s: int, body: bytes) -> dict[str, str]:
-    """The three headers. Several keys, while one replaces another, give several signatures."""
+    """The three headers of a signed message. During key rotation there are several keys, and a signature by each."""
     signed = f"{message_id}.{at_s}.".encode() + body
     signatures = [b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys]
     return {
@@ -83,10 +83,10 @@ def sign(keys: Iterable[bytes], message_id: str, at_s: int, body: bytes) -> dict
 
 
 def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now_s: int) -> str:
-    """The id of a message that was signed with one of the keys, not long ago; `Invalid` says what is wrong."""
+    """The id of a message with a recent signature by one of the keys; otherwise `Invalid` says what is wrong."""
     message_id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not message_id or not (at.isascii() and at.isdigit() and len(at) <= 12):
-        raise Invalid("webhook-timestamp", "or webhook-id is missing, or no number of seconds")
+        raise Invalid("webhook-timestamp", "or webhook-id is missing, or the timestamp is not a number of seconds")
     if abs(now_s - int(at)) > TOLERANCE_S:
         raise Invalid("webhook-timestamp", f"is more than {TOLERANCE_S} s away from now: check the clocks")
     signed = f"{message_id}.{at}.".encode() + body
@@ -95,4 +95,4 @@ def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now_s
         expected = b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
         if any(hmac.compare_digest(expected.encode(), text.encode()) for text in given):
             return message_id
-    raise Invalid("webhook-signature", "is not of this message: check the secret")
+    raise Invalid("webhook-signature", "does not match this message: check the secret")

@@ -1,4 +1,4 @@
-"""Sizes and lengths of time as settings say them: a number and its unit, exact both ways."""
+"""Sizes and durations in settings: a number and a unit, parsed and formatted exactly."""
 
 import re
 
@@ -17,24 +17,24 @@ _PART = re.compile(r"([0-9]+)(?:\.([0-9]+))? ?([A-Za-z]*)")
 
 
 def parse_size(text: str) -> int:
-    """The bytes that a text such as `1 MiB` names; raises ValueError with what to write."""
+    """The bytes of a size such as `1 MiB`; the ValueError for anything else says what to write."""
     return _parse(text, SIZES, SIZE_HINT)
 
 
 def parse_span(text: str) -> int:
-    """The microseconds that a text such as `7d` names. A year has 365.25 days, rounded up to whole ones."""
+    """The microseconds of a duration such as `7d`. A year has 365.25 days; years are rounded up to whole days."""
     us = _parse(text, SPANS, SPAN_HINT)
     return -(-us // DAY_US) * DAY_US if text.endswith("y") else us
 
 
 def format_size(size: int) -> str:
-    """The largest unit that says it exactly."""
+    """The size in the largest unit that is exact."""
     unit = next(unit for unit in ("TiB", "GiB", "MiB", "KiB", "B") if size % SIZES[unit] == 0 or unit == "B")
     return f"{size // SIZES[unit]} {unit}" if size else "0 B"
 
 
 def format_span(us: int) -> str:
-    """The largest unit that says it exactly, whole years where `parse_span` gives the same back."""
+    """The duration in the largest unit that is exact; in years if `parse_span` returns the same."""
     years = us // SPANS["y"]
     if years and parse_span(f"{years}y") == us:
         return f"{years}y"

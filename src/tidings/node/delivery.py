@@ -29,7 +29,7 @@ from tidings.delivery.ways import Way
 from tidings.delivery.wording import Link, no_link
 from tidings.delivery.worker import Settings, Worker
 from tidings.domain.errors import Invalid
-from tidings.domain.facts import Telling
+from tidings.domain.facts import DeliveryFact
 from tidings.domain.notifications.circuit_breaker import Terms as BreakerTerms
 from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.notifications.retry_backoff import Backoff
@@ -257,7 +257,7 @@ class People:
         self.metrics = DeliveryMetrics()
         self._listeners = (self.metrics, DeliveryLog(), self.office.inbox)
 
-    def tell(self, fact: Telling) -> None:
+    def tell(self, fact: DeliveryFact) -> None:
         """Tell everyone what happened."""
         for listener in self._listeners:
             listener(fact)

@@ -18,6 +18,7 @@ from tidings.domain.facts import (
     Changed,
     Closed,
     Deferred,
+    DeliveryFact,
     Ended,
     Fact,
     Handed,
@@ -28,7 +29,6 @@ from tidings.domain.facts import (
     Refused,
     Released,
     Revised,
-    Telling,
 )
 from tidings.domain.schedules.command import Add, Cancel, Command, Replace, address
 from tidings.domain.schedules.iso8601 import format_duration, format_instant
@@ -225,7 +225,7 @@ class DeliveryMetrics:
         self._took = Histogram()
         self._lateness = Histogram()
 
-    def __call__(self, fact: Telling) -> None:
+    def __call__(self, fact: DeliveryFact) -> None:
         match fact:
             case Called():
                 _add(self._calls, channel=fact.channel, provider=fact.provider, outcome=fact.outcome)
@@ -268,7 +268,7 @@ class DeliveryMetrics:
 class DeliveryLog:
     """A listener that logs what somebody may have to act on. What goes as it should is only counted."""
 
-    def __call__(self, fact: Telling) -> None:
+    def __call__(self, fact: DeliveryFact) -> None:
         match fact:
             case Opened():
                 extra = {"fact": "opened", "provider": fact.provider, "reason": fact.reason, "detail": fact.detail}

@@ -15,6 +15,7 @@ import re
 from typing import ClassVar
 
 from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.rrule import quoted
 from tidings.domain.schedules.request import Request, Timing
 from tidings.wires.document import shorten
 from tidings.wires.record import (
@@ -117,7 +118,7 @@ def _times(when: str, since: int, *, as_written: bool) -> Times:
     except Invalid as invalid:
         if _DATED.match(when) or when[:1] in {"P", "+"}:
             raise
-        raise Invalid(SCHEDULE, f"{shorten(when)!r} {_FORMS}") from invalid
+        raise Invalid(SCHEDULE, f"{quoted(when)} {_FORMS}") from invalid
 
 
 def _timing(when: str, zone: str | None) -> Timing | None:

@@ -1,4 +1,4 @@
-"""Quiet hours against the clocks of zoneinfo, in every zone and over every clock change of a year."""
+"""Quiet hours compared with zoneinfo, in every zone and around every clock change of a year."""
 
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -19,7 +19,7 @@ YEAR = range(1_767_225_600, 1_798_761_600)  # 2026
 
 
 def clocks(zone: ZoneInfo, at: int) -> int:
-    """The minute of the day that clocks show."""
+    """The minute of the day, in local time."""
     shown = datetime.fromtimestamp(at // SECOND, UTC).astimezone(zone)
     return shown.hour * 60 + shown.minute
 
@@ -39,7 +39,7 @@ def by_steps(quiet: Quiet, zone: ZoneInfo, at: int) -> int:
 
 
 def moments(name: str) -> list[int]:
-    """Around each clock change of the year, and one in the middle of nowhere."""
+    """Instants around each clock change of the year, and one far from any."""
     place = zone_named(name)
     place.segment(YEAR.stop)
     changes = [start for start in place.starts if start in YEAR]
@@ -55,7 +55,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hours", ["22:00-07:00", "01:30-02:30", "23:15-02:15"])
-def test_every_zone_over_every_change_of_a_year(hours: str) -> None:
+def test_every_zone_around_every_clock_change_of_a_year(hours: str) -> None:
     quiet = Quiet(*parse_hours(hours))
     asked = 0
     for name in sorted(names()):
@@ -75,7 +75,7 @@ def test_every_zone_over_every_change_of_a_year(hours: str) -> None:
     st.sampled_from(["America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Europe/Dublin", "Asia/Tehran"]),
     st.integers(YEAR.start, YEAR.stop - 1),
 )
-def test_any_hours_at_any_moment(start: int, length: int, name: str, second: int) -> None:
+def test_any_hours_at_any_instant(start: int, length: int, name: str, second: int) -> None:
     quiet, zone, at = Quiet(start, (start + length) % 1440), zone_of(name), second * SECOND + 250_000
     end = quiet_until(quiet, name, at)
     assert end == by_steps(quiet, zone, at)
@@ -83,15 +83,15 @@ def test_any_hours_at_any_moment(start: int, length: int, name: str, second: int
     assert end == at or is_quiet(quiet, name, end - 1)
 
 
-def test_a_jump_ends_them_and_a_step_back_prolongs_them() -> None:
+def test_gap_can_end_quiet_hours_and_overlap_prolongs_them() -> None:
     quiet = Quiet(*parse_hours("22:00-02:30"))
     spring = int(datetime(2026, 3, 8, 6, 30, tzinfo=UTC).timestamp()) * SECOND  # 01:30 in New York
-    assert quiet_until(quiet, "America/New_York", spring) == spring + 30 * MINUTE  # at three o'clock
-    autumn = int(datetime(2026, 11, 1, 4, 30, tzinfo=UTC).timestamp()) * SECOND  # 00:30, and 01:00 comes twice
+    assert quiet_until(quiet, "America/New_York", spring) == spring + 30 * MINUTE  # at 03:00
+    autumn = int(datetime(2026, 11, 1, 4, 30, tzinfo=UTC).timestamp()) * SECOND  # 00:30; 01:00 exists twice
     assert quiet_until(quiet, "America/New_York", autumn) == autumn + 180 * MINUTE
 
 
-def test_hours_as_people_write_them() -> None:
+def test_parse_and_format_hours() -> None:
     assert parse_hours("22:00-07:00") == (1320, 420)
     assert parse_hours(" 9:05 - 17:00 ") == (545, 1020)
     assert format_hours(Quiet(545, 1020)) == "09:05-17:00"
@@ -100,7 +100,7 @@ def test_hours_as_people_write_them() -> None:
             parse_hours(wrong, "quiet.hours")
 
 
-def test_outside_they_end_now() -> None:
+def test_outside_of_quiet_hours_the_end_is_now() -> None:
     noon = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()) * SECOND + 7
     assert quiet_until(Quiet(1320, 420), "UTC", noon) == noon
     assert timedelta(microseconds=quiet_until(Quiet(720, 780), "UTC", noon) - noon) == timedelta(

@@ -1,4 +1,4 @@
-"""Pauses between attempts, breakers and buckets."""
+"""Backoff, circuit breakers and token buckets."""
 
 import random
 
@@ -33,7 +33,7 @@ def test_attempts_and_age_are_bounded() -> None:
     assert next_try(BACKOFF, 1, 0, 1_000 * SECOND, 0.0) == 1_000 * SECOND, "what was not tried does not get older"
 
 
-def test_what_a_provider_asks_for_is_kept() -> None:
+def test_retry_after_of_a_provider_is_respected() -> None:
     assert next_try(BACKOFF, 1, 0, 0, 0.0, asked_us=30 * SECOND) == 30 * SECOND
     assert 30 * SECOND <= (next_try(BACKOFF, 1, 0, 0, 1.0, asked_us=30 * SECOND) or 0) <= 33 * SECOND
     assert next_try(BACKOFF, 1, 0, 0, 0.0, asked_us=61 * SECOND) is None
@@ -49,7 +49,7 @@ def test_a_breaker_opens_for_longer_each_time() -> None:
     assert lengths == [SECOND, 2 * SECOND, 4 * SECOND, 5 * SECOND, 5 * SECOND]
 
 
-def test_how_a_breaker_stands() -> None:
+def test_states_of_a_breaker() -> None:
     assert state_at(None, 7) == ("closed", 7)
     breaker = Breaker(100)
     assert state_at(breaker, 99) == ("open", 100)
@@ -59,7 +59,7 @@ def test_how_a_breaker_stands() -> None:
     assert state_at(trial, 150) == ("due", 150)
 
 
-def test_a_breaker_of_before_a_clock_was_set_back_is_tried() -> None:
+def test_breaker_allows_a_trial_after_the_clock_was_set_back() -> None:
     terms = Terms(first_us=15 * SECOND, trial_us=40 * SECOND)
     then, now = 3_600 * SECOND, 60 * SECOND
     breaker = opened(None, terms, "timeout", then)
@@ -71,7 +71,7 @@ def test_a_breaker_of_before_a_clock_was_set_back_is_tried() -> None:
     assert state_at(tried(breaker, terms, "w", then), now)[0] == "due", "nor does a trial of before last any longer"
 
 
-def test_a_bucket_fills_and_is_never_more_than_full() -> None:
+def test_bucket_fills_up_to_its_burst() -> None:
     rate = Rate(10.0, burst=5)
     assert take(None, rate, 9, 0) == (Bucket(0, 0), 5)
     assert take(Bucket(0, 0), rate, 9, SECOND // 10 - 1)[1] == 0
@@ -79,7 +79,7 @@ def test_a_bucket_fills_and_is_never_more_than_full() -> None:
     assert filled(Bucket(0, 0), rate, 3_600 * SECOND).parts == 5 * WHOLE
 
 
-def test_a_bucket_counts_no_time_twice_and_goes_on_after_a_clock_was_set_back() -> None:
+def test_bucket_counts_no_time_twice_and_continues_after_the_clock_was_set_back() -> None:
     rate = Rate(10.0, burst=5)
     ahead = filled(Bucket(WHOLE, SECOND), rate, SECOND - 1_000)
     assert ahead == Bucket(WHOLE, SECOND), "another worker's clock is a little ahead"
@@ -89,7 +89,7 @@ def test_a_bucket_counts_no_time_twice_and_goes_on_after_a_clock_was_set_back() 
     assert filled(back, rate, 2 * SECOND).parts == 5 * WHOLE
 
 
-def test_the_next_token_is_there_when_it_is_said_to_be() -> None:
+def test_next_token_is_available_at_next_at() -> None:
     rate = Rate(3.0)
     bucket = Bucket(0, 0)
     moment = next_at(bucket, rate, 0)
@@ -98,6 +98,6 @@ def test_the_next_token_is_there_when_it_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("given", [(0.0, 1), (-1.0, 1), (1.0, 0)])
-def test_a_rate_lets_something_through(given: tuple[float, int]) -> None:
+def test_rate_must_be_positive(given: tuple[float, int]) -> None:
     with pytest.raises(ValueError, match="rate"):
         Rate(*given)

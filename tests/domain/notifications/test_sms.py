@@ -18,11 +18,11 @@ from tidings.domain.notifications.message import Segments, segments
         ("€" * 80, Segments("GSM-7", 160, 1)),
         ("€" * 81, Segments("GSM-7", 162, 2)),
         ("a" * 152 + "€" + "a" * 10, Segments("GSM-7", 164, 2)),
-        # an escape may not be parted from its character: 152 and a gap, then the euro
+        # an escape stays with its character: 152 septets and an unused one, then the euro
         ("a" * 152 + "€" + "a" * 151, Segments("GSM-7", 305, 2)),
         ("a" * 152 + "€" + "a" * 152, Segments("GSM-7", 306, 3)),
         ("äöüßÄÖÜñÑèéùìòÇØøÅåÆæ¿¡", Segments("GSM-7", 23, 1)),
-        ("ç", Segments("UCS-2", 1, 1)),  # only the large one is in the alphabet
+        ("ç", Segments("UCS-2", 1, 1)),  # only the capital letter is in the alphabet
         ("“" + "a" * 69, Segments("UCS-2", 70, 1)),
         ("“" + "a" * 70, Segments("UCS-2", 71, 2)),
         ("🍵" * 35, Segments("UCS-2", 70, 1)),

@@ -1,1 +1,1 @@
-"""Tests of the recurrence engine: golden examples, other people's cases, oracles, zones and fuzz."""
+"""Tests of recurrence: examples of RFC 5545 and other suites, comparison with other implementations, zones, fuzzing."""

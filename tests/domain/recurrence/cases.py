@@ -1,7 +1,7 @@
-"""Random rules, each with our answer and somebody else's: dateutil (DAILY and coarser, UTC), cronsim (UTC), and our
-plain oracle for rules in zones, of DAILY and coarser and below.
+"""Random rules, each with our answer and that of another implementation.
 
-The documented differences are not generated, or left out and counted as such.
+These are dateutil (FREQ=DAILY and longer, in UTC), cronsim (in UTC), and our brute-force oracle for rules in time
+zones. Documented differences are not generated, or are left out and counted as such.
 """
 
 import re
@@ -12,6 +12,7 @@ from itertools import islice
 from random import Random
 from typing import NamedTuple
 
+import msgspec
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrule, rrulestr
 
@@ -24,14 +25,14 @@ from tidings.domain.recurrence.timezone import Zone, zone_named
 COARSE = random_rules.FREQUENCIES[:4]
 FINE = random_rules.FREQUENCIES[4:]
 SPAN_S = {"HOURLY": 24 * 3_600, "MINUTELY": 6 * 3_600, "SECONDLY": 2 * 3_600}
-BUSY_S = 2_400  # enough of a rule that counts every second
-# Documented: dateutil counts a week 53 in years that have none. Our oracle does these weeks.
+BUSY_S = 2_400  # a long enough range for a rule that occurs every second
+# Documented: dateutil has a week 53 in years without one. These weeks are compared with our oracle.
 LAST_WEEKS = re.compile(r"BYWEEKNO=[^;]*\b5[23]\b")
-DENSE = 12  # so many times a day are enough to look at some weeks
+DENSE = 12  # with more times of day than this, fewer days are compared
 
 
 class Case(NamedTuple):
-    """What was asked, both answers, and whose the other is: empty where nothing can be compared."""
+    """A rule, both answers, and the name of the other implementation: empty if nothing can be compared."""
 
     what: str
     ours: list[int]
@@ -40,13 +41,13 @@ class Case(NamedTuple):
 
 
 def against_dateutil(random: Random) -> Case:
-    """The first occurrences, and those after some later moment, over a dozen years."""
+    """The first occurrences of a rule, within some years, compared with dateutil."""
     start, text = random_rules.start(random), random_rules.rule(random, COARSE)
     while LAST_WEEKS.search(text):
         text = random_rules.rule(random, COARSE)
     years = random.choice([2, 5, 30]) if text.startswith(("FREQ=YEARLY", "FREQ=MONTHLY")) else 1
     end = start + timedelta(days=366 * years)
-    rule = Rule(text, text_api.seconds(start))
+    rule = Rule(rrule=text, start=text_api.seconds(start))
     if not compiled(rule).through(text_api.seconds(end)):
         return never(text, start, end)
     theirs = [text_api.seconds(at) for at in islice(rrule_of(text, start, end), 60)]
@@ -58,21 +59,21 @@ def against_dateutil(random: Random) -> Case:
 
 
 def second_week(text: str, start: datetime) -> int:
-    """Documented: for BYSETPOS dateutil cuts the first week at the start; we count in whole weeks."""
+    """Documented: with BYSETPOS, dateutil begins the first week at the start; we count whole weeks."""
     week_start = random_rules.NAMES.index(text.partition("WKST=")[2] or "MO")
     day = start.date() + timedelta(days=7 - (start.weekday() - week_start) % 7)
     return text_api.seconds(datetime(day.year, day.month, day.day))  # noqa: DTZ001 wall time
 
 
 def rrule_of(text: str, start: datetime, end: datetime) -> rrule:
-    """The rule as dateutil reads it, with an end, without which it may never return."""
+    """The rule in dateutil, with an end, without which it may not return."""
     parsed = rrulestr(text, dtstart=start)
     assert isinstance(parsed, rrule)
     return parsed.replace(until=end)
 
 
 def never(text: str, start: datetime, end: datetime) -> Case:
-    """Rules without an occurrence, on which dateutil may not return: our oracle looks at every day of some years."""
+    """A rule without an occurrence, for which dateutil may not return: our oracle checks every day of some years."""
     end = min(end, start + timedelta(days=366 * 6))
     walls = Oracle(text, start).walls(date(start.year - 1, 12, 24), date(end.year + 1, 1, 8))
     found = [text_api.seconds(at) for at in walls if start <= at <= end]
@@ -80,7 +81,7 @@ def never(text: str, start: datetime, end: datetime) -> Case:
 
 
 def against_cronsim(random: Random) -> Case:
-    """The next occurrences after a moment."""
+    """The next occurrences of an expression after an instant, compared with cronsim."""
     since, text = random_rules.start(random).replace(tzinfo=UTC), random_rules.expression(random)
     end = since + timedelta(days=1_500)
     theirs = []
@@ -90,7 +91,7 @@ def against_cronsim(random: Random) -> Case:
                 break
             theirs.append(text_api.seconds(at))
     except CronSimError:
-        return Case(text, [], [])  # it refuses days that no month has; so do we, with tests of our own
+        return Case(text, [], [])  # it refuses days that no month has; so do we, which other tests check
     except StopIteration:
         pass
     cron = text_api.cron(text, since)
@@ -100,7 +101,7 @@ def against_cronsim(random: Random) -> Case:
 
 
 def against_days(random: Random) -> Case:
-    """Rules of DAILY and coarser in zones, with every policy: some months, with a look at every day."""
+    """FREQ=DAILY and longer in time zones, with every policy: the oracle checks every day of some months."""
     start, text, zone = random_rules.start(random), random_rules.rule(random, COARSE), random.choice(random_rules.ZONES)
     gap, overlap = random.choice(["forward", "skip"]), random.choice(["first", "second", "both"])
     if random.random() < 0.4:
@@ -111,7 +112,7 @@ def against_days(random: Random) -> Case:
     begin, end = first - timedelta(days=40), first + timedelta(days=span + 40)
     if text.startswith("FREQ=YEARLY"):  # whole periods, for BYSETPOS
         begin, end = date(first.year, 1, 1), date(end.year + 1, 1, 1)
-    rule = Rule(text, text_api.seconds(start), zone, 0, gap, overlap)  # type: ignore[arg-type]
+    rule = Rule(rrule=text, start=text_api.seconds(start), zone=zone, fold=0, gap=gap, overlap=overlap)  # type: ignore[arg-type]
     anchor = int(start.replace(tzinfo=place).timestamp())
     low = max(anchor, text_api.seconds(datetime(first.year, first.month, first.day, tzinfo=UTC)))
     high = low + span * 86_400
@@ -125,7 +126,7 @@ def against_days(random: Random) -> Case:
 def near_transition(random: Random, zone: str, text: str) -> tuple[datetime, str]:
     """A start some days before clocks change, and times of day around the change."""
     table = zone_named(zone)
-    table.segment(2_000_000_000)  # whatever was asked before, the table is known as far as this
+    table.segment(2_000_000_000)  # extend the table, so that the result does not depend on earlier calls
     places = [place for place, at in enumerate(table.starts) if 315_532_800 < at < 2_000_000_000]
     place = random.choice(places)
     change = datetime.fromtimestamp(table.starts[place], UTC) + timedelta(seconds=table.offsets[place - 1])
@@ -137,7 +138,7 @@ def near_transition(random: Random, zone: str, text: str) -> tuple[datetime, str
 
 
 def against_seconds(random: Random) -> Case:
-    """Rules below DAILY in zones: some hours, often around a transition, with a look at every second."""
+    """Rules below DAILY in time zones: the oracle checks every second of some hours, often around a transition."""
     start, text, zone = random_rules.start(random), random_rules.rule(random, FINE), random.choice(random_rules.ZONES)
     table, oracle = zone_named(zone), Oracle(text, start)
     anchor = int(start.replace(tzinfo=library_zone(zone)).timestamp())
@@ -155,13 +156,13 @@ def against_seconds(random: Random) -> Case:
     if "BYSETPOS" in text and (cut_hour(table, low, high) or moved_hour(table, offset, low, text)):
         return Case(text, [], [])
     theirs = [at for at in oracle.exact(library_zone(zone), low, high) if low <= at <= high]
-    rule = Rule(text, text_api.seconds(start), zone)
+    rule = Rule(rrule=text, start=text_api.seconds(start), zone=zone)
     ours = text_api.between(rule, low, high)
     return Case(f"{text} from {start} {zone}", ours + agrees(random, rule, ours), theirs, "every second")
 
 
 def on_a_day(random: Random, oracle: Oracle, since: int) -> int:
-    """A moment of the next day that the rule allows: most others hold nothing to compare."""
+    """An instant on the next day that the rule allows: most other days have nothing to compare."""
     first = datetime.fromtimestamp(since, UTC).toordinal()
     days = (day for day in range(first, first + 800) if oracle.passes(date.fromordinal(day)))
     day = next(days, first)
@@ -170,19 +171,21 @@ def on_a_day(random: Random, oracle: Oracle, since: int) -> int:
 
 
 def cut_hour(table: Zone, low: int, high: int) -> bool:
-    """Documented: where clocks move by part of an hour, BYSETPOS chooses on each side of the change by itself."""
+    """Documented: where the offset changes by part of an hour, BYSETPOS selects separately before and after."""
     first, last = table.segment(low), table.segment(high)
     return any((table.offsets[place + 1] - table.offsets[place]) % 3_600 for place in range(first, last))
 
 
 def moved_hour(table: Zone, offset: int, low: int, text: str) -> bool:
-    """Documented: once clocks have moved by part of an hour, BYSETPOS counts all minutes of an hour of the start's
-    clock, also those whose hour or day the rule does not name."""
+    """Documented: once the offset differs by part of an hour, BYSETPOS counts all minutes of the start's hour.
+
+    That includes minutes whose local hour or day the rule does not allow.
+    """
     return text.startswith("FREQ=HOURLY") and bool((table.offset_at(low) - offset) % 3_600)
 
 
 def agrees(random: Random, recurrence: Recurrence, found: list[int]) -> list[int]:
-    """Nothing if the engine's other answers fit what it listed; else the moments at which they do not."""
+    """The instants, negated, at which other answers of the engine do not fit those it listed; normally none."""
     moments = compiled(recurrence)
     wrong = []
     for at in random.sample(found, min(3, len(found))):
@@ -196,16 +199,16 @@ def agrees(random: Random, recurrence: Recurrence, found: list[int]) -> list[int
 
 
 def excepted(rule: Rule, at: int, number: int) -> list[int]:
-    """An EXDATE takes out one, an RDATE at the same moment changes nothing, COUNT ends there."""
-    without = compiled(Rule(rule.rrule, rule.start, rule.zone, 0, rule.gap, rule.overlap, 0, (), (Moment(at, "utc"),)))
-    with_it = compiled(Rule(rule.rrule, rule.start, rule.zone, 0, rule.gap, rule.overlap, 0, (Moment(at, "utc"),)))
-    counted = compiled(Rule(f"{rule.rrule};COUNT={number}", rule.start, rule.zone, 0, rule.gap, rule.overlap))
+    """Check that an EXDATE removes one occurrence, an RDATE at the same instant adds none, and COUNT ends there."""
+    without = compiled(msgspec.structs.replace(rule, excepted=(Moment(at, "utc"),)))
+    with_it = compiled(msgspec.structs.replace(rule, added=(Moment(at, "utc"),)))
+    counted = compiled(msgspec.structs.replace(rule, rrule=f"{rule.rrule};COUNT={number}"))
     fits = without.at(number) == compiled(rule).at(number + 1) and without.through(at) == number - 1
     fits = fits and with_it.at(number) == at and counted.at(number) == at and counted.at(number + 1) is None
     return [] if fits else [-at]
 
 
-# Out of 20 rules; seeds choose the rest.
+# Shares of 20 rules.
 FAMILIES: tuple[tuple[int, Callable[[Random], Case]], ...] = (
     (8, against_dateutil),
     (5, against_cronsim),

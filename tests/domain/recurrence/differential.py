@@ -1,6 +1,7 @@
-"""`python -m tests.domain.recurrence.differential --rules 1000000`: random rules, our answers against others'.
+"""`python -m tests.domain.recurrence.differential --rules 1000000`: compare random rules with other implementations.
 
-Every difference is printed with its number: the same seed with `--only` and that number shows it again.
+It runs on all cores. Every difference is printed with its number; the same seed with `--only` and that number shows it
+again.
 """
 
 import argparse
@@ -15,11 +16,11 @@ from tests.domain.recurrence.cases import Case, case
 from tests.domain.recurrence.text_api import shown
 
 PIECE = 500
-EVERY = 20  # pieces between two signs of life
+PROGRESS_PIECES = 20  # pieces between two lines of progress
 
 
 class Tally(NamedTuple):
-    """How many were compared with whom, how many of these on nothing but an empty list, and what differs."""
+    """By implementation: how many rules were compared, and how many had no occurrence; and the differences."""
 
     compared: Counter[str]
     empty: Counter[str]
@@ -34,47 +35,47 @@ def tally(seed: int, numbers: Iterable[int]) -> Tally:
         found.compared[asked.oracle] += 1
         found.empty[asked.oracle] += not asked.theirs
         if asked.ours != asked.theirs:
-            found.differences.append(f"seed {seed} number {number}: {told(asked)}")
+            found.differences.append(f"seed {seed} number {number}: {first_difference(asked)}")
     return found
 
 
-def told(asked: Case) -> str:
-    """What differs first, in a line."""
+def first_difference(asked: Case) -> str:
+    """The first difference of a case, in a line."""
     first = next((pair for pair in zip(asked.ours, asked.theirs, strict=False) if pair[0] != pair[1]), None)
     sizes = f"ours {len(asked.ours)}, theirs {len(asked.theirs)}"
     return f"{asked.what} ({asked.oracle}): {sizes}, first {first}"
 
 
-def piece(asked: tuple[int, int, int]) -> Tally:
+def tally_piece(asked: tuple[int, int, int]) -> Tally:
     """The cases of a seed from one number up to another."""
     seed, begin, end = asked
     return tally(seed, range(begin, end))
 
 
 def on_all_cores(rules: int, seed: int, processes: int) -> Tally:
-    """Compare so many, and say on the way how far it is."""
+    """Compare this many rules, and print the progress."""
     whole = Tally(Counter(), Counter(), [])
     pieces = [(seed, begin, min(begin + PIECE, rules)) for begin in range(0, rules, PIECE)]
     with Pool(processes) as pool:
-        for place, found in enumerate(pool.imap_unordered(piece, pieces), start=1):
+        for place, found in enumerate(pool.imap_unordered(tally_piece, pieces), start=1):
             whole.compared.update(found.compared)
             whole.empty.update(found.empty)
             whole.differences.extend(found.differences)
-            if place % EVERY == 0:
+            if place % PROGRESS_PIECES == 0:
                 done, differing = sum(whole.compared.values()), len(whole.differences)
                 print(f"{done:,} rules, {differing} differences", file=sys.stderr, flush=True)
     return whole
 
 
 def show(asked: Case) -> None:
-    """Both answers to one case, side by side where they differ."""
-    print(told(asked))
+    """Print the differences of one case."""
+    print(first_difference(asked))
     for at in sorted(set(asked.ours) ^ set(asked.theirs)):
         print(f"  only {'ours' if at in asked.ours else 'theirs'}: {shown(at)}")
 
 
 def main() -> int:
-    """Print what was compared and every difference; exit code 1 if there is one."""
+    """Print what was compared and every difference; the exit code is 1 if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rules", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,6 @@
-"""An independent engine, slow and plain: it looks at every day, or every second, and asks whether it belongs.
+"""A brute-force implementation of rules: it checks every day, or every second.
 
-It shares no code with the one under test and takes zones from the standard library.
+It shares no code with the one under test, and its time zones are those of the standard library.
 """
 
 from calendar import isleap, monthrange
@@ -20,7 +20,7 @@ Element = TypeVar("Element")
 
 
 class Oracle:
-    """A rule, read without any checks."""
+    """A rule, parsed without validation."""
 
     def __init__(self, text: str, start: datetime) -> None:
         fields = dict(part.split("=") for part in text.split(";"))
@@ -56,7 +56,7 @@ class Oracle:
         return nth in {place // 7 + 1, -((length - 1 - place) // 7) - 1}
 
     def passes(self, day: date) -> bool:
-        """Whether a day passes every part that speaks of days; what is open comes from the start."""
+        """Whether a day matches all parts about days; missing parts come from the start."""
         given, weekday = self.given, day.weekday()
         year_day, year_days, month_days = measures(day)
         if given["BYMONTH"] and day.month not in given["BYMONTH"]:
@@ -72,7 +72,7 @@ class Oracle:
         return self.start_passes(day)
 
     def start_passes(self, day: date) -> bool:
-        """Whether a day that no BYDAY chooses fits what the start says."""
+        """Whether a day of a rule without BYDAY matches the start."""
         given, start = self.given, self.start
         bare = not (given["BYMONTHDAY"] or given["BYYEARDAY"])
         if self.frequency == "WEEKLY" or (bare and given["BYWEEKNO"]):
@@ -82,7 +82,7 @@ class Oracle:
         return not (bare and self.frequency == "MONTHLY") or day.day == start.day
 
     def period(self, day: date) -> int:
-        """The number of the year, month, week or day since 1970 or so."""
+        """The number of the year, month, week or day."""
         match self.frequency:
             case "YEARLY":
                 return day.year
@@ -94,7 +94,7 @@ class Oracle:
                 return day.toordinal()
 
     def walls(self, begin: date, end: date) -> Iterator[datetime]:
-        """The wall times of a rule of DAILY or coarser, over whole periods."""
+        """The wall times of a rule of DAILY or longer, over whole periods."""
         first = self.period(self.start.date())
         for number, days in groupby(map(date.fromordinal, range(begin.toordinal(), end.toordinal())), self.period):
             if (number - first) % self.interval == 0:
@@ -102,7 +102,7 @@ class Oracle:
                 yield from self.chosen([datetime.combine(day, time(*hms)) for day in passed for hms in self.times])
 
     def chosen(self, elements: list[Element]) -> list[Element]:
-        """What BYSETPOS leaves of the elements of a period."""
+        """The elements of a period that BYSETPOS selects."""
         if not self.given["BYSETPOS"]:
             return elements
         size = len(elements)
@@ -112,7 +112,7 @@ class Oracle:
     # --- below DAILY: in exact time ---
 
     def exact(self, zone: ZoneInfo, begin: int, end: int) -> list[int]:
-        """The instants of a rule below DAILY, over whole units, by a look at every minute and every second of some."""
+        """The instants of a rule below DAILY, over whole units; it checks every minute, and the seconds of some."""
         anchor = int(self.start.replace(tzinfo=zone).timestamp())
         offset = int((self.start - datetime.fromtimestamp(anchor, UTC).replace(tzinfo=None)).total_seconds())
         unit = UNIT_S[self.frequency]
@@ -129,12 +129,12 @@ class Oracle:
         return [instant for instant in chosen if instant >= anchor]
 
     def minute_passes(self, instant: int, offset: int, zone: ZoneInfo) -> bool:
-        """Whether a minute that begins at an instant passes all but what speaks of seconds."""
+        """Whether the minute that begins at an instant matches all parts except those about seconds."""
         given = self.given
         if not given["BYMINUTE"] and self.frequency == "HOURLY" and (instant + offset) // 60 % 60 != self.start.minute:
             return False
         here = datetime.fromtimestamp(instant, zone)
-        assert here.second == offset % 60 == 0, "clocks differ by whole minutes in all that is drawn"
+        assert here.second == offset % 60 == 0, "all generated offsets are whole minutes"
         return (
             (not given["BYMINUTE"] or here.minute in given["BYMINUTE"])
             and (not given["BYHOUR"] or here.hour in given["BYHOUR"])
@@ -149,13 +149,13 @@ class Oracle:
 
 @cache
 def measures(day: date) -> tuple[int, int, int]:
-    """Which day of the year it is, and how many days its year and its month have."""
+    """The day of the year, and the lengths of its year and its month."""
     return day.timetuple().tm_yday, 366 if isleap(day.year) else 365, monthrange(day.year, day.month)[1]
 
 
 @cache
 def week_number(day: date, week_start: int) -> tuple[int, int]:
-    """The number of a day's week from the front and from the back of its week year."""
+    """The number of a day's week, from the beginning and from the end of its week year."""
     monday = day - timedelta(days=(day.weekday() - week_start) % 7)
     middle = monday + timedelta(days=3)
     number = (middle - date(middle.year, 1, 1)).days // 7 + 1
@@ -167,18 +167,18 @@ def week_number(day: date, week_start: int) -> tuple[int, int]:
 
 @cache
 def library_zone(name: str) -> ZoneInfo:
-    """The zone as the standard library reads it, from the same version of the data."""
+    """The time zone in the standard library, from the same version of tzdata."""
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as content:
         return ZoneInfo.from_file(content, key=name)
 
 
 def placed(walls: Iterable[datetime], zone: ZoneInfo, gap: str, overlap: str) -> list[int]:
-    """The instants of wall times, by asking the standard library about each."""
+    """The instants of wall times, by the standard library."""
     return chosen(both(walls, zone), gap, overlap)
 
 
 def both(walls: Iterable[datetime], zone: ZoneInfo) -> list[tuple[int, int]]:
-    """What the standard library makes of each wall time, the first and the second time that clocks show it."""
+    """The instants of each wall time with fold 0 and fold 1, by the standard library."""
     return [
         (int(wall.replace(tzinfo=zone).timestamp()), int(wall.replace(tzinfo=zone, fold=1).timestamp()))
         for wall in walls
@@ -186,12 +186,12 @@ def both(walls: Iterable[datetime], zone: ZoneInfo) -> list[tuple[int, int]]:
 
 
 def chosen(pairs: Iterable[tuple[int, int]], gap: str, overlap: str) -> list[int]:
-    """The instants that a policy takes of them."""
+    """The instants that the policies select."""
     found: set[int] = set()
     for first, second in pairs:
-        if first == second:  # no clock changes around it
+        if first == second:  # no transition near it
             found.add(first)
-        elif first > second:  # it does not exist: the fold says by which of two offsets it is read
+        elif first > second:  # it does not exist; the fold selects the offset
             found |= {first} if gap == "forward" else set()
         elif overlap == "both":
             found |= {first, second}

@@ -22,7 +22,7 @@ ZONES = [
 
 
 def start(random: Random) -> datetime:
-    """A start of the last decades, often at a round time."""
+    """A start between 1990 and 2025, often at a round time."""
     at = datetime(1990, 1, 1) + timedelta(days=random.randrange(13_000), seconds=random.randrange(86_400))  # noqa: DTZ001
     return at.replace(second=0, minute=random.choice([0, 30, at.minute])) if random.random() < 0.7 else at
 
@@ -39,7 +39,7 @@ def interval(random: Random) -> list[str]:
 
 
 def by_day(random: Random, *, nth: bool, wide: bool) -> str:
-    """Weekdays, all plain or all numbered: the mix has tests of its own."""
+    """Weekdays, all plain or all numbered: other tests cover a mix."""
     names = random.sample(NAMES, random.randint(1, 4))
     if not nth or random.random() < 0.5:
         return ",".join(names)
@@ -55,7 +55,7 @@ def time_parts(random: Random) -> list[str]:
 
 
 def rule(random: Random, frequencies: list[str]) -> str:
-    """A rule that keeps what RFC 5545 demands, without an end."""
+    """A valid rule by RFC 5545, without an end."""
     frequency = random.choice(frequencies)
     yearly, numbered = frequency == "YEARLY", frequency in {"YEARLY", "MONTHLY"}
     parts = [f"FREQ={frequency}", *interval(random), *time_parts(random)]

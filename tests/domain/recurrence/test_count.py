@@ -1,4 +1,4 @@
-"""Numbers and moments undo each other, ends end exactly, and a long downtime costs arithmetic."""
+"""Numbers and instants are inverse, ends are exact, and the work for each call is bounded."""
 
 import gc
 import sys
@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.domain.recurrence.text_api import first, rule, seconds, wall
-from tidings.domain.recurrence.cache import METER
-from tidings.domain.recurrence.compiler import compiled, forget, least_distance_us, walls_of
+from tidings.domain.recurrence.cache import STEPS
+from tidings.domain.recurrence.compiler import compiled, forget, least_distance_us, wall_times_of
 from tidings.domain.recurrence.days import END_SECOND, month_of
 from tidings.domain.recurrence.lattice import Lattice
 from tidings.domain.recurrence.rrule import parse_rrule
@@ -43,8 +43,8 @@ WHENS: list[When] = [
     rule("FREQ=WEEKLY;INTERVAL=3;BYDAY=MO,SU;WKST=SU", "20060101T000000", "Europe/Berlin"),
     rule("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1,1", "20060101T000000", "Europe/Berlin"),
     rule("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29", "20040229T120000"),
-    Cron("*/5 9-17 * * MON-FRI", wall("20060101T000000") * SECOND_US, "Europe/Berlin"),
-    Cron("30 2 * * *", wall("20060101T000000") * SECOND_US, "Europe/Berlin", "skip"),
+    Cron(expression="*/5 9-17 * * MON-FRI", since=wall("20060101T000000") * SECOND_US, zone="Europe/Berlin"),
+    Cron(expression="30 2 * * *", since=wall("20060101T000000") * SECOND_US, zone="Europe/Berlin", gap="skip"),
     Local(wall("20261025T023000"), "Europe/Berlin", "forward", "both"),
     msgspec.structs.replace(
         rule("FREQ=DAILY", "20060101T090000", "Europe/Berlin"),
@@ -58,7 +58,7 @@ WHENS: list[When] = [
 @pytest.mark.slow
 @pytest.mark.parametrize("when", WHENS, ids=str)
 @given(some.integers(1, 10**6))
-def test_number_and_moment_undo_each_other(when: When, number: int) -> None:
+def test_number_and_instant_are_inverse(when: When, number: int) -> None:
     at = occurrence(when, number)
     if at is None:
         assert last_index_at_or_before(when, 64_000_000_000 * SECOND_US) < number
@@ -76,12 +76,12 @@ def test_round_trip_through_msgpack(when: When) -> None:
 
 
 @pytest.mark.parametrize("when", WHENS[:3], ids=str)
-def test_a_year_of_downtime_costs_arithmetic(when: When) -> None:
+def test_a_year_of_downtime_is_decided_in_one_step(when: When) -> None:
     number = last_index_at_or_before(when, (NOW - YEAR_S) * SECOND_US)
     decide(when, number, NOW * SECOND_US, Lateness())
-    before = METER.taken
+    before = STEPS.taken
     decision = decide(when, number, NOW * SECOND_US, Lateness("fire_latest"))
-    assert METER.taken - before <= 1
+    assert STEPS.taken - before <= 1
     last = last_index_at_or_before(when, NOW * SECOND_US)
     assert decision.release == last
     assert decision.missed == (MissedRange(number, last - 1, "superseded"),)
@@ -89,7 +89,7 @@ def test_a_year_of_downtime_costs_arithmetic(when: When) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 1_000, 1_000_000, 999_999_999])
-def test_count_ends_after_exactly_count(count: int) -> None:
+def test_count_is_exact(count: int) -> None:
     when = rule(f"FREQ=SECONDLY;COUNT={count}", "20000101T000000", "Europe/Berlin")
     assert occurrence(when, count) is not None
     assert is_final(when, count)
@@ -99,12 +99,12 @@ def test_count_ends_after_exactly_count(count: int) -> None:
 
 def test_a_large_count_on_an_old_anchor_is_cheap() -> None:
     when = rule("FREQ=DAILY;BYHOUR=9;COUNT=300000", "19700105T000000", "America/New_York")
-    before = METER.taken
+    before = STEPS.taken
     assert is_final(when, 300_000)
-    assert METER.taken - before < 4_000
+    assert STEPS.taken - before < 4_000
 
 
-def test_skipped_moments_do_not_count_and_excluded_ones_do() -> None:
+def test_count_includes_exdates_but_not_times_skipped_in_a_gap() -> None:
     skipping = rule("FREQ=DAILY;COUNT=3", "20270327T023000", "Europe/Berlin", "skip")
     assert [at % 86_400 // 3_600 for at in first(skipping, 9)] == [1, 0, 0]  # 27th, 29th, 30th
     excepted = msgspec.structs.replace(
@@ -113,24 +113,24 @@ def test_skipped_moments_do_not_count_and_excluded_ones_do() -> None:
     assert len(first(excepted, 9)) == 2
 
 
-def test_a_rule_in_exact_time_may_wait_for_summer() -> None:
+def test_rule_in_exact_time_may_match_only_in_summer() -> None:
     when = rule("FREQ=HOURLY;INTERVAL=24;BYHOUR=3", "20260101T020000", "Europe/Berlin")
     assert first(when, 2) == [wall("20260329T010000"), wall("20260330T010000")]
     assert occurrence(rule("FREQ=HOURLY;INTERVAL=24;BYHOUR=4", "20260101T020000", "Europe/Berlin"), 1) is None
 
 
-def test_a_sparse_rule_does_not_look_at_every_stretch() -> None:
-    zone_named("Europe/Berlin").segment(END_SECOND)  # its table grows once for all rules
-    before = METER.taken
+def test_sparse_rule_skips_empty_segments() -> None:
+    zone_named("Europe/Berlin").segment(END_SECOND)  # extend its table, so that its steps do not count
+    before = STEPS.taken
     when = rule("FREQ=YEARLY;INTERVAL=400;BYMONTH=5;BYDAY=1MO", "20260101T020000", "Europe/Berlin")
     assert first(when, 1) == [wall("20260504T000000")]
     assert occurrence(when, 3) is not None
-    assert METER.taken - before < 1_500
+    assert STEPS.taken - before < 1_500
 
 
 def test_nothing_occurs_before_since() -> None:
     start = wall("20261116T090000")
-    asked = Rule("FREQ=MINUTELY", start, since=start * SECOND_US + 1)
+    asked = Rule(rrule="FREQ=MINUTELY", start=start, since=start * SECOND_US + 1)
     assert occurrence(asked, 1) == (start + 60) * SECOND_US
 
 
@@ -158,15 +158,15 @@ def test_least_distance(text: str, least: int) -> None:
     assert least_distance_us(rule(text, "20260101T000000")) == least * SECOND_US
 
 
-def test_equal_rules_share_what_was_counted() -> None:
+def test_equal_rules_share_their_counts() -> None:
     compiled(rule("FREQ=DAILY;BYHOUR=4;BYMINUTE=44", "20200101T000000", "Asia/Tehran")).through(NOW)
-    before = METER.taken
+    before = STEPS.taken
     compiled(rule("FREQ=DAILY;BYHOUR=4;BYMINUTE=44", "20210707T030000", "Asia/Tehran")).through(NOW)
-    assert METER.taken == before
+    assert STEPS.taken == before
 
 
-def test_threads_may_ask_at_the_same_time() -> None:
-    """Stores ask from threads of their own, and tables that rules share grow as they are asked."""
+def test_concurrent_calls_from_threads() -> None:
+    """Stores call from threads of their own, and shared tables grow during these calls."""
     asked = [
         rule(f"FREQ=DAILY;BYHOUR={hour};BYMINUTE=0,10,20;INTERVAL={interval}", "20260101T000000", "Europe/Berlin")
         for hour in range(8)
@@ -193,16 +193,16 @@ def test_threads_may_ask_at_the_same_time() -> None:
     ("interval", "hours", "months"),
     [(306_972_213, range(12), {4, 9}), (999_999, range(3), {2}), (86_399, range(1), {5}), (172_801, range(1), {1})],
 )
-def test_years_that_a_sparse_rule_leaves_empty_are_passed_over(interval: int, hours: range, months: set[int]) -> None:
-    """Which years hold something is known from the few units that are met, or the few remainders that count."""
+def test_sparse_rule_skips_empty_years(interval: int, hours: range, months: set[int]) -> None:
+    """The years with an occurrence are known from the few units that are hit, or from the few remainders."""
     first_unit = wall("20260101T000000")
     text = f"FREQ=SECONDLY;INTERVAL={interval};BYMONTH={','.join(map(str, months))};BYMINUTE=0;BYSECOND=0,1"
     parts = parse_rrule(f"{text};BYHOUR={','.join(map(str, hours))}")
-    walls = walls_of(parts, first_unit, 2025)(0)
+    walls = wall_times_of(parts, first_unit, 2025)(0)
     assert isinstance(walls, Lattice)
-    before = METER.taken
+    before = STEPS.taken
     found = [walls.at(number) for number in range(walls.before(END_SECOND) + 1)]
-    assert METER.taken - before < 500, "of 975 years, those that hold something and some around them"
+    assert STEPS.taken - before < 500, "of 975 years, only those with an occurrence and some around them"
     met = range(first_unit, END_SECOND, interval)
     wanted = [at for at in met if at % 3_600 <= 1 and at // 3_600 % 24 in hours and month_of(at // 86_400) in months]
     assert found == [*wanted, None]
@@ -217,17 +217,19 @@ def test_years_that_a_sparse_rule_leaves_empty_are_passed_over(interval: int, ho
         "FREQ=MINUTELY;INTERVAL=9973;BYMONTH=9;BYMONTHDAY=31",
     ],
 )
-def test_what_a_sparse_rule_never_meets_is_refused_soon(text: str) -> None:
-    before = METER.taken
+def test_sparse_rule_without_an_occurrence_is_refused_in_few_steps(text: str) -> None:
+    before = STEPS.taken
     assert compiled(rule(text, "19710301T000001", "Australia/Lord_Howe")).at(1) is None
-    assert METER.taken - before < 1_000
+    assert STEPS.taken - before < 1_000
 
 
 @pytest.mark.slow
-def test_equal_calendars_are_kept_once() -> None:
-    """Ten schedules with 5,000 days each keep one table of days, and no copies of them."""
+def test_equal_calendars_share_memory() -> None:
+    """Ten schedules with the same 5,000 days share one table of days."""
     days = range(20_600, 30_600, 2)
-    asked = [Rule("FREQ=DAILY", (20_600 * 86_400) + minute * 60, excluded=tuple(days)) for minute in range(10)]
+    asked = [
+        Rule(rrule="FREQ=DAILY", start=(20_600 * 86_400) + minute * 60, excluded=tuple(days)) for minute in range(10)
+    ]
     encoded = [msgspec.msgpack.encode(one) for one in asked]
     compiled(asked[0]).at(400)
     del asked

@@ -1,4 +1,4 @@
-"""Cron expressions: what is read, what is refused, and what clock changes do to them."""
+"""Cron expressions: occurrences, errors, and clock changes."""
 
 from datetime import UTC, datetime
 
@@ -43,7 +43,7 @@ def after(text: str, count: int = 3, since: datetime = SINCE) -> list[str]:
         ("@yearly", ["20270101T000000", "20280101T000000", "20290101T000000"]),
     ],
 )
-def test_what_an_expression_means(text: str, wanted: list[str]) -> None:
+def test_occurrences_of_expressions(text: str, wanted: list[str]) -> None:
     assert after(text) == wanted
 
 
@@ -52,36 +52,36 @@ def test_what_an_expression_means(text: str, wanted: list[str]) -> None:
     [
         ("", "0 fields"),
         ("* * * *", "4 fields"),
-        ("* * * * * * *", "has 7 fields, and years are not taken: leave the last one out, and end it with 'until'"),
+        ("* * * * * * *", "has 7 fields, and years are not supported: remove the last one, and use the field 'until'"),
         ("* * * * * * * *", "8 fields"),
         ("60 * * * *", "minute: '60' is not understood: use 0 to 59"),
         ("* 24 * * *", "hour"),
         ("* * 0 * *", "L for the last day"),
         ("* * * FOO *", "JAN to DEC"),
         ("* * * * MON#6", "FRI#2"),
-        ("0 0 15W * *", "BYDAY=MO,TU,WE,TH,FR;BYMONTHDAY=15,16,17;BYSETPOS=1 with its BYHOUR"),
+        ("0 0 15W * *", "BYDAY=MO,TU,WE,TH,FR;BYMONTHDAY=15,16,17;BYSETPOS=1 with BYHOUR"),
         ("0 0 L-2W * *", "L for the last day"),
         ("*/0 * * * *", "step of 0"),
         ("* 22-2 * * *", "write two ranges, such as 22-23,0-2"),
-        ("? * * * *", "stands alone"),
+        ("? * * * *", "allowed only as the whole day"),
         (
             "*/90 * * * *",
-            "minute: '*/90' begins anew at 0 each time, so that a step of 90 never comes: write one",
+            "minute: '*/90' starts again at 0 each time, so a step of 90 is never reached: write one",
         ),
         ("0 */25 * * *", "up to 24"),
         ("0 0 * * */8", "up to 7"),
-        ("0 0 L-2 * *", "day: 'L-2' is not taken: write it as 'rrule', FREQ=MONTHLY;BYMONTHDAY=-3 with its BYHOUR"),
-        ("TZ=Europe/Berlin 0 9 * * *", "begins with 'TZ=Europe/Berlin': name the zone beside it ('zone')"),
+        ("0 0 L-2 * *", "day: 'L-2' is not supported: use 'rrule', FREQ=MONTHLY;BYMONTHDAY=-3 with BYHOUR"),
+        ("TZ=Europe/Berlin 0 9 * * *", "begins with 'TZ=Europe/Berlin': remove it, and give the time zone"),
         ("CRON_TZ=UTC 0 0 9 * * *", "begins with 'CRON_TZ=UTC'"),
-        ("@reboot", "'@reboot' is no time: leave 'cron' out, and send it when your program starts"),
-        ("@every 5m", "'@every 5m' is a period: write every=5m, and leave 'cron' out"),
+        ("@reboot", "'@reboot' is not a time: send the message without 'cron' when your program starts"),
+        ("@every 5m", "'@every 5m' is a period: write every=5m instead of 'cron'"),
         ("@fortnightly", "@hourly"),
         ("0 0 30 2 *", "has no occurrence"),
         ("*" * 2_000, "2000 characters"),
         ("\u0661 * * * *", "minute"),
     ],
 )
-def test_what_is_refused_says_what_to_do(text: str, advice: str) -> None:
+def test_refused_expressions_say_what_to_write(text: str, advice: str) -> None:
     with pytest.raises(Invalid) as caught:
         read_cron(text, seconds(SINCE) * 1_000_000)
     assert advice in str(caught.value)
@@ -89,7 +89,7 @@ def test_what_is_refused_says_what_to_do(text: str, advice: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "same"), [("*/60 * * * *", "0 * * * *"), ("0 */24 * * *", "0 0 * * *")])
-def test_a_step_of_the_whole_range_is_once_each_time(text: str, same: str) -> None:
+def test_step_of_the_whole_range_occurs_once(text: str, same: str) -> None:
     assert parse_cron(text).minutes == parse_cron(same).minutes
     assert parse_cron(text).hours == parse_cron(same).hours
 
@@ -100,7 +100,7 @@ def test_nicknames_are_expressions() -> None:
 
 def berlin(text: str, start: str, count: int, gap: Gap = "forward", overlap: Overlap = "first") -> list[str]:
     since = datetime.fromisoformat(start)
-    asked = Cron(text, seconds(since) * 1_000_000, "Europe/Berlin", gap, overlap)
+    asked = Cron(expression=text, since=seconds(since) * 1_000_000, zone="Europe/Berlin", gap=gap, overlap=overlap)
     return [shown(at)[4:] for at in first(asked, count)]
 
 
@@ -118,7 +118,7 @@ def test_a_fixed_time_in_an_overlap() -> None:
     assert berlin("30 2 * * *", before, 3, overlap="both") == ["1031T003000", "1031T013000", "1101T013000"]
 
 
-def test_what_steps_through_the_hours_runs_in_exact_time() -> None:
+def test_expression_with_every_hour_steps_in_exact_time() -> None:
     assert berlin("0 * * * *", "2027-10-30T23:00:00+00:00", 4) == [
         "1030T230000",
         "1031T000000",
@@ -128,7 +128,7 @@ def test_what_steps_through_the_hours_runs_in_exact_time() -> None:
     assert berlin("0 * * * *", "2027-03-28T00:00:00+00:00", 3) == ["0328T000000", "0328T010000", "0328T020000"]
 
 
-def test_ends() -> None:
+def test_start_until_and_count() -> None:
     now = seconds(SINCE) * 1_000_000
     counted = read_cron("0 9 * * *", now, Terms(zone="Europe/Berlin", count=2))
     assert len(first(counted, 9)) == 2

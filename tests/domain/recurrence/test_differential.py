@@ -1,4 +1,4 @@
-"""Random rules against dateutil, cronsim and our plain oracle; the documented differences one by one."""
+"""Random rules compared with dateutil, cronsim and our brute-force oracle; the documented differences one by one."""
 
 from datetime import datetime
 

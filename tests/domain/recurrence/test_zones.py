@@ -9,9 +9,9 @@ from tests.domain.recurrence.oracle import both, chosen, library_zone
 from tests.domain.recurrence.text_api import EPOCH, between
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.compiler import compiled
-from tidings.domain.recurrence.local_time import resolved
+from tidings.domain.recurrence.local_time import resolve_wall
 from tidings.domain.recurrence.rule import Gap, Overlap, Rule
-from tidings.domain.recurrence.timezone import VERSION, content_of, digest_of, names, parse_footer, zone_named
+from tidings.domain.recurrence.timezone import VERSION, content_of, digest_of, names, parse_posix_rule, zone_named
 
 GAPS: tuple[Gap, ...] = ("forward", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("first", "second", "both")
@@ -28,8 +28,8 @@ FEW = [
 ]
 
 
-def different() -> list[str]:
-    """A name for each zone that is not merely another's second name."""
+def distinct_zones() -> list[str]:
+    """One name for each zone, without aliases."""
     return sorted({digest_of(content_of(name)): name for name in sorted(names(), reverse=True)}.values())
 
 
@@ -42,7 +42,7 @@ def changes(name: str) -> list[tuple[int, int, int]]:
     return [change for change in found if 0 < change[0] < Y2038]
 
 
-def test_the_version_is_known_and_names_are_checked() -> None:
+def test_version_and_names() -> None:
     assert VERSION[:2] == "20"
     for name, advice in (
         ("europe/berlin", "Europe/Berlin"),
@@ -54,8 +54,8 @@ def test_the_version_is_known_and_names_are_checked() -> None:
             zone_named(name)
 
 
-@pytest.mark.parametrize("name", different())
-def test_offsets_are_the_librarys(name: str) -> None:
+@pytest.mark.parametrize("name", distinct_zones())
+def test_offsets_agree_with_the_standard_library(name: str) -> None:
     zone, library = zone_named(name), library_zone(name)
     far = [year * 31_556_952 + month * 2_629_746 for year in range(67, 500, 9) for month in range(12)]
     near = [at + more for at, _, _ in changes(name) for more in (-3_600, -1, 0, 1, 3_600)]
@@ -66,10 +66,13 @@ def test_offsets_are_the_librarys(name: str) -> None:
 
 
 def check_zone(name: str) -> int:
-    """Whatever a dense daily rule gives around each transition is what the library says, under each policy."""
+    """Compare a daily rule with many times around each transition with the standard library, under each policy."""
     library = library_zone(name)
     start = 86_400 * 2
-    policies = [(gap, overlap, Rule(RULE, start, name, 0, gap, overlap)) for gap, overlap in product(GAPS, OVERLAPS)]
+    policies = [
+        (gap, overlap, Rule(rrule=RULE, start=start, zone=name, fold=0, gap=gap, overlap=overlap))
+        for gap, overlap in product(GAPS, OVERLAPS)
+    ]
     for at, before, after in changes(name):
         if at < 86_400 * 4:
             continue
@@ -98,39 +101,39 @@ def test_policies_around_transitions(name: str) -> None:
 
 @pytest.mark.slow
 def test_policies_around_every_transition_of_every_zone() -> None:
-    zones = different()
+    zones = distinct_zones()
     assert len(zones) > 300
     assert sum(check_zone(name) for name in zones) > 10_000
 
 
-@pytest.mark.parametrize("name", different())
+@pytest.mark.parametrize("name", distinct_zones())
 def test_single_wall_times_around_every_transition(name: str) -> None:
-    """Never early: what clocks jump over moves forward by the jump, what they show twice is one of the two."""
+    """A wall time in a gap moves forward by its length; of two equal ones the policy selects."""
     zone = zone_named(name)
     for at, before, after in changes(name):
         low, high = sorted((at + before, at + after))
         for wall in (low - 1, low, (low + high) // 2, high - 1, high):
             inside = low <= wall < high
             if inside and after > before:
-                assert resolved(zone, wall, "skip", "first") == []
-                assert resolved(zone, wall, "forward", "both") == [wall - before]
+                assert resolve_wall(zone, wall, "skip", "first") == []
+                assert resolve_wall(zone, wall, "forward", "both") == [wall - before]
                 assert wall - before >= at
             elif inside:
-                assert resolved(zone, wall, "forward", "both") == [wall - before, wall - after]
-                assert resolved(zone, wall, "forward", "first") == [wall - before]
-                assert resolved(zone, wall, "skip", "second") == [wall - after]
+                assert resolve_wall(zone, wall, "forward", "both") == [wall - before, wall - after]
+                assert resolve_wall(zone, wall, "forward", "first") == [wall - before]
+                assert resolve_wall(zone, wall, "skip", "second") == [wall - after]
             else:
                 offset = before if wall < low else after
-                assert resolved(zone, wall, "skip", "both") == [wall - offset]
+                assert resolve_wall(zone, wall, "skip", "both") == [wall - offset]
 
 
 def test_footers_of_every_form() -> None:
-    julian = parse_footer("AAA3BBB,J60/0,J300/24")
+    julian = parse_posix_rule("AAA3BBB,J60/0,J300/24")
     assert julian is not None
     changes = [datetime.fromtimestamp(at, UTC).isoformat() for at, _ in julian.transitions(2028)]
     assert changes == ["2028-03-01T03:00:00+00:00", "2028-10-28T02:00:00+00:00"]  # J60 is never February 29
-    counted = parse_footer("<-03>3<-02>,59/-2,299/26:30:15")
+    counted = parse_posix_rule("<-03>3<-02>,59/-2,299/26:30:15")
     assert counted is not None
     assert (counted.standard, counted.summer) == (-10_800, -7_200)
     assert counted.ends.seconds == 26 * 3_600 + 30 * 60 + 15
-    assert parse_footer("UTC0") is None
+    assert parse_posix_rule("UTC0") is None

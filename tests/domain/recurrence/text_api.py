@@ -1,4 +1,4 @@
-"""The engine as the tests ask it: rules and moments as text, answers as lists."""
+"""Helpers of the recurrence tests: rules and times from text, occurrences as lists."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,12 +27,12 @@ def shown(second: int) -> str:
 def rule(
     text: str, start: str, zone: str = "UTC", gap: Gap = "forward", overlap: Overlap = "first", fold: int = 0
 ) -> Rule:
-    """A rule from its wall time."""
-    return Rule(text, wall(start), zone, fold, gap, overlap)
+    """A rule with its start as wall time."""
+    return Rule(rrule=text, start=wall(start), zone=zone, fold=fold, gap=gap, overlap=overlap)
 
 
 def first(recurrence: Recurrence, count: int) -> list[int]:
-    """The first instants."""
+    """The first instants of a recurrence."""
     moments = compiled(recurrence)
     found = (moments.at(number) for number in range(1, count + 1))
     return [at for at in found if at is not None]
@@ -46,5 +46,5 @@ def between(recurrence: Recurrence, begin: int, end: int) -> list[int]:
 
 
 def cron(text: str, since: datetime, zone: str = "UTC") -> Cron:
-    """An expression from an instant on."""
-    return Cron(text, seconds(since) * 1_000_000, zone)
+    """A cron expression from an instant on."""
+    return Cron(expression=text, since=seconds(since) * 1_000_000, zone=zone)

@@ -1,4 +1,4 @@
-"""Decisions about what is overdue, against a model that looks at each occurrence by itself."""
+"""Decisions about overdue occurrences, compared with a model that decides on each one by one."""
 
 from itertools import count, takewhile
 
@@ -23,7 +23,7 @@ def seconds(number: float) -> int:
 
 
 def verdict(due: int, now: int, lateness: Lateness) -> MissedReason | None:
-    """Why an occurrence may not leave any more: the bound that it passed first."""
+    """The reason for which an occurrence is missed: the bound that it passed first; None if it is on time."""
     bounds: list[tuple[int | None, MissedReason]] = [
         (lateness.expires_after_us, "expired"),
         (lateness.grace_us if lateness.policy == "skip" else None, "late_skipped"),
@@ -34,7 +34,7 @@ def verdict(due: int, now: int, lateness: Lateness) -> MissedReason | None:
 
 
 def model(when: When, n: int, now: int, lateness: Lateness) -> tuple[int | None, dict[int, str], int | None]:
-    """What is released, what is missed and why, and what is next, found one by one."""
+    """What is released, what is missed and why, and what is next, decided one by one."""
     overdue = list(takewhile(lambda index: is_due(when, index, now), count(n)))
     missed: dict[int, str] = {}
     release = None
@@ -90,12 +90,12 @@ MOMENTS = some.integers(START, START + 60 * SECOND_US)
 
 
 @given(WHENS, some.integers(1, 20), MOMENTS, LATENESSES)
-def test_decides_as_one_by_one(when: When, n: int, now: int, lateness: Lateness) -> None:
+def test_decisions_equal_the_one_by_one_model(when: When, n: int, now: int, lateness: Lateness) -> None:
     assert spelled_out(decide(when, n, now, lateness)) == model(when, n, now, lateness)
 
 
 @given(some.integers(1, 20), some.integers(0, 900), LATENESSES)
-def test_decides_months_as_one_by_one(n: int, days: int, lateness: Lateness) -> None:
+def test_decisions_on_months_equal_the_one_by_one_model(n: int, days: int, lateness: Lateness) -> None:
     monthly = Every(START, Period(1, 0), None, 40)
     wide = msgspec.structs.replace(
         lateness,
@@ -107,7 +107,7 @@ def test_decides_months_as_one_by_one(n: int, days: int, lateness: Lateness) -> 
 
 
 @given(WHENS, MOMENTS, LATENESSES)
-def test_every_occurrence_is_accounted_for_once(when: When, now: int, lateness: Lateness) -> None:
+def test_every_occurrence_is_released_or_missed_exactly_once(when: When, now: int, lateness: Lateness) -> None:
     """P2: following the decisions from the first occurrence on, due = released + missed, in order."""
     accounted: list[int] = []
     pending: int | None = 1
@@ -122,7 +122,7 @@ def test_every_occurrence_is_accounted_for_once(when: When, now: int, lateness: 
 
 
 @given(some.integers(START, START + 10 * SECOND_US), MOMENTS, LATENESSES)
-def test_a_one_shot_leaves_until_its_deadline(due: int, now: int, lateness: Lateness) -> None:
+def test_one_shot_is_released_until_its_deadline(due: int, now: int, lateness: Lateness) -> None:
     limit = deadline(due, lateness)
     decision = decide(Once(due), 1, now, lateness)
     if now < due:
@@ -161,43 +161,43 @@ def test_ten_seconds_of_downtime(lateness: Lateness, expected: Decision) -> None
     assert decide(EVERY_SECOND, 1, seconds(10), lateness) == expected
 
 
-def test_what_was_released_before_stays_behind() -> None:
+def test_released_occurrences_are_not_released_again() -> None:
     within = Lateness("fire_all", max_us=60 * SECOND_US)
     assert decide(EVERY_SECOND, 5, seconds(10), within) == Decision(5, (), 6)
     latest = Lateness("fire_latest", max_us=60 * SECOND_US)
     assert decide(EVERY_SECOND, 5, seconds(10), latest) == Decision(11, (MissedRange(5, 10, "superseded"),), 12)
 
 
-def test_the_next_one_is_due_at_its_very_moment() -> None:
+def test_next_occurrence_is_due_exactly_at_its_due_time() -> None:
     assert decide(EVERY_SECOND, 1, seconds(1) - 1, Lateness()) == Decision(1, (), 2)
     assert decide(EVERY_SECOND, 1, seconds(1), Lateness()) == Decision(2, (MissedRange(1, 1, "superseded"),), 3)
 
 
-def test_nothing_timely_is_left() -> None:
+def test_all_overdue_occurrences_are_missed() -> None:
     lateness = Lateness("fire_latest", max_us=100)
     expected = Decision(None, (MissedRange(1, 11, "late_max"),), 12)
     assert decide(EVERY_SECOND, 1, seconds(10.5), lateness) == expected
 
 
-def test_what_is_not_due_yet_waits() -> None:
+def test_occurrence_that_is_not_due_stays_pending() -> None:
     assert decide(EVERY_SECOND, 12, seconds(10), Lateness()) == Decision(None, (), 12)
 
 
-def test_what_has_ended_has_no_next() -> None:
+def test_ended_schedule_has_no_next_occurrence() -> None:
     ended = Every(START, Period(0, SECOND_US), None, 3)
     expected = Decision(3, (MissedRange(1, 2, "superseded"),), None)
     assert decide(ended, 1, seconds(100), Lateness()) == expected
     assert decide(ended, 4, seconds(100), Lateness()) == Decision(None, (), None)
 
 
-def test_on_time_is_released_by_every_policy() -> None:
+def test_every_policy_releases_what_is_on_time() -> None:
     for policy in POLICIES:
         strict = Lateness(policy, grace_us=0, max_us=0, expires_after_us=0)
         assert decide(EVERY_SECOND, 5, seconds(4), strict) == Decision(5, (), 6)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_century_of_seconds_costs_arithmetic(policy: Policy) -> None:
+def test_a_century_of_overdue_seconds_is_decided_without_a_loop(policy: Policy) -> None:
     century = 100 * 366 * 86_400
     decision = decide(EVERY_SECOND, 1, seconds(century), Lateness(policy, max_us=0))
     assert decision == Decision(century + 1, (MissedRange(1, century, "late_max"),), century + 2)

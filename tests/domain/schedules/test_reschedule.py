@@ -1,4 +1,4 @@
-"""However often the rules of a zone change: what was handled stays handled, and nothing that is ahead is lost."""
+"""Changes of time zone rules and calendars: nothing that was handled is due again, and nothing ahead is lost."""
 
 from random import Random
 
@@ -34,7 +34,7 @@ def released(one: Pending) -> Pending:
 
 
 def moved(one: Pending, zone: str, now: int) -> Pending:
-    """After a change by which its zone has the rules of another."""
+    """The schedule after its zone took the rules of another zone."""
     assert isinstance(one.when, Rule | Cron)
     return by_zone(msgspec.structs.replace(one, when=msgspec.structs.replace(one.when, zone=zone)), one.when.zone, now)
 
@@ -48,7 +48,7 @@ def moved(one: Pending, zone: str, now: int) -> Pending:
     ],
 )
 @pytest.mark.parametrize("way", [(HELSINKI,), (NEW_YORK, TOKYO), (TOKYO, NEW_YORK), (HELSINKI, LONDON, HELSINKI)])
-def test_there_and_back_again_is_where_it_was(when: When, way: tuple[str, ...]) -> None:
+def test_two_opposite_zone_changes_give_the_original_schedule(when: When, way: tuple[str, ...]) -> None:
     one = released(pending(when))
     now = at("2026-11-16T12:40:00Z")
     there = one
@@ -63,8 +63,8 @@ def test_there_and_back_again_is_where_it_was(when: When, way: tuple[str, ...]) 
     assert released(last).due is None
 
 
-def test_a_calendar_between_two_changes_brings_nothing_back() -> None:
-    """Nine in Berlin has left. By London's clocks nine is yet to come, and has left all the same."""
+def test_calendar_change_between_two_zone_changes_repeats_nothing() -> None:
+    """9:00 in Berlin was released. By London's rules 9:00 is still ahead, but it must not be released again."""
     terms = Terms(start="2026-11-16T09:00", zone=BERLIN, calendar="off")
     one = moved(released(pending(read_rule("FREQ=DAILY", ACCEPTED, terms))), LONDON, at("2026-11-16T08:10:00Z"))
     assert one.due == at("2026-11-17T09:00:00Z")
@@ -73,8 +73,8 @@ def test_a_calendar_between_two_changes_brings_nothing_back() -> None:
     assert moved(one, BERLIN, at("2026-11-16T08:40:00Z")).due == at("2026-11-17T08:00:00Z")
 
 
-def test_what_was_excluded_and_has_passed_stays_so_through_a_change() -> None:
-    """Nothing has left yet: the day that the calendar gave back lay in the past, by whichever clocks."""
+def test_excluded_days_in_the_past_stay_excluded_after_a_zone_change() -> None:
+    """Nothing was released yet: the day that the calendar no longer excludes is in the past by either rules."""
     terms = Terms(start="2026-11-14T09:00", zone=BERLIN, calendar="off")
     today = ACCEPTED // DAY_US
     rule = msgspec.structs.replace(read_rule("FREQ=DAILY", ACCEPTED, terms), excluded=(today - 2, today - 1, today))
@@ -85,8 +85,8 @@ def test_what_was_excluded_and_has_passed_stays_so_through_a_change() -> None:
         assert one.due > ACCEPTED
 
 
-def test_a_row_of_before_brings_nothing_back() -> None:
-    """Its terms do not say what was handled, but only that something was."""
+def test_row_without_handled_repeats_nothing() -> None:
+    """The row does not say what was handled, only that numbers had continued."""
     rule = read_rule(f"FREQ=DAILY;{TIMES}", at("2026-11-16T12:00:00Z"), Terms(zone=BERLIN))
     old = msgspec.structs.replace(rule, zone=HELSINKI, shift=1, given=1)  # as it was written after a first change
     one = moved(pending(old, 2), BERLIN, at("2026-11-16T12:40:00Z"))
@@ -94,8 +94,8 @@ def test_a_row_of_before_brings_nothing_back() -> None:
     assert released(released(one)).due is None
 
 
-def test_what_lies_on_excepted_days_counts_once() -> None:
-    """COUNT counts what EXDATE takes out, whatever clocks did before."""
+def test_occurrences_on_excepted_days_count_once() -> None:
+    """COUNT includes occurrences that EXDATE removes, also after changes of the zone."""
     rule = "DTSTART:20261116T090000\nRRULE:FREQ=DAILY;COUNT=5\nEXDATE:20261117T090000"
     one = released(pending(read_rule(rule, ACCEPTED, Terms(zone=BERLIN))))
     for zone in (HELSINKI, NEW_YORK, BERLIN):
@@ -108,7 +108,7 @@ def test_what_lies_on_excepted_days_counts_once() -> None:
 
 
 def some_schedule(random: Random) -> Rule | Cron:
-    """A random rule or expression from a random zone, most with an end by count."""
+    """A random rule or expression in a random zone, mostly with a count."""
     count = random.choice([None, 2, 3, 5, 8])
     gap, overlap = GAPS[random.choice(list(GAPS))], OVERLAPS[random.choice(list(OVERLAPS))]
     zone = random.choice(ZONES)
@@ -127,14 +127,14 @@ def count_of(when: Rule | Cron) -> int | None:
     return when.count if isinstance(when, Cron) else parse_rrule(when.rrule).count
 
 
-class Life:
-    """One schedule through changes and releases, and what was handled of it."""
+class RandomSchedule:
+    """A schedule that goes through random changes and releases, and what was handled of it."""
 
     def __init__(self, when: Rule | Cron) -> None:
         self.one = pending(when)
         self.handled: list[int] = []
         self.now = ACCEPTED
-        self.cut = False  # rules of a zone left none, as if time itself had come to its end
+        self.cut = False  # under the rules of some zone no occurrence was left
 
     def release(self) -> None:
         assert self.one.due is not None
@@ -144,7 +144,7 @@ class Life:
         self.one = released(self.one)
 
     def wander(self, random: Random) -> None:
-        """Over some zones to one, which gives what it would have given at once."""
+        """Change the zone's rules several times; the result must equal that of the last change alone."""
         target = random.choice(ZONES)
         straight = moved(self.one, target, self.now)
         for zone in (*random.sample(ZONES, random.randint(1, 3)), target):
@@ -158,14 +158,14 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_random_lives(seed: int) -> None:
-    """No instant twice, no number twice, as many as COUNT says; and a detour over other zones changes nothing."""
+def test_random_sequences_of_changes(seed: int) -> None:
+    """No instant and no number occurs twice, COUNT is exact, and intermediate zone changes have no effect."""
     random = Random(seed)
     try:
         when = some_schedule(random)
     except Invalid:
         return  # a rule that never occurs
-    life, count = Life(when), count_of(when)
+    life, count = RandomSchedule(when), count_of(when)
     for _ in range(12):
         if life.one.due is not None and random.random() < 0.5:
             life.release()

@@ -1,4 +1,4 @@
-"""The arithmetic of occurrences against a model that walks over them one by one."""
+"""Occurrences and their numbers, compared with a model that steps through them one by one."""
 
 from calendar import monthrange
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ WHENS = some.one_of(some.builds(Once, INSTANTS), recurrences())
 
 
 @given(WHENS)
-def test_occurrence_is_what_walking_gives(when: When) -> None:
+def test_occurrences_equal_those_of_stepping(when: When) -> None:
     walked = list(islice(walk(when), WALK_MAX))
     assert [occurrence(when, n) for n in range(1, len(walked) + 1)] == walked
     if len(walked) < WALK_MAX:
@@ -94,18 +94,18 @@ def test_occurrence_is_what_walking_gives(when: When) -> None:
 
 
 @given(WHENS)
-def test_occurrences_only_go_forward(when: When) -> None:
+def test_occurrences_are_increasing(when: When) -> None:
     assert all(earlier < later for earlier, later in pairwise(islice(walk(when), WALK_MAX)))
 
 
 @given(recurrences())
-def test_no_two_occurrences_are_closer_than_the_least_period(every: Every) -> None:
+def test_no_two_occurrences_are_closer_than_the_shortest_period(every: Every) -> None:
     gaps = [later - earlier for earlier, later in pairwise(islice(walk(every), WALK_MAX))]
     assert all(gap >= every.period_min_us() for gap in gaps)
 
 
 @given(WHENS, some.data())
-def test_indexes_are_what_counting_gives(when: When, data: some.DataObject) -> None:
+def test_indexes_equal_those_of_counting(when: When, data: some.DataObject) -> None:
     walked = list(islice(walk(when), WALK_MAX))
     at = data.draw(some.sampled_from(walked)) + data.draw(some.sampled_from([-DAY_US, -1, 0, 1, DAY_US]))
     assume(at <= walked[-1])
@@ -116,7 +116,7 @@ def test_indexes_are_what_counting_gives(when: When, data: some.DataObject) -> N
 
 @pytest.mark.slow
 @given(WHENS, some.integers(1, 10**7))
-def test_index_and_occurrence_undo_each_other(when: When, n: int) -> None:
+def test_index_and_occurrence_are_inverse(when: When, n: int) -> None:
     at = occurrence(when, n)
     assume(at is not None)
     assert at is not None
@@ -126,7 +126,7 @@ def test_index_and_occurrence_undo_each_other(when: When, n: int) -> None:
 
 
 @given(WHENS)
-def test_beyond_both_ends(when: When) -> None:
+def test_indexes_before_the_first_and_after_the_last_occurrence(when: When) -> None:
     first = occurrence(when, 1)
     assert first is not None
     assert last_index_at_or_before(when, first - 1) == 0
@@ -143,7 +143,7 @@ def test_round_trip_through_msgpack(when: When) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(when), type=When) == when
 
 
-def test_tags_on_the_wire() -> None:
+def test_msgpack_tags() -> None:
     assert msgspec.to_builtins(Once(5)) == ["once", 5]
     assert msgspec.to_builtins(Every(5, Period(1, 2))) == ["every", 5, [1, 2], None, None, 0]
     assert msgspec.convert(["every", 5, [1, 2]], When) == Every(5, Period(1, 2))
@@ -163,12 +163,12 @@ def test_tags_on_the_wire() -> None:
         ("2026-11-15", 1, ["2026-11-15", "2026-12-15", "2027-01-15", "2027-02-15", "2027-03-15"]),
     ],
 )
-def test_month_ends_are_clamped_and_come_back(start: str, months: int, expected: list[str]) -> None:
+def test_month_ends_are_clamped_in_short_months_only(start: str, months: int, expected: list[str]) -> None:
     every = Every(instant(start), Period(months, 0))
     assert [day(occurrence(every, n)) for n in range(1, 6)] == expected
 
 
-def test_months_come_before_days() -> None:
+def test_months_are_added_before_days() -> None:
     assert day(advance(instant("2026-01-31"), Period(1, DAY_US))) == "2026-03-01"
     assert day(advance(instant("2026-01-31"), Period(1, DAY_US), 2)) == "2026-04-02"
     assert day(advance(instant("2026-05-31"), Period(1, DAY_US), -1)) == "2026-04-29"
@@ -196,14 +196,14 @@ def test_month_arithmetic_agrees_with_the_standard_library(at: int, months: int)
 # --- no drift, and no cost ---
 
 
-def test_a_long_life_does_not_drift() -> None:
+def test_many_periods_do_not_drift() -> None:
     start = instant("2026-01-31T09:00:00.123456")
     assert occurrence(Every(start, Period(0, SECOND_US)), 10**9 + 1) == start + 10**9 * SECOND_US
     monthly = occurrence(Every(start, Period(1, 0)), 12 * 1_000 + 1)
     assert monthly == instant("3026-01-31T09:00:00.123456")
 
 
-def test_a_count_beyond_any_iteration_costs_nothing() -> None:
+def test_huge_count_is_cheap() -> None:
     every = Every(0, Period(0, 1), None, 999_999_999_999_999)
     assert occurrence(every, 10**14) == 10**14 - 1
     assert last_index_at_or_before(every, 5 * 10**13) == 5 * 10**13 + 1
@@ -211,7 +211,7 @@ def test_a_count_beyond_any_iteration_costs_nothing() -> None:
     assert last_index_at_or_before(Every(0, Period(1, 0), None, 10**15), LAST_INSTANT) == 8_030 * 12
 
 
-def test_time_ends_with_the_year_9999() -> None:
+def test_occurrences_end_with_the_year_9999() -> None:
     yearly = Every(instant("2026-01-01"), Period(12, 0))
     assert day(occurrence(yearly, 7_974)) == "9999-01-01"
     assert is_final(yearly, 7_974)

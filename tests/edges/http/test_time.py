@@ -89,7 +89,7 @@ async def test_a_start_that_is_the_second_of_two_is_told(site: Site) -> None:
     for rule in ({"rrule": "FREQ=DAILY"}, {"cron": "30 2 * * *"}):
         seen = (await site.call("POST", "/v1/preview", rule | start | {"after": "2030-10-27"})).document
         assert seen["moments"][0]["due_at_local"] == "2030-10-28T02:30:00+01:00"
-        assert "in Europe/Berlin show 2030-10-27 02:30, and overlap=first takes the first" in seen["note"]
+        assert "2030-10-27 02:30 exists twice in Europe/Berlin (DST overlap)" in seen["note"]
         made = (await site.call("POST", "/v1/schedules", {"topic": "t", **rule, **start})).document
         assert (made["due_at"], made["note"]) == ("2030-10-28T01:30:00.000000Z", seen["note"])
         for more in ({"overlap": "second"}, {"overlap": "both"}, {"start": "2030-10-27T02:30:00+02:00"}):

@@ -1,7 +1,8 @@
-"""A circuit breaker: whether a provider is called at all, as one document that all workers share.
+"""The circuit breaker of a provider: one document that all workers share.
 
-Without a document it is closed. It opens after failures in a row, or at once where our own settings are at fault; when
-its time is over, one worker at a time tries one message, and what becomes of it closes it or opens it for longer.
+Without a document it is closed. It opens after consecutive failures, or at once if our own settings are at fault. When
+its time is over it is half-open: one worker at a time makes a trial call, whose result closes it or opens it for
+longer.
 """
 
 from typing import Literal, get_args
@@ -15,7 +16,7 @@ SECOND_US = 1_000_000
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False):
-    """How many failures in a row open it, for how long at first and at most, and how long one may try."""
+    """Settings: how many consecutive failures open it, for how long at first and at most, how long a trial may take."""
 
     failures_max: int = 10
     first_us: int = 15 * SECOND_US
@@ -24,9 +25,9 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
 
 
 class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Open until a moment, the `times`-th time in a row; or half open: `worker` tries one until `trial_until`.
+    """Open until `until`, for the `times`-th time in a row; or half-open, with a trial by `worker` until `trial_until`.
 
-    `since` is when it was opened or tried: if that is still to come, the clock was set back.
+    `since` is when it was opened or the trial began; if that lies in the future, the clock was set back.
     """
 
     until: int
@@ -39,7 +40,7 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def is_ours(self) -> bool:
-        """Whether our own settings are at fault, and somebody must put them right."""
+        """Whether our own settings are at fault, so that an operator has to correct them."""
         return self.reason in get_args(BrokenReason)
 
 
@@ -47,7 +48,7 @@ BreakerState = Literal["closed", "open", "due"]
 
 
 def state_at(breaker: Breaker | None, now: int) -> tuple[BreakerState, int]:
-    """Whether calls may be made, and from when on to ask again. `due` asks for somebody who tries."""
+    """The state, and when to ask again. `closed` allows calls, `open` does not, `due` asks for a trial call."""
     if breaker is None:
         return "closed", now
     if is_set_back(breaker.since, now):
@@ -60,18 +61,18 @@ def state_at(breaker: Breaker | None, now: int) -> tuple[BreakerState, int]:
 
 
 def opened(before: Breaker | None, terms: Terms, reason: str, now: int, detail: str = "") -> Breaker:
-    """Open, for twice as long as the time before."""
+    """The breaker opened, for twice as long as the time before."""
     times = 1 if before is None else before.times + 1
     length = min(terms.first_us << min(times - 1, 30), terms.longest_us)
     return Breaker(now + length, times, reason, detail=detail, since=now)
 
 
 def tried(before: Breaker, terms: Terms, worker: str, now: int) -> Breaker:
-    """Half open: this worker tries."""
+    """The breaker half-open, with a trial by this worker."""
     until = min(before.until, now)
     return msgspec.structs.replace(before, until=until, worker=worker, trial_until=now + terms.trial_us, since=now)
 
 
 def untried(before: Breaker) -> Breaker:
-    """Nobody tries any more: the next one may."""
+    """The breaker after an abandoned trial: another worker may make one."""
     return msgspec.structs.replace(before, worker="", trial_until=0)

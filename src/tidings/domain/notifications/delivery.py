@@ -39,24 +39,24 @@ TemporaryReason = Literal[
 PermanentReason = Literal[
     "address_refused", "address_gone", "unsubscribed", "content_refused", "too_large", "not_supported"
 ]
-_PROVIDER_WORKS = frozenset({"rate_limited", "address_deferred"})  # not now, but the provider has answered as it should
+_PROVIDER_WORKS = frozenset({"rate_limited", "address_deferred"})  # temporary, but the provider itself works
 BrokenReason = Literal["credentials_refused", "sender_refused", "misconfigured", "account_refused"]
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The provider has taken it, under this id; its receipts name the same. An empty one: it named none."""
+    """The provider accepted the message. Its receipts refer to this id, which is empty if it gave none."""
 
     id: str
 
 
 class Temporary(msgspec.Struct, frozen=True, gc=False):
-    """Not now. `retry_after_us` is what the provider asks for.
+    """A temporary failure. `retry_after_us` is the pause that the provider asked for.
 
-    `address_deferred` is about the recipient alone (greylisted, a full mailbox): the provider works.
+    `address_deferred` is about the recipient only (greylisting, a full mailbox): the provider works.
 
-    `may_have_arrived` says that the answer was lost after the message was sent: another attempt may be the second.
+    `may_have_arrived` says that the response was lost after the message was sent: another attempt may be a duplicate.
 
-    `concerns_provider` is False where it says nothing about the provider: no circuit breaker counts it.
+    `concerns_provider` is False if the failure says nothing about the provider: no circuit breaker counts it.
     """
 
     reason: TemporaryReason
@@ -72,10 +72,10 @@ class Temporary(msgspec.Struct, frozen=True, gc=False):
 
 
 class Permanent(msgspec.Struct, frozen=True, gc=False):
-    """Never, as it stands. `address_is_dead` says that nothing else should be sent to this address either.
+    """A permanent failure. `address_is_dead` says that nothing else should be sent to this address either.
 
-    `concerns_provider` is False where the provider was never called, because the message could not be built: it does
-    not show that the provider works.
+    `concerns_provider` is False if the provider was not called because the message could not be built: the failure
+    does not show that the provider works.
     """
 
     reason: PermanentReason
@@ -85,7 +85,7 @@ class Permanent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Broken(msgspec.Struct, frozen=True, gc=False):
-    """Our fault, and that of every message on this channel: stop it, say so, lose nothing."""
+    """Our settings are wrong, for every message to this provider: it is stopped and reported, and nothing is lost."""
 
     reason: BrokenReason
     detail: str = ""
@@ -95,15 +95,13 @@ Verdict = Accepted | Temporary | Permanent | Broken
 
 
 def unbuildable(error: Exception) -> Permanent:
-    """The verdict on a message that cannot be put into the form that its provider takes: it was not sent, and never
-    will be as it stands."""
-    told = " ".join(f"the message cannot be built: {str(error) or type(error).__name__}".split())
-    return Permanent("content_refused", told[:DETAIL_CHARS_MAX], concerns_provider=False)
+    """The result for a message that cannot be put into the form of its provider: it was not sent, and never will be."""
+    detail = " ".join(f"the message cannot be built: {str(error) or type(error).__name__}".split())
+    return Permanent("content_refused", detail[:DETAIL_CHARS_MAX], concerns_provider=False)
 
 
 def built(build: Callable[[], T]) -> T | Permanent:
-    """What a channel makes of a message before it calls its provider; whatever fails there is wrong with this message
-    alone."""
+    """What `build` returns; any exception means that this one message cannot be built."""
     try:
         return build()
     except Exception as error:  # noqa: BLE001

@@ -157,13 +157,13 @@ _BASIC = frozenset(
     "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
     "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
 )
-_EXTENDED = frozenset("\f^{}\\[~]|€")  # each takes an escape before it, and the two are not parted
-GSM_ALONE, GSM_PART = 160, 153  # septets; a part of several gives seven to its header
-UCS_ALONE, UCS_PART = 70, 67  # units of 16 bits
+_EXTENDED = frozenset("\f^{}\\[~]|€")  # each needs an escape before it, in the same segment
+GSM_ALONE, GSM_PART = 160, 153  # septets; with several segments, each has a header of seven
+UCS_ALONE, UCS_PART = 70, 67  # 16-bit units
 
 
 class Segments(msgspec.Struct, frozen=True, gc=False):
-    """What a text message takes: `units` are septets of GSM-7, or 16-bit units of UCS-2."""
+    """The size of a text message; `units` are septets of GSM-7, or 16-bit units of UCS-2."""
 
     encoding: Encoding
     units: int
@@ -171,7 +171,7 @@ class Segments(msgspec.Struct, frozen=True, gc=False):
 
 
 def segments(text: str) -> Segments:
-    """Count as networks do: a pair that belongs together (an escape, a surrogate) is not split over two segments."""
+    """Count as mobile networks do: an escape sequence or a surrogate pair is not split across segments."""
     encoding: Encoding
     if all(character in _BASIC or character in _EXTENDED for character in text):
         encoding, alone, part = "GSM-7", GSM_ALONE, GSM_PART

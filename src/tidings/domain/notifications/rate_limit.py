@@ -1,35 +1,35 @@
-"""A token bucket: so many in a second, and so many at once after a pause. It is one document that all workers share."""
+"""Rate limiting by a token bucket: a rate per second, and a burst. A bucket is one document that all workers share."""
 
 import msgspec
 
 from tidings.domain.fleet import is_set_back
 
-WHOLE = 1_000_000  # a token, in the parts that it is counted in: a microsecond adds one for each token a second
+WHOLE = 1_000_000  # parts of a token: at a rate of 1 per second, each microsecond adds one part
 
 
 class Rate(msgspec.Struct, frozen=True, gc=False):
-    """How many a second, and how many at once."""
+    """A rate limit: tokens per second, and how many may be taken at once."""
 
     per_s: float
     burst: int = 1
 
     def __post_init__(self) -> None:
         if self.per_s <= 0 or self.burst < 1:
-            raise ValueError("a rate lets through more than 0 a second, and at least 1 at once")
+            raise ValueError("a rate must be more than 0 per second, with a burst of at least 1")
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What was in it at a moment, in parts of a token."""
+    """The content of a bucket at a time, in parts of a token."""
 
     parts: int
     at: int
 
 
 def filled(bucket: Bucket | None, rate: Rate, now: int) -> Bucket:
-    """The same at another moment; full if nobody ever took from it.
+    """The bucket at `now`; full if nothing was ever taken from it.
 
-    Time is added once, though another worker's clock is a little ahead. A clock set back adds nothing, and goes on
-    from there.
+    Each interval of time adds tokens only once, even if another worker's clock is a little ahead. If the clock was set
+    back, nothing is added, and counting continues from there.
     """
     most = rate.burst * WHOLE
     if bucket is None:
@@ -41,13 +41,13 @@ def filled(bucket: Bucket | None, rate: Rate, now: int) -> Bucket:
 
 
 def take(bucket: Bucket | None, rate: Rate, wanted: int, now: int, left: int = 0) -> tuple[Bucket, int]:
-    """As many whole tokens as are there beyond those that have to be left, up to what is wanted; and what is left."""
+    """Take up to `wanted` whole tokens, but leave `left` in the bucket; returns the bucket and how many were taken."""
     there = filled(bucket, rate, now)
     given = max(0, min(wanted, there.parts // WHOLE - left))
     return Bucket(there.parts - given * WHOLE, there.at), given
 
 
 def next_at(bucket: Bucket, rate: Rate, now: int, left: int = 0) -> int:
-    """When the next whole token will be there, beyond those that have to be left."""
+    """When a whole token will be available, in addition to `left` tokens that have to stay."""
     missing = max(0, (1 + left) * WHOLE - bucket.parts)
     return max(now, bucket.at) + int(missing / rate.per_s) + 1

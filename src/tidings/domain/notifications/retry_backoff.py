@@ -1,4 +1,4 @@
-"""When to try again: exponentially later each time, spread evenly over the whole pause, and not for ever."""
+"""Retries with exponential backoff and full jitter, bounded in attempts and in time."""
 
 import msgspec
 
@@ -7,9 +7,10 @@ DOUBLINGS_MAX = 40
 
 
 class Backoff(msgspec.Struct, frozen=True, gc=False):
-    """The first pause, the longest one, and the bounds on attempts and on how long all of them take.
+    """The first and the longest pause, and the limits on attempts and on their total time.
 
-    What counts is the time of trying: a message that waits for a worker, a breaker or quiet hours does not get older.
+    Only the time of retrying counts: a delivery does not age while it waits for a worker, a circuit breaker or the end
+    of quiet hours.
     """
 
     first_us: int = 5 * SECOND_US
@@ -19,8 +20,8 @@ class Backoff(msgspec.Struct, frozen=True, gc=False):
 
 
 def pause_us(backoff: Backoff, attempts: int, share: float) -> int:
-    """How long to wait after so many attempts: some share, from 0 to 1, of a pause that doubles each time."""
-    assert attempts >= 1, "nothing was tried yet"
+    """The pause after this many attempts: a random `share`, from 0 to 1, of a pause that doubles each time."""
+    assert attempts >= 1, "there must be a first attempt"
     whole = backoff.first_us << min(attempts - 1, DOUBLINGS_MAX)
     return int(min(whole, backoff.longest_us) * share)
 
@@ -28,10 +29,10 @@ def pause_us(backoff: Backoff, attempts: int, share: float) -> int:
 def next_try(
     backoff: Backoff, attempts: int, spent_us: int, now: int, share: float, asked_us: int | None = None
 ) -> int | None:
-    """The moment of the next attempt, after so many that took so long; None if it is given up.
+    """The time of the next attempt, after `attempts` in `spent_us`; None if the limits are reached.
 
-    What a provider asked for is kept, and the spread comes on top of it: those whom it told the same do not come back
-    in the same moment.
+    The pause that a provider asked for (`asked_us`) is respected, and jitter is added to it, so that deliveries with
+    the same answer do not all retry at the same instant.
     """
     if attempts >= backoff.attempts_max:
         return None

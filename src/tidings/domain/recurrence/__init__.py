@@ -1,1 +1,1 @@
-"""Recurrence: rules, cron expressions and local times as pure functions between numbers and moments."""
+"""Recurrence: RRULEs, cron expressions and local times as pure functions between occurrence numbers and instants."""

@@ -1,7 +1,7 @@
-"""What is worked out and kept, bounded by what it weighs: whatever tenants write, memory has a most.
+"""Bounds on the memory and the work that rules cost, whatever tenants write: bounded caches, and a step counter.
 
-The oldest goes first. Rules hold no more than their totals; what is larger lies here, and is worked out again if a
-question comes after it went.
+Compiled rules keep only small totals. Larger tables are in caches that evict the oldest entries by weight; an evicted
+table is computed again when it is needed.
 """
 
 from threading import RLock
@@ -11,22 +11,22 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Key, Value]):
-    """Values by key, of at most so much weight together."""
+class BoundedCache(Generic[Key, Value]):
+    """A cache whose entries have a weight: it evicts the oldest entries when their sum exceeds `weight_max`."""
 
     def __init__(self, weight_max: int) -> None:
         self._weight_max = weight_max
         self._values: dict[Key, Value] = {}
-        self._weights: dict[Key, int] = {}  # in the order in which they came
+        self._weights: dict[Key, int] = {}  # oldest first
         self.weight = 0
 
     def get(self, key: Key) -> Value | None:
-        """The value, if it is still there."""
+        """The value; None if it is absent or was evicted."""
         return self._values.get(key)
 
     def put(self, key: Key, value: Value, weight: int) -> None:
-        """Keep a value, and let the oldest ones go for it."""
-        with GROWING:
+        """Add a value, and evict the oldest ones if needed."""
+        with GROWTH_LOCK:
             self.weight += weight - self._weights.pop(key, 0)
             self._values[key], self._weights[key] = value, weight
             while self.weight > self._weight_max and len(self._weights) > 1:
@@ -35,8 +35,8 @@ class Kept(Generic[Key, Value]):
                 del self._values[oldest]
 
     def clear(self) -> None:
-        """Let all of them go."""
-        with GROWING:
+        """Remove all entries."""
+        with GROWTH_LOCK:
             self._values.clear()
             self._weights.clear()
             self.weight = 0
@@ -45,8 +45,8 @@ class Kept(Generic[Key, Value]):
 STEPS_MAX = 20_000
 
 
-class Meter:
-    """Counts."""
+class StepCounter:
+    """Counts the steps taken in this process."""
 
     __slots__ = ("taken",)
 
@@ -54,7 +54,7 @@ class Meter:
         self.taken = 0
 
 
-METER = Meter()
+STEPS = StepCounter()
 
-GROWING = RLock()
-"""Held while a table that several schedules share grows: stores ask from threads of their own."""
+GROWTH_LOCK = RLock()
+"""Held while a shared table grows: stores call from threads of their own."""

@@ -1,4 +1,8 @@
-"""Cron expressions: five fields, or six with seconds first, in the manner of Vixie cron with `L`, `#` and `?`."""
+"""Cron expressions as Vixie cron reads them, with `L`, `LW`, `#` and `?`: five fields, or six with seconds first.
+
+Where both the day and the weekday are given, either is enough: `0 9 1 * MON` is 9:00 on the 1st and on every Monday.
+Where one of them begins with `*`, both must hold.
+"""
 
 import re
 from functools import lru_cache
@@ -9,15 +13,15 @@ from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.days import (
     CYCLE_YEARS,
     END_YEAR,
-    Kind,
+    YearKind,
     by_day_mask,
-    kind_named,
     kind_of,
     month_days_mask,
     months_mask,
+    year_kind,
 )
 from tidings.domain.recurrence.rrule import quoted
-from tidings.domain.recurrence.wall_times import Product, Times
+from tidings.domain.recurrence.wall_times import Product, TimesOfDay
 
 TEXT_CHARS_MAX = 1_000
 NICKNAMES = {
@@ -44,8 +48,12 @@ _NEAREST = re.compile(r"([1-9]|[12][0-9]|3[01])W")
 _LAST = re.compile(r"([0-7]|[A-Z]{3})L")
 
 
-class Fields(msgspec.Struct, frozen=True, gc=False):
-    """An expression, read. `by_day` is (n, weekday from Monday) as in rules; `either` is Vixie's day OR weekday."""
+class CronFields(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A parsed expression. `by_day` is (n, weekday), with Monday as 0, as in RRULEs.
+
+    `either` says that day or weekday is enough, `last_weekday` that the days include `LW`, `every_hour` that the hours
+    begin with `*`.
+    """
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -58,25 +66,25 @@ class Fields(msgspec.Struct, frozen=True, gc=False):
     every_hour: bool
 
 
-@lru_cache(maxsize=4_096)  # producers use the same few
-def parse_cron(text: str, field: str = "cron") -> Fields:
-    """The fields of an expression; raises `Invalid` about the given field."""
+@lru_cache(maxsize=4_096)  # producers repeat the same few expressions
+def parse_cron(text: str, field: str = "cron") -> CronFields:
+    """Parse an expression; `Invalid` names the given field."""
     if len(text) > TEXT_CHARS_MAX:
-        raise Invalid(field, f"has {len(text)} characters, at most {TEXT_CHARS_MAX} are taken")
+        raise Invalid(field, f"has {len(text)} characters: at most {TEXT_CHARS_MAX} are allowed")
     words = _words(text, field)
     seconds, minutes, hours = (tuple(sorted(_plain(words[place], place, field))) for place in range(3))
     month_days, last_weekday = _month_days(words[3], field)
     by_day = _by_day(words[5], field)
-    return Fields(
-        seconds,
-        minutes,
-        hours,
-        tuple(sorted(_plain(words[4], 4, field))),
-        tuple(sorted(month_days)),
-        tuple(sorted(by_day)),
-        last_weekday,
-        words[3][0] not in "*?" and words[5][0] not in "*?",
-        words[2][0] == "*",
+    return CronFields(
+        seconds=seconds,
+        minutes=minutes,
+        hours=hours,
+        months=tuple(sorted(_plain(words[4], 4, field))),
+        month_days=tuple(sorted(month_days)),
+        by_day=tuple(sorted(by_day)),
+        last_weekday=last_weekday,
+        either=words[3][0] not in "*?" and words[5][0] not in "*?",
+        every_hour=words[2][0] == "*",
     )
 
 
@@ -86,29 +94,29 @@ def _words(text: str, field: str) -> list[str]:
         stripped = _nickname(stripped, field)
     words = stripped.upper().split()
     if words and (found := _ZONED.match(stripped)):
-        raise Invalid(field, f"begins with {quoted(found[0])}: name the zone beside it ('zone'), and leave that out")
+        raise Invalid(field, f"begins with {quoted(found[0])}: remove it, and give the time zone in the field 'zone'")
     if len(words) == 7:
-        advice = "leave the last one out, and end it with 'until'"
-        raise Invalid(field, f"{quoted(text)} has 7 fields, and years are not taken: {advice}")
+        advice = "remove the last one, and use the field 'until' for an end"
+        raise Invalid(field, f"{quoted(text)} has 7 fields, and years are not supported: {advice}")
     if len(words) not in {5, 6}:
         raise Invalid(field, f"{quoted(text)} has {len(words)} fields: {_HINT}")
     return words if len(words) == 6 else ["0", *words]
 
 
 def _nickname(text: str, field: str) -> str:
-    """The expression of a nickname; of those of other programs it says what to write here."""
+    """The expression of a nickname; for nicknames of other programs an error that says what to write instead."""
     name, _, more = text.lower().partition(" ")
     if name == "@every":
-        raise Invalid(field, f"{quoted(text)} is a period: write every={more.strip() or '5m'}, and leave 'cron' out")
+        raise Invalid(field, f"{quoted(text)} is a period: write every={more.strip() or '5m'} instead of 'cron'")
     if name == "@reboot":
-        raise Invalid(field, f"{quoted(text)} is no time: leave 'cron' out, and send it when your program starts")
+        raise Invalid(field, f"{quoted(text)} is not a time: send the message without 'cron' when your program starts")
     if text.lower() not in NICKNAMES:
-        raise Invalid(field, f"{quoted(text)} is not known: use one of {', '.join(NICKNAMES)}")
+        raise Invalid(field, f"{quoted(text)} is unknown: use one of {', '.join(NICKNAMES)}")
     return NICKNAMES[text.lower()]
 
 
 def _plain(word: str, place: int, field: str) -> set[int]:
-    """The numbers of a field without `L`, `#` and the like."""
+    """The numbers of a field, or of a field's terms without `L`, `W` and `#`."""
     values: set[int] = set()
     for term in word.split(","):
         values |= _term(term, place, field)
@@ -126,22 +134,23 @@ def _term(term: str, place: int, field: str) -> set[int]:
     if step is not None and int(step) > most - least + (place != 5):
         raise Invalid(
             field,
-            f"{name}: {quoted(term)} begins anew at {least} each time, so that a step of {step} never comes: write one "
-            f"of up to {most - least + (place != 5)}, or use 'every' or 'rrule' with an INTERVAL",
+            f"{name}: {quoted(term)} starts again at {least} each time, so a step of {step} is never reached: write "
+            f"one of up to {most - least + (place != 5)}, or use 'every' or 'rrule' with an INTERVAL",
         )
     if span in "*?":
         if span == "?" and (place not in {3, 5} or step is not None):
-            raise Invalid(field, f"{name}: '?' stands alone, for the day or the weekday: write '*'")
+            raise Invalid(field, f"{name}: '?' is allowed only as the whole day or weekday field: write '*'")
         first, last = least, 6 if place == 5 else most
     else:
         low, dash, high = span.partition("-")
         first = _number(low, place, field)
         last = _number(high, place, field) if dash else (most if step is not None else first)
-        if last < first and place == 5:  # the week goes round: FRI-MON are four days
+        if last < first and place == 5:  # the week wraps around: FRI-MON is four days
             last += 7
         if last < first:
             raise Invalid(
-                field, f"{name}: {quoted(term)} runs backward: write two ranges, such as {first}-{most},{least}-{last}"
+                field,
+                f"{name}: {quoted(term)} is a reversed range: write two ranges, such as {first}-{most},{least}-{last}",
             )
     return set(range(first, last + 1, int(step or 1)))
 
@@ -158,7 +167,7 @@ def _number(text: str, place: int, field: str) -> int:
 
 
 def _month_days(word: str, field: str) -> tuple[set[int], bool]:
-    """The days, -1 for `L`; and whether `LW`, the last working day, is among them."""
+    """The days, with -1 for `L`, and whether `LW`, the last working day, is among them."""
     days: set[int] = set()
     last_weekday = False
     for term in word.split(","):
@@ -168,19 +177,19 @@ def _month_days(word: str, field: str) -> tuple[set[int], bool]:
             last_weekday = True
         elif found := _BEFORE_LAST.fullmatch(term):
             rule = f"FREQ=MONTHLY;BYMONTHDAY=-{int(found[1]) + 1}"
-            raise Invalid(field, f"day: {quoted(term)} is not taken: write it as 'rrule', {rule} with its BYHOUR")
+            raise Invalid(field, f"day: {quoted(term)} is not supported: use 'rrule', {rule} with BYHOUR")
         elif found := _NEAREST.fullmatch(term):
-            raise Invalid(field, f"day: {quoted(term)} is not taken: write {_working_day_from(int(found[1]))}")
+            raise Invalid(field, f"day: {quoted(term)} is not supported: use {_working_day_from(int(found[1]))}")
         else:
             days |= _term(term, 3, field)
     return days, last_weekday
 
 
 def _working_day_from(day: int) -> str:
-    """The rule that comes next to the working day nearest to one."""
+    """The RRULE that is closest to `nW`, the working day nearest to day n."""
     days = ",".join(str(each) for each in range(day, min(day + 2, 31) + 1))
     rule = f"FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYMONTHDAY={days};BYSETPOS=1"
-    return f"as 'rrule' {rule} with its BYHOUR, the first working day from the {day}. on"
+    return f"'rrule', {rule} with BYHOUR, the first working day from day {day} on"
 
 
 def _by_day(word: str, field: str) -> set[tuple[int, int]]:
@@ -209,17 +218,17 @@ def _refused(term: str, place: int, field: str) -> Invalid:
     )
 
 
-def is_exact(fields: Fields) -> bool:
-    """Whether it steps through the hours (`*` or `*/n`): it then runs in exact time, as rules below DAILY do."""
+def is_exact(fields: CronFields) -> bool:
+    """Whether its hours are `*` or `*/n`: it then steps in exact time, like RRULEs below DAILY."""
     return fields.every_hour
 
 
 class CronDays:
-    """The days of an expression, year by year, as masks."""
+    """The days of an expression, as one mask for each year."""
 
     cycle_years = CYCLE_YEARS
 
-    def __init__(self, fields: Fields) -> None:
+    def __init__(self, fields: CronFields) -> None:
         self._fields = fields
         self._masks: dict[int, int] = {}
 
@@ -227,10 +236,10 @@ class CronDays:
         """The days of one year."""
         kind = kind_of(year)
         if kind not in self._masks:
-            self._masks[kind] = self._made(kind_named(kind))
+            self._masks[kind] = self._made(year_kind(kind))
         return self._masks[kind]
 
-    def _made(self, kind: Kind) -> int:
+    def _made(self, kind: YearKind) -> int:
         fields = self._fields
         days = month_days_mask(kind, fields.month_days)
         if fields.last_weekday:
@@ -239,7 +248,7 @@ class CronDays:
         return months_mask(kind, fields.months) & (days | weekdays if fields.either else days & weekdays)
 
 
-def _last_weekdays(kind: Kind) -> int:
+def _last_weekdays(kind: YearKind) -> int:
     mask = 0
     for stop in kind.starts[1:]:
         weekday = (kind.first + stop - 1) % 7
@@ -247,12 +256,12 @@ def _last_weekdays(kind: Kind) -> int:
     return mask
 
 
-def cron_walls(fields: Fields, origin_year: int) -> Product:
+def cron_walls(fields: CronFields, origin_year: int) -> Product:
     """The wall times of an expression."""
     return Product(CronDays(fields), cron_times(fields), origin_year, END_YEAR)
 
 
-def cron_times(fields: Fields) -> Times:
+def cron_times(fields: CronFields) -> TimesOfDay:
     """The times of day of an expression."""
     coarse = [hour * 3_600 + minute * 60 for hour in fields.hours for minute in fields.minutes]
-    return Times(coarse, fields.seconds, 60)
+    return TimesOfDay(coarse, fields.seconds, 60)

@@ -1,8 +1,14 @@
-"""The Gregorian calendar as bits: a year is an integer whose bit d is its day d, counted from 0.
+"""The days of a rule as bit masks, one integer for each year: bit d is the year's day d, counted from 0.
 
-Wall time is an integer of seconds since 1970-01-01T00:00:00 on the clock of some place; an instant, inside of this
-package, the same in UTC. A year's masks depend only on its *kind*: on which weekday it begins, whether it is a leap
-year, and whether its neighbours are (which decides how many weeks those have).
+Days are numbered from 1970-01-01; a wall time is a number of seconds since 1970-01-01T00:00:00 on a local clock, and an
+instant, in this package, the same in UTC. The masks of a year depend only on its *kind*: the weekday of January 1,
+whether it is a leap year, and whether its neighbours are (which decides how many weeks those have). So the filter of a
+rule (BYMONTH, BYMONTHDAY, BYDAY, ...) is computed once for each kind of year, and INTERVAL is a pattern of bits that is
+laid over it.
+
+Example: FREQ=WEEKLY;INTERVAL=2;BYDAY=MO from Monday 2027-01-04 (day 3 of the year). The filter of 2027, which begins
+with a Friday, has the bits of all Mondays: 3, 10, 17, 24, ... The pattern has 7 bits set out of every 14, and is
+shifted so that the week of the start is one of them: bits 3-9, 17-23, ... Both together leave 3, 17, 31, ...
 """
 
 from bisect import bisect_right
@@ -11,7 +17,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import gcd
 
-from tidings.domain.recurrence.rule import DAILY, MONTHLY, WEEKLY, YEARLY, Parts
+from tidings.domain.recurrence.rule import DAILY, MONTHLY, WEEKLY, YEARLY, RruleParts
 
 SECOND_US = 1_000_000
 DAY_S = 86_400
@@ -21,7 +27,7 @@ LAST_SECOND = LAST_INSTANT // SECOND_US
 
 FIRST_YEAR = 1967
 LAST_YEAR = 9999
-END_YEAR = 2999  # rules end with it: what has not come by then is not waited for
+END_YEAR = 2999  # rules end with it
 CYCLE_YEARS = 400  # the calendar repeats, weekdays included
 CYCLE_DAYS = 146_097
 
@@ -35,7 +41,7 @@ def is_leap(year: int) -> bool:
 
 
 def year_start(year: int) -> int:
-    """The number of January 1, in days since 1970."""
+    """January 1 of the year, in days since 1970."""
     before = year - 1
     return before * 365 + before // 4 - before // 100 + before // 400 - 719_162
 
@@ -49,7 +55,7 @@ def year_of(day: int) -> int:
 
 
 def decade_of(day: int) -> int:
-    """The first year of a day's decade, within what rules can cover: starts of one decade share their tables."""
+    """The first year of a day's decade, within the range of rules. Rules of one decade share their tables."""
     return min(max(year_of(day) // 10 * 10, 1970), END_YEAR // 10 * 10)
 
 
@@ -57,7 +63,7 @@ END_SECOND = year_start(END_YEAR + 1) * DAY_S - 1
 
 
 def month_starts(*, leap: bool) -> tuple[int, ...]:
-    """On which day of the year each month begins, and where the year ends."""
+    """The day of the year on which each month begins, and the length of the year."""
     return MONTH_STARTS_LEAP if leap else MONTH_STARTS
 
 
@@ -68,12 +74,12 @@ def days_of(year: int, month: int, day: int) -> int:
 
 @lru_cache(maxsize=2_048)
 def kind_of(year: int) -> int:
-    """What the masks of a year depend on, as a small number: weekday of January 1 (Monday is 0), leap years."""
+    """The kind of a year as a small number: the weekday of January 1 (Monday is 0), and three bits for leap years."""
     return (year_start(year) + 3) % 7 * 8 + is_leap(year) * 4 + is_leap(year - 1) * 2 + is_leap(year + 1)
 
 
-class Kind:
-    """A kind of year, unpacked."""
+class YearKind:
+    """The properties of a kind of year: the weekday of January 1, month starts, and lengths."""
 
     __slots__ = ("days", "days_after", "days_before", "first", "full", "starts")
 
@@ -87,9 +93,9 @@ class Kind:
 
 
 @lru_cache(maxsize=64)
-def kind_named(kind: int) -> Kind:
+def year_kind(kind: int) -> YearKind:
     """The kind of year with this number."""
-    return Kind(kind)
+    return YearKind(kind)
 
 
 def span(first: int, stop: int) -> int:
@@ -98,7 +104,11 @@ def span(first: int, stop: int) -> int:
 
 
 def nth_bit(mask: int, n: int) -> int:
-    """The place of the n-th set bit, counted from 0; the mask must have it."""
+    """The position of the n-th set bit, both counted from 0; the mask must have it.
+
+    The mask is halved until one bit is left. For 0b101100 and n = 2: the low 4 bits (of 8) have two set bits, so the
+    wanted one is number 0 of the upper half 0b10; its low 1 bit (of 2) has none, so it is bit 1 there, 4 + 1 = 5.
+    """
     base = 0
     width = 1 << max(0, (mask.bit_length() - 1).bit_length())
     while width > 1:
@@ -114,7 +124,7 @@ def nth_bit(mask: int, n: int) -> int:
     return base
 
 
-def stride(step: int, width: int, length: int) -> int:
+def repeat_bits(step: int, width: int, length: int) -> int:
     """A run of `width` bits every `step` bits, up to `length` bits."""
     pattern = 0
     for first in range(0, length, step):
@@ -126,34 +136,34 @@ YEAR_BITS_MAX = 366
 
 
 class Days:
-    """The days of a rule, year by year, as masks. Rules below DAILY have no stripes here: they count finer."""
+    """The days of a rule, as one mask for each year. INTERVAL of rules below DAILY is not applied here."""
 
-    def __init__(self, parts: Parts, start_day: int) -> None:
+    def __init__(self, parts: RruleParts, start_day: int) -> None:
         self._parts = parts
         self._interval = parts.interval if parts.frequency <= DAILY else 1
         self._start_day = start_day
         self._start_year = year_of(start_day)
         self._start_month = self._start_year * 12 + month_of(start_day) - 1
         self._filters: dict[int, int] = {}
-        self._stripes = _stripes(parts.frequency, self._interval)
+        self._interval_pattern = _interval_pattern(parts.frequency, self._interval)
         self.cycle_years = _cycle_years(parts.frequency, self._interval)
 
     def mask(self, year: int) -> int:
-        """The days of one year, also before the start."""
+        """The days of one year, including those before the start."""
         kind = kind_of(year)
         days = self._filters.get(kind)
         if days is None:
             days = self._filters[kind] = filter_of(self._parts, kind)
         if self._interval == 1 or not days:
             return days
-        return days & self._striped(year, kind_named(kind))
+        return days & self._interval_mask(year, year_kind(kind))
 
     def unfiltered(self) -> bool:
-        """Whether every day is one of the rule's."""
+        """Whether the rule allows every day."""
         parts = self._parts
         return not (parts.by_month or parts.by_month_day or parts.by_year_day or parts.by_week or parts.by_day)
 
-    def _striped(self, year: int, kind: Kind) -> int:
+    def _interval_mask(self, year: int, kind: YearKind) -> int:
         match self._parts.frequency:
             case 0:
                 return 0 if (year - self._start_year) % self._interval else kind.full
@@ -161,15 +171,19 @@ class Days:
                 return self._months(year, kind)
             case 2:
                 week = (self._start_day + 3 - self._parts.week_start) // 7 * 7 - 3 + self._parts.week_start
-                return self._shifted(year_start(year) - week, 7 * self._interval)
+                return self._pattern_from(year_start(year) - week, 7 * self._interval)
             case _:
-                return self._shifted(year_start(year) - self._start_day, self._interval)
+                return self._pattern_from(year_start(year) - self._start_day, self._interval)
 
-    def _shifted(self, since: int, step: int) -> int:
-        """The stripes as they lie in a year that begins so many days after one of them."""
-        return self._stripes >> since % step if step <= YEAR_BITS_MAX else _single(self._stripes, since % step, step)
+    def _pattern_from(self, since: int, step: int) -> int:
+        """The INTERVAL pattern in a year that begins `since` days after one of its runs."""
+        return (
+            self._interval_pattern >> since % step
+            if step <= YEAR_BITS_MAX
+            else _single(self._interval_pattern, since % step, step)
+        )
 
-    def _months(self, year: int, kind: Kind) -> int:
+    def _months(self, year: int, kind: YearKind) -> int:
         mask = 0
         for month in range((self._start_month - year * 12) % self._interval, 12, self._interval):
             mask |= span(kind.starts[month], kind.starts[month + 1])
@@ -177,20 +191,24 @@ class Days:
 
 
 def _single(run: int, since: int, step: int) -> int:
-    """Stripes so far apart that at most the run before and the run after touch a year."""
+    """The INTERVAL pattern if it is longer than a year: at most the run before and the run after touch the year."""
     return run >> since | run << (step - since) if step - since <= YEAR_BITS_MAX else run >> since
 
 
-def _stripes(frequency: int, interval: int) -> int:
+def _interval_pattern(frequency: int, interval: int) -> int:
     if frequency not in {WEEKLY, DAILY} or interval == 1:
         return 0
     width = 7 if frequency == WEEKLY else 1
     step = width * interval
-    return stride(step, width, YEAR_BITS_MAX + step) if step <= YEAR_BITS_MAX else (1 << width) - 1
+    return repeat_bits(step, width, YEAR_BITS_MAX + step) if step <= YEAR_BITS_MAX else (1 << width) - 1
 
 
 def _cycle_years(frequency: int, interval: int) -> int:
-    """After how many years the days of a rule repeat: what has not come by then never comes."""
+    """After how many years the days of a rule repeat. A rule without a day in that time never occurs.
+
+    The calendar repeats after 400 years of 146,097 days. Every 3 days: 3 divides 146,097, so the days repeat with it.
+    Every 2 days: 146,097 is odd, so they repeat after twice that time.
+    """
     units = {YEARLY: CYCLE_YEARS, MONTHLY: CYCLE_YEARS * 12, WEEKLY: CYCLE_DAYS // 7}.get(frequency, CYCLE_DAYS)
     return CYCLE_YEARS * (interval // gcd(interval, units))
 
@@ -198,14 +216,14 @@ def _cycle_years(frequency: int, interval: int) -> int:
 def month_of(day: int) -> int:
     """The month, from 1, of a day since 1970."""
     year = year_of(day)
-    starts = kind_named(kind_of(year)).starts
+    starts = year_kind(kind_of(year)).starts
     place = day - year_start(year)
     return next(month for month in range(12, 0, -1) if starts[month - 1] <= place)
 
 
-def filter_of(parts: Parts, number: int) -> int:
-    """The days of a kind of year that pass every part of the rule that speaks of days."""
-    kind = kind_named(number)
+def filter_of(parts: RruleParts, number: int) -> int:
+    """The days of a kind of year that all BY... parts about days allow."""
+    kind = year_kind(number)
     days = kind.full
     if parts.by_month:
         days &= months_mask(kind, parts.by_month)
@@ -221,7 +239,7 @@ def filter_of(parts: Parts, number: int) -> int:
     return days
 
 
-def months_mask(kind: Kind, months: Iterable[int]) -> int:
+def months_mask(kind: YearKind, months: Iterable[int]) -> int:
     """Every day of these months."""
     mask = 0
     for month in months:
@@ -229,8 +247,8 @@ def months_mask(kind: Kind, months: Iterable[int]) -> int:
     return mask
 
 
-def month_days_mask(kind: Kind, days: Iterable[int]) -> int:
-    """These days of every month; negative ones count from its end."""
+def month_days_mask(kind: YearKind, days: Iterable[int]) -> int:
+    """These days of every month; negative numbers count from its end."""
     named, from_end = 0, []
     for day in days:
         if day > 0:
@@ -246,8 +264,8 @@ def month_days_mask(kind: Kind, days: Iterable[int]) -> int:
     return mask
 
 
-def by_day_mask(kind: Kind, by_day: Iterable[tuple[int, int]], *, within_months: bool) -> int:
-    """Each of these weekdays, or the n-th of them in its month or year; negative n counts from the end."""
+def by_day_mask(kind: YearKind, by_day: Iterable[tuple[int, int]], *, within_months: bool) -> int:
+    """These weekdays: all of them (n = 0), or the n-th of its month or year; negative n counts from the end."""
     periods = list(pairwise(kind.starts)) if within_months else [(0, kind.days)]
     mask = 0
     for nth, weekday in by_day:
@@ -263,7 +281,7 @@ def by_day_mask(kind: Kind, by_day: Iterable[tuple[int, int]], *, within_months:
     return mask
 
 
-_EVERY_SEVENTH = stride(7, 1, YEAR_BITS_MAX + 7)
+_EVERY_SEVENTH = repeat_bits(7, 1, YEAR_BITS_MAX + 7)
 
 
 def _places(places: Iterable[int], length: int) -> int:
@@ -274,8 +292,12 @@ def _places(places: Iterable[int], length: int) -> int:
     return mask
 
 
-def _weeks_mask(kind: Kind, weeks: tuple[int, ...], week_start: int) -> int:
-    """The days whose week has one of these numbers. Week 1 is the first with four days in its year."""
+def _weeks_mask(kind: YearKind, weeks: tuple[int, ...], week_start: int) -> int:
+    """The days whose week has one of these numbers. Week 1 is the first with at least four days in its year.
+
+    Weeks at both ends may belong to a neighbouring year. 2027 begins with a Friday, so January 1 to 3 are in week 53 of
+    2026, and week 1 begins on day 3, January 4.
+    """
     mask = 0
     for begins, numbered in _week_years(kind, week_start):
         for week in weeks:
@@ -285,8 +307,8 @@ def _weeks_mask(kind: Kind, weeks: tuple[int, ...], week_start: int) -> int:
     return mask & kind.full
 
 
-def _week_years(kind: Kind, week_start: int) -> list[tuple[int, int]]:
-    """Where week 1 of last, this and next year begins, counted from January 1, and how many weeks each has."""
+def _week_years(kind: YearKind, week_start: int) -> list[tuple[int, int]]:
+    """For last, this and next year: the first day of week 1, counted from this year's January 1, and how many weeks."""
     lengths = (kind.days_before, kind.days, kind.days_after)
     begins, first, weekday = [], -kind.days_before, kind.first - kind.days_before
     for length in (*lengths, 0):
@@ -296,11 +318,11 @@ def _week_years(kind: Kind, week_start: int) -> list[tuple[int, int]]:
 
 
 def _first_week(first_weekday: int, week_start: int) -> int:
-    """Where week 1 begins, counted from January 1: between three days before and three days after it."""
+    """The first day of week 1, counted from January 1: from -3 to 3."""
     offset = (week_start - first_weekday) % 7
     return offset if offset <= 3 else offset - 7
 
 
 def _clipped(first: int) -> int:
-    """Seven days from there on, as far as they lie behind January 1."""
+    """Seven days from `first` on, without those before January 1."""
     return 0x7F << first if first >= 0 else 0x7F >> -first

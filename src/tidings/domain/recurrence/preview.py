@@ -1,4 +1,4 @@
-"""The next occurrences of a recurrence for people: wall time and UTC, with what clock changes did to them."""
+"""Recurrences for people: a preview of the next occurrences, notes about clock changes, and the request fields."""
 
 import msgspec
 
@@ -7,8 +7,8 @@ from tidings.domain.names import Mark
 from tidings.domain.recurrence.compiler import compiled
 from tidings.domain.recurrence.cron import parse_cron
 from tidings.domain.recurrence.days import DAY_S, SECOND_US, days_of, is_leap, month_starts, year_of, year_start
-from tidings.domain.recurrence.local_time import folded, is_swallowed
-from tidings.domain.recurrence.occurrences import has
+from tidings.domain.recurrence.local_time import instant_of_wall, is_swallowed
+from tidings.domain.recurrence.occurrences import occurs_at
 from tidings.domain.recurrence.rule import Cron, Local, Moment, Recurrence, Rule
 from tidings.domain.recurrence.timezone import Zone, zone_named
 
@@ -27,10 +27,11 @@ __all__ = [
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """One line of a preview. `number` and `at` (microseconds) are None for what a gap swallows (mark `skipped`).
+    """One line of a preview. `number` and `at` (microseconds) are None for a time that a DST gap skips.
 
-    `wall` is what clocks show then, with the offset; of a skipped one what they never show. `mark` says that clocks
-    jumped over the time that was meant and it `moved` behind, or that it is the `first` or `second` of two equal ones.
+    `wall` is the local time with its offset; for a skipped one, the local time that does not exist. `mark` says that
+    the time lies in a DST gap and was `moved` forward or `skipped`, or that it is the `first` or `second` of two equal
+    local times in a DST overlap.
     """
 
     wall: str
@@ -40,7 +41,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def preview(recurrence: Recurrence, after: int, count: int) -> list[Shown]:
-    """What follows the instant `after` (microseconds), up to `count` occurrences."""
+    """Up to `count` occurrences after the instant `after` (microseconds)."""
     zone = zone_named(recurrence.zone)
     moments = compiled(recurrence)
     if isinstance(recurrence, Local) and is_swallowed(recurrence):
@@ -55,13 +56,13 @@ def preview(recurrence: Recurrence, after: int, count: int) -> list[Shown]:
         if at is None:
             break
         lines += _skipped(recurrence, zone, last + 1, at - 1)
-        lines.append(_shown(zone, number, at, moved=not has(strict, at) or _is_moved(recurrence, zone)))
+        lines.append(_shown(zone, number, at, moved=not occurs_at(strict, at) or _is_moved(recurrence, zone)))
         last = at
     return lines
 
 
 def _is_moved(recurrence: Recurrence, zone: Zone) -> bool:
-    """Whether clocks jump over a single wall time."""
+    """Whether it is a single wall time in a DST gap."""
     return isinstance(recurrence, Local) and not zone.instants(recurrence.wall)
 
 
@@ -75,7 +76,7 @@ def _shown(zone: Zone, number: int, at: int, *, moved: bool) -> Shown:
 
 
 def _skipped(recurrence: Recurrence, zone: Zone, begin: int, end: int) -> list[Shown]:
-    """What the policy `skip` leaves out in between: what `forward` would have moved there."""
+    """The times that the policy `skip` leaves out in a range: those that `forward` would have moved there."""
     if recurrence.gap != "skip" or isinstance(recurrence, Local):
         return []
     forward = compiled(msgspec.structs.replace(recurrence, gap="forward"))
@@ -90,25 +91,25 @@ def _skipped(recurrence: Recurrence, zone: Zone, begin: int, end: int) -> list[S
 
 
 def swallowed_note(when: object) -> str | None:
-    """Why a single wall time that is to be skipped will not leave, for people; None where it will."""
+    """The note that a single local time in a DST gap will be skipped; None if it will not."""
     if not isinstance(when, Local) or not is_swallowed(when):
         return None
     return f"{_not_there(when)}: it will be skipped and counted as missed (gap)"
 
 
 def moved_note(when: object) -> str | None:
-    """Where a single wall time goes that clocks jump over, for people; None where they show it."""
+    """The note that a single local time in a DST gap is moved forward; None if it is not."""
     if not isinstance(when, Local) or when.gap == "skip" or zone_named(when.zone).instants(when.wall):
         return None
     at = compiled(when).at(1)
-    assert at is not None, "what is moved leaves"
+    assert at is not None, "a moved time has an occurrence"
     wall = at + zone_named(when.zone).offset_at(at)
     shown = _clock if wall // DAY_S == when.wall // DAY_S else _date_and_clock
-    return f"{_not_there(when)}: it is moved by as much, to {shown(wall)}"
+    return f"{_not_there(when)}: it is moved forward, to {shown(wall)}"
 
 
 def _not_there(when: Local) -> str:
-    """That clocks jump over a wall time, and from where to where."""
+    """The statement that a local time does not exist, and why."""
     zone = zone_named(when.zone)
     jump = zone.segment(zone.before_gap(when.wall))
     before, behind = (zone.starts[jump] + zone.offsets[place] for place in (jump - 1, jump))
@@ -118,24 +119,24 @@ def _not_there(when: Local) -> str:
 
 
 def late_start_note(asked: object) -> str | None:
-    """That a start is the second of two equal times, of which the first counts: the rule begins behind it."""
+    """The note that a start is the second of two equal local times, which `overlap=first` does not count."""
     if not isinstance(asked, Rule | Cron) or asked.overlap != "first" or asked.zone == "UTC":
         return None
     if isinstance(asked, Rule) and (not asked.fold or asked.since):
         return None
     zone = zone_named(asked.zone)
-    start = folded(zone, asked.start, 1) if isinstance(asked, Rule) else -(-asked.since // SECOND_US)
+    start = instant_of_wall(zone, asked.start, 1) if isinstance(asked, Rule) else -(-asked.since // SECOND_US)
     wall = start + zone.offset_at(start)
-    if zone.instants(wall)[0] == start or has(compiled(asked), start):
+    if zone.instants(wall)[0] == start or occurs_at(compiled(asked), start):
         return None
-    if not has(compiled(msgspec.structs.replace(asked, overlap="both")), start):
+    if not occurs_at(compiled(msgspec.structs.replace(asked, overlap="both")), start):
         return None
-    what = f"the start is the second of two times at which clocks in {asked.zone} show {_date_and_clock(wall)}"
-    return f"{what}, and overlap=first takes the first, which lies before it: use overlap=second or both to begin there"
+    what = f"{_date_and_clock(wall)} exists twice in {asked.zone} (DST overlap), and the start is the second one"
+    return f"{what}; overlap=first uses only the first, which is before it: use overlap=second or both to begin there"
 
 
 def _clock(wall: int) -> str:
-    """The time of day, with seconds where there are some."""
+    """The time of day, without seconds if they are 0."""
     return wall_text(wall)[11:].removesuffix(":00")
 
 
@@ -144,7 +145,7 @@ def _date_and_clock(wall: int) -> str:
 
 
 def local_text(zone: str, at: int) -> str:
-    """What clocks in a zone show at an instant (microseconds), with the offset."""
+    """The local time in a zone at an instant (microseconds), with the offset."""
     place = zone_named(zone)
     offset = place.offset_at(at // SECOND_US)
     return f"{wall_text(at // SECOND_US + offset)}{offset_text(offset)}"
@@ -161,14 +162,14 @@ def wall_text(wall: int) -> str:
 
 
 def offset_text(offset: int) -> str:
-    """An offset in ISO 8601, with seconds where a zone had them."""
+    """An offset in ISO 8601, with seconds if they are not 0."""
     sign, size = ("-", -offset) if offset < 0 else ("+", offset)
     seconds = f":{size % 60:02}" if size % 60 else ""
     return f"{sign}{size // 3_600:02}:{size // 60 % 60:02}{seconds}"
 
 
 def fields_of(recurrence: Recurrence) -> dict[str, object]:
-    """The flat fields; policies only where they are not the defaults."""
+    """The request fields of a recurrence; policies only if they are not the defaults."""
     fields: dict[str, object] = {"zone": recurrence.zone}
     match recurrence:
         case Local():
@@ -189,25 +190,25 @@ def fields_of(recurrence: Recurrence) -> dict[str, object]:
 
 
 def _start(rule: Rule) -> str:
-    """Its wall time; with the offset where that alone says which of two equal ones is meant.
+    """The start as local time, with the offset if it is needed to tell two equal local times apart.
 
-    Of a rule that was sent without one this is the minute of its acceptance; its first moment instead where another lay
-    before it in that minute, which would leave if it were sent again.
+    A rule that was sent without a start has the minute of its acceptance as anchor. If it has a time in that minute
+    before its acceptance, its first occurrence is shown instead: otherwise that time would occur if it were sent again.
     """
     zone = zone_named(rule.zone)
-    anchor = folded(zone, rule.start, rule.fold)
+    anchor = instant_of_wall(zone, rule.start, rule.fold)
     if rule.since > anchor * SECOND_US:
         moments = compiled(msgspec.structs.replace(rule, since=0, added=(), excepted=(), excluded=(), shift=0, given=0))
         passed = moments.through(-(-rule.since // SECOND_US) - 1)
         first = moments.at(passed + 1) if passed else None
         if first is not None:
             return local_text(rule.zone, first * SECOND_US)
-    plain = folded(zone, rule.start, int(rule.overlap == "second"))
+    plain = instant_of_wall(zone, rule.start, int(rule.overlap == "second"))
     return wall_text(rule.start) if anchor == plain else local_text(rule.zone, anchor * SECOND_US)
 
 
 def _since(cron: Cron) -> str:
-    """The first whole second that counts; the first whole minute where no other second can occur."""
+    """The first whole second of the expression; rounded up to a minute if it occurs only at second 0."""
     zone, second = zone_named(cron.zone), -(-cron.since // SECOND_US)
     offset = zone.offset_at(second)
     minute = -(-(second + offset) // 60) * 60 - offset

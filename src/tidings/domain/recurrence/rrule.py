@@ -1,4 +1,8 @@
-"""Moments as calendars and people write them: `20270328T023000Z`, `2027-03-28 02:30`, a date alone."""
+"""Parsing of RRULE text (RFC 5545): single times, rules, and blocks of DTSTART, RRULE, RDATE and EXDATE lines.
+
+The parsers are strict and bounded, and their errors say what to write instead. Times are accepted in the basic form of
+RFC 5545 (`20270328T023000Z`), in the extended form (`2027-03-28 02:30`), and as a date alone.
+"""
 
 import re
 from collections.abc import Callable
@@ -9,19 +13,20 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.days import DAY_S, LAST_SECOND
-from tidings.domain.recurrence.rule import FREQUENCIES, MONTHLY, WEEKDAYS, WEEKLY, YEARLY, Moment, Parts
+from tidings.domain.recurrence.rule import FREQUENCIES, MONTHLY, WEEKDAYS, WEEKLY, YEARLY, Moment, RruleParts
 
 MOMENT_CHARS_MAX = 64
+QUOTED_CHARS_MAX = 48  # of a text that an error quotes, with its escapes
 
 _MOMENT = re.compile(
     r"(\d{4})-?(\d\d)-?(\d\d)(?:[Tt ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,]0{1,9})?)?([Zz]|[+-]\d\d:?(?:\d\d)?)?)?", re.ASCII
 )
-_MOMENT_HINT = "write a time such as 2027-03-28T02:30:00 (or 20270328T023000), with Z or +01:00 where it is not local"
+_MOMENT_HINT = "write a time such as 2027-03-28T02:30:00 (or 20270328T023000), with Z or +01:00 unless it is local time"
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
 def parse_moment(text: str, field: str, hint: str = _MOMENT_HINT) -> Moment:
-    """A local time, an instant or a date; seconds are whole, because rules count in them. `hint` says what to write."""
+    """Parse a local time, an instant or a date, in whole seconds; `hint` is the advice at the end of an error."""
     found = _MOMENT.fullmatch(text) if len(text) <= MOMENT_CHARS_MAX else None
     if found is None:
         whole = " in whole seconds" if "." in text[len("2027-03-28") :] else ""
@@ -30,11 +35,11 @@ def parse_moment(text: str, field: str, hint: str = _MOMENT_HINT) -> Moment:
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
     except ValueError as problem:
-        raise Invalid(field, f"{quoted(text)} is not on the calendar ({problem}): {hint}") from None
+        raise Invalid(field, f"{quoted(text)} is not a valid date ({problem}): {hint}") from None
     if hour is None:
         return Moment(_within(days * DAY_S, text, field), "date")
     if int(hour) > 23 or int(minute) > 59 or int(second or 0) > 59:
-        raise Invalid(field, f"{quoted(text)} is not on the clock: hours go to 23, minutes and seconds to 59")
+        raise Invalid(field, f"{quoted(text)} is not a valid time of day: hours go up to 23, minutes and seconds to 59")
     wall = days * DAY_S + int(hour) * 3_600 + int(minute) * 60 + int(second or 0)
     if offset is None:
         return Moment(_within(wall, text, field), "local")
@@ -51,13 +56,14 @@ def _offset(text: str) -> int:
 
 def _within(seconds: int, text: str, field: str) -> int:
     if not 0 <= seconds <= LAST_SECOND - DAY_S:
-        raise Invalid(field, f"{quoted(text)} is not between 1970 and 9999: choose a time that is")
+        raise Invalid(field, f"{quoted(text)} is not between the years 1970 and 9999: choose a time that is")
     return seconds
 
 
 def quoted(text: str) -> str:
-    """The text in quotes, shortened, with what cannot be printed escaped."""
-    return repr(text if len(text) <= 48 else text[:45] + "...")
+    """The text in quotes for an error: unprintable characters escaped, then shortened."""
+    escaped = repr(text[: QUOTED_CHARS_MAX + 1])
+    return escaped if len(escaped) <= QUOTED_CHARS_MAX + 2 else f"{escaped[: QUOTED_CHARS_MAX - 2]}...{escaped[-1]}"
 
 
 TEXT_CHARS_MAX = 4_000
@@ -67,7 +73,7 @@ _HINT = "write a rule such as FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 _BY_DAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
 
-# Which numbers a list may hold, and the name it has inside.
+# By RRULE part: the field of `RruleParts`, and the least and the greatest number that it accepts.
 _LISTS = {
     "BYSECOND": ("by_second", 0, 60),
     "BYMINUTE": ("by_minute", 0, 59),
@@ -80,24 +86,24 @@ _LISTS = {
 }
 
 
-@lru_cache(maxsize=4_096)  # producers use the same few
-def parse_rrule(text: str, field: str = "rrule") -> Parts:
-    """The parts of a rule; raises `Invalid` about the given field."""
+@lru_cache(maxsize=4_096)  # producers repeat the same few rules
+def parse_rrule(text: str, field: str = "rrule") -> RruleParts:
+    """Parse a rule; `Invalid` names the given field."""
     if len(text) > TEXT_CHARS_MAX:
-        raise Invalid(field, f"has {len(text)} characters, at most {TEXT_CHARS_MAX} are taken")
+        raise Invalid(field, f"has {len(text)} characters: at most {TEXT_CHARS_MAX} are allowed")
     found = _split(text, field)
     if "FREQ" not in found:
         raise Invalid(field, f"{quoted(text)} has no FREQ: {_HINT}")
     values: dict[str, object] = {}
     for name, value in found.items():
         values |= _READERS[name](name, value, field)
-    parts = Parts(**values)  # type: ignore[arg-type]
+    parts = RruleParts(**values)  # type: ignore[arg-type]
     _check(parts, field)
     return parts
 
 
 def _split(text: str, field: str) -> dict[str, str]:
-    """Names and values. One semicolon at the end is forgiven: calendars in use write it."""
+    """Names and values. A trailing semicolon is accepted, because some calendar programs write it."""
     found: dict[str, str] = {}
     for part in text.strip().removesuffix(";").split(";"):
         name, equals, value = part.upper().partition("=")
@@ -105,10 +111,10 @@ def _split(text: str, field: str) -> dict[str, str]:
             raise Invalid(field, f"{quoted(part)} is not NAME=VALUE: {_HINT}")
         if name not in _READERS:
             known = ", ".join(_READERS)
-            raise Invalid(field, f"{quoted(name)} is not a part of a rule: use {known}")
+            raise Invalid(field, f"{quoted(name)} is not a part of an RRULE: use {known}")
         if name in found:
-            advice = "join the values with a comma, or leave" if name.startswith("BY") else "leave"
-            raise Invalid(field, f"{name} is there twice: {advice} one out")
+            advice = "join the values with a comma, or remove" if name.startswith("BY") else "remove"
+            raise Invalid(field, f"{name} is given twice: {advice} one")
         found[name] = value
     return found
 
@@ -137,7 +143,7 @@ def _numbers(name: str, value: str, field: str) -> dict[str, object]:
             zero = ", not 0" if least < 0 else ""
             raise Invalid(field, f"{name}: {quoted(text)} must be a whole number from {least} to {most}{zero}")
         numbers.add(int(text))
-    if name == "BYSECOND" and 60 in numbers:  # clocks here have no leap seconds
+    if name == "BYSECOND" and 60 in numbers:  # system clocks have no leap seconds
         numbers = numbers - {60} | {59}
     return {inside: tuple(sorted(numbers))}
 
@@ -148,7 +154,7 @@ def _by_day(_name: str, value: str, field: str) -> dict[str, object]:
         found = _BY_DAY.fullmatch(text)
         nth = int(found[1] or 0) if found else 0
         if found is None or abs(nth) > 53 or (found[1] is not None and nth == 0):
-            raise Invalid(field, f"BYDAY: {quoted(text)} must be one of {', '.join(WEEKDAYS)}, or such as 1MO or -1FR")
+            raise Invalid(field, f"BYDAY: {quoted(text)} must be one of {', '.join(WEEKDAYS)}, or numbered: 1MO, -1FR")
         days.add((nth, WEEKDAYS.index(found[2])))
     return {"by_day": tuple(sorted(days))}
 
@@ -170,27 +176,27 @@ _READERS: dict[str, Callable[[str, str, str], dict[str, object]]] = {
 }
 
 
-def _check(parts: Parts, field: str) -> None:
-    """What RFC 5545 says must not stand together."""
+def _check(parts: RruleParts, field: str) -> None:
+    """Raise `Invalid` for parts that RFC 5545 does not allow together."""
     frequency = FREQUENCIES[parts.frequency]
     if parts.count is not None and parts.until is not None:
-        raise Invalid(field, "COUNT and UNTIL cannot both end a rule: leave one out")
+        raise Invalid(field, "COUNT and UNTIL cannot be used together: remove one")
     if parts.by_week and parts.frequency != YEARLY:
-        raise Invalid(field, f"BYWEEKNO goes with FREQ=YEARLY only, not {frequency}: write FREQ=YEARLY, or BYDAY")
+        raise Invalid(field, f"BYWEEKNO needs FREQ=YEARLY, not {frequency}: use FREQ=YEARLY, or BYDAY instead")
     if parts.by_year_day and YEARLY < parts.frequency <= WEEKLY + 1:
-        raise Invalid(field, f"BYYEARDAY does not go with FREQ={frequency}: write FREQ=YEARLY")
+        raise Invalid(field, f"BYYEARDAY cannot be used with FREQ={frequency}: use FREQ=YEARLY")
     if parts.by_month_day and parts.frequency == WEEKLY:
-        raise Invalid(field, "BYMONTHDAY does not go with FREQ=WEEKLY: write FREQ=MONTHLY or DAILY")
+        raise Invalid(field, "BYMONTHDAY cannot be used with FREQ=WEEKLY: use FREQ=MONTHLY or DAILY")
     if any(nth for nth, _ in parts.by_day):
         if parts.frequency not in {YEARLY, MONTHLY}:
-            raise Invalid(field, f"BYDAY with a number does not go with FREQ={frequency}: write MONTHLY or YEARLY")
+            raise Invalid(field, f"BYDAY with a number cannot be used with FREQ={frequency}: use MONTHLY or YEARLY")
         if parts.by_week:
-            raise Invalid(field, "BYDAY with a number does not go with BYWEEKNO: leave the number out")
+            raise Invalid(field, "BYDAY with a number cannot be used with BYWEEKNO: remove the number")
         if parts.frequency == MONTHLY and any(abs(nth) > 5 for nth, _ in parts.by_day):
-            raise Invalid(field, "BYDAY: no month has a sixth of any weekday, use -5 to 5")
+            raise Invalid(field, "BYDAY: no month has six of any weekday: use -5 to 5")
     by = (parts.by_second, parts.by_minute, parts.by_hour, parts.by_day, parts.by_month_day)
     if parts.by_position and not any((*by, parts.by_year_day, parts.by_week, parts.by_month)):
-        raise Invalid(field, "BYSETPOS chooses among what another BY... part gives: add one, such as BYDAY")
+        raise Invalid(field, "BYSETPOS needs another BY... part to choose from: add one, such as BYDAY")
 
 
 BLOCK_CHARS_MAX = 32_000
@@ -200,8 +206,8 @@ _FOLDED = re.compile(r"\r?\n[ \t]")
 _LINE = re.compile(r"(DTSTART|RRULE|RDATE|EXDATE)((?:;[A-Z-]+=[^:;]+)*):(.*)", re.IGNORECASE)
 
 
-class Block(msgspec.Struct, frozen=True):
-    """What a text of one or more lines said; `zone` is the TZID that its lines agree on."""
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of an RRULE text of one or more lines; `zone` is their common TZID."""
 
     rrule: str
     start: Moment | None = None
@@ -210,15 +216,15 @@ class Block(msgspec.Struct, frozen=True):
     excepted: tuple[Moment, ...] = ()
 
 
-@lru_cache(maxsize=4_096)  # producers use the same few
+@lru_cache(maxsize=4_096)  # producers repeat the same few rules
 def parse_block(text: str, field: str = "rrule") -> Block:
-    """The rule and what stands beside it; a bare `FREQ=...` is a rule too."""
+    """Parse a bare rule (`FREQ=...`), or lines of DTSTART, RRULE, RDATE and EXDATE."""
     if len(text) > BLOCK_CHARS_MAX:
-        raise Invalid(field, f"has {len(text)} characters, at most {BLOCK_CHARS_MAX} are taken")
+        raise Invalid(field, f"has {len(text)} characters: at most {BLOCK_CHARS_MAX} are allowed")
     lines = [line for line in _FOLDED.sub("", text.strip()).splitlines() if line.strip()]
     if len(lines) <= 1 and not _LINE.match(text.strip()):
-        parse_rrule(text, field)  # as it was written, so that a refusal quotes it so
-        return Block(text.strip().upper().removesuffix(";"))
+        parse_rrule(text, field)  # before it is normalized, so that an error quotes the original
+        return Block(rrule=text.strip().upper().removesuffix(";"))
     found: dict[str, list[str]] = {"DTSTART": [], "RRULE": [], "RDATE": [], "EXDATE": []}
     zones: set[str] = set()
     for line in lines:
@@ -228,33 +234,33 @@ def parse_block(text: str, field: str = "rrule") -> Block:
     if len(found["RRULE"]) != 1 or len(found["DTSTART"]) > 1:
         raise Invalid(field, "needs one RRULE line and at most one DTSTART line")
     if len(zones) > 1:
-        raise Invalid(field, f"names several zones ({', '.join(sorted(zones))}): use one TZID for all lines")
+        raise Invalid(field, f"names several time zones ({', '.join(sorted(zones))}): use one TZID for all lines")
     return Block(
-        found["RRULE"][0].upper().removesuffix(";"),
-        parse_moment(found["DTSTART"][0], field) if found["DTSTART"] else None,
-        zones.pop() if zones else None,
-        parse_moments([text for value in found["RDATE"] for text in value.split(",")], field),
-        parse_moments([text for value in found["EXDATE"] for text in value.split(",")], field),
+        rrule=found["RRULE"][0].upper().removesuffix(";"),
+        start=parse_moment(found["DTSTART"][0], field) if found["DTSTART"] else None,
+        zone=zones.pop() if zones else None,
+        added=parse_moments([text for value in found["RDATE"] for text in value.split(",")], field),
+        excepted=parse_moments([text for value in found["EXDATE"] for text in value.split(",")], field),
     )
 
 
 def _line(line: str, field: str) -> tuple[str, str | None, str]:
     parsed = _LINE.fullmatch(line)
     if parsed is None:
-        raise Invalid(field, f"{quoted(line)} is not a DTSTART, RRULE, RDATE or EXDATE line: leave it out")
+        raise Invalid(field, f"{quoted(line)} is not a DTSTART, RRULE, RDATE or EXDATE line: remove it")
     zone = None
     for option in parsed[2].split(";")[1:]:
         name, _, value = option.partition("=")
         if name.upper() == "TZID":
             zone = value.strip('"')
         elif name.upper() != "VALUE" or value.upper() not in {"DATE", "DATE-TIME"}:
-            raise Invalid(field, f"{quoted(option)} is not understood: only TZID, VALUE=DATE and VALUE=DATE-TIME are")
+            raise Invalid(field, f"{quoted(option)} is not supported: use TZID, VALUE=DATE or VALUE=DATE-TIME")
     return parsed[1].upper(), zone, parsed[3].strip()
 
 
 def parse_moments(texts: list[str] | tuple[str, ...], field: str) -> tuple[Moment, ...]:
-    """Moments of a list, sorted, without repeats."""
+    """Parse the times of a list; the result is sorted and without duplicates."""
     if len(texts) > LIST_MAX:
-        raise Invalid(field, f"has {len(texts)} moments, at most {LIST_MAX} are taken")
+        raise Invalid(field, f"has {len(texts)} times: at most {LIST_MAX} are allowed")
     found = {parse_moment(text.strip(), field) for text in texts}
     return tuple(sorted(found, key=lambda moment: (moment.seconds, moment.form)))

@@ -1,4 +1,7 @@
-"""The values of this package: what a rule, a cron expression or a local time is, as it is stored with a schedule."""
+"""Recurrences as they are stored with a schedule: an RRULE, a cron expression, or a single local time.
+
+A *wall time* is what a clock shows in a time zone, as seconds since 1970-01-01T00:00:00 on that clock.
+"""
 
 from typing import Literal
 
@@ -18,15 +21,21 @@ WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A time as written: `utc` is an instant, `local` a wall time (with `fold` the second of two), `date` a day."""
+    """A time as the request wrote it: an instant (`utc`), a wall time (`local`) or a day (`date`).
+
+    `fold` is 1 for the second of two equal wall times in a DST overlap.
+    """
 
     seconds: int
     form: Literal["utc", "local", "date"]
     fold: int = 0
 
 
-class Parts(msgspec.Struct, frozen=True, gc=False):
-    """An RRULE, read: every list sorted and without repeats. `by_day` is (n, weekday), n = 0 for each one."""
+class RruleParts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A parsed RRULE. Lists are sorted and without duplicates.
+
+    `by_day` holds pairs (n, weekday): (0, 4) is every Friday, (-1, 4) the last Friday of the period.
+    """
 
     frequency: int
     interval: int = 1
@@ -45,10 +54,11 @@ class Parts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Handled(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What was done with when the rules of a zone or a calendar changed, so that it stays so at the next change.
+    """How far a rule had been handled when its calendar or the rules of its time zone changed.
 
-    Nothing is due again up to the second `at`. `wall` is what clocks showed at the last occurrence that was handled,
-    and `second` says that they showed it for the second time; None where wall times do not count, or none was handled.
+    It is kept for the next such change. Nothing becomes due again up to and including the second `at`. `wall` is the
+    wall time of the last handled occurrence, and `second` says whether it was the second of two equal wall times;
+    `wall` is None for rules in exact time, and if no occurrence was handled.
     """
 
     at: int
@@ -57,7 +67,7 @@ class Handled(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Local(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="local"):
-    """One wall time in a zone. Kept as such, so that it follows when the zone's rules change."""
+    """One wall time in a time zone. It is stored as wall time, so that it follows changes of the zone's rules."""
 
     wall: int
     zone: str
@@ -65,14 +75,14 @@ class Local(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="local")
     overlap: Overlap = "first"
 
 
-class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="rule"):
-    """An RRULE with its anchor: `start` is a wall time in `zone`, `fold` 1 where it is the second of two equal ones.
+class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True, tag="rule"):
+    """An RRULE with its anchor: the wall time `start` in `zone`; `fold` is 1 for the second of two equal wall times.
 
     Nothing occurs before the start, nor before the instant `since` (microseconds). `added` and `excepted` are RDATE
-    and EXDATE; `excluded` are days (since 1970) on which nothing may happen, and `on_excluded` what then becomes of it:
-    the days of the named `calendar`, as it stood. `shift` is added to what is counted to get an occurrence's number,
-    and `given` is how many of COUNT were given before this rule took over. `handled` is what lies behind it since the
-    last change of its zone's rules or its calendar.
+    and EXDATE. `excluded` are the days (since 1970) of `calendar` when it was last read; `on_excluded` says whether
+    occurrences on these days are skipped or moved to the next day. An occurrence's number is its number by the rule
+    plus `shift`. `given` is how many occurrences of COUNT were used up before this version of the rule. `handled` is
+    how far the rule had been handled at the last change of its calendar or its zone's rules.
     """
 
     rrule: str
@@ -92,8 +102,11 @@ class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="rule"):
     handled: Handled | None = None
 
 
-class Cron(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="cron"):
-    """A cron expression in a zone, from the instant `since` to `end` (microseconds, inclusive) or `count` moments."""
+class Cron(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True, tag="cron"):
+    """A cron expression in a time zone, from the instant `since` until `end` (microseconds, inclusive) or `count`.
+
+    The other fields are as in `Rule`.
+    """
 
     expression: str
     since: int

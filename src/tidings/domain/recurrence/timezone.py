@@ -1,4 +1,9 @@
-"""The POSIX `TZ` rule in the footer of a zone's file: `CET-1CEST,M3.5.0,M10.5.0/3`."""
+"""IANA time zones as sorted tables of transitions.
+
+They are read from the `tzdata` package, not from the operating system, so that every node has the same version. After
+the last transition of its TZif file a zone follows the POSIX `TZ` rule in the file's footer, such as
+`CET-1CEST,M3.5.0,M10.5.0/3`; the table is extended by that rule as far as it is needed.
+"""
 
 import re
 from bisect import bisect_right
@@ -11,7 +16,7 @@ import msgspec
 import tzdata
 
 from tidings.domain.errors import Invalid
-from tidings.domain.recurrence.cache import GROWING, METER
+from tidings.domain.recurrence.cache import GROWTH_LOCK, STEPS
 from tidings.domain.recurrence.days import DAY_S, LAST_YEAR, YEAR_STARTS, is_leap, month_starts, year_of, year_start
 
 _NAME = r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]+>)"
@@ -20,28 +25,28 @@ _DAY = rf"(J?[0-9]{{1,3}}|M[0-9]{{1,2}}\.[1-5]\.[0-6])(?:/({_TIME}))?"
 _FOOTER = re.compile(rf"{_NAME}({_TIME})(?:{_NAME}({_TIME})?,{_DAY},{_DAY})?")
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
-    """A day of every year, and the seconds after its midnight, at which the offset changes."""
+class PosixChange(msgspec.Struct, frozen=True, gc=False):
+    """A yearly change of the offset: the day of the year, and the seconds after its midnight."""
 
     day: str
     seconds: int
 
     def wall(self, year: int) -> int:
-        """The wall time of the change in a year, on the clock that it ends."""
+        """The wall time of the change in a year, by the offset before the change."""
         start = year_start(year)
         return (start + _day_of_year(self.day, is_leap(year), start % 7)) * DAY_S + self.seconds
 
 
-class Footer(msgspec.Struct, frozen=True, gc=False):
-    """Standard and summer time and the changes between them."""
+class PosixRule(msgspec.Struct, frozen=True, gc=False):
+    """A POSIX `TZ` rule with DST: the offsets of standard and summer time, and the changes between them."""
 
     standard: int
     summer: int
-    begins: Change
-    ends: Change
+    begins: PosixChange
+    ends: PosixChange
 
     def transitions(self, year: int) -> list[tuple[int, int]]:
-        """The instants of the two changes of a year, each with the offset that holds from then on."""
+        """The instants of the two changes of a year, each with the new offset."""
         return sorted(
             [
                 (self.begins.wall(year) - self.standard, self.summer),
@@ -50,19 +55,19 @@ class Footer(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def parse_footer(text: str) -> Footer | None:
-    """The rule, None where nothing changes any more."""
+def parse_posix_rule(text: str) -> PosixRule | None:
+    """Parse a POSIX `TZ` rule; None if it has no DST, so that the offset stays the same."""
     found = _FOOTER.fullmatch(text)
-    assert found is not None, f"{text} is no POSIX time zone"
+    assert found is not None, f"{text} is not a POSIX time zone"
     standard, summer, first_day, first_time, last_day, last_time = found.groups()
     if first_day is None:
         return None
-    offset = -_seconds(standard)  # POSIX counts west of Greenwich
-    return Footer(
+    offset = -_seconds(standard)  # in POSIX, offsets west of Greenwich are positive
+    return PosixRule(
         offset,
         offset + 3_600 if summer is None else -_seconds(summer),
-        Change(first_day, _seconds(first_time or "2")),
-        Change(last_day, _seconds(last_time or "2")),
+        PosixChange(first_day, _seconds(first_time or "2")),
+        PosixChange(last_day, _seconds(last_time or "2")),
     )
 
 
@@ -72,11 +77,13 @@ def _seconds(text: str) -> int:
     return sign * sum(part * size for part, size in zip(parts, (3_600, 60, 1), strict=False))
 
 
-@lru_cache(maxsize=1_024)  # there are fourteen kinds of years, and few rules
+@lru_cache(maxsize=1_024)  # there are 14 different years, and few rules
 def _day_of_year(day: str, leap: bool, start: int) -> int:
-    """Counted from 0; `start` is the year's first day since 1970, or what it leaves when divided by 7.
+    """The day of the year, from 0, that a POSIX day names; `start` is January 1 in days since 1970, modulo 7.
 
-    `J60` is March 1 in every year, `59` is February 29 in leap years, `M3.5.0` the last Sunday of March.
+    `J60` is March 1 in every year, `59` is February 29 in leap years and March 1 in others, `M3.5.0` is the last
+    Sunday of March. For `M3.5.0` in 2027: March begins at day 59 with a Monday, so its first Sunday is at offset 6;
+    four weeks later is offset 34, beyond the month's 31 days, so that it is offset 27: day 86, March 28.
     """
     if day.startswith("J"):
         number = int(day[1:]) - 1
@@ -95,62 +102,69 @@ VERSION: str = tzdata.IANA_VERSION
 NAME_CHARS_MAX = 64
 BEGINNING = -(1 << 60)
 NEVER = 1 << 60
-FAR_S = 2 * DAY_S  # further than any offset, or change of one
-GROW_YEARS = 40  # the table grows by so many at once
+OFFSET_MARGIN_S = 2 * DAY_S  # more than any offset, and than any change of an offset
+GROW_YEARS = 40  # how far the table is extended at once
 
 _HEADER = ">4sc15x6l"
 _HEADER_BYTES = 44
 
 
 class Zone:
-    """Offsets of a place: from `starts[i]` (an instant, in seconds) on, wall time is UTC plus `offsets[i]`."""
+    """The offsets of a time zone: from the instant `starts[i]` (seconds) on, wall time is UTC plus `offsets[i]`.
+
+    The time between two transitions is a *segment*, numbered by its place in the table.
+    """
 
     __slots__ = ("_footer", "_known", "_last", "_year", "name", "offsets", "starts")
 
     def __init__(
-        self, name: str, starts: list[int], offsets: list[int], footer: Footer | None, last: int = BEGINNING
+        self, name: str, starts: list[int], offsets: list[int], footer: PosixRule | None, last: int = BEGINNING
     ) -> None:
         self.name = name
         self.starts = starts
         self.offsets = offsets
         self._footer = footer
-        self._last = last  # where the file's own transitions end, also such as change the name only
+        self._last = last  # the last transition of the file, even if it changes only the abbreviation
         self._year = LAST_YEAR + 2 if footer is None else max(year_of(last // DAY_S), 1970)
         self._known = self._reach()
 
     def segment(self, instant: int) -> int:
-        """The place in the table that holds at the instant."""
+        """The number of the segment that an instant lies in."""
         if instant >= self._known:
             self._grow(instant)
         return bisect_right(self.starts, instant) - 1
 
     def offset_at(self, instant: int) -> int:
-        """Seconds to add to UTC."""
+        """The offset from UTC at an instant, in seconds."""
         return self.offsets[self.segment(instant)]
 
     def has(self, segment: int) -> bool:
-        """Whether there is such a place in the table, after growing it as far as needed."""
+        """Whether the segment exists, after extending the table as far as needed."""
         while segment >= len(self.starts) and self._year <= LAST_YEAR:
             self._grow(year_start(self._year) * DAY_S)
         return segment < len(self.starts)
 
     def instants(self, wall: int) -> list[int]:
-        """When the clocks show this: mostly one instant, two where they were put back, none where they jumped."""
+        """The instants of a wall time: normally one, two in a DST overlap, none in a DST gap."""
         place = self.segment(wall)
-        following = self.starts[place + 1] if self.has(place + 1) else wall + 2 * FAR_S
-        if self.starts[place] + FAR_S <= wall < following - FAR_S:
+        following = self.starts[place + 1] if self.has(place + 1) else wall + 2 * OFFSET_MARGIN_S
+        if self.starts[place] + OFFSET_MARGIN_S <= wall < following - OFFSET_MARGIN_S:
             return [wall - self.offsets[place]]
         return self._near(wall, place)
 
     def before_gap(self, wall: int) -> int:
-        """The instant of a wall time that clocks jump over, by the offset that held before: later than asked."""
+        """The instant of a wall time in a DST gap, by the offset before the gap.
+
+        2027-03-28 02:30 does not exist in Berlin (clocks go from 02:00, UTC+1, to 03:00, UTC+2). By the offset UTC+1 it
+        is 01:30 UTC, when clocks show 03:30: as long after the gap as 02:30 is after its beginning.
+        """
         place = self.segment(wall)
         for segment in range(max(1, place - 2), place + 3):
             if self.has(segment):
                 start = self.starts[segment]
                 if start + self.offsets[segment - 1] <= wall < start + self.offsets[segment]:
                     return wall - self.offsets[segment - 1]
-        raise AssertionError(f"{wall} is no gap of {self.name}")
+        raise AssertionError(f"{wall} is not in a DST gap of {self.name}")
 
     def _near(self, wall: int, place: int) -> list[int]:
         found = []
@@ -163,15 +177,15 @@ class Zone:
         return found
 
     def _grow(self, instant: int) -> None:
-        """Append what the footer says, up to some years behind the instant."""
-        assert self._footer is not None, "only a footer makes a table grow"
+        """Extend the table by the footer's rule, up to some years after the instant."""
+        assert self._footer is not None, "only a zone with a footer rule has an incomplete table"
         last = min(LAST_YEAR + 1, year_of(min(instant // DAY_S, YEAR_STARTS[-2])) + GROW_YEARS)
-        with GROWING:
+        with GROWTH_LOCK:
             for year in range(self._year, last + 1):
-                METER.taken += 1
+                STEPS.taken += 1
                 for at, offset in self._footer.transitions(year):
                     if at > self._last and offset != self.offsets[-1]:
-                        self.offsets.append(offset)  # before the start that makes it visible
+                        self.offsets.append(offset)  # first, because readers without the lock search `starts`
                         self.starts.append(at)
             self._year = max(self._year, last + 1)
             self._known = self._reach()
@@ -183,7 +197,7 @@ class Zone:
 
 @lru_cache(maxsize=1_024)
 def zone_named(name: str) -> Zone:
-    """The zone of an IANA name, or of an alias that `recall` gave."""
+    """The time zone with an IANA name, or with an alias of older rules from `recalled`."""
     if name in _past:
         return read_zone(name, _past[name])
     check_zone(name)
@@ -191,7 +205,7 @@ def zone_named(name: str) -> Zone:
 
 
 def check_zone(name: str) -> None:
-    """Raise `Invalid` unless it is a zone's name, with a likely one where there is one."""
+    """Raise `Invalid` unless it is the name of a time zone; the error suggests a similar name if there is one."""
     if name not in names():
         raise Invalid("zone", _advice(name))
 
@@ -200,12 +214,12 @@ _past: dict[str, bytes] = {}
 
 
 def recall(name: str, content: bytes) -> None:
-    """Know a zone as it was, so that what was computed by older rules can be computed again."""
+    """Register an older version of a zone's TZif file, so that what was computed by it can be computed again."""
     _past[_alias(name, digest_of(content))] = content
 
 
 def recalled(name: str, rules: str) -> str | None:
-    """The alias of a zone as it was when its rules had this digest, None if that is not known any more."""
+    """The alias of a zone with the rules of this digest; None if that version is not registered."""
     alias = _alias(name, rules)
     return alias if alias in _past else None
 
@@ -216,23 +230,23 @@ def _alias(name: str, rules: str) -> str:
 
 @lru_cache(maxsize=1)
 def names() -> frozenset[str]:
-    """Every name that can be given."""
+    """The names of all time zones."""
     return frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split())
 
 
 def digest_of(content: bytes) -> str:
-    """A short digest of all that is known about a zone: it changes when the zone's rules do, and only then."""
+    """A short digest of a zone's TZif file: it changes when, and only when, the zone's rules change."""
     return blake2b(content, digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=1_024)
 def rules_of(name: str) -> str:
-    """The digest of a zone as it is now: what is computed by its rules is stamped with it."""
+    """The digest of a zone's current rules; it is stored with what was computed by them."""
     return digest_of(content_of(name))
 
 
 def content_of(name: str) -> bytes:
-    """All that the tzdata package says about a zone."""
+    """The TZif file of a zone in the tzdata package."""
     return files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
 
 
@@ -240,12 +254,12 @@ def _advice(name: str) -> str:
     wanted = name[:NAME_CHARS_MAX].casefold().replace(" ", "_")
     for known in sorted(names()):
         if wanted in {known.casefold(), known.casefold().rpartition("/")[2]}:
-            return f"{name[:NAME_CHARS_MAX]!r} is not a zone: did you mean {known}?"
-    return f"{name[:NAME_CHARS_MAX]!r} is not a zone: write an IANA name such as Europe/Berlin or UTC"
+            return f"{name[:NAME_CHARS_MAX]!r} is not a time zone: did you mean {known}?"
+    return f"{name[:NAME_CHARS_MAX]!r} is not a time zone: write an IANA name such as Europe/Berlin or UTC"
 
 
 def read_zone(name: str, content: bytes) -> Zone:
-    """The zone that a TZif file (RFC 8536, version 2 or newer) describes."""
+    """Parse a TZif file (RFC 8536, version 2 or newer)."""
     assert content[:4] == b"TZif", f"{name} is not a TZif file"
     place = _skip_block(content, 0, 4)
     _, _, _, _, _, times, kinds, _ = unpack_from(_HEADER, content, place)
@@ -256,11 +270,11 @@ def read_zone(name: str, content: bytes) -> Zone:
     shifts = [unpack_from(">l", content, details + 6 * kind)[0] for kind in range(kinds)]
     starts, offsets = [BEGINNING], [shifts[0] if kinds else 0]
     for moment, kind in zip(moments, which, strict=True):
-        if shifts[kind] != offsets[-1]:  # where only the name changes, nothing changes for us
+        if shifts[kind] != offsets[-1]:  # a transition that changes only the abbreviation does not matter here
             starts.append(moment)
             offsets.append(shifts[kind])
     footer = content[_skip_block(content, place, 8) :].strip(b"\n").decode("ascii")
-    return Zone(name, starts, offsets, parse_footer(footer), moments[-1] if moments else BEGINNING)
+    return Zone(name, starts, offsets, parse_posix_rule(footer), moments[-1] if moments else BEGINNING)
 
 
 def _skip_block(content: bytes, place: int, width: int) -> int:

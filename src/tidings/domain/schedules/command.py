@@ -153,9 +153,11 @@ WEIGHTS = {Priority.HIGH: 60, Priority.NORMAL: 30, Priority.LOW: 10}
 
 
 def deal(streams: Sequence[tuple[int, int]], rows: int) -> dict[int, int]:
-    """How many rows each stream, given as (stream, priority), may take of a batch; everyone gets at least one.
+    """How many rows of a batch each stream may take; streams are pairs (stream, priority). Each gets at least one.
 
-    The shares of priorities that are not there pass on to those that are.
+    The shares of absent priorities go to the others. Example: a batch of 100 rows with one stream of high and two of
+    normal priority. The weights are 60 and 30, so high gets 100 * 60 // 90 = 66 rows, and normal 33, 16 for each
+    stream.
     """
     members: dict[int, list[int]] = {}
     for stream, priority in streams:
@@ -169,9 +171,9 @@ def deal(streams: Sequence[tuple[int, int]], rows: int) -> dict[int, int]:
 
 
 def deal_bounded(streams: Sequence[tuple[int, int]], rows: int, narrow: Container[int], room: int) -> dict[int, int]:
-    """The same where some streams go through a narrow place, which has room for so many rows of theirs together.
+    """The same if the `narrow` streams (those to Kafka) together may take at most `room` rows, the room in the outbox.
 
-    What is there is dealt among them by the same shares; without any they get nothing.
+    The room is shared among them by the same weights; if there is none, they get nothing.
     """
     quotas = deal(streams, rows)
     through = [(stream, priority) for stream, priority in streams if stream in narrow]

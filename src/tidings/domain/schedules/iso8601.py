@@ -1,4 +1,4 @@
-"""Instants, durations and repeating intervals as people write them: ISO 8601, RFC 3339, and `+5s`."""
+"""Parsing and formatting of instants, durations, repeating intervals and relative days: ISO 8601, RFC 3339, `+5s`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from functools import lru_cache
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.days import DAY_S
 from tidings.domain.recurrence.preview import wall_text
+from tidings.domain.recurrence.rrule import quoted
 from tidings.domain.recurrence.timezone import zone_named
 from tidings.domain.schedules.when import DAY_US, LAST_INSTANT, SECOND_US, Every, Period, advance
 
@@ -54,8 +55,8 @@ _INTERVAL_HINT = (
 
 
 def parse_instant(text: str, field: str = "at") -> int:
-    """The instant that the text names; digits finer than a microsecond round up, so that nothing is early."""
-    # The usual forms, which the standard library reads at once; the shape rules out all else that it reads.
+    """Parse an instant. Fractions of a microsecond round up, so that nothing is released early."""
+    # Fast path for the usual forms. The check of the shape excludes other forms that `fromisoformat` accepts.
     shape = text[4:20:3]
     length = len(text)
     if (shape == "--T::Z" and length == 20) or (shape == "--T::." and 22 <= length <= 27 and text[-1] == "Z"):
@@ -80,16 +81,16 @@ def _parse_any_instant(text: str, field: str) -> int:
     try:
         since = _read(whole + offset.upper()) - _EPOCH
     except ValueError as problem:
-        raise _refused(field, text, f"is not on the calendar ({problem}): {_INSTANT_HINT}") from None
+        raise _refused(field, text, f"is not a valid time ({problem}): {_INSTANT_HINT}") from None
     nanoseconds = int((fraction or "").ljust(9, "0"))
     at = (since.days * 86_400 + since.seconds) * SECOND_US - (-nanoseconds // 1_000)
     if not 0 <= at <= LAST_INSTANT:
-        raise _refused(field, text, "is not between 1970 and 9999 (UTC): choose a time that is")
+        raise _refused(field, text, "is not between the years 1970 and 9999 (UTC): choose a time that is")
     return at
 
 
 def format_instant(at: int) -> str:
-    """The instant in RFC 3339, UTC, always with six digits of fraction."""
+    """The instant in RFC 3339, in UTC, always with six fractional digits."""
     second = at // SECOND_US
     minute = second // 60
     day = minute // 1_440
@@ -111,13 +112,13 @@ def _date(day: int) -> str:
     return date.fromordinal(_EPOCH_ORDINAL + day).isoformat()
 
 
-@lru_cache(maxsize=1_024)  # producers use the same few
+@lru_cache(maxsize=1_024)  # producers repeat the same few durations
 def parse_duration(text: str, field: str, hint: str = _DURATION_HINT) -> Period:
-    """The length that an ISO 8601 duration (`P1DT2H`) or a short form (`+5s`, `1h30m`) names; never zero."""
+    """Parse an ISO 8601 duration (`P1DT2H`) or a short form (`+5s`, `1h30m`); zero is an error."""
     if len(text) > TEXT_CHARS_MAX:
         raise _refused(field, text, f"is longer than {TEXT_CHARS_MAX} characters: {hint}")
     if text.startswith("-") or (text.startswith("P") and "-" in text):
-        raise _refused(field, text, f"is negative: a duration goes forward, {hint}")
+        raise _refused(field, text, f"is negative: {hint}")
     if found := _ISO_DURATION.fullmatch(text):
         period = _sum(text, found.groups(), _ISO_UNITS, field, hint)
     elif found := _SHORT_DURATION.fullmatch(text):
@@ -130,7 +131,7 @@ def parse_duration(text: str, field: str, hint: str = _DURATION_HINT) -> Period:
 
 
 def parse_exact_duration(text: str, field: str) -> int:
-    """The microseconds that a duration without years and months names."""
+    """Parse a duration without years and months, in microseconds."""
     period = parse_duration(text, field, _EXACT_HINT)
     if period.months:
         raise _refused(field, text, "has months or years, which vary: write days, for example P30D")
@@ -141,7 +142,9 @@ def _sum(text: str, numbers: Sequence[str | None], units: Sequence[Period], fiel
     """The sum of the components; numbers are (whole, fraction) for each unit, None where absent."""
     components = list(_components(numbers, units))
     if any(fraction for _, fraction, _ in components[:-1]):
-        raise _refused(field, text, "has a fraction before its last part: write it there, as in PT1H1.5S")
+        raise _refused(
+            field, text, "has a fraction before its last part: only the last part can have one, as in PT1H1.5S"
+        )
     if any(len(whole) > DIGITS_MAX or len(fraction) > DIGITS_MAX for whole, fraction, _ in components):
         raise _refused(field, text, f"has a number of more than {DIGITS_MAX} digits: use a larger unit")
     months = us = 0
@@ -149,11 +152,11 @@ def _sum(text: str, numbers: Sequence[str | None], units: Sequence[Period], fiel
         scale = 10 ** len(fraction)
         amount = int(whole + fraction)
         if amount * unit.months % scale:
-            raise _refused(field, text, "has a part of a month: write days, for example P15D")
+            raise _refused(field, text, "has a fraction of a month: write days, for example P15D")
         months += amount * unit.months // scale
         us -= -amount * unit.us // scale  # rounded up: never early
     if months == us == 0:
-        raise _refused(field, text, f"has no length, the least is a microsecond (0.001ms): {hint}")
+        raise _refused(field, text, f"is zero, and the shortest duration is a microsecond (0.001ms): {hint}")
     return Period(months, us)
 
 
@@ -164,7 +167,7 @@ def _components(numbers: Sequence[str | None], units: Sequence[Period]) -> Itera
 
 
 def format_duration(us: int) -> str:
-    """The length for people, with units: `850 us`, `4.2 ms`, `12.5 s`, `1 h 5 min`, `3 d`."""
+    """The duration for people, with units: `850 us`, `4.2 ms`, `12.5 s`, `1 h 5 min`, `3 d`."""
     if us < 0:
         return f"-{format_duration(-us)}"
     if us < 1_000:
@@ -185,11 +188,11 @@ def format_duration(us: int) -> str:
 
 
 def parse_interval(text: str, anchor: int, field: str = "every") -> Every:
-    """The recurrence that an ISO 8601 repeating interval names, or a bare duration, counted from the anchor.
+    """Parse an ISO 8601 repeating interval or a bare duration.
 
-    Start and end are inclusive and `Rn` is n occurrences. A period alone (`PT10M`, `R5/PT10M`) begins one
-    period after the anchor. `R/<start>/<end>` repeats the length between the two without end. Refused is
-    `R/<period>/<end>`, because it has no first occurrence.
+    Start and end are inclusive, and `Rn` is n occurrences. A period alone (`PT10M`, `R5/PT10M`) begins one period after
+    the anchor. `R/<start>/<end>` repeats the time between the two without end. `R/<period>/<end>` is an error, because
+    it has no first occurrence.
     """
     if len(text) > INTERVAL_CHARS_MAX:
         raise _refused(field, text, f"is longer than {INTERVAL_CHARS_MAX} characters: {_INTERVAL_HINT}")
@@ -208,7 +211,9 @@ def parse_interval(text: str, anchor: int, field: str = "every") -> Every:
         case [start, end], [True, True]:
             first, last = _parse_bounds(start, end, field)
             if first == last:
-                raise Invalid(field, "the start and the end are the same: their distance is the period, move one")
+                raise Invalid(
+                    field, "the start and the end are the same: the period is the time between them, so change one"
+                )
             return Every(first, Period(0, last - first), None, count)
         case [period, end], [False, True]:
             return _until(parse_instant(end, field), parse_duration(period, field), count, field)
@@ -225,19 +230,22 @@ def _parse_count(head: str, field: str) -> int | None:
     if len(digits) > DIGITS_MAX:
         raise _refused(field, head, f"has more than {DIGITS_MAX} digits: write R to repeat without end")
     if digits and int(digits) == 0:
-        raise _refused(field, head, "asks for no occurrence: write R1 for one, R to repeat without end")
+        raise _refused(field, head, "means no occurrence: write R1 for one, R to repeat without end")
     return int(digits) if digits else None
 
 
 def _parse_bounds(start: str, end: str, field: str) -> tuple[int, int]:
     first, last = parse_instant(start, field), parse_instant(end, field)
     if last < first:
-        raise Invalid(field, f"the end {end} is before the start {start}: exchange them or move one")
+        raise Invalid(field, f"the end {end} is before the start {start}: swap them, or change one")
     return first, last
 
 
 def _after(anchor: int, period: Period, count: int | None, field: str) -> Every:
-    """First one period after the anchor; months stay counted from the anchor itself."""
+    """A recurrence that begins one period after the anchor; months are counted from the anchor itself.
+
+    So `P1M` from January 31 gives February 28, March 31, April 30: not March 28, as it would from the first occurrence.
+    """
     first = advance(anchor, period)
     if first > LAST_INSTANT:
         raise Invalid(field, "the first occurrence would be after the year 9999: write a shorter period")
@@ -247,9 +255,9 @@ def _after(anchor: int, period: Period, count: int | None, field: str) -> Every:
 
 
 def _until(end: int, period: Period, count: int | None, field: str) -> Every:
-    """The last of `count` occurrences at the end, the others counted back from it."""
+    """A recurrence whose last of `count` occurrences is at the end, with the others counted back from it."""
     if count is None:
-        raise Invalid(field, "R/<period>/<end> has no first occurrence: give it a number, as in R5, or a start")
+        raise Invalid(field, "R/<period>/<end> has no first occurrence: add a number, as in R5, or a start")
     first = advance(end, period, 1 - count)
     if first < 0:
         raise Invalid(field, f"{count} occurrences before the end begin before 1970: lower the number after R")
@@ -259,27 +267,27 @@ def _until(end: int, period: Period, count: int | None, field: str) -> Every:
 
 
 def _refused(field: str, text: str, problem: str) -> Invalid:
-    """The error about this text, shortened and with what cannot be printed escaped."""
-    return Invalid(field, f"{text if len(text) <= 48 else text[:45] + '...'!r} {problem}")
+    """An error that quotes the text."""
+    return Invalid(field, f"{quoted(text)} {problem}")
 
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 WEEK_DAYS = 7
-THURSDAY = 3  # the first day of 1970
+THURSDAY = 3  # 1970-01-01 was a Thursday
 
 _DAYS = "|".join(WEEKDAYS)
-_SAID = re.compile(rf"(today|tomorrow|{_DAYS})\s+(?:at\s+)?([01]?\d|2[0-3]):([0-5]\d)", re.IGNORECASE | re.ASCII)
+_RELATIVE = re.compile(rf"(today|tomorrow|{_DAYS})\s+(?:at\s+)?([01]?\d|2[0-3]):([0-5]\d)", re.IGNORECASE | re.ASCII)
 
 
-def is_said(text: str) -> bool:
-    """Whether a day is named by a word."""
-    return _SAID.fullmatch(text.strip()) is not None
+def is_relative_day(text: str) -> bool:
+    """Whether the text has the form of a day relative to today and a time."""
+    return _RELATIVE.fullmatch(text.strip()) is not None
 
 
-def said(text: str, zone: str, now: int) -> str:
-    """The wall time that is meant, as a local time of ISO 8601. A weekday is the next one whose time is to come."""
-    found = _SAID.fullmatch(text.strip())
-    assert found is not None, f"{text} names no day by a word"
+def resolve_relative_day(text: str, zone: str, now: int) -> str:
+    """The local time in ISO 8601. A weekday means the next one whose time is still to come, perhaps today."""
+    found = _RELATIVE.fullmatch(text.strip())
+    assert found is not None, f"{text} is not a relative day"
     instant = now // SECOND_US
     wall = instant + zone_named(zone).offset_at(instant)
     today, time = wall // DAY_S, int(found[2]) * 3_600 + int(found[3]) * 60

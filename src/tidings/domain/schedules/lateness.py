@@ -1,4 +1,4 @@
-"""What becomes of an occurrence that could not leave on time: released late, or missed with a reason."""
+"""Lateness policies: whether an overdue occurrence is released late, or missed with a reason."""
 
 from typing import Literal
 
@@ -36,15 +36,15 @@ MissedReason = Literal[
     "gap",
 ]
 
-# Above any restart or take-over, so that `skip` does not drop what merely moved to another node.
+# Longer than any restart or failover, so that `skip` does not drop what only moved to another node.
 GRACE_DEFAULT_US = 60_000_000
 
 
 class Lateness(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """How late is too late: the policy for what is overdue, and bounds that hold under every policy.
+    """A lateness policy: what happens to overdue occurrences, and bounds that hold under every policy.
 
-    `fire_all` releases every overdue occurrence in turn (of very many the latest), `fire_latest` only the latest one,
-    `skip` only those that are at most `grace_us` late.
+    `fire_all` releases every overdue occurrence in turn (at most the latest `CATCH_UP_MAX`), `fire_latest` only the
+    latest one, `skip` only those that are at most `grace_us` late.
     """
 
     policy: Policy = "fire_latest"
@@ -54,7 +54,7 @@ class Lateness(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Pardon(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What fell due up to the moment `through`, when a pause ended, follows this policy, judged as of that moment."""
+    """The policy for occurrences due during a pause that ended at `through`: they are judged as of that instant."""
 
     policy: Policy
     through: int
@@ -69,9 +69,9 @@ class MissedRange(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What to do with a due schedule: each number before `next` is either released or missed, exactly once.
+    """What to do with a due schedule. Each number before `next` is either released or missed, exactly once.
 
-    `release` is the occurrence to release now, `next` the one to wait for, None when none is left.
+    `release` is the occurrence to release now; `next` is the one to wait for, None if none is left.
     """
 
     release: int | None
@@ -80,13 +80,13 @@ class Decision(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def deadline(due: int, lateness: Lateness) -> tuple[int, MissedReason] | None:
-    """The last moment at which it may be released, and why it is missed after that; None without bound."""
+    """The last instant at which an occurrence may be released, and the reason if it is missed; None if unbounded."""
     bound = _bound(lateness)
     return None if bound is None else (due + bound[0], bound[1])
 
 
 def decide(when: When, n: int, now: int, lateness: Lateness, pardon: Pardon | None = None) -> Decision:
-    """What to do at `now` with a schedule whose pending occurrence is n, however long it was down."""
+    """Decide what to do at `now` with a schedule whose pending occurrence is n, however long the downtime was."""
     due, following = occurrence(when, n), occurrence(when, n + 1)
     if due is None or due > now:
         return Decision(None, (), None if due is None else n)
@@ -105,7 +105,7 @@ def decide(when: When, n: int, now: int, lateness: Lateness, pardon: Pardon | No
 
 
 def overdue_count(when: When, now: int, lateness: Lateness) -> int:
-    """How many occurrences have passed that would still be released, one after the other."""
+    """How many overdue occurrences would still be released, one after the other."""
     last = last_index_at_or_before(when, now)
     if not last or lateness.policy == "fire_latest":
         return min(last, 1)
@@ -115,7 +115,11 @@ def overdue_count(when: When, now: int, lateness: Lateness) -> int:
 
 
 def _decide_overdue(when: When, n: int, now: int, policy: Policy, bound: tuple[int, MissedReason] | None) -> Decision:
-    """The decision when at least two occurrences are due: by arithmetic, not by looking at each."""
+    """The decision when at least two occurrences are due, computed without a loop over them.
+
+    Example: every minute, n = 5 pending, 100 the last that is due, a bound of 10 minutes. Numbers 5 to 89 are missed by
+    the bound. `fire_latest` misses 90 to 99 as superseded and releases 100; `fire_all` releases 90 and waits for 91.
+    """
     missed: list[MissedRange] = []
     first, last = n, last_index_at_or_before(when, now)
     if bound is not None:
@@ -134,7 +138,7 @@ def _decide_overdue(when: When, n: int, now: int, policy: Policy, bound: tuple[i
 
 
 def _bound(lateness: Lateness) -> tuple[int, MissedReason] | None:
-    """The tightest bound on lateness and its reason; the first named wins a tie."""
+    """The tightest bound on lateness and its reason; among equal bounds the first of the list wins."""
     bounds: list[tuple[int, MissedReason]] = []
     if lateness.expires_after_us is not None:
         bounds.append((lateness.expires_after_us, "expired"))

@@ -1,9 +1,16 @@
-"""What becomes of a pending occurrence when a calendar or the rules of a zone change.
+"""Recomputing the pending occurrence of a schedule when its calendar or the rules of its time zone change.
 
-What was handled stays handled: the schedule goes on behind its last occurrence, its wall time by the new rules and its
-instant, whichever is later. Both are kept with the rule, since by the new rules the last occurrence may not be one at
-all, and further changes ask for it again: a detour over other rules leads to where the straight way does. Numbers go on
-too, so that no occurrence's id comes again and none is left out; `shift` takes up the difference.
+What was handled stays handled: the schedule continues after its last handled occurrence, taken as the later of its
+instant and its wall time under the new rules. Both are stored with the rule (`Handled`), because under the new rules
+the last occurrence may not be one any more, and because a later change needs them again: two changes in a row give the
+same result as the second alone. Numbers continue too, so that no occurrence id is used twice and none is left out;
+`shift` holds the difference.
+
+Example: daily at 2:30 in a zone that changes from UTC+1 to UTC+2. Number 3 was released at 1:30 UTC on the 3rd. Under
+the new rules 2:30 on the 3rd is 0:30 UTC, which lies before that, so the schedule continues after 1:30 UTC on the 3rd,
+and number 4 is 2:30 on the 4th, 0:30 UTC. If the zone changed from UTC+2 to UTC+1 instead, number 3 was released at
+0:30 UTC, and its wall time under the new rules is 1:30 UTC. The schedule continues after 1:30 UTC, so that 2:30 on the
+3rd is not released a second time.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +19,14 @@ import msgspec
 
 from tidings.domain.recurrence.compiler import compiled
 from tidings.domain.recurrence.cron import is_exact, parse_cron
-from tidings.domain.recurrence.local_time import resolved
+from tidings.domain.recurrence.local_time import resolve_wall
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.rule import DAILY, Cron, Handled, Local, Rule
 from tidings.domain.recurrence.timezone import zone_named
 from tidings.domain.schedules.schedule import Moved
 from tidings.domain.schedules.when import SECOND_US, When, occurrence
 
-UNCOUNTED = 1 << 60  # more than any rule gives
+UNCOUNTED = 1 << 60  # more occurrences than any rule has
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
@@ -31,9 +38,9 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
-    """A standing schedule as a revision sees it: the digest of its zone's rules, the days of its calendar as it is now.
+    """A recurring schedule to recompute: the digest of the zone's rules it was computed by, its calendar's days now.
 
-    `days` is None where it keeps to no calendar, and empty where that was dropped.
+    `days` is None without a calendar, and empty if the calendar was deleted.
     """
 
     tenant: str
@@ -46,14 +53,14 @@ Revise = Callable[[Seen], Pending | None]
 
 
 class Slice(msgspec.Struct, frozen=True, gc=False):
-    """What one slice of a revision did. `cursor` is where to go on, None if that was all."""
+    """The result of one batch of recomputed schedules. `cursor` is where the next batch begins, None after the last."""
 
     moved: Sequence[Moved]
     cursor: str | None
 
 
 class CalendarChange(msgspec.Struct, frozen=True, gc=False):
-    """A calendar was put or dropped, and what is pending by it has yet to follow. A later change has a later turn."""
+    """A calendar that was put or deleted, before its schedules are recomputed. A later change has a greater `turn`."""
 
     tenant: str
     name: str
@@ -61,43 +68,43 @@ class CalendarChange(msgspec.Struct, frozen=True, gc=False):
 
 
 def calendar_of(when: When) -> str | None:
-    """The calendar that a schedule keeps to."""
+    """The name of a schedule's calendar, if it has one."""
     return when.calendar if isinstance(when, Rule | Cron) else None
 
 
 def zone_of(when: When | None) -> str | None:
-    """The zone whose clocks a schedule follows; None where clock changes cannot matter."""
+    """The time zone of a schedule; None if it has none, or UTC."""
     return when.zone if isinstance(when, Local | Rule | Cron) and when.zone != "UTC" else None
 
 
 def with_days(when: When, days: tuple[int, ...]) -> When:
-    """The same with the days of its calendar as they are."""
+    """The same schedule with these days as the days of its calendar."""
     return msgspec.structs.replace(when, excluded=days) if isinstance(when, Rule | Cron) else when
 
 
 def passed(pending: Pending, now: int) -> int:
-    """The last instant that is done with: what is new lies behind it, and nothing of what was there is lost."""
+    """The instant after which the schedule continues: now, or just before its pending occurrence if that is overdue."""
     assert pending.due is not None
     return now if pending.due > now else pending.due - SECOND_US
 
 
 def by_calendar(pending: Pending, days: tuple[int, ...], now: int) -> Pending:
-    """After a change of its calendar. What was excluded in the past stays so: it does not come back as overdue."""
+    """The schedule after a change of its calendar. Days in the past stay excluded: they do not become overdue."""
     old = pending.when
-    assert isinstance(old, Rule | Cron), "only rules and expressions keep to a calendar"
+    assert isinstance(old, Rule | Cron), "only rules and cron expressions have a calendar"
     new = msgspec.structs.replace(old, excluded=days)
     return _behind(new, pending.n, _through(_last(old, pending, now), passed(pending, now)), new.given)
 
 
 def by_zone(pending: Pending, before: str | None, now: int) -> Pending:
-    """After a change of its zone's rules; `before` is the alias of the zone as it was.
+    """The schedule after a change of its zone's rules; `before` is the alias of the zone with its old rules.
 
-    Where that is not known any more (None), what has passed counts as an instant, not as a wall time.
+    If the old rules are unknown (None), what has passed counts by its instant, not by its wall time.
     """
     when = pending.when
     if isinstance(when, Local):
         return _local(when, pending.n, before)
-    assert isinstance(when, Rule | Cron), "only wall times have a zone"
+    assert isinstance(when, Rule | Cron), "only local times, rules and cron expressions have a time zone"
     if before is None:
         handled = _through(when.handled, passed(pending, now))
         return _behind(when, pending.n, handled, None)
@@ -110,7 +117,7 @@ def by_zone(pending: Pending, before: str | None, now: int) -> Pending:
 
 
 def _local(when: Local, n: int, before: str | None) -> Pending:
-    """Of two equal ones the second does not leave where it now lies at or before the first, which has left."""
+    """A local time. The second of two equal ones is dropped if it is now at or before the first, which was released."""
     due = occurrence(when, n)
     if n > 1 and due is not None and before is not None:
         left = occurrence(msgspec.structs.replace(when, zone=before), n - 1)
@@ -119,15 +126,15 @@ def _local(when: Local, n: int, before: str | None) -> Pending:
 
 
 def _last(when: Rule | Cron, pending: Pending, now: int) -> Handled | None:
-    """What was handled before the pending occurrence, by the rules that held; None if nothing was.
+    """What was handled before the pending occurrence, by the old rules; None if nothing was.
 
-    That is the occurrence before it, if it came after the last change, and else what was kept at that change. Where
-    none was kept though numbers had gone on, all that is known is what has passed.
+    That is the occurrence before it, if it was due after the last change, and otherwise what was stored at that change.
+    If nothing was stored although numbers had continued, only the instant is known.
     """
     n, kept = pending.n, when.handled
     if n - 1 > max(0, when.shift):
         second = compiled(when).at(n - 1)
-        assert second is not None, "what was handled was there"
+        assert second is not None, "a handled occurrence exists"
         if kept is None or second > _bound(kept, when):
             return _shown(when, second)
     if kept is None and 1 < n <= when.shift + 1:
@@ -136,7 +143,7 @@ def _last(when: Rule | Cron, pending: Pending, now: int) -> Handled | None:
 
 
 def _shown(when: Rule | Cron, second: int) -> Handled:
-    """An occurrence with what clocks showed, unless the rule goes by exact time."""
+    """An occurrence with its wall time, unless the rule steps in exact time."""
     if _exact(when):
         return Handled(second)
     zone = zone_named(when.zone)
@@ -145,29 +152,29 @@ def _shown(when: Rule | Cron, second: int) -> Handled:
 
 
 def _through(handled: Handled | None, instant: int) -> Handled:
-    """The same with everything up to an instant."""
+    """The same, extended to everything up to an instant."""
     second = instant // SECOND_US
     return Handled(second) if handled is None else msgspec.structs.replace(handled, at=max(handled.at, second))
 
 
 def _bound(handled: Handled, when: Rule | Cron) -> int:
-    """The last second behind which a rule goes on: of what was handled, the instant or the wall time by its zone."""
+    """The second after which a rule continues: the later of the handled instant and wall time, by the rule's zone."""
     if handled.wall is None:
         return handled.at
-    found = resolved(zone_named(when.zone), handled.wall, "forward", "both")
+    found = resolve_wall(zone_named(when.zone), handled.wall, "forward", "both")
     return max(handled.at, found[-1] if handled.second else found[0])
 
 
 def _ruled(when: Rule | Cron, second: int) -> int:
-    """How many the rule as such gives up to a second: COUNT knows no single moments and no calendar."""
+    """How many occurrences the rule itself has up to a second; COUNT ignores RDATE, EXDATE and calendars."""
     return compiled(_endless(msgspec.structs.replace(when, added=(), excepted=(), excluded=()))).through(second)
 
 
 def _behind(when: Rule | Cron, n: int, handled: Handled, given: int | None) -> Pending:
-    """The rule such that occurrence n is the first one behind what was handled.
+    """The rule with `shift` and `given` set so that occurrence n is the first one after what was handled.
 
-    How many lie before is counted as if there were no COUNT, which would hide those above it. Where it is not known how
-    many of COUNT were given (None), it is as many more as numbers were.
+    The occurrences before it are counted without COUNT, which would hide those above it. If it is unknown how many of
+    COUNT were used up (None), `given` changes by as much as `shift`.
     """
     shift = n - 1 - compiled(_endless(when)).through(_bound(handled, when))
     given = when.given + shift - when.shift if given is None else given

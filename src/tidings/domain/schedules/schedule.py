@@ -1,4 +1,4 @@
-"""How a schedule and its history look to a reader."""
+"""Schedules, messages and destinations as they are stored and read: schedules, history, calendars, records, pages."""
 
 import base64
 import binascii
@@ -13,21 +13,21 @@ from tidings.domain.schedules.command import Priority, State
 from tidings.domain.schedules.lateness import Lateness
 from tidings.domain.schedules.when import When
 
-# An id that we make carries its place: arrival number and due time, so that it needs no entry in any map.
+# A generated id contains its arrival number and its due time, so that it can be found without an index entry.
 MADE_ID = re.compile(r"tid_([0-9]{16})([0-9]{16})([012])\Z")
 
 
 def make_id(arrival: int, due: int, priority: int) -> str:
-    """An id of our own form; sorts by arrival."""
+    """Generate an id; ids sort by arrival."""
     return f"tid_{arrival:016d}{due:016d}{int(priority)}"
 
 
 class Schedule(msgspec.Struct, frozen=True, gc=False):
-    """One schedule as it stands: pending, paused, or finished and still remembered.
+    """The current state of one schedule: pending, paused, or finished and still remembered.
 
-    `due` is the pending occurrence's moment, for a finished one that of its last. `occurrence` is that occurrence's
-    number. `message` is packed, None once it is gone. `partition` and `offset` say where a released one-shot lies.
-    `tzdata` is the version of the zones' rules by which `due` was computed, where it has a zone.
+    `due` is the due time of the pending occurrence, or of the last one if it is finished; `occurrence` is its number.
+    `message` is packed, None once it is deleted. `partition` and `offset` are the position of a released one-shot in
+    the log. `tzdata` is the version of the time zone rules by which `due` was computed, if it has a zone.
     """
 
     tenant: str
@@ -51,7 +51,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One line of a schedule's history."""
+    """One entry of a schedule's history."""
 
     at: int
     event: str
@@ -62,7 +62,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Moved(msgspec.Struct, frozen=True, gc=False):
-    """A pending occurrence that a new calendar or new rules of its zone moved; `after` None: nothing is left."""
+    """A pending occurrence that moved with its calendar or its zone's rules; `after` is None if none is left."""
 
     at: int
     cause: str
@@ -74,7 +74,7 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Calendar(msgspec.Struct, frozen=True, gc=False):
-    """Days (since 1970) on which nothing may happen, under a name of the tenant's."""
+    """A tenant's named set of days (since 1970) on which nothing is released."""
 
     name: str
     days: tuple[int, ...]
@@ -82,7 +82,7 @@ class Calendar(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeptZone(msgspec.Struct, frozen=True, gc=False):
-    """A zone's rules by which something pending was computed: the version of tzdata, and its file."""
+    """The rules of a time zone by which pending occurrences were computed: the version of tzdata, and the TZif file."""
 
     name: str
     version: str
@@ -90,7 +90,7 @@ class KeptZone(msgspec.Struct, frozen=True, gc=False):
 
 
 class Query(msgspec.Struct, frozen=True, gc=False):
-    """What to list: every condition given must hold. `after` is the cursor of the page before."""
+    """The conditions of a list; all must hold. `after` is the cursor of the previous page."""
 
     topic: str | None = None
     state: State | None = None
@@ -110,7 +110,7 @@ class Page(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One released occurrence on the log. `message` is packed."""
+    """One released occurrence in the log. `message` is packed."""
 
     topic: str
     partition: int
@@ -125,12 +125,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def occurrence(self) -> str:
-        """The occurrence's id: stable over every retry and crash."""
+        """The id of the occurrence, the same after every retry and crash."""
         return f"{self.id}/{self.generation}/{self.number}"
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """One released occurrence on its way to Kafka, at its place in the outbox. `message` is packed."""
+    """One released occurrence on its way to Kafka; `offset` is its position in the outbox. `message` is packed."""
 
     offset: int
     tenant: str
@@ -145,12 +145,12 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def occurrence(self) -> str:
-        """The occurrence's id: stable over every retry and crash."""
+        """The id of the occurrence, the same after every retry and crash."""
         return f"{self.id}/{self.generation}/{self.number}"
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """The record on a request topic that a released occurrence goes back to."""
+    """The record on a request topic from which a released occurrence came."""
 
     topic: str
     partition: int
@@ -159,7 +159,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 
 
 class Topic(msgspec.Struct, frozen=True, gc=False):
-    """A topic of the log: how many records each partition holds, from which offset to which (exclusive)."""
+    """A topic of the log: the first and the next offset of each partition, and its size."""
 
     name: str
     first: tuple[int, ...]
@@ -185,11 +185,11 @@ pack = _encoder.encode
 unpack = _decoder.decode
 
 
-# The place of the request that a message came with, "partition/offset". It is part of the stored message and is left
-# out when that leaves; a tombstone has it, by which Tidings knows its own.
+# A header of the stored message: "partition/offset" of the request it came with. It is removed at the release, except
+# from tombstones, by which Tidings recognizes its own.
 ORIGIN = "tidings-origin"
 
-# In the place of a header's value: the due time in whole seconds since the epoch, written there at the release.
+# A placeholder for the value of a header: it is replaced at the release by the due time in seconds since the epoch.
 DUE_SECONDS = b"\0tidings due in seconds\0"
 
 
@@ -210,7 +210,7 @@ def split(destination: str) -> tuple[Bus, str]:
 
 
 def is_kafka(destination: str) -> bool:
-    """Whether it lies on Kafka."""
+    """Whether the destination is a Kafka topic."""
     return destination.startswith(KAFKA)
 
 

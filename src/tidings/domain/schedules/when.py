@@ -1,8 +1,8 @@
-"""When a schedule falls due, and the arithmetic between an occurrence's number and its moment.
+"""When a schedule is due: one-shots, intervals and rules, and the mapping between occurrence numbers and instants.
 
-An instant is an integer of microseconds since 1970-01-01T00:00:00Z. Occurrences are numbered from 1, and each
-follows from the anchor alone, so that nothing drifts and a long downtime costs nothing. Rules, cron expressions and
-local times are counted by the package `recurrence`.
+An instant is a number of microseconds since 1970-01-01T00:00:00Z. Occurrences are numbered from 1, and each is computed
+from the anchor alone, so that nothing drifts and a long downtime costs nothing. Rules, cron expressions and local times
+are computed by the package `recurrence`.
 """
 
 from bisect import bisect_right
@@ -42,27 +42,27 @@ _MONTH_DAYS_MIN = 28
 
 
 class Period(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A length of time: whole calendar months, then an exact part (days and weeks are 24 h each, in UTC)."""
+    """A duration: whole calendar months, then an exact part, in which a day has 24 hours."""
 
     months: int
     us: int
 
     def min_us(self) -> int:
-        """The least that this can last, with every month as short as a month can be."""
+        """The shortest time that the period can last, with 28 days for each month."""
         return self.months * _MONTH_DAYS_MIN * DAY_US + self.us
 
 
 class Once(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="once"):
-    """A single moment."""
+    """A single instant."""
 
     at: int
 
 
 class Every(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="every"):
-    """A moment every period from the anchor `start`, until `end` (inclusive) or `count` is reached.
+    """An interval: an occurrence every period from the anchor `start`, until `end` (inclusive) or `count` is reached.
 
-    Occurrence n lies `offset + n - 1` periods from `start`. The offset is not 0 only where the anchor is not
-    the first occurrence and months make that matter: one month after Jan 31, or counted back from May 31.
+    Occurrence n lies `offset + n - 1` periods from `start`. The offset is 0 unless the anchor is not the first
+    occurrence and the period has months: `P1M` from January 31 on has offset 1 and gives February 28, March 31, ...
     """
 
     start: int
@@ -72,7 +72,7 @@ class Every(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="every")
     offset: int = 0
 
     def period_min_us(self) -> int:
-        """The least time that can pass between two occurrences."""
+        """The shortest time between two occurrences."""
         return self.period.min_us()
 
 
@@ -82,15 +82,15 @@ When = Once | Every | Local | Rule | Cron
 def advance(at: int, period: Period, times: int = 1) -> int:
     """The instant `times` periods after `at` (before it, if negative).
 
-    Months are counted in UTC in one step and clamped to the last day of the month; the exact part follows.
-    The answer may lie outside of the years that an instant can have.
+    Months are added in UTC, all at once, and clamped to the last day of the month; the exact part is added after that.
+    January 31 plus 2 times P1M is March 31, not March 28. The result may lie outside of the valid range of instants.
     """
     exact = at + period.us * times
     return exact + _months_us(at, period.months * times) if period.months else exact
 
 
 def occurrence(when: When, n: int) -> int | None:
-    """The moment of occurrence n, or None once the schedule has ended."""
+    """The instant of occurrence n; None after the last one."""
     assert n >= 1, "occurrences are numbered from 1"
     match when:
         case Once():
@@ -108,7 +108,7 @@ def occurrence(when: When, n: int) -> int | None:
 
 
 def last_index_at_or_before(when: When, moment: int) -> int:
-    """The number of the latest occurrence that is not after the moment, 0 if there is none."""
+    """The number of the last occurrence at or before the instant; 0 if there is none."""
     match when:
         case Once():
             return 1 if when.at <= moment else 0
@@ -122,7 +122,7 @@ def last_index_at_or_before(when: When, moment: int) -> int:
 
 
 def first_index_at_or_after(when: When, moment: int) -> int | None:
-    """The number of the earliest occurrence that is not before the moment, None if there is none."""
+    """The number of the first occurrence at or after the instant; None if there is none."""
     index = last_index_at_or_before(when, moment - 1) + 1
     return None if occurrence(when, index) is None else index
 
@@ -133,19 +133,19 @@ def is_final(when: When, n: int) -> bool:
 
 
 def is_once(when: When) -> bool:
-    """Whether it is a single moment, whatever the clocks do."""
+    """Whether it has a single occurrence, whatever the rules of its time zone."""
     return isinstance(when, Once) or (isinstance(when, Local) and when.overlap != "both")
 
 
 def lasts(when: When | None) -> bool:
-    """Whether it can be older than what is remembered of finished schedules: it recurs."""
+    """Whether it recurs, and so can be older than the records that are kept of finished schedules."""
     return when is not None and not is_once(when)
 
 
 def continued(when: When, first: int, passed: int) -> When:
-    """The moments behind the instant `passed`, with numbers from `first` on.
+    """The occurrences after the instant `passed`, numbered from `first` on.
 
-    A count ends with the same number as if the rule had held from the beginning.
+    A count ends with the same number as if the rule had been in place from the beginning.
     """
     match when:
         case Once() | Local():
@@ -162,7 +162,7 @@ def continued(when: When, first: int, passed: int) -> When:
 
 
 def occurrences(when: When, begin: int, end: int, most: int) -> list[tuple[int, int]]:
-    """Numbers and moments from `begin` to `end`, both included, at most so many."""
+    """Numbers and instants of the occurrences from `begin` to `end`, both included, at most `most`."""
     first, last = last_index_at_or_before(when, begin - 1) + 1, last_index_at_or_before(when, end)
     numbers = range(first, min(last, first + most - 1) + 1)
     return [(n, at) for n in numbers if (at := occurrence(when, n)) is not None]
@@ -173,7 +173,12 @@ def _last_moment(every: Every) -> int:
 
 
 def _index_until(every: Every, moment: int) -> int:
-    """How many occurrences lie at or before the moment, whatever `count` says."""
+    """How many occurrences lie at or before the instant, without regard to `count`.
+
+    Without months this is a division. With months it divides by the shortest possible period, which gives an upper
+    bound, and searches below it. P1M from 2027-01-31, up to 2027-05-30: 119 days are at most 119 // 28 + 1 = 5
+    occurrences; of January 31, February 28, March 31, April 30 and May 31 the first four are not later.
+    """
     first = advance(every.start, every.period, every.offset)
     if moment < first:
         return 0
@@ -188,7 +193,7 @@ def _index_until(every: Every, moment: int) -> int:
 
 
 def _months_us(at: int, months: int) -> int:
-    """What to add to `at` so that it lies that many months later, on its own day or the month's last."""
+    """How far to move `at` so that it is that many months later, on the same day of the month or the month's last."""
     ordinal = _EPOCH_ORDINAL + at // DAY_US
     day = date.fromordinal(ordinal)
     year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
@@ -196,6 +201,6 @@ def _months_us(at: int, months: int) -> int:
 
 
 def _ordinal(year: int, month: int, day: int) -> int:
-    """The proleptic Gregorian day number, month from 0; unlike `date` it knows no first and no last year."""
+    """The proleptic Gregorian day number, with months from 0; unlike `date`, it works for any year."""
     starts = month_starts(leap=is_leap(year))
     return _EPOCH_ORDINAL - 1 + year_start(year) + starts[month] + min(day, starts[month + 1] - starts[month])

@@ -50,5 +50,5 @@ def test_what_is_not_an_offset_is_refused(positions: tuple[int, ...]) -> None:
 
 
 def test_a_cursor_for_another_number_of_partitions_is_refused() -> None:
-    with pytest.raises(Invalid, match="is for 3 partitions, this topic has 4"):
+    with pytest.raises(Invalid, match="is for 3 partitions, but this topic has 4"):
         decode(encode((1, 2, 3)), 4)

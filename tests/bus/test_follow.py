@@ -199,9 +199,9 @@ async def test_topics_without_readers_are_forgotten() -> None:
     await anext(batches)
     cancelled.cancel()
     await asyncio.wait([cancelled])
-    assert following._bells.keys() == NEWS
+    assert following._signals.keys() == NEWS
     await batches.aclose()
-    assert following._bells == {}
+    assert following._signals == {}
 
 
 @simulated
@@ -257,7 +257,7 @@ async def test_no_wake_up_is_lost(seed: int) -> None:
         assert len(records) == total
         assert in_order(records)
     assert the_clock().elapsed() == 0
-    assert following._bells == {}
+    assert following._signals == {}
 
 
 async def follow_all(following: Following, total: int, chance: random.Random) -> list[Record]:

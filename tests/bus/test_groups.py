@@ -242,7 +242,7 @@ async def test_a_tenant_has_room_for_so_many_groups(monkeypatch: pytest.MonkeyPa
     await scene.groups.join("another", TOPIC, GROUP)
     await elapse(4 * SECOND_US)
     await scene.join()
-    assert len(scene.groups._local._rosters) == 1
+    assert len(scene.groups._local._groups) == 1
 
 
 @pytest.mark.parametrize("names", [("", GROUP, None), (TOPIC, "", None), (TOPIC, GROUP, ""), (TOPIC, "g" * 250, None)])
@@ -257,9 +257,9 @@ async def test_empty_groups_are_forgotten() -> None:
     scene = Scene()
     m = await scene.join()
     await scene.leave(m)
-    assert scene.groups._local._rosters == {}
+    assert scene.groups._local._groups == {}
     m = await scene.join()
     await elapse(4 * SECOND_US)
     await refused(lambda: scene.heartbeat(m))
-    assert scene.groups._local._rosters == {}
-    assert scene.following._bells == {}
+    assert scene.groups._local._groups == {}
+    assert scene.following._signals == {}

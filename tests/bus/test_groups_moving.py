@@ -217,5 +217,5 @@ async def test_a_process_that_lost_the_store_puts_its_members_out() -> None:
     m = await scene.join()
     scene.groups.disband()
     await refused(lambda: scene.heartbeat(m))
-    assert scene.groups._local._rosters == {}
+    assert scene.groups._local._groups == {}
     assert (await scene.join()).partitions == (0, 1, 2, 3)

@@ -62,7 +62,7 @@ def test_what_nobody_owes_moves_at_once(roster: Roster) -> None:
 
 def test_what_is_owed_stays_until_the_commit(roster: Roster) -> None:
     first = roster.join("a", 0)
-    first.places[2] = Place(0, 0, 10)
+    first.holdings[2] = Place(0, 0, 10)
     second = roster.join("b", 0)
     assert second.partitions == (2, 3)
     assert roster.readable(second) == [3]
@@ -76,7 +76,7 @@ def test_what_is_owed_stays_until_the_commit(roster: Roster) -> None:
 
 def test_what_is_owed_moves_after_a_session_at_the_latest(roster: Roster) -> None:
     first = roster.join("a", 0)
-    first.places[2] = Place(0, 0, 10)
+    first.holdings[2] = Place(0, 0, 10)
     second = roster.join("b", 1_000)
     for now in (1_000, SESSION_US):
         roster.touch("a", now - 1)
@@ -91,7 +91,7 @@ def test_what_is_owed_moves_after_a_session_at_the_latest(roster: Roster) -> Non
 
 def test_a_clock_that_is_set_back_lengthens_no_session(roster: Roster) -> None:
     first = roster.join("a", 3_600 * SESSION_US)
-    first.places[2] = Place(0, 0, 10)
+    first.holdings[2] = Place(0, 0, 10)
     second = roster.join("b", 3_600 * SESSION_US)
     roster.sweep(0)
     assert list(roster.members) == ["a", "b"]
@@ -104,24 +104,24 @@ def test_a_clock_that_is_set_back_lengthens_no_session(roster: Roster) -> None:
 
 def test_a_partition_that_comes_back_before_it_moved_goes_on(roster: Roster) -> None:
     first = roster.join("a", 0)
-    first.places[2] = Place(0, 0, 10)
+    first.holdings[2] = Place(0, 0, 10)
     roster.join("b", 0)
     roster.leave("b", 0)
     assert roster.readable(first) == [0, 1, 2, 3]
-    assert first.places[2].position == 10
+    assert first.holdings[2].position == 10
     roster.sweep(SESSION_US - 1)
-    assert first.places[2].position == 10
+    assert first.holdings[2].position == 10
 
 
 def test_a_name_that_joins_again_keeps_its_partitions_and_forgets_the_rest(roster: Roster) -> None:
     former = roster.join("a", 0)
-    former.places[0] = Place(0, 0, 10)
-    former.places[2] = Place(0, 0, 10)
+    former.holdings[0] = Place(0, 0, 10)
+    former.holdings[2] = Place(0, 0, 10)
     other = roster.join("b", 0)
     changed = other.changed
     member = roster.join("a", 0)
     assert member.partitions == (0, 1)
-    assert (former.places, member.places) == ({}, {})
+    assert (former.holdings, member.holdings) == ({}, {})
     assert roster.readable(other) == [2, 3]
     assert other.changed == changed
     with pytest.raises(NotAMember, match="not in generation"):

@@ -151,7 +151,7 @@ async def test_trouble_with_the_store_does_not_end_it_and_is_told_once(
     dispatcher.stop()
     await running
     waiter.close()
-    assert [record.getMessage() for record in caplog.records] == ["cannot release on lane 0, tries again: full"]
+    assert [record.getMessage() for record in caplog.records] == ["cannot release on lane 0, trying again: full"]
 
 
 async def test_the_batch_in_hand_is_finished() -> None:

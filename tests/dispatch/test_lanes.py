@@ -57,11 +57,11 @@ class Scene:
         self.facts: list[Fact] = []
         self.said: list[str] = []
         self.lanes = Lanes(self.store, self.clock, self.facts.append)
-        self.lanes.accompany(lambda lane: [Beside(lane, self.said)])
+        self.lanes.add_services(lambda lane: [Beside(lane, self.said)])
 
     def own(self, *numbers: int) -> None:
         self.store.owned = set(numbers)
-        self.lanes.follow()
+        self.lanes.refresh()
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_what_is_lost_is_ended_and_what_stays_goes_on(scene: Scene) -> Non
     await eventually(lambda: scene.said[2:] == ["-0"])
     scene.own(0, 1)
     await eventually(lambda: scene.said[3:] == ["+0"])
-    assert len(scene.lanes.companions) == 2
+    assert len(scene.lanes.services) == 2
     scene.lanes.stop()
     await running
 

@@ -148,7 +148,7 @@ async def test_who_stands_by_asks_again_and_has_nothing_to_resign(scene: Scene) 
 
 
 async def test_only_an_owner_tends(scene: Scene) -> None:
-    tending = asyncio.create_task(scene.owner.tend())
+    tending = asyncio.create_task(scene.owner.run_maintenance())
     scene.store.answer = False
     await scene.owner.try_once()
     await turns(20)
@@ -164,7 +164,7 @@ async def test_only_an_owner_tends(scene: Scene) -> None:
 async def test_trouble_does_not_end_the_tending(scene: Scene, trouble: Exception) -> None:
     await scene.owner.try_once()
     scene.store.tending = trouble
-    tending = asyncio.create_task(scene.owner.tend())
+    tending = asyncio.create_task(scene.owner.run_maintenance())
     await eventually(lambda: scene.store.tended > 3)
     scene.owner.stop()
     await tending

@@ -83,7 +83,7 @@ class Fleet:
     def _waits_for_kafka(self, seat: Seat) -> bool:
         """A node that is told to stop while Kafka keeps it waiting ends within 5 s all the same, and says so with 1."""
         assert seat.node is not None
-        return seat.node.status == 1 and "does not release to Kafka now" in seat.node.log
+        return seat.node.status == 1 and "cannot release to Kafka" in seat.node.log
 
     def story(self) -> str:
         """What every node said last, and what one said that it should not have to say."""

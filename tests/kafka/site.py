@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.servers.kafka import Broker
-from tidings.bus.kafka.markers import HOMES, PROGRESS
+from tidings.bus.kafka.markers import MARKER_PARTITIONS, PROGRESS
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Store
@@ -96,7 +96,7 @@ def read_all(broker: Broker, topic: str) -> list[Message]:
 def expect_progress(broker: Broker) -> None:
     """The topic that a node makes for itself where it may make topics."""
     if PROGRESS not in broker.topics():
-        broker.create_topic(PROGRESS, HOMES, cleanup_policy="compact")
+        broker.create_topic(PROGRESS, MARKER_PARTITIONS, cleanup_policy="compact")
 
 
 @contextlib.asynccontextmanager

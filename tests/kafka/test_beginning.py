@@ -129,7 +129,7 @@ async def test_it_waits_for_a_broker_that_is_away_and_says_so(tmp_path: Path) ->
     engine = build_engine(await open_store(config.store.path, config, clock), config, clock)
     join_kafka(engine, config)
     async with engine_at_work(engine):
-        (beginning,) = engine._companions
+        (beginning,) = engine._services
         await eventually(lambda: "_TRANSPORT" in (beginning.problem or ""), READ_S_MAX)
         assert beginning.problem in engine.problems()
         assert await engine.store.positions() == {}

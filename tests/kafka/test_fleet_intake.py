@@ -63,7 +63,7 @@ class Requests:
 
 
 def intake_of(site: Site) -> KafkaIntake:
-    return next(companion for companion in site.engine._companions if isinstance(companion, Beginning))._intake
+    return next(service for service in site.engine._services if isinstance(service, Beginning))._intake
 
 
 class Watched:
@@ -152,7 +152,7 @@ async def test_two_readers_of_the_same_partitions_take_each_request_once(
     for _ in range(40):
         await asyncio.to_thread(requests.send, 100)
     await requests.all_released_once()
-    assert "others took what was read here" in caplog.text, "they never met"
+    assert "another node has taken these partitions" in caplog.text, "they never met"
 
 
 async def test_partitions_that_come_back_are_read_from_where_the_store_stands(
@@ -177,10 +177,10 @@ async def test_partitions_that_come_back_are_read_from_where_the_store_stands(
         await requests.all_released_once()
         reader, other = (watched.readers[intake_of(nodes[place])] for place in (turn[0], 1 - turn[0]))
         await eventually(functools.partial(stands_at, reader, requests))
-        assert not other.standing(), "it knows nothing of what is not its own"
+        assert not other.done(), "it knows nothing of what is not its own"
         assert not other._next
 
 
 def stands_at(reader: Reader, requests: Requests) -> bool:
-    standing = {place: at for place, at in reader.standing().items() if place[0] == requests.topic}
+    standing = {place: at for place, at in reader.done().items() if place[0] == requests.topic}
     return sum(standing.values()) == len(requests.sent)

@@ -112,14 +112,14 @@ def test_a_topic_without_its_leader_yet_is_waited_for(
     out = fill(served, tenant, 1)
     lines("tail", out, "--count", "1")
     moves = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART]
-    ask = follow._Reading._span
+    ask = follow._TopicConsumer._span
 
-    def ask_while_it_moves(reading: follow._Reading, partition: int) -> tuple[int, int]:
+    def ask_while_it_moves(reading: follow._TopicConsumer, partition: int) -> tuple[int, int]:
         if moves:
             raise KafkaException(KafkaError(moves.pop()))
         return ask(reading, partition)
 
-    monkeypatch.setattr(follow._Reading, "_span", ask_while_it_moves)
+    monkeypatch.setattr(follow._TopicConsumer, "_span", ask_while_it_moves)
     assert [record["value"] for record in lines("tail", out, "--count", "1", "--from", "beginning")] == ["0"]
     assert moves == []
     moves += [KafkaError.NOT_LEADER_FOR_PARTITION] * 2

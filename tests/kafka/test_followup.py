@@ -13,7 +13,7 @@ from tests.kafka.site import READ_S_MAX, Header, Site, expect_progress, headers_
 from tests.servers.kafka import Broker
 from tidings.bus.kafka.followup import FollowUp
 from tidings.bus.kafka.forwarder import Forwarder
-from tidings.bus.kafka.lane import LaneLost
+from tidings.bus.kafka.lane import ProducerFailed
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -134,7 +134,7 @@ async def _generation(site: Site, schedule_id: str, generation: int) -> bool:
 
 
 async def _refuse(_: FollowUp) -> None:
-    raise LaneLost("not in this life")
+    raise ProducerFailed("not in this life")
 
 
 async def test_what_a_dead_node_owed_is_written_by_the_next(
@@ -142,7 +142,7 @@ async def test_what_a_dead_node_owed_is_written_by_the_next(
 ) -> None:
     topics.make()
     with monkeypatch.context() as patched:
-        patched.setattr(FollowUp, "_step", _refuse)
+        patched.setattr(FollowUp, "_tick", _refuse)
         async with opened(broker, tmp_path, **topics.settings) as site:
             topics.send(b"k", b"v")
             await site.read(topics.out, 1)

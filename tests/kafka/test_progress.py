@@ -16,7 +16,7 @@ from tests.servers.proxy import Proxy
 from tidings import ports
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.forwarder import Forwarder
-from tidings.bus.kafka.lane import Estranged, Lane
+from tidings.bus.kafka.lane import Lane, ProgressMismatch
 from tidings.bus.kafka.markers import Marker
 from tidings.bus.kafka.turns import Turns
 from tidings.clock import SystemClock
@@ -38,7 +38,7 @@ async def schedule(site: Site, topic: str, *values: str, at: str | None = None) 
 
 
 async def ends_estranged(site: Site) -> None:
-    with pytest.raises(Estranged):
+    with pytest.raises(ProgressMismatch):
         await asyncio.wait_for(site.engine.wait(), 30)
 
 
@@ -80,13 +80,13 @@ async def test_the_name_of_another_store_is_refused_and_its_owner_goes_on(broker
 def test_what_another_store_kept_back_is_not_taken_for_ours(broker: Broker) -> None:
     """Its marker of the way aside tells nothing of our records."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
-    lane, other = Lane(cluster, "store", "held", singly=True), Lane(cluster, "other", "held", singly=True)
+    lane, other = Lane(cluster, "store", "held", one_by_one=True), Lane(cluster, "other", "held", one_by_one=True)
     lane.take_over()
     record = Outgoing(4, "acme", cluster.name, "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
     lane.publish([record], f"{lane.key}/topic")
     assert lane.marker(f"{lane.key}/topic") == Marker("store", 5, record.occurrence)
     other.take_over()
-    with pytest.raises(Estranged):
+    with pytest.raises(ProgressMismatch):
         other.marker(f"{other.key}/topic")
     for one in (lane, other):
         one.close()
@@ -128,7 +128,14 @@ async def test_who_loses_a_lane_while_he_looks_is_no_stranger(broker: Broker) ->
     former.close()
     taken = TakenMeanwhile(record)
     lane = Lane(cluster, "store")
-    forwarder = Forwarder(cast(ports.Lane, taken), lane, SystemClock(), lambda _: None, lambda: True, Turns())
+    forwarder = Forwarder(
+        outbox=cast(ports.Lane, taken),
+        producer=lane,
+        clock=SystemClock(),
+        on_fact=lambda _: None,
+        owns=lambda: True,
+        limit=Turns(),
+    )
     running = asyncio.create_task(forwarder.run())
     await eventually(lambda: taken.looks >= 4 or running.done(), timeout_s=30)
     forwarder.stop()

@@ -37,7 +37,7 @@ UNNOTICED_S = 2.0
 
 
 def intake_of(site: Site) -> KafkaIntake:
-    return next(companion for companion in site.engine._companions if isinstance(companion, Beginning))._intake
+    return next(service for service in site.engine._services if isinstance(service, Beginning))._intake
 
 
 class NotText(str):
@@ -251,17 +251,17 @@ async def test_a_topic_that_may_not_be_read_is_left_out(
     requests, secret = f"assignments.{name}", f"assignments.{name}-secret"
 
     attempts: list[str] = []
-    leave_out = reading.Reader._leave_out
+    leave_out = reading.Reader._mark_unreadable
 
     def noted(reader: reading.Reader, topic: str, reason: str) -> None:
         attempts.append(topic)
         leave_out(reader, topic, reason)
 
-    monkeypatch.setattr(reading.Reader, "_leave_out", noted)
+    monkeypatch.setattr(reading.Reader, "_mark_unreadable", noted)
 
     def complaints() -> list[str]:
         said = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
-        return [text for text in said if text.startswith(f"does not read {secret}")]
+        return [text for text in said if text.startswith(f"cannot read {secret}")]
 
     async with opened(guarded, tmp_path) as site:
         with forbidden(guarded, secret):

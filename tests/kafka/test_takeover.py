@@ -19,7 +19,7 @@ from tests.servers.kafka import Broker
 from tests.servers.transactions import transactional
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.lane import Lane
-from tidings.bus.kafka.markers import HOMES, PROGRESS, Marker, encode, home_of, read_marker
+from tidings.bus.kafka.markers import MARKER_PARTITIONS, PROGRESS, Marker, encode, partition_of, read_marker
 from tidings.domain.message import Message, pack
 from tidings.domain.schedule import Outgoing
 from tidings.testing import eventually
@@ -139,10 +139,10 @@ def test_what_another_lane_left_open_holds_nobody_up(broker: Broker) -> None:
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
     lane = Lane(cluster, "store")
     lane.take_over()
-    home = home_of(lane.key, HOMES)
+    home = partition_of(lane.key, MARKER_PARTITIONS)
     other = transactional(broker)
     other.begin_transaction()
-    other.produce(PROGRESS, encode(Marker("other", 1)), "another/0", partition=(home + 1) % HOMES)
+    other.produce(PROGRESS, encode(Marker("other", 1)), "another/0", partition=(home + 1) % MARKER_PARTITIONS)
     assert other.flush(10) == 0
     record = Outgoing(0, "acme", f"to-{cluster.name}", "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
     lane.publish([record])
@@ -171,9 +171,9 @@ def test_what_a_dead_owner_left_open_on_the_lane_itself_holds_nobody_up(broker: 
 
 
 def test_the_home_of_a_lane_stays_when_partitions_are_added() -> None:
-    assert home_of("tidings/0", 1) == home_of("other/0", 15) == 0
-    assert home_of("tidings/0", 16) == home_of("tidings/0", 64)
-    assert len({home_of(f"tidings/{number}", 16) for number in range(16)}) > 4
+    assert partition_of("tidings/0", 1) == partition_of("other/0", 15) == 0
+    assert partition_of("tidings/0", 16) == partition_of("tidings/0", 64)
+    assert len({partition_of(f"tidings/{number}", 16) for number in range(16)}) > 4
 
 
 async def test_what_was_kept_back_and_is_out_leaves_no_second_time(broker: Broker, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_what_was_kept_back_and_is_out_leaves_no_second_time(broker: Broke
     first = await start_plain(tmp_path, **settings)
     await first.said(OWNER)
     await schedule(first, topic, "one", "two")
-    await first.said("does not take what is for it")
+    await first.said("cannot write to the topic")
     broker.create_topic(topic)
     await asyncio.to_thread(await_value, broker, topic, b"two")
     with contextlib.closing(apsw.Connection(settings["TIDINGS_STORE_PATH"])) as store:

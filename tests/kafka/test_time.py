@@ -145,7 +145,7 @@ async def test_rules_expressions_and_calendars_in_our_own_headers(site: Site) ->
     requests, zone = f"tidings.requests.{site.name}", ZoneInfo("Asia/Kolkata")
     first = datetime.now(zone).replace(microsecond=0) + timedelta(seconds=4) - timedelta(days=3)
     off = (first.date() + timedelta(days=1) - EPOCH).days
-    await site.engine.revision.put_calendar(site.name, "off", (off,))
+    await site.engine.rule_changes.put_calendar(site.name, "off", (off,))
     days = [first + timedelta(days=more) for more in (0, 2, 3)]
 
     def ask(name: str, **headers: str) -> None:

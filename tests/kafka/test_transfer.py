@@ -12,7 +12,7 @@ from tests.kafka.site import Site, opened
 from tests.servers.fixtures import postgres
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
-from tidings.bus.kafka.lane import Estranged
+from tidings.bus.kafka.lane import ProgressMismatch
 from tidings.config.addresses import Place
 from tidings.domain.request import Request
 from tidings.node.transfer import copy_store, take_back
@@ -39,7 +39,7 @@ async def copy(file: Path, postgres: Postgres, name: str) -> None:
 
 
 async def ends_estranged(site: Site, text: str) -> None:
-    with pytest.raises(Estranged, match=text):
+    with pytest.raises(ProgressMismatch, match=text):
         await asyncio.wait_for(site.engine.wait(), 30)
 
 

@@ -96,7 +96,7 @@ async def test_what_an_id_forbids_is_told_as_well(site: Site) -> None:
     rejections = await site.read(f"rejections.{site.name}", 2)
     assert [rejection.value() for rejection in rejections] == [b"second", b"third"]
     reasons = {dict(headers_of(rejection))["tidings-reject-reason"] for rejection in rejections}
-    assert reasons == {b"the schedule of this id was cancelled: use another id"}
+    assert reasons == {b"the schedule with this id was cancelled: use another id"}
 
 
 async def test_nobody_can_claim_to_be_another_record(site: Site) -> None:

@@ -18,7 +18,7 @@ from tests.servers.frames import Api
 from tests.servers.kafka import Broker
 from tests.servers.proxy import Proxy
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.lane import Estranged, Lane
+from tidings.bus.kafka.lane import Lane, ProgressMismatch
 from tidings.testing import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
@@ -106,7 +106,7 @@ async def test_an_owner_that_a_zombie_fences_takes_over_again(broker: Broker, tm
             await send(node, topic, times * MESSAGES)
             values = await arrived(broker, topic, times * MESSAGES)
             assert set(values.values()) == {1}
-            with pytest.raises(Estranged):  # but only after it has fenced
+            with pytest.raises(ProgressMismatch):  # but only after it has fenced
                 await asyncio.to_thread(lane.take_over)
             assert node.status is None, node.log
         await die(node)

@@ -124,7 +124,7 @@ async def test_what_matters_is_said_at_once() -> None:
 async def test_an_outage_is_one_warning_and_its_end_one_line() -> None:
     stream = io.StringIO()
     configure("info", stream)
-    log = FactLog(of_a_fleet=True)
+    log = FactLog(in_fleet=True)
     log(Standing(0, True, (0, 1)))
     log(Standing(0, False, (0, 1), "connection refused"))
     log(Standing(0, True, (0, 1)))

@@ -57,7 +57,7 @@ def dated(add: Add, days: tuple[int, ...] | None) -> Add | Outcome:
     """The schedule with the days of its calendar, None if there is no such calendar; or why it is rejected."""
     name = calendar_of(add.when)
     if days is None:
-        detail = f"there is no calendar {name!r}: put it there first, or leave it out"
+        detail = f"there is no calendar {name!r}: create it first, or leave it out"
         return refused(add.id, Invalid("calendar", detail))
     when = with_days(add.when, days)
     try:

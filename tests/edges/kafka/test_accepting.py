@@ -51,7 +51,7 @@ def batch(office: Office, *values: Any, timestamp_us: int | None = None, partiti
 
 def reasons(made: Batch) -> list[list[str]]:
     """Why each rejected record is, in order."""
-    told = [unpack(command.message).headers for command in made.follow([]) if isinstance(command, Add)]
+    told = [unpack(command.message).headers for command in made.on_outcomes([]) if isinstance(command, Add)]
     return [[(text or b"").decode() for name, text in headers if name == "tidings-reject-reason"] for headers in told]
 
 
@@ -258,6 +258,6 @@ async def test_a_fault_of_ours_is_the_end_of_one_record_only(
 
     monkeypatch.setattr(office.cabinet, "get", getting)
     made = await accepted(office, {**TEA, "id": "bad"}, TEA)
-    assert reasons(made) == [[accepting.FAULT]]
+    assert reasons(made) == [[accepting.INTERNAL_ERROR]]
     assert await office.lookup.get(ACME, "tea") is not None
     assert [record.levelno for record in caplog.records] == [logging.ERROR]

@@ -58,7 +58,9 @@ def test_a_fault_of_a_wire_is_the_end_of_one_record_only(caplog: pytest.LogCaptu
     assert made.ends == {("assignments.t", 0): 4}
     assert [refused.source for refused in made.refused] == [("assignments.t", 0, 1), ("assignments.t", 0, 2)]
     rejections = [
-        unpack(command.message) for command in made.follow([Outcome("", "scheduled")] * 2) if isinstance(command, Add)
+        unpack(command.message)
+        for command in made.on_outcomes([Outcome("", "scheduled")] * 2)
+        if isinstance(command, Add)
     ]
     assert [(message.key, message.value) for message in rejections] == [(b"k", b"bad"), (b"untold", b"bad")]
     first, second = (dict(message.headers) for message in rejections)
@@ -97,7 +99,7 @@ async def test_what_the_store_finds_wrong_is_told_in_the_words_of_the_wire() -> 
     engine = Engine(store, clock, Settings(bus="kafka"))
     made = Batch(engine, lambda _: wire, Reading([sent], {}))
     await store.acquire(clock.elapsed(), 1_000_000, Report())
-    [rejection] = made.follow(await store.apply(made.commands, clock.now()))
+    [rejection] = made.on_outcomes(await store.apply(made.commands, clock.now()))
     assert isinstance(rejection, Add)
     reason = dict(unpack(rejection.message).headers)["tidings-reject-reason"]
     assert (reason or b"").startswith(b"tidings-calendar: there is no calendar 'off'")

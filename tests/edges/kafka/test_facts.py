@@ -119,7 +119,7 @@ async def test_what_goes_wrong_with_one_fact_ends_nothing(
     await listener.run()
     assert told == ["a", "c"]
     assert listener.dropped == 3
-    assert [record.levelname for record in caplog.records if "facts are lost" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "dropped" in record.message] == ["WARNING"]
 
 
 async def test_a_listener_that_is_cancelled_leaves_no_thread() -> None:

@@ -133,7 +133,7 @@ async def test_a_waiting_member_is_woken_when_partitions_move(
     first, second, _ = nodes.engines
     m = await first.groups.join(*HERE)
     waiting = asyncio.create_task(fetch(first, m, wait_us=SECOND))
-    await eventually(lambda: first.groups._bells)
+    await eventually(lambda: first.groups._signals)
     begun = first.clock.elapsed()
     await second.groups.join(*HERE)
     assert await waiting == []

@@ -246,7 +246,7 @@ def send(broker: Broker, topic: str, value: bytes) -> None:
 async def test_a_topic_that_may_not_be_read_is_left_out(
     guarded: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reading, "LEFT_OUT_US", 1_000_000)
+    monkeypatch.setattr(reading, "UNREADABLE_US", 1_000_000)
     name = f"left-{uuid.uuid4().hex[:8]}"
     requests, secret = f"assignments.{name}", f"assignments.{name}-secret"
 

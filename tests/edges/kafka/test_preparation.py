@@ -1,4 +1,4 @@
-"""Topics that cannot be made are no reason to stop, nor to say so again and again."""
+"""Creation of topics: a topic that cannot be created is retried, and logged once."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tidings.edges.kafka.preparation import Preparation
 from tidings.testing import SimulatedClock, eventually
 
 
-class Guarded:
-    """Topics of which some cannot be made."""
+class ForbiddenTopics:
+    """Topics of which some cannot be created."""
 
     def __init__(self) -> None:
         self.asked: list[set[str]] = []
@@ -21,11 +21,13 @@ class Guarded:
     def ensure(self, names: set[str]) -> None:
         self.asked.append(set(names))
         if failed := {name: reason for name, reason in self.forbidden.items() if name in names}:
-            raise TopicUnavailable("some cannot be made", failed)
+            raise TopicUnavailable("some cannot be created", failed)
 
 
-async def test_one_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    guarded, clock = Guarded(), SimulatedClock()
+async def test_a_topic_that_cannot_be_created_is_retried_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded, clock = ForbiddenTopics(), SimulatedClock()
     monkeypatch.setattr(Topics, "ensure", lambda _, names: guarded.ensure(names))
     made = Preparation(Cluster("127.0.0.1:1"), clock)
     try:

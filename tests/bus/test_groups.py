@@ -237,7 +237,7 @@ async def test_a_tenant_has_a_maximum_of_groups(monkeypatch: pytest.MonkeyPatch)
     scene = Scene()
     for n in range(3):
         await scene.groups.join(TENANT, TOPIC, f"group-{n}")
-    with pytest.raises(Invalid, match="there are 3 groups"):
+    with pytest.raises(Invalid, match="this tenant has 3 groups"):
         await scene.join()
     await scene.groups.join("another", TOPIC, GROUP)
     await elapse(4 * SECOND_US)

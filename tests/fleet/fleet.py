@@ -1,4 +1,4 @@
-"""The nodes of a fleet: processes of `tidings serve` on one database, each behind a network of its own."""
+"""The nodes of a fleet: processes of `tidings serve` on one database, each behind its own proxy."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ LINES_TOLD = 40
 
 
 class Seat:
-    """A place in the fleet: its way to the database, and whoever lives there now."""
+    """A slot in the fleet: its connection to the database, and its present node."""
 
     def __init__(self, number: int, pipe: Pipe, nursery: Nursery) -> None:
         self.number = number

@@ -73,9 +73,9 @@ class StoreClock:
         self._measured: list[_Measured] = []
         self._agreed: Agreed | None = None
 
-    def measure(self, sent: int, told: int, answered: int) -> None:
-        """Add a measurement: the store read its time `told` between `sent` and `answered`, which are `elapsed`."""
-        new = _Measured(answered, told - answered, told - sent)
+    def measure(self, sent: int, store_now: int, answered: int) -> None:
+        """Add a measurement: the store's clock showed `store_now` between `sent` and `answered`."""
+        new = _Measured(answered, store_now - answered, store_now - sent)
         recent = [*self._measured[1 - MEASUREMENTS_MAX :], new]
         self._measured = [each for each in recent if each.agrees_with(new)]
         best = min(self._measured, key=lambda each: each.uncertainty_us(answered))

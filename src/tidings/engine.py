@@ -167,11 +167,11 @@ class Engine:
             check_new_id(request.id)
         return self.admission.admit(tenant, request, now, reuse=reuse)
 
-    async def submit(self, commands: Sequence[Command], receipt: Receipt | None = None) -> list[Outcome]:
+    async def submit(self, commands: Sequence[Command], idempotency_key: Receipt | None = None) -> list[Outcome]:
         """Commit commands durably and in order; one outcome each. Raises at once if the store is known to be down."""
         if trouble := self.owner.trouble():
             raise StoreError(trouble)
-        return await self.intake.submit(commands, receipt)
+        return await self.intake.submit(commands, idempotency_key)
 
     async def take(
         self,
@@ -185,9 +185,9 @@ class Engine:
         """
         return await self.intake.take(commands, Taken(positions, on_outcomes))
 
-    async def schedule(self, tenant: str, request: Request, receipt: Receipt | None = None) -> Outcome:
+    async def schedule(self, tenant: str, request: Request, idempotency_key: Receipt | None = None) -> Outcome:
         """Admit and commit one new schedule."""
-        return self.accepted(await self.submit([self.admit(tenant, request)], receipt))
+        return self.accepted(await self.submit([self.admit(tenant, request)], idempotency_key))
 
     async def replace(self, tenant: str, request: Request, *, reuse: bool = False, keep_count: bool = False) -> Outcome:
         """Admit a schedule and replace the one with its id."""

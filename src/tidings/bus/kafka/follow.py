@@ -215,7 +215,7 @@ class _TopicConsumer:
             headers = tuple(message.headers() or ())
             content = Message(message.key(), message.value(), headers)  # type: ignore[arg-type]  # names and bytes
             at = stamp_ms * 1_000 if kind else None
-            return Seen(self._topic, partition, offset, at, content, self.cursor)
+            return Seen(self._topic, partition, offset, at, message=content, cursor=self.cursor)
         return None
 
     def _partitions(self) -> int:

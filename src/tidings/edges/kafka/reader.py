@@ -307,7 +307,7 @@ def _record(message: Message, life: str) -> Record:
         headers = _headers_of(message)
     except (SystemError, UnicodeDecodeError):
         headers, unreadable = None, BAD_HEADER_NAME
-    return Record(
+    return Record(  # positional: built for every record, and keywords cost time
         message.topic() or "",
         message.partition() or 0,
         message.offset() or 0,

@@ -193,7 +193,7 @@ def test_invalid_cursors_are_refused(served: Served, tenant: str) -> None:
     out = fill(served, tenant, 1)
     list(events(served, f"/v1/topics/{out}/stream", 1))
     path = f"/v1/topics/{out}/records?bus=kafka&cursor="
-    assert "not one of Kafka" in problem(served, path + "lAAAAQA")["detail"]
+    assert "not a cursor of a Kafka topic" in problem(served, path + "lAAAAQA")["detail"]
     assert "cannot be read" in problem(served, path + "kafka.nonsense")["detail"]
     assert "beyond the end" in problem(served, path + follow.PREFIX + encode((10_000,)))["detail"]
     assert "partitions" in problem(served, path + follow.PREFIX + encode((0, 0)))["detail"]

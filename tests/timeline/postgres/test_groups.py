@@ -177,7 +177,7 @@ async def test_a_tenant_has_room_for_so_many_groups(nodes: Nodes, monkeypatch: p
     monkeypatch.setattr("tidings.bus.groups.GROUPS_PER_TENANT_MAX", 3)
     for number in range(3):
         await nodes.any().groups.join(ACME, TOPIC, f"group-{number}")
-    with pytest.raises(Invalid, match="there are 3 groups"):
+    with pytest.raises(Invalid, match="this tenant has 3 groups"):
         await nodes.any().groups.join(ACME, TOPIC, "one-more")
     await nodes.any().groups.join("globex", TOPIC, "one-more")
 

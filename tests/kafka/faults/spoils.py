@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from tidings.bus.kafka.lane import Lane
+
 MARKER = "marker"
 WATCH = "watch"
 
@@ -19,10 +21,10 @@ def apply(name: str) -> None:
 
 def _without_marker() -> None:
     """A usual outbox: publish in a transaction, then record the progress in the store."""
-    lane: Any = importlib.import_module("tidings.bus.kafka.lane")
+    module: Any = importlib.import_module("tidings.bus.kafka.lane")
     forwarder: Any = importlib.import_module("tidings.bus.kafka.forwarder")
-    lane.Lane._mark = lambda *_: None
-    lane.read_marker = lambda *_, **__: None
+    Lane._mark = lambda *_: None  # type: ignore[method-assign]
+    module.read_marker = lambda *_, **__: None
     forwarder.SETTLE_S = 0.0
 
 

@@ -1,8 +1,8 @@
-"""The roster of one consumer group: who is in it, and which member holds which partition.
+"""The state of one consumer group: its members, and which member holds which partition.
 
-A partition that must move while its holder still owes a commit for what it fetched stays with the holder
-until that is settled: by the commit, by its next fetch, by leaving, or by the end of one session. So the next
-holder, who starts from what is committed, does not get the same records again.
+A partition that must move while its holder has fetched records without committing them stays with the holder until it
+commits, fetches again, leaves, or one session has passed. So the next holder, which starts at the committed offset,
+does not get the same records again.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from tidings.domain.errors import NotAMember
 
 
 class Place(msgspec.Struct):
-    """Where a holder stands in a partition: first offset of this holding, committed offset, next to fetch."""
+    """A holder's position in a partition: first offset of this holding, committed offset, next offset to fetch."""
 
     start: int
     committed: int
@@ -22,23 +22,23 @@ class Place(msgspec.Struct):
 
 
 class Member(msgspec.Struct, eq=False):
-    """One consumer. `joined` and `changed` are generations: of its joining, and of its newest partitions."""
+    """One consumer. `joined` and `changed` are the generations in which it joined and last got other partitions."""
 
     name: str
     deadline: int
     joined: int
     changed: int
     partitions: tuple[int, ...] = ()
-    places: dict[int, Place] = {}
+    holdings: dict[int, Place] = msgspec.field(default_factory=dict, name="places")  # `places` is the stored name
 
     def owes(self, partition: int) -> bool:
-        """Whether it fetched records of a partition that it has not committed."""
-        place = self.places.get(partition)
-        return place is not None and place.position > place.committed
+        """Whether it has fetched records of a partition and not committed them."""
+        holding = self.holdings.get(partition)
+        return holding is not None and holding.position > holding.committed
 
 
 class _State(msgspec.Struct, array_like=True):
-    """All of a roster, as it is kept."""
+    """The whole state of a group, as it is stored."""
 
     generation: int
     members: list[Member]
@@ -52,9 +52,10 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 
 class Roster:
-    """Pure coordination: every call is given the time, nothing here waits.
+    """Assigns partitions to members. Pure: every call is given the time, and nothing here waits.
 
-    A member that calls has a session from then on, and up to `slack_us` more, so that not every call changes something.
+    A call extends the member's session. A session lasts up to `slack_us` longer than promised, so that not every call
+    has to be written.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class Roster:
         self._session_us = session_us
         self._slack_us = slack_us
         self._next_generation = next_generation
-        self._owners = state.owners  # whose a partition shall be
-        self._holders = state.holders  # who may commit it now
+        self._owners = state.owners  # the member that a partition is assigned to
+        self._holders = state.holders  # the member that may commit it now
         self._settle_by = state.settle_by
         self._partitions = range(partitions)
         self.generation = state.generation
@@ -78,24 +79,24 @@ class Roster:
         self.moved = False
 
     def encode(self) -> bytes:
-        """All of it, for the next call."""
+        """The state, to be stored for the next call."""
         members = list(self.members.values())
         return _encode(_State(self.generation, members, self._owners, self._holders, self._settle_by))
 
     @property
     def until(self) -> int:
-        """When everyone is out, if nobody calls; 0 if nobody is in."""
+        """When the last session ends if no member calls; 0 without members."""
         return max((member.deadline for member in self.members.values()), default=0)
 
     def join(self, name: str, now: int) -> Member:
-        """Add a member. Under a name that is in already, the former one is out and its partitions stay."""
+        """Add a member. It replaces a former member of the same name and takes over its partitions."""
         self.generation = self._next_generation(self.generation)
         member = Member(name, now + self._session_us + self._slack_us, self.generation, self.generation)
         former = self.members.get(name)
         self.members[name] = member
         if former is not None:
             member.partitions = former.partitions
-            former.places.clear()
+            former.holdings.clear()
             self.settle(member)
             self.moved = True
         else:
@@ -103,13 +104,13 @@ class Roster:
         return member
 
     def touch(self, name: str, now: int) -> None:
-        """Note that a member lives, unless its session has ended."""
+        """Extend a member's session, unless it has ended."""
         member = self.members.get(name)
         if member is not None and now < member.deadline < now + self._session_us:
             member.deadline = now + self._session_us + self._slack_us
 
     def present(self, name: str, generation: int) -> Member:
-        """The member of that name; raises `NotAMember` if it is out, or was never in such a generation."""
+        """The member of that name; raises `NotAMember` if there is none, or if it was never in that generation."""
         member = self.members.get(name)
         if member is None:
             raise NotAMember(f"{name} is not a member (any more): join again")
@@ -118,13 +119,13 @@ class Roster:
         return member
 
     def leave(self, name: str, now: int) -> None:
-        """Take a member out; what it held is free at once."""
+        """Remove a member and free its partitions at once."""
         self._remove([self.members[name]], now)
 
     def sweep(self, now: int) -> None:
-        """Take out those whose session ended, and move what was not settled in time.
+        """Remove members whose session has ended, and hand over partitions whose deadline has passed.
 
-        Nobody has more than one session, though the clock may have been set back since it was given.
+        Deadlines are capped at one session from now, because the clock may have been set back since they were set.
         """
         for member in self.members.values():
             member.deadline = min(member.deadline, now + self._session_us + self._slack_us)
@@ -134,20 +135,20 @@ class Roster:
             self._hand_over(partition)
 
     def next_event(self) -> int | None:
-        """When the next sweep has something to do, if nobody calls before."""
+        """When the next sweep has something to do, if no member calls before."""
         deadlines = (member.deadline for member in self.members.values())
         return min(chain(deadlines, self._settle_by.values()), default=None)
 
     def settle(self, member: Member) -> None:
-        """Hand over whatever a member holds and shall not keep."""
+        """Hand over the partitions that a member still holds but is no longer assigned."""
         for partition in [partition for partition in self._settle_by if self._holders[partition] == member.name]:
             self._hand_over(partition)
 
     def committed(self, member: Member, offsets: dict[int, int]) -> None:
-        """Note a commit; a partition that waited for it moves on."""
+        """Record a commit, and hand over partitions that waited for it."""
         for partition, offset in offsets.items():
-            if partition in member.places:
-                member.places[partition].committed = offset
+            if partition in member.holdings:
+                member.holdings[partition].committed = offset
                 if partition in self._settle_by and not member.owes(partition):
                     self._hand_over(partition)
 
@@ -164,12 +165,12 @@ class Roster:
             return
         for member in members:
             del self.members[member.name]
-            member.places.clear()
+            member.holdings.clear()
         self.generation = self._next_generation(self.generation)
         self._rebalance(now)
 
     def _rebalance(self, now: int) -> None:
-        """Share the partitions out again, and move at once whatever can."""
+        """Assign the partitions again, and hand over at once those that can be."""
         self._owners = share(self._partitions, list(self.members), self._owners)
         for member in self.members.values():
             partitions = tuple(p for p in self._partitions if self._owners[p] == member.name)
@@ -189,10 +190,10 @@ class Roster:
             self._hand_over(partition)
 
     def _hand_over(self, partition: int) -> None:
-        """Give a partition to its owner, who starts from what is committed."""
+        """Hand a partition over to the member it is assigned to, which starts at the committed offset."""
         former = self.members.get(self._holders.pop(partition, ""))
         if former is not None:
-            former.places.pop(partition, None)
+            former.holdings.pop(partition, None)
         if partition in self._owners:
             self._holders[partition] = self._owners[partition]
         self._settle_by.pop(partition, None)
@@ -200,7 +201,7 @@ class Roster:
 
 
 def share(partitions: Sequence[int], members: Sequence[str], owners: dict[int, str]) -> dict[int, str]:
-    """Each partition to one member: counts differ by one at most, and as few as possible change hands."""
+    """Assign each partition to one member: counts differ by at most one, and as few as possible change hands."""
     if not members:
         return {}
     kept: dict[str, list[int]] = {name: [] for name in members}

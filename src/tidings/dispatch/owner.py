@@ -1,4 +1,4 @@
-"""Ownership of lanes: taken by a lease, renewed while we live, and the housekeeping that comes with it."""
+"""Leases of lanes: taken, renewed and handed over; and the maintenance that the owner of lanes does."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,13 @@ from tidings.domain.fleet import Report
 from tidings.ports import Lane, Store
 
 POLL_S = 0.25
-TEND_IDLE_S = 0.25
+MAINTENANCE_IDLE_S = 0.25
 
 
 class Owner:
-    """Keeps the leases of our lanes, or stands by until one is free. `follow` is told when that changes.
+    """Holds the leases of our lanes, or stands by until one is free. `on_change` is called when the lanes change.
 
-    In a fleet a process without a lane is as good as any: it takes changes, and others release them.
+    In a fleet, a process without a lane still takes changes; others release them.
     """
 
     def __init__(
@@ -25,15 +25,15 @@ class Owner:
         store: Store,
         clock: Clock,
         lease_us: int,
-        follow: Callable[[], None],
-        tell: Listener,
+        on_change: Callable[[], None],
+        on_fact: Listener,
         report: Callable[[], Report] = Report,
     ) -> None:
         self._store = store
         self._clock = clock
         self._lease_us = lease_us
-        self._follow = follow
-        self._tell = tell
+        self._on_change = on_change
+        self._on_fact = on_fact
         self._report = report
         self._renewed = 0
         self._stopped = asyncio.Event()
@@ -43,39 +43,39 @@ class Owner:
         self._asked = self._owns = False
         self._lanes: list[Lane] = []
         self._error: str | None = None
-        self._stood_us = 0  # how long this process was stopped before it asked last
+        self._stalled_us = 0  # how long this process was suspended before the last renewal
 
     def trouble(self) -> str | None:
-        """Why the store is known not to take changes, so that nobody has to find it out for himself."""
+        """Why the store cannot take changes, so that requests fail at once; None if it can, as far as is known."""
         return None if self._owns else self._error
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether we take changes, and if not, what we wait for."""
+        """Whether we take changes, and the reason if not."""
         if self._owns:
             silent_us = self._clock.elapsed() - self._renewed
             if silent_us < self._lease_us:
                 return True, "ready"
             return False, f"the store has not answered for {silent_us // 1_000_000} s"
         if not self._asked:
-            return False, "starting: the store is about to be taken over"
+            return False, "starting: taking the lease of the store"
         killed = f"or was killed less than {self._lease_us / 1_000_000:g} s ago"
         return False, self._error or f"standing by: another process owns this store, {killed}"
 
     async def run(self) -> None:
-        """Renew until stopped, then resign."""
+        """Renew the leases until stopped, then hand them over."""
         while not self._stopped.is_set():
             await self.try_once()
             pause_s = POLL_S if not self._owns else self._lease_us / 4_000_000
-            begun = self._clock.elapsed()
+            started = self._clock.elapsed()
             await self._rest(pause_s)
-            over_us = self._clock.elapsed() - begun - int(pause_s * 1_000_000)
-            self._stood_us = over_us if over_us > self._lease_us else 0
+            over_us = self._clock.elapsed() - started - int(pause_s * 1_000_000)
+            self._stalled_us = over_us if over_us > self._lease_us else 0
         if self._owns:
-            with contextlib.suppress(StoreError):  # then the lease runs out by itself
+            with contextlib.suppress(StoreError):  # then the lease expires
                 await self._store.resign()
 
     async def try_once(self) -> None:
-        """Take or renew the leases. Who may not write learns it the first time, later he waits like anybody."""
+        """Take or renew the leases. A missing permission is raised the first time only; later it is retried."""
         elapsed = self._clock.elapsed()
         try:
             owns = await self._ask(elapsed)
@@ -85,22 +85,22 @@ class Owner:
                 raise
             owns, self._error = False, str(error)
         self._asked, self._renewed = True, elapsed
-        self._stand(owns, list(self._store.lanes()))
+        self._set_ownership(owns, list(self._store.lanes()))
 
     async def _ask(self, elapsed: int) -> bool:
-        """What the store answers. While it is silent for longer than a lease we stand as if it had refused."""
+        """The answer of the store. If there is none for the length of a lease, we own nothing until it comes."""
         asking = asyncio.ensure_future(self._store.acquire(elapsed, self._lease_us, self._report()))
         try:
             answered, _ = await asyncio.wait({asking}, timeout=self._lease_us / 1_000_000)
             if not answered:
                 self._error = f"the store has not answered for {self._lease_us / 1_000_000:g} s"
-                self._stand(False, list(self._store.lanes()))
+                self._set_ownership(False, list(self._store.lanes()))
             return await asking
         finally:
             asking.cancel()
 
-    def _stand(self, owns: bool, lanes: list[Lane]) -> None:
-        """Note how we stand, and tell it if it has changed."""
+    def _set_ownership(self, owns: bool, lanes: list[Lane]) -> None:
+        """Record which lanes we own, and publish a fact if that has changed."""
         if owns:
             self._owning.set()
         elif not self._stopped.is_set():
@@ -108,25 +108,25 @@ class Owner:
         numbers = tuple(lane.number for lane in lanes)
         if owns != self._owns or numbers != tuple(lane.number for lane in self._lanes):
             self._owns = owns
-            stood = f"this process stood still for {self._stood_us / 1_000_000:.0f} s" if self._stood_us else ""
-            self._tell(Standing(self._clock.now(), owns, numbers, stood if owns else self._error or ""))
+            stalled = f"this process stood still for {self._stalled_us / 1_000_000:.0f} s" if self._stalled_us else ""
+            self._on_fact(Standing(self._clock.now(), owns, numbers, stalled if owns else self._error or ""))
         if lanes != self._lanes:
             self._lanes = lanes
-            self._follow()
+            self._on_change()
 
     def stop(self) -> None:
-        """End after the slice in hand."""
+        """End after the present step."""
         self._stopped.set()
         self._called.set()
         self._owning.set()
 
     async def owned(self) -> bool:
-        """Wait until we own a lane; False if we are stopped instead."""
+        """Wait until we own the store or a lane; False if stopped before."""
         await self._owning.wait()
         return not self._stopped.is_set()
 
-    async def tend(self) -> None:
-        """Do the housekeeping that comes with ownership, slice by slice, until stopped."""
+    async def run_maintenance(self) -> None:
+        """Do maintenance of the store in small steps while we own it, until stopped."""
         while not self._stopped.is_set():
             more = False
             if self._owns:
@@ -134,17 +134,17 @@ class Owner:
                     more = await self._store.tend(self._clock.now())
                 except (NotOwner, StoreError):
                     more = False
-                self._follow()
-            await self.pause(0.001 if more else TEND_IDLE_S)
+                self._on_change()
+            await self.pause(0.001 if more else MAINTENANCE_IDLE_S)
 
     async def _rest(self, seconds: float) -> None:
-        """Until it is time to renew, or somebody has handed lanes over."""
+        """Sleep until it is time to renew, or another process hands lanes over."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._called.wait(), seconds)
         self._called.clear()
 
     async def pause(self, seconds: float) -> None:
-        """Until some time has passed, or we are stopped."""
+        """Sleep, or until stopped."""
         try:
             await asyncio.wait_for(self._stopped.wait(), seconds)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""How late we run: what was released in the last minute, counted in steps of 5 % and slices of time."""
+"""Percentiles of lateness over the last minute, from a histogram with steps of 5 % and slices of time."""
 
 import math
 from collections import deque
@@ -10,12 +10,12 @@ import numpy
 SPAN_US = 60_000_000
 SLICE_US = 5_000_000
 STEP = 1.05
-STEPS = 500  # up to 11 hours; what is later counts there
+STEPS = 500  # up to 11 hours; later values count in the last step
 FEW = 24  # below this many, numpy costs more than it saves
 
 
 class Pace(msgspec.Struct, frozen=True, gc=False):
-    """How many were released, and how late: half of them at most p50, 99 of 100 at most p99."""
+    """How many occurrences were released, and how late they were, in microseconds."""
 
     released: int = 0
     p50_us: int = 0
@@ -24,20 +24,20 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pacing:
-    """A listener to how late each was. Its memory does not grow with what is released."""
+    """Counts the lateness of releases in the last minute, in constant memory."""
 
     def __init__(self) -> None:
         self._slices: deque[_Slice] = deque()
 
     def add(self, late_us: Sequence[int], elapsed: int) -> None:
-        """These were released now."""
-        if not self._slices or elapsed - self._slices[-1].begun >= SLICE_US:
+        """Count a batch that was released now."""
+        if not self._slices or elapsed - self._slices[-1].started >= SLICE_US:
             self._slices.append(_Slice(elapsed))
         self._slices[-1].add(late_us)
         self._forget(elapsed)
 
     def pace(self, elapsed: int) -> Pace:
-        """That of the last minute."""
+        """The lateness of the last minute."""
         self._forget(elapsed)
         counts = sum((part.counts for part in self._slices), numpy.zeros(STEPS, dtype=numpy.int64))
         total = int(counts.sum())
@@ -49,13 +49,13 @@ class Pacing:
         return Pace(total, min(_late(p50), most), min(_late(p99), most), most)
 
     def _forget(self, elapsed: int) -> None:
-        while self._slices and elapsed - self._slices[0].begun >= SPAN_US:
+        while self._slices and elapsed - self._slices[0].started >= SPAN_US:
             self._slices.popleft()
 
 
 class _Slice:
-    def __init__(self, begun: int) -> None:
-        self.begun = begun
+    def __init__(self, started: int) -> None:
+        self.started = started
         self.counts = numpy.zeros(STEPS, dtype=numpy.int64)
         self.max_us = 0
 
@@ -75,5 +75,5 @@ def _step(late_us: int) -> int:
 
 
 def _late(step: int) -> int:
-    """The most that is counted there."""
+    """The largest value that is counted in a step."""
     return int(STEP**step) - 1

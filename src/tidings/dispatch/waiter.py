@@ -1,4 +1,4 @@
-"""Waiting for a moment, or for something earlier to arrive; no wake-up is ever lost."""
+"""A timer that can be woken early, without lost wake-ups."""
 
 import asyncio
 import ctypes
@@ -10,7 +10,7 @@ _MICRO = 1_000_000
 
 
 class Waiter:
-    """Sleeps to a fraction of a millisecond where the system can (event loops round to whole milliseconds)."""
+    """Sleeps with sub-millisecond precision on Linux; event loops round to whole milliseconds."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
@@ -23,7 +23,7 @@ class Waiter:
         self._woken.set()
 
     async def wait(self, us: int) -> None:
-        """Sleep that long at most; returns earlier when woken."""
+        """Sleep for `us` microseconds; returns earlier when woken."""
         if us > 0 and not self._woken.is_set():
             if self._timer is not None:
                 self._timer.arm(us)
@@ -33,6 +33,7 @@ class Waiter:
         self._woken.clear()
 
     def close(self) -> None:
+        """Close the timer's file descriptor."""
         if self._timer is not None:
             asyncio.get_running_loop().remove_reader(self._timer.descriptor)
             self._timer.close()
@@ -58,7 +59,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class _TimerFd:
-    """Linux's timer as a file descriptor; the standard library has it from 3.13 on."""
+    """A Linux timerfd; the standard library has it since Python 3.13."""
 
     _CLOCK_MONOTONIC = 1
     _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC if hasattr(os, "O_CLOEXEC") else 0

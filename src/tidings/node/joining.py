@@ -1,13 +1,17 @@
-"""Kafka, joined to an engine: requests are read from it, and what is released appears on it."""
+"""Connects an engine to Kafka: requests are read from it, and releases are published to it.
+
+The Kafka client is an optional dependency, so it is imported only where the settings name a cluster.
+"""
 
 import asyncio
+from functools import partial
 from typing import NamedTuple
 
 from tidings import ports
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.follow import KafkaFollowing
 from tidings.bus.kafka.followup import FollowUp, Plan
-from tidings.bus.kafka.forwarder import Forwarder, Ways
+from tidings.bus.kafka.forwarder import Forwarder, Forwarders
 from tidings.bus.kafka.holding import Holding, held_name
 from tidings.bus.kafka.lane import Lane
 from tidings.bus.kafka.plain import PlainLane
@@ -25,36 +29,36 @@ from tidings.wires.requests import Requests
 
 
 class Joined(NamedTuple):
-    """What else there is of Kafka: its topics for readers, its figures."""
+    """What a node with Kafka has in addition: readers of topics, and metrics."""
 
-    following: KafkaFollowing
+    topics: KafkaFollowing
     metrics: KafkaMetrics
 
 
 def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, notifying: Notifying) -> Joined:
-    """Let the engine read requests from this cluster and release to it."""
+    """Let the engine read requests from a cluster and release to it."""
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     kind = Lane if config.kafka.release == "exactly_once" else PlainLane
-    outgoing = Outgoing(engine, cluster, kind, facts, _plan(engine, config, requests))
-    engine.admission.forbidden = requests.destinations.forbidden
-    intake = KafkaIntake(engine, cluster, requests, notifying, outgoing.may_begin)
-    engine.lanes.accompany(outgoing.accompany)
+    release = KafkaRelease(engine, cluster, kind, facts, _plan(engine, config, requests))
+    engine.admission.restrict_topics(requests.destinations.forbidden)
+    intake = KafkaIntake(engine, cluster, requests, notifying, release.may_begin)
+    engine.lanes.add_services(release.services)
     if "intake" in config.node.roles:
-        engine.accompany(Beginning(engine, cluster, intake, config.kafka.start))
+        engine.add_service(Beginning(engine, cluster, intake, config.kafka.start))
     if facts is not None:
         engine.listen(facts)
-        engine.accompany(facts)
-    lost = (lambda: 0) if facts is None else (lambda: facts.dropped)
-    kaspr = _kaspr_metrics(engine, config, cluster, intake, outgoing) if "kaspr" in config.kafka.wires else None
-    metrics = KafkaMetrics(outgoing.ways, intake, lost, kaspr)
+        engine.add_service(facts)
+    dropped = (lambda: 0) if facts is None else (lambda: facts.dropped)
+    kaspr = _kaspr_metrics(engine, config, cluster, intake, release) if "kaspr" in config.kafka.wires else None
+    metrics = KafkaMetrics(release.forwarders, intake, dropped, kaspr)
     engine.listen(metrics)
     if config.kafka.stats == "on":
-        engine.accompany(KafkaStats(metrics))
+        engine.add_service(KafkaStats(metrics))
     return Joined(KafkaFollowing(cluster, engine.clock), metrics)
 
 
 def _kaspr_metrics(
-    engine: Engine, config: Config, cluster: Cluster, intake: KafkaIntake, outgoing: "Outgoing"
+    engine: Engine, config: Config, cluster: Cluster, intake: KafkaIntake, release: "KafkaRelease"
 ) -> KasprMetrics:
     about = engine.settings.about
     reads = "intake" in config.node.roles
@@ -62,13 +66,13 @@ def _kaspr_metrics(
         Worker(name=about.name, group=cluster.name, version=f"tidings-{about.version}"),
         lambda: intake.apps if reads else None,
         engine.lanes.next_due,
-        lambda: outgoing.ways.problem is None and intake.problem is None,
+        lambda: release.forwarders.problem is None and intake.problem is None,
         engine.clock,
     )
 
 
 def _plan(engine: Engine, config: Config, requests: Requests) -> Plan | None:
-    """What is written after releases of etf1's schedules, None if nothing is."""
+    """History copies and tombstones for schedules of etf1's wire; None if the settings ask for neither."""
     tombstones, history = config.kafka.tombstones == "on", config.kafka.history
     if requests.etf1 is None or not (tombstones or history):
         return None
@@ -80,8 +84,8 @@ def _plan(engine: Engine, config: Config, requests: Requests) -> Plan | None:
     return Plan(origin_of=requests.etf1.origin_of, is_pending=is_pending, history=history, tombstones=tombstones)
 
 
-class Outgoing:
-    """Makes what runs beside a lane: its way to Kafka, another for what is kept back, and one for what follows."""
+class KafkaRelease:
+    """Builds the Kafka services of a lane: the forwarder, the parked topics, and the follow-up."""
 
     def __init__(
         self, engine: Engine, cluster: Cluster, kind: type[Lane], facts: KafkaFacts | None, plan: Plan | None
@@ -91,36 +95,51 @@ class Outgoing:
         self._cluster = cluster
         self._kind = kind
         self._facts = facts
-        self._turns = Turns()
-        self.ways = Ways()
+        self._limit = Turns()
+        self.forwarders = Forwarders()
 
-    def accompany(self, lane: ports.Lane) -> list[Companion]:
-        """What a lane needs while we own it."""
+    def services(self, lane: ports.Lane) -> list[Companion]:
+        """The services of a lane while we own it."""
         engine = self._engine
 
         def owns() -> bool:
             return any(owned.number == lane.number for owned in engine.store.lanes())
 
-        way = self._way(lane.number, str(lane.number))
-        aside = self._way(lane.number, held_name(lane.number), singly=True)
-        forwarder = Forwarder(lane, way, engine.clock, engine.tell, owns, self._turns)
-        forwarder.published = None if self._facts is None else self._facts.released
-        self.ways.add(forwarder, lane.number)
-        companions: list[Companion] = [forwarder, Holding(lane, aside, forwarder, engine.clock, engine.tell, owns)]
+        number = lane.number
+        follow_up = None
         if self._plan is not None:
-            after = self._way(lane.number, f"{lane.number}-follow-up")
-            forwarder.follow_up = FollowUp(self._plan, after, engine.clock, owns)
-            companions.append(forwarder.follow_up)
-        return companions
+            follow_up = FollowUp(self._plan, self._producer(number, f"{number}-follow-up"), engine.clock, owns)
+        forwarder = Forwarder(
+            outbox=lane,
+            producer=self._producer(number, str(number)),
+            clock=engine.clock,
+            on_fact=engine.publish,
+            owns=owns,
+            limit=self._limit,
+            follow_up=follow_up,
+            on_published=None if self._facts is None else self._facts.released,
+            on_connected=partial(self.forwarders.on_connected, number),
+        )
+        self.forwarders.add(forwarder, number)
+        parked = Holding(
+            outbox=lane,
+            producer=self._producer(number, held_name(number), one_by_one=True),
+            forwarder=forwarder,
+            follow_up=follow_up,
+            clock=engine.clock,
+            on_fact=engine.publish,
+            owns=owns,
+        )
+        return [forwarder, parked] if follow_up is None else [forwarder, parked, follow_up]
 
     async def may_begin(self) -> bool:
-        """Whether Kafka's progress was seen to be that of our store; who owns no lane looks for himself."""
-        if self.ways.have_begun or self._engine.store.lanes():
-            return self.ways.have_begun
-        await asyncio.to_thread(self._way(0, "0").peek)
+        """Whether the progress on Kafka was found to be that of our store. A node without lanes checks it here."""
+        if self.forwarders.have_begun or self._engine.store.lanes():
+            return self.forwarders.have_begun
+        await asyncio.to_thread(self._producer(0, "0").peek)
         return True
 
-    def _way(self, number: int, name: str, *, singly: bool = False) -> Lane:
+    def _producer(self, lane: int, name: str, *, one_by_one: bool = False) -> Lane:
         store = self._engine.store
-        former = {each.identity: each.end(number) for each in store.predecessors}
-        return self._kind(self._cluster, store.identity, name, singly=singly, former=former)
+        predecessors = {each.identity: each.end(lane) for each in store.predecessors}
+        return self._kind(self._cluster, store.identity, name, one_by_one=one_by_one, predecessors=predecessors)

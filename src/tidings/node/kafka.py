@@ -1,4 +1,4 @@
-"""Which Kafka the settings name. Its client is loaded only where there is one."""
+"""The Kafka cluster that the settings name. The client is imported only if there is one."""
 
 import secrets
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def join_kafka(engine: Engine, config: Config, office: "Office | None" = None) -> "Joined":
-    """Let the engine read requests from Kafka and release to it; `office` accepts the notifications among them."""
+    """Connect the engine to the Kafka of the settings; `office` accepts the notifications among the requests."""
     cluster, requests = cluster_of(config)
     from tidings.delivery.office import Office
     from tidings.node.joining import join
@@ -26,7 +26,7 @@ def join_kafka(engine: Engine, config: Config, office: "Office | None" = None) -
 
 
 def cluster_of(config: Config) -> "tuple[Cluster, Requests]":
-    """Which Kafka, and what is read of it; refuses what can be told before anything is opened."""
+    """The cluster and the requests that are read from it; checks the settings before anything is opened."""
     try:
         from tidings.bus.kafka.client import Cluster
     except ImportError:
@@ -38,7 +38,10 @@ def cluster_of(config: Config) -> "tuple[Cluster, Requests]":
     settings: dict[str, str] = {"security.protocol": kafka.security}
     if kafka.security.startswith("sasl"):
         if kafka.sasl_username is None or kafka.sasl_password is None:
-            raise Invalid("kafka.sasl_username", f"kafka.security is {kafka.security}: give it and kafka.sasl_password")
+            raise Invalid(
+                "kafka.sasl_username",
+                f"is required because kafka.security is {kafka.security}: set it and kafka.sasl_password",
+            )
         settings |= {"sasl.mechanism": kafka.sasl_mechanism, "sasl.username": kafka.sasl_username}
         settings["sasl.password"] = kafka.sasl_password
     files = {"ca": kafka.ssl_ca, "certificate": kafka.ssl_certificate, "key": kafka.ssl_key}
@@ -49,18 +52,27 @@ def cluster_of(config: Config) -> "tuple[Cluster, Requests]":
         reason := Destinations(schedules=kafka.schedules.keys()).forbidden("", kafka.history)
     ):
         raise Invalid("kafka.history", reason)
-    topics = kafka.topics == "create", kafka.partitions, kafka.replication
-    return Cluster(kafka.servers or "", name, settings, *topics, requests.takes, kafka.schedules.keys()), requests
+    cluster = Cluster(
+        kafka.servers or "",
+        name,
+        settings,
+        create_topics=kafka.topics == "create",
+        partitions=kafka.partitions,
+        replication=kafka.replication,
+        takes=requests.takes,
+        compacted=kafka.schedules.keys(),
+    )
+    return cluster, requests
 
 
 def _readable(key: str, path: str) -> str:
-    """The file that a setting names; the client would only say that Kafka is away."""
+    """Check that a file of the settings can be read; the client would only report that Kafka does not answer."""
     file = file_of(path)
     try:
-        if key != "kafka.ssl_ca" or not file.is_dir():  # a folder of certificates is as good
+        if key != "kafka.ssl_ca" or not file.is_dir():  # a folder of certificates is allowed too
             file.open("rb").close()
     except OSError as error:
         raise Invalid(
-            key, f"{path} cannot be read ({error.strerror}): name a PEM file that this user can read"
+            key, f"{path} cannot be read ({error.strerror}): give a PEM file that this user can read"
         ) from None
     return str(file)

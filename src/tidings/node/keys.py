@@ -1,4 +1,4 @@
-"""API keys, in a store that no server need have open."""
+"""Management of API keys in a store, without a running server."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def create_key(store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
-    """Make a key and answer it: only its digest is kept."""
+    """Create a key and return it; the store keeps only its digest."""
     from tidings.edges.http.auth import make_key
 
     check_name(name, "name")
@@ -41,7 +41,7 @@ def list_keys(store: str, schema: str | None) -> list[ApiKey]:
 
 
 def revoke_key(store: str, schema: str | None, name: str) -> bool:
-    """Forget a key; False if there is none of that name."""
+    """Delete a key; False if there is none of that name."""
 
     async def revoke(keys: Keys) -> bool:
         return await keys.revoke_key(name)
@@ -50,7 +50,7 @@ def revoke_key(store: str, schema: str | None, name: str) -> bool:
 
 
 def _with_keys(path: str, schema: str | None, act: Callable[[Keys], Awaitable[T]]) -> T:
-    """What is chosen when a store is made, its schema and lanes, is that of the settings; a flag comes before them."""
+    """Open the store with the schema and lanes of the settings; the flag takes precedence."""
     config = load(None, os.environ, {} if schema is None else {"store.schema": ("--schema", schema)}).config
 
     async def run() -> T:
@@ -67,5 +67,5 @@ def _existing(store: str) -> str:
     path = address_of(store)
     if not is_there(path):
         name = program()
-        raise NotFound(f"there is no store {path}: `{name} serve` or `{name} keys create` makes it")
+        raise NotFound(f"there is no store {path}: create it with `{name} serve` or `{name} keys create`")
     return path

@@ -1,4 +1,4 @@
-"""Figures and lines of what people are told: counted by channel, provider and state, without anybody's address."""
+"""Metrics and log lines of deliveries, by channel, provider and state, without addresses."""
 
 import logging
 from collections import Counter
@@ -15,13 +15,13 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class DeliveryMetrics:
-    """A listener of what workers tell. `lines` is what it adds to `/metrics`."""
+    """A listener of delivery facts. `lines` is what it adds to `/metrics`."""
 
     def __init__(self) -> None:
         self._calls: Counter[Labels] = Counter()
         self._ended: Counter[Labels] = Counter()
         self._deferred: Counter[Labels] = Counter()
-        self._open: dict[str, bool] = {}  # by provider: whether our settings are at fault
+        self._open: dict[str, bool] = {}  # open breakers by provider: whether our settings are the cause
         self._poisoned = 0
         self._took = Histogram()
         self._lateness = Histogram()
@@ -45,29 +45,29 @@ class DeliveryMetrics:
                 self._poisoned += 1
 
     def lines(self, _: Count | None) -> Iterator[str]:
-        """What `/metrics` shows of deliveries."""
-        text = "Calls of providers, by what came of them."
+        """The delivery metrics in the text format of Prometheus."""
+        text = "Calls to providers, by outcome."
         yield from _labelled("tidings_provider_calls_total", "counter", text, self._calls)
-        yield from _labelled("tidings_deliveries_total", "counter", "Deliveries that are settled.", self._ended)
-        text = "Deliveries that went back onto the timeline."
+        yield from _labelled("tidings_deliveries_total", "counter", "Finished deliveries.", self._ended)
+        text = "Deliveries put back onto the timeline."
         yield from _labelled("tidings_deliveries_deferred_total", "counter", text, self._deferred)
         stopped: Counter[Labels] = Counter(
             {(("provider", name), ("fault", _fault(ours))): 1 for name, ours in self._open.items()}
         )
-        text = "Providers that are not called now, by whose fault that is."
+        text = "Providers that are not called now (open circuit breaker), by fault."
         yield from _labelled("tidings_provider_stopped", "gauge", text, stopped)
-        text = "Records on topics of notifications that were none."
+        text = "Poison messages on the topics of notifications."
         yield from family("tidings_deliveries_poisoned_total", "counter", text, self._poisoned)
         name = "tidings_provider_seconds"
-        yield from head(name, "histogram", "How long calls of providers took.")
+        yield from head(name, "histogram", "Duration of calls to providers.")
         yield from self._took.lines(name)
         name = "tidings_delivery_lateness_seconds"
-        yield from head(name, "histogram", "From the due time to the call of the provider.")
+        yield from head(name, "histogram", "From the due time to the call to the provider.")
         yield from self._lateness.lines(name)
 
 
 class DeliveryLog:
-    """A listener that logs what somebody may have to act on. What goes as it should is only counted."""
+    """A listener that logs delivery facts which may need action. Normal deliveries are only counted."""
 
     def __call__(self, fact: DeliveryFact) -> None:
         match fact:
@@ -86,7 +86,7 @@ class DeliveryLog:
             case Poisoned():
                 where = f"{fact.topic}/{fact.partition}/{fact.offset}"
                 extra = {"fact": "poisoned", "tenant": fact.tenant, "record": where, "reason": fact.reason}
-                text = "the record %s of %s is not a valid notification (%s): it was moved to notify.dead"
+                text = "the record %s of tenant %s is a poison message (%s): moved to notify.dead"
                 logger.error(text, where, fact.tenant, fact.reason, extra=extra)
             case Called() | Ended() | Deferred():
                 pass

@@ -1,4 +1,4 @@
-"""Figures of Kafka: for Prometheus, and as a line in the log from time to time."""
+"""Metrics of Kafka: for Prometheus, and as a regular line in the log."""
 
 import asyncio
 import contextlib
@@ -20,8 +20,8 @@ STATS_S = 30.0
 logger = logging.getLogger("tidings.kafka")
 
 
-class Way(Protocol):
-    """The way to Kafka, as far as it is watched."""
+class ReleaseStatus(Protocol):
+    """The state of releases to Kafka."""
 
     @property
     def problem(self) -> str | None: ...
@@ -33,8 +33,8 @@ class Way(Protocol):
     def waiting(self) -> int: ...
 
 
-class Requests(Protocol):
-    """What is read from Kafka, as far as it is watched."""
+class IntakeStatus(Protocol):
+    """The state of the intake from Kafka."""
 
     problem: str | None
     lag: int
@@ -45,13 +45,17 @@ class KafkaMetrics:
     """A listener of facts. `lines` is what it adds to `/metrics`."""
 
     def __init__(
-        self, way: Way, requests: Requests, lost: Callable[[], int], kaspr: KasprMetrics | None = None
+        self,
+        release: ReleaseStatus,
+        intake: IntakeStatus,
+        dropped: Callable[[], int],
+        kaspr: KasprMetrics | None = None,
     ) -> None:
-        self._way = way
-        self._requests = requests
-        self._lost = lost
+        self._release = release
+        self._intake = intake
+        self._dropped = dropped
         self._kaspr = kaspr
-        self._release = Histogram()
+        self._lateness = Histogram()
         self._changes: Counter[tuple[type[Command], str]] = Counter()
         self.late_us_max = 0
 
@@ -60,7 +64,7 @@ class KafkaMetrics:
             self._kaspr(fact)
         match fact:
             case Released() if any(is_kafka(topic) for _, topic in fact.topics):
-                self._release.add(fact.lateness_us)
+                self._lateness.add(fact.lateness_us)
                 self.late_us_max = max(self.late_us_max, *fact.lateness_us)
             case Changed():
                 kinds = map(type, fact.commands)
@@ -70,50 +74,52 @@ class KafkaMetrics:
 
     @property
     def released(self) -> int:
-        """How many records are on Kafka."""
-        return self._release.total
+        """How many records were released to Kafka."""
+        return self._lateness.total
 
     @property
     def scheduled(self) -> int:
-        """How many schedules were taken."""
+        """How many schedules were accepted."""
         return self._came(Add, "scheduled", "released") + self._came(Replace, "scheduled", "released")
 
     @property
     def rejected(self) -> int:
-        """How many records of request topics were told on rejection topics."""
-        return self._requests.rejected
+        """How many records of request topics were refused."""
+        return self._intake.rejected
 
     @property
     def lag(self) -> int:
-        """How many records of request topics wait to be read."""
-        return self._requests.lag
+        """How many records of request topics are not read yet."""
+        return self._intake.lag
 
     @property
     def failures(self) -> int:
         """How many transactions failed and led to a new take-over."""
-        return self._way.failures
+        return self._release.failures
 
     @property
     def is_up(self) -> bool:
         """Whether requests are read and records released."""
-        return self._way.problem is None and self._requests.problem is None
+        return self._release.problem is None and self._intake.problem is None
 
     def lines(self, count: Count | None) -> Iterator[str]:
-        """Everything in Prometheus' text format."""
-        yield from family("tidings_kafka_up", "gauge", "1 while Kafka is read and written.", int(self.is_up))
-        text = "Records of request topics that wait to be read."
+        """The Kafka metrics in the text format of Prometheus."""
+        yield from family(
+            "tidings_kafka_up", "gauge", "1 while requests are read and records released.", int(self.is_up)
+        )
+        text = "Records of request topics that are not read yet."
         yield from family("tidings_kafka_consumer_lag", "gauge", text, self.lag)
-        text = "Records of request topics that were refused, and told on a rejection topic."
+        text = "Records of request topics that were refused."
         yield from family("tidings_kafka_rejected_total", "counter", text, self.rejected)
-        text = "Records that were released and are not on Kafka yet."
-        yield from family("tidings_kafka_waiting", "gauge", text, self._way.waiting)
-        text = "How often releasing to Kafka failed; each time it is taken up again, nothing is lost."
+        text = "Records in the outbox that are not on Kafka yet."
+        yield from family("tidings_kafka_waiting", "gauge", text, self._release.waiting)
+        text = "Failed transactions; they are retried and nothing is lost."
         yield from family("tidings_kafka_transaction_failures_total", "counter", text, self.failures)
-        text = "Facts that did not reach Kafka."
-        yield from family("tidings_kafka_facts_dropped_total", "counter", text, self._lost())
+        text = "Facts that were not delivered to Kafka."
+        yield from family("tidings_kafka_facts_dropped_total", "counter", text, self._dropped())
         name = "tidings_kafka_release_seconds"
         yield from head(name, "histogram", "From an occurrence's due time to its commit on Kafka.")
-        yield from self._release.lines(name)
+        yield from self._lateness.lines(name)
         if self._kaspr is not None:
             yield from self._kaspr.lines(count)
 
@@ -122,7 +128,7 @@ class KafkaMetrics:
 
 
 class KafkaStats:
-    """A companion of the engine that logs a line of statistics from time to time."""
+    """A background service that logs a line of statistics every 30 s."""
 
     problem: str | None = None
 
@@ -140,13 +146,13 @@ class KafkaStats:
             self.tick()
 
     def tick(self) -> None:
-        """One line: what happened since the one before."""
+        """Log one line: the changes since the last one."""
         metrics = self._metrics
         figures = (metrics.scheduled, metrics.rejected, metrics.released, metrics.failures)
         scheduled, rejected, released, failures = (new - old for new, old in zip(figures, self._before, strict=True))
         late_us, self._before, metrics.late_us_max = int(metrics.late_us_max), figures, 0
         text = "kafka %s: took %d, rejected %d, released %d, at most %s late, lag %d, failed transactions %d"
-        state, late = "up" if metrics.is_up else "away", format_duration(late_us)
+        state, late = "up" if metrics.is_up else "down", format_duration(late_us)
         extra = {
             "kafka": {
                 "up": metrics.is_up,
@@ -161,8 +167,8 @@ class KafkaStats:
         logger.info(text, state, scheduled, rejected, released, late, metrics.lag, failures, extra=extra)
 
     def wake(self) -> None:
-        """There is nothing to be woken for."""
+        """Nothing to do: it runs on a timer."""
 
     def stop(self) -> None:
-        """Log the last line, and end."""
+        """Log the last line and end."""
         self._stopped.set()

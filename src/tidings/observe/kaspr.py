@@ -1,4 +1,4 @@
-"""Figures under the names and labels that the dashboards of the Kaspr Scheduler ask for. An app is a tenant here."""
+"""Metrics with the names and labels that dashboards of the Kaspr Scheduler query. An app is a tenant here."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -11,12 +11,12 @@ from tidings.domain.facts import Changed, Fact, Released
 from tidings.observe.metrics import LABELS_MAX, escaped, head, seconds
 from tidings.ports import Count
 
-TENANTS_MAX = 10_000  # that are counted, so that no caller can grow it without end
-ROLES = ("D", "J")  # Kaspr's dispatchers and janitors: here one step does the work of both
-PARTITION = "0"  # of Kaspr's timetable, which is not partitioned here
+TENANTS_MAX = 10_000  # bounds the memory
+ROLES = ("D", "J")  # dispatchers and janitors in Kaspr; here one step does the work of both
+PARTITION = "0"  # of the timetable in Kaspr; it is not partitioned here
 OK, INITIALIZING = 0, -1
 
-# What came of a command, as Kaspr counts it.
+# The counter of Kaspr for each outcome of a command.
 WORDS: dict[tuple[type[Command], str], str] = {
     (Add, "scheduled"): "scheduled",
     (Add, "released"): "scheduled",
@@ -27,10 +27,10 @@ WORDS: dict[tuple[type[Command], str], str] = {
     (Cancel, "cancelled"): "canceled",
 }
 COUNTERS = {
-    "scheduled": "Schedules taken.",
-    "delivered": "Records on Kafka.",
-    "delivered_instant": "Schedules that were due when they were taken.",
-    "removed": "Records that left the timeline for Kafka.",
+    "scheduled": "Schedules accepted.",
+    "delivered": "Records released to Kafka.",
+    "delivered_instant": "Schedules that were due when they were accepted.",
+    "removed": "Records moved from the timeline to Kafka.",
     "replaced": "Schedules replaced.",
     "replace_noop": "Replacements that changed nothing.",
     "canceled": "Schedules cancelled.",
@@ -38,7 +38,7 @@ COUNTERS = {
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """What the labels say of this process."""
+    """The labels of this process."""
 
     name: str
     group: str
@@ -46,9 +46,9 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KasprMetrics:
-    """A listener of facts. Every tenant is counted; those are shown that `apps` names.
+    """A listener of facts. All tenants are counted; those in `apps` are shown.
 
-    `apps` answers None on a node that reads no requests: it cannot know which tenants are apps and shows the first 100.
+    `apps` returns None on a node that reads no requests and so does not know the apps; it shows the first 100 tenants.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class KasprMetrics:
                 pass
 
     def lines(self, count: Count | None) -> Iterator[str]:
-        """Everything in Prometheus' text format; counters with and without the suffix that its Python client adds."""
+        """The metrics in the text format of Prometheus; counters with and without the suffix `_total`."""
         apps = self._shown()
         now = self._clock.now()
         due = self._next_due()
@@ -104,11 +104,14 @@ class KasprMetrics:
             apps, "kaspr_kms_last_location_lag", "Seconds that the earliest pending schedule is overdue.", lag_us
         )
         yield from self._located(
-            apps, "kaspr_kms_last_location_time", "Up to when everything has left, in seconds since 1970.", now - lag_us
+            apps,
+            "kaspr_kms_last_location_time",
+            "Up to when everything is released, in seconds since 1970.",
+            now - lag_us,
         )
         if count is not None:
             name = "kaspr_kms_timetable_size"
-            yield from head(name, "gauge", "Schedules of all tenants that wait for their time.")
+            yield from head(name, "gauge", "Pending schedules of all tenants.")
             yield from self._each(apps, name, str(count.pending))
 
     def _add(self, tenant: str, word: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, kept by listening to facts and written out as text when asked."""
+"""Metrics for Prometheus, counted from facts and rendered as text: of the engine, of deliveries and of Kafka."""
 
 import asyncio
 from bisect import bisect_left
@@ -17,17 +17,17 @@ BOUNDS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500)
 BOUNDS_S = (1, 2, 5, 10, 30, 60)
 BOUNDS_US = (*(int(ms * 1_000) for ms in BOUNDS_MS), *(seconds * 1_000_000 for seconds in BOUNDS_S))
 FEW = 24  # below this many, numpy costs more than it saves
-COUNT_S_MAX = 1.0  # whoever scrapes has a limit of his own: a store that hangs must not become a hole in all figures
-LABELS_MAX = 100  # so that no caller can grow a metric without end
+COUNT_S_MAX = 1.0  # below the usual scrape timeout: a store that hangs must not make all metrics unavailable
+LABELS_MAX = 100  # bounds the cardinality of a metric
 OTHER = "other"
 
-Figures = Callable[[Count | None], Iterator[str]]  # lines of another part, given the store's size if it is known
+MetricLines = Callable[[Count | None], Iterator[str]]  # lines of another part, given the store's size if known
 
 _SECOND_US = 1_000_000
 
 
 class Histogram:
-    """How many values lie at or below each bound."""
+    """A histogram with upper bounds in microseconds."""
 
     def __init__(self, bounds_us: Sequence[int] = BOUNDS_US) -> None:
         self._bounds_us = bounds_us
@@ -43,8 +43,8 @@ class Histogram:
             self._sum_us += int(sum(values_us))
             return
         values = numpy.asarray(values_us, dtype=numpy.int64)
-        places = numpy.searchsorted(self._array, values, side="left")
-        added = numpy.bincount(places, minlength=len(self._counts)).tolist()
+        buckets = numpy.searchsorted(self._array, values, side="left")
+        added = numpy.bincount(buckets, minlength=len(self._counts)).tolist()
         self._counts = [before + more for before, more in zip(self._counts, added, strict=True)]
         self._sum_us += int(values.sum())
 
@@ -54,7 +54,7 @@ class Histogram:
         return sum(self._counts)
 
     def lines(self, name: str) -> Iterator[str]:
-        """The buckets, each with all that lie below it too."""
+        """The cumulative buckets, the sum and the count."""
         below = 0
         for bound, count in zip(self._bounds_us, self._counts, strict=False):
             below += count
@@ -65,16 +65,16 @@ class Histogram:
 
 
 class Metrics:
-    """A listener of facts. `render` is what `/metrics` shows; the store is asked for its size only then."""
+    """A listener of facts. `render` is the response of `/metrics`; only then the store is asked for its size."""
 
     def __init__(
-        self, version: str, count: Callable[[], Awaitable[Count]] | None = None, more: Sequence[Figures] = ()
+        self, version: str, count: Callable[[], Awaitable[Count]] | None = None, more: Sequence[MetricLines] = ()
     ) -> None:
         self._version = version
         self._count = count
         self._more = more
         self._lateness = Histogram()
-        # Each reason from the start: an alert on an increase needs the 0 before it.
+        # All reasons are shown from the start: an alert on an increase needs the 0 before it.
         self._missed: Counter[str] = Counter(dict.fromkeys(get_args(MissedReason), 0))
         self._commands: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -99,25 +99,25 @@ class Metrics:
             case Revised():
                 self._moved += fact.moved
             case Handed():
-                pass  # it is released once it is on Kafka
+                pass  # counted as released once it is on Kafka
 
     async def render(self) -> bytes:
-        """Everything in Prometheus' text format. While the store is away its gauges are left out."""
+        """All metrics in the text format of Prometheus. The store's gauges are left out while it does not answer."""
         lines = list(self._counters())
         lines += family("tidings_owner", "gauge", "1 while this process takes changes.", int(self._owner))
-        lines += family("tidings_lanes", "gauge", "The lanes that this process releases.", self._lanes)
+        lines += family("tidings_lanes", "gauge", "Lanes that this process releases.", self._lanes)
         count = await self._size()
         if count is not None:
             lines += _gauges(count)
-        for figures in self._more:
-            lines += figures(count)
+        for more in self._more:
+            lines += more(count)
         up = 0 if count is None and self._count is not None else 1
         lines += family("tidings_up", "gauge", "1 while the store answers.", up)
         lines += _labelled("tidings_build_info", "gauge", "The version.", "version", {self._version: 1})
         return ("\n".join(lines) + "\n").encode()
 
     async def _size(self) -> Count | None:
-        """The store's size if it tells it in time. One that hangs is asked once, however often we are."""
+        """The store's size, None if it does not answer in time. A store that hangs is asked only once."""
         if self._count is None:
             return None
         if self._counting is None or self._counting.done():
@@ -137,11 +137,11 @@ class Metrics:
         yield from family("tidings_released_total", "counter", "Occurrences handed to the bus.", released)
         text = "Occurrences that will never be released, by reason."
         yield from _labelled("tidings_missed_total", "counter", text, "reason", self._missed)
-        text = "Pending occurrences that a new calendar or new rules of a zone moved."
+        text = "Pending occurrences moved by a new calendar or new time zone rules."
         yield from family("tidings_moved_total", "counter", text, self._moved)
-        text = "Commands committed, by what happened."
+        text = "Commands committed, by outcome."
         yield from _labelled("tidings_commands_total", "counter", text, "outcome", self._commands)
-        text = "Requests that were never admitted, by the field at fault."
+        text = "Requests refused by validation, by field."
         yield from _labelled("tidings_refused_total", "counter", text, "field", self._refused)
         name = "tidings_lateness_seconds"
         yield from head(name, "histogram", "From an occurrence's due time to its release.")
@@ -149,21 +149,21 @@ class Metrics:
 
 
 def _gauges(count: Count) -> Iterator[str]:
-    text = "Schedules that wait for their time."
+    text = "Pending schedules."
     yield from family("tidings_pending", "gauge", text, count.pending)
-    text = "Those of them that are overdue: the queue depth to scale by."
+    text = "Pending schedules that are overdue: the queue depth to scale by."
     yield from family("tidings_due_backlog", "gauge", text, count.overdue)
-    yield from family("tidings_store_bytes", "gauge", "What the store takes on disk.", count.bytes)
+    yield from family("tidings_store_bytes", "gauge", "Size of the store on disk.", count.bytes)
 
 
 def head(name: str, kind: str, text: str) -> Iterator[str]:
-    """What stands before a metric's values."""
+    """The HELP and TYPE lines of a metric."""
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
 
 
 def family(name: str, kind: str, text: str, value: int) -> Iterator[str]:
-    """A metric of one value."""
+    """A metric with one value and no labels."""
     yield from head(name, kind, text)
     yield f"{name} {value}"
 
@@ -175,7 +175,7 @@ def _labelled(name: str, kind: str, text: str, label: str, values: Mapping[str, 
 
 
 def escaped(text: str) -> str:
-    """The value of a label as it is written between quotes."""
+    """Escape the value of a label."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

@@ -1,4 +1,4 @@
-"""Which topics a request may name, and which are nobody's to write to."""
+"""Wires: request formats on Kafka, their topics, and the destination topics that a request may name."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -16,38 +16,38 @@ KASPR_REJECTIONS = "-schedule-rejections"
 NATIVE = "tidings."
 NATIVE_REJECTIONS = "tidings.rejections."
 
-# Kafka's own; a broker refuses what a client writes to them.
+# Internal topics of Kafka, which clients cannot write to.
 _KAFKA = frozenset({"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"})
 _TOPIC = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{TOPIC_CHARS_MAX}}}\Z")
 
 
 def owned(tenant: str) -> frozenset[str]:
-    """The topics that hold what is this tenant's and nobody else's: what it was sent, and what it was refused."""
+    """The topics that only this tenant may read: its executions and its rejections."""
     return frozenset({INTERVALS_EXECUTIONS + tenant, *rejections(tenant)})
 
 
 def rejections(tenant: str) -> tuple[str, ...]:
-    """Where the wires tell a tenant of refusals."""
+    """The rejection topics of a tenant, on all wires."""
     names = (REJECTIONS + tenant, NATIVE_REJECTIONS + tenant)
     is_app = not tenant.startswith((INTERVALS_REQUESTS, INTERVALS_EXECUTIONS, REJECTIONS, NATIVE))
     return (*names, tenant + KASPR_REJECTIONS) if is_app else names
 
 
 def is_rejections(topic: str) -> bool:
-    """Whether the wires tell of refusals there."""
+    """Whether a topic is a rejection topic of any wire."""
     return topic.startswith((REJECTIONS, NATIVE_REJECTIONS)) or topic.endswith(KASPR_REJECTIONS)
 
 
 def is_topic(name: str) -> bool:
-    """Whether Kafka takes this as a topic's name."""
+    """Whether Kafka accepts this as a topic name."""
     return _TOPIC.match(name) is not None
 
 
 class Destinations:
-    """The rule for topics that requests name. `patterns` are globs by tenant; who has none may write anywhere.
+    """The rule for destination topics. `patterns` are globs by tenant; a tenant without any may write to all.
 
-    `schedules` are the request topics of etf1, the only ones that no name gives away. To `executions.<tenant>` its
-    tenant may always write: there Intervals delivers by construction.
+    `schedules` are the request topics of etf1, which cannot be recognised by their names. A tenant may always write to
+    its own `executions.<tenant>`, where Intervals delivers.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Destinations:
         self._schedules = schedules
 
     def forbidden(self, tenant: str, topic: str) -> str | None:
-        """Why this tenant may not write to the topic, None if it may."""
+        """Why a tenant may not write to a topic; None if it may."""
         if not is_topic(topic):
             return f"use letters, digits, '.', '_' and '-' only (1 to {TOPIC_CHARS_MAX}, not '.' or '..')"
         if reserved := self._reserved(tenant, topic):
@@ -69,7 +69,7 @@ class Destinations:
 
     def _reserved(self, tenant: str, topic: str) -> str | None:
         if topic in self._schedules or topic.startswith(INTERVALS_REQUESTS) or topic.endswith(KASPR_REQUESTS):
-            return "takes requests"
+            return "is a request topic"
         if topic.startswith(NATIVE) or topic.endswith((KASPR_ACTIONS, KASPR_REJECTIONS)):
             return "is reserved for Tidings"
         if topic in _KAFKA:

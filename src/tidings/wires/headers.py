@@ -1,7 +1,6 @@
-"""A wire's own headers among those of a record.
+"""Headers of a wire in a record.
 
-Names are matched whatever their case, values are UTF-8. A header that is null or empty says nothing: it is as if it
-were not there.
+Names are matched case-insensitively, values are UTF-8. A null or empty header counts as absent.
 """
 
 from collections.abc import Mapping, Set
@@ -28,17 +27,17 @@ class Verbatim(Invalid):
 
 
 def last_of(headers: Headers, names: Set[str]) -> Found:
-    """The headers with these names, which are in lower case; of repeated ones the last."""
+    """The headers with these names, given in lower case; the last one of repeated headers."""
     return {lower: value for name, value in headers if (lower := name.lower()) in names}
 
 
 def others(headers: Headers, names: Set[str]) -> Headers:
-    """All headers but those with these names, in order."""
+    """All headers except those with these names, in order."""
     return tuple([header for header in headers if header[0].lower() not in names])
 
 
 def text_of(found: Found, name: str) -> str | None:
-    """The text of a header, None if it says nothing."""
+    """The text of a header, None if it is absent."""
     value = found.get(name)
     if not value:
         return None
@@ -49,7 +48,7 @@ def text_of(found: Found, name: str) -> str | None:
 
 
 def required(found: Found, name: str) -> str:
-    """The text of a header that has to be there."""
+    """The text of a required header."""
     text = text_of(found, name)
     if text is None:
         raise Verbatim(name, missing(name))
@@ -57,12 +56,12 @@ def required(found: Found, name: str) -> str:
 
 
 def missing(name: str, action: str | None = None) -> str:
-    """The reason, in the words that users of Kaspr look for."""
+    """The reason for a missing header, in Kaspr's wording."""
     return f"Missing required header `{name}`" + (f" for {action} action" if action else "")
 
 
 def verb_of(found: Found, name: str, verbs: Mapping[str, Verb]) -> Verb:
-    """What the header of this name asks to do; to add if it says nothing."""
+    """The verb in a header; `add` if it is absent."""
     word = text_of(found, name)
     if word is None:
         return "add"
@@ -73,21 +72,20 @@ def verb_of(found: Found, name: str, verbs: Mapping[str, Verb]) -> Verb:
 
 
 def id_of(found: Found, name: str, verb: Verb) -> str | None:
-    """The id that the header of this name gives; only to add may it be left out."""
+    """The schedule id in a header; it may be absent only for `add`."""
     schedule_id = text_of(found, name)
     if schedule_id is None and verb != "add":
         raise Verbatim(name, missing(name, verb.upper()))
-    # Looking up an id needs no more than any store can hold; what makes a schedule is held to the node's own limits.
+    # Other verbs may name any id that a store can hold; new schedules are checked against the limits of the node.
     if schedule_id is not None and len(schedule_id.encode()) > ID_BYTES_MOST:
         raise Invalid(name, f"is longer than {ID_BYTES_MOST} bytes of UTF-8")
     return schedule_id
 
 
 def derived_id(record: Record, bytes_max: int = _DERIVED_BYTES_MAX) -> str:
-    """The id of a schedule without one: the record's place, so that the same record is the same schedule.
+    """An id from the record's topic, partition and offset, so that the same record is the same schedule.
 
-    A place comes again when a topic was deleted and made anew; what is asked for there is another schedule, whose id
-    says in which life of the topic.
+    Offsets are used again when a topic is deleted and created again; `life` makes the ids differ.
     """
     place = f"/{record.partition}/{record.offset}"
     if record.life:

@@ -1,6 +1,6 @@
-"""Times as a record's headers write them. What they leave open counts from the record's own timestamp.
+"""Times in the headers of a record. Durations count from the record's own timestamp.
 
-So the same record means the same moments however often and however late it is read.
+So the same record means the same times however often and however late it is read.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from tidings.wires.record import Record
 
 
 class Times(NamedTuple):
-    """When, as a request has it."""
+    """The time fields of a request."""
 
     at: int | str | None = None
     every: str | None = None
@@ -20,31 +20,31 @@ class Times(NamedTuple):
 
 
 def since_of(record: Record) -> int | None:
-    """What a rule without a start counts from: the record's timestamp, or the moment of acceptance if it has none."""
+    """The start of a rule without one: the record's timestamp; None (the time of acceptance) if it has none."""
     return record.timestamp_us if 0 <= record.timestamp_us <= LAST_INSTANT else None
 
 
 def once(text: str, since: int, field: str, *, as_written: bool) -> Times:
-    """A single moment. As it was written, a duration is the same again whenever it is sent: who repeats, repeats."""
+    """A single time. `as_written` keeps a duration as text, so that a repeated request has the same content."""
     at = moment(text, since, field)
     return Times(text, since=since) if as_written and _is_duration(text) else Times(at)
 
 
 def again(text: str, since: int, field: str, *, as_written: bool) -> Times:
-    """A repeating interval, in the same way."""
+    """A repeating interval; `as_written` as for `once`."""
     every = interval(text, since, field)
     return Times(every=text, since=since) if as_written else Times(every=every)
 
 
 def moment(text: str, since: int, field: str) -> int:
-    """The instant that the text names, or that lies a duration such as PT10M or +5s after `since`."""
+    """Parse an instant, or a duration such as PT10M or +5s after `since`."""
     if _is_duration(text):
         return _after(since, parse_duration(text, field), field)
     return parse_instant(text, field)
 
 
 def interval(text: str, since: int, field: str) -> str:
-    """The repeating interval with its start written out: PT10M begins ten minutes after `since`."""
+    """A repeating interval with an explicit start: PT10M starts ten minutes after `since`."""
     head, slash, period = text.partition("/")
     if not slash and not head.startswith("R"):
         head, period = "R", text
@@ -60,8 +60,8 @@ def _is_duration(text: str) -> bool:
 
 def _after(since: int, period: Period, field: str) -> int:
     if not 0 <= since <= LAST_INSTANT:
-        raise Invalid(field, "counts from the record's timestamp, and that is none: write out the instant")
+        raise Invalid(field, "is a duration, but the record has no timestamp to count from: write an instant")
     at = advance(since, period)
     if at > LAST_INSTANT:
-        raise Invalid(field, "would be after the year 9999: write a shorter duration")
+        raise Invalid(field, "is after the year 9999: write a shorter duration")
     return at

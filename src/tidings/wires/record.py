@@ -1,4 +1,8 @@
-"""A Kafka record as it was read, and what a wire makes of it: what it asks for, or why it is refused."""
+"""Records of request topics, what a wire decodes them into, and helpers to read their headers and times.
+
+Header names are matched case-insensitively, and values are UTF-8. A null or empty header counts as absent. Durations
+count from the record's own timestamp, so the same record means the same times however often it is read.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -12,10 +16,10 @@ Verb = Literal["add", "replace", "cancel", "pause", "resume", "fire"]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record of a request topic. Headers keep their order, repeats and nulls; no timestamp is a negative one.
+    """A record of a request topic. Headers keep their order, repetitions and nulls; a negative timestamp is none.
 
-    `life` tells a topic that was made anew from the one of its name before. `unreadable` says why there are no headers,
-    if they could not be read.
+    `life` tells a topic that was deleted and created again from the former one. `unreadable` is the reason why the
+    headers could not be read.
     """
 
     topic: str
@@ -30,10 +34,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What a record asks for. `request` is there to add and to replace: the message exactly as it is to leave.
+    """A command in a record. `request` is set for `add` and `replace`, with the message exactly as it will be released.
 
-    `reuse` says that an id that is finished may be used anew. An add whose content is that of the finished one is a
-    repeat all the same. `keep_count` is for replacing, `missed` for resuming a recurring schedule.
+    `reuse` allows a new generation of a finished id; an add with the same content as the finished schedule is still a
+    repetition. `keep_count` is for `replace`, `missed` for `resume` of a recurring schedule.
     """
 
     tenant: str
@@ -46,9 +50,9 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tell(msgspec.Struct, frozen=True, gc=False):
-    """Somebody is to be told something: the notification as JSON, which those who accept notifications read.
+    """A notification in a record, as JSON.
 
-    `id` is its id unless it says another; `since` is what durations in it count from, None if that is now.
+    `id` is used unless the JSON has one; durations count from `since`, or from now if it is None.
     """
 
     tenant: str
@@ -58,20 +62,20 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
 
 
 class Nothing(msgspec.Struct, frozen=True, gc=False):
-    """A record that asks for nothing, because Tidings itself wrote it."""
+    """A record without a request, written by Tidings itself."""
 
     tenant: str
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Why a record cannot be taken, in sentences that say what to change."""
+    """The reasons why a record is refused, each with what to change."""
 
     tenant: str
     reasons: tuple[str, ...]
 
 
 class Rejection(NamedTuple):
-    """The record that tells of a refusal, and where it goes."""
+    """The record that reports a refusal, and its topic."""
 
     topic: str
     key: bytes | None

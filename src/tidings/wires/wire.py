@@ -1,4 +1,4 @@
-"""What every Kafka wire has: its topics, how it reads a record, and how it tells of a refusal."""
+"""The base class of wires: their topics, how they decode records, and how they report refusals."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from tidings.domain.names import DEFAULT_TENANT
 from tidings.wires.destinations import Destinations, is_topic
 from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
 
-TENANT_CHARS_MAX = 229  # with the longest that a wire puts around it, it still is a topic's name
+TENANT_CHARS_MAX = 229  # still a valid topic name with the longest prefix or suffix of a wire
 
 REJECT_REASON = "tidings-reject-reason"
 SOURCE_TOPIC = "tidings-source-topic"
@@ -18,23 +18,22 @@ SOURCE_OFFSET = "tidings-source-offset"
 
 
 class Wire(ABC):
-    """A Kafka protocol as pure functions. Any record gives an answer: `read` does not raise.
+    """A request format on Kafka, as pure functions. `read` never raises: every record gets an answer.
 
-    `sources` says for the fields of a request where on this wire they come from, so that a refusal by admission
-    names what the client wrote.
+    `sources` maps the fields of a request to the headers of this wire, so that a refusal names what the client wrote.
     """
 
     name: ClassVar[str]
     sources: ClassVar[Mapping[str, str]]
-    own_tenants: frozenset[str] = frozenset()  # tenants that it serves without any setting that names them
+    own_tenants: frozenset[str] = frozenset()  # tenants that need no setting
 
     def __init__(self, destinations: Destinations | None = None) -> None:
         self._destinations = destinations or Destinations()
-        self._tenant_of: dict[str, str | None] = {}  # by topic, as often as it is read
+        self._tenant_of: dict[str, str | None] = {}  # cache by topic
 
     @abstractmethod
     def tenant_of(self, topic: str) -> str | None:
-        """Whose requests the topic takes, None if it is not a request topic of this wire."""
+        """The tenant of a request topic; None if the topic is not one of this wire."""
 
     @abstractmethod
     def requests(self, tenant: str) -> tuple[str, ...]:
@@ -42,18 +41,18 @@ class Wire(ABC):
 
     @abstractmethod
     def rejections(self, tenant: str) -> str:
-        """The topic that tells a tenant of refusals."""
+        """The rejection topic of a tenant."""
 
     @abstractmethod
     def ask(self, tenant: str, record: Record) -> Ask | Tell | Nothing | Refusal:
-        """What a record of this tenant asks for; may raise `Invalid`."""
+        """Decode a record of a tenant; may raise `Invalid`."""
 
     def topics(self, tenant: str) -> tuple[str, ...]:
-        """What has to exist for a tenant, beside its request topic and the destinations that it names."""
+        """The response topics of a tenant, which are created when its request topic is found."""
         return (self.rejections(tenant),)
 
     def read(self, record: Record) -> Ask | Tell | Nothing | Refusal:
-        """What a record asks for, or why it is refused."""
+        """Decode a record, or say why it is refused."""
         try:
             tenant = self._tenant_of[record.topic]
         except KeyError:
@@ -68,27 +67,27 @@ class Wire(ABC):
             return Refusal(tenant, (str(invalid),))
 
     def refuse(self, tenant: str, invalid: Invalid) -> Refusal:
-        """What admission says of a request, in the words of this wire."""
+        """A refusal by admission, with the field names of this wire."""
         reasons = (f"{self.sources.get(each.field, each.field)}: {each.detail}" for each in invalid.all)
         return Refusal(tenant, tuple(reasons))
 
     def rejection(self, record: Record, refusal: Refusal) -> Rejection:
-        """The record as it came, with its place and the reasons added to its headers.
+        """The record as it came, with its position and the reasons added to its headers.
 
-        Where it was refused before, what counts follows the last `tidings-source-topic`.
+        A record that was refused several times has several sets of them; the last set counts.
         """
-        headers = record.headers + told(record, refusal)
+        headers = record.headers + refusal_headers(record, refusal)
         return Rejection(self.rejections(refusal.tenant), record.key, record.value, headers)
 
     def destination(self, tenant: str, topic: str, header: str) -> str:
-        """The topic, if the tenant may write to it."""
+        """Check that the tenant may write to a topic, and return it."""
         if reason := self._destinations.forbidden(tenant, topic):
             raise Invalid(header, reason)
         return topic
 
 
-def told(record: Record, refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
-    """Where a record came from and why it is refused, as headers; a header for each reason."""
+def refusal_headers(record: Record, refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
+    """Headers with the position of a refused record, and one for each reason."""
     return (
         (SOURCE_TOPIC, record.topic.encode()),
         (SOURCE_PARTITION, str(record.partition).encode()),
@@ -98,7 +97,7 @@ def told(record: Record, refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
 
 
 def affixed(topic: str, prefix: str = "", suffix: str = "") -> str | None:
-    """The tenant between prefix and suffix, None if the topic is not of that form."""
+    """The tenant between prefix and suffix of a topic; None if the topic has another form."""
     if not (topic.startswith(prefix) and topic.endswith(suffix) and is_topic(topic)):
         return None
     tenant = topic[len(prefix) : len(topic) - len(suffix)]

@@ -1,25 +1,26 @@
-"""The lane for those who want the last millisecond: no transactions, and a crash may send some records again."""
+"""The idempotent producer: lower latency without transactions, but a crash may send some records again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidings import crash
 from tidings.bus.kafka.client import Watch
-from tidings.bus.kafka.lane import Lane, LaneLost, Refusals
+from tidings.bus.kafka.lane import Lane, ProducerFailed, ProducerRecord, Refusals, _topics_of
 from tidings.bus.kafka.markers import Marker
 from tidings.domain.schedule import Outgoing
 
 
 class PlainLane(Lane):
-    """An idempotent producer; how far it came is what the store has settled."""
+    """An idempotent producer. Its progress is what the store has recorded, not a marker on Kafka."""
 
-    is_marked = False
+    has_markers = False
 
     def peek(self) -> None:
-        """There is no progress on Kafka, and nobody is fenced."""
+        """Nothing to check: there is no progress on Kafka."""
 
     def take_over(self) -> Marker | None:
+        """Open a new producer. Nothing is fenced, and there is no marker."""
         self.close()
         self._watch = Watch()
         options = self._options() | {"enable.idempotence": True}
@@ -34,30 +35,35 @@ class PlainLane(Lane):
         return None
 
     def check(self) -> None:
-        """A connection that was lost does no harm here."""
+        """Nothing to check: a lost connection does no harm without transactions."""
 
-    def publish(self, records: Sequence[Outgoing], key: str | None = None) -> Refusals:
-        """Returns when every record is on the broker, but for what it answers."""
+    def publish(
+        self,
+        records: Sequence[Outgoing],
+        key: str | None = None,
+        instead: Mapping[int, Sequence[ProducerRecord]] | None = None,
+    ) -> Refusals:
+        """Publish a batch; returns once the broker has every record except the refusals."""
         del key
         producer = self._producer
-        assert producer is not None, "take the lane over first"
-        self._topics.ensure(self._topics_of(records))
+        assert producer is not None, "call take_over first"
+        self._topics.ensure(_topics_of(records, instead))
         self._refusals, self._failed = Refusals(), []
         try:
-            self._produce(producer, records)
+            self._produce(producer, self._built(records, instead))
             crash.point("kafka.produced")
             self._flush(producer)
         except (KafkaException, SystemError) as error:
-            raise LaneLost(str(error.__cause__ or error)) from None
+            raise ProducerFailed(str(error.__cause__ or error)) from None
         if self._refusals.topics:
             self._topics.forget()
         if self._failed:
-            raise LaneLost(self._failed[0])
+            raise ProducerFailed(self._failed[0])
         crash.point("kafka.committed")
         return self._refusals
 
-    def _refuse(self, offset: int | None, error: KafkaError | None, message: Message) -> None:
-        super()._refuse(offset, error, message)
+    def _delivered(self, offset: int | None, error: KafkaError | None, message: Message) -> None:
+        super()._delivered(offset, error, message)
         known = message.topic() in self._refusals.topics or offset in self._refusals.records
         if error is not None and not known:
             self._failed.append(str(error))

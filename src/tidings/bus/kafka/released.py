@@ -1,4 +1,12 @@
-"""A record as it leaves: its own key, value and headers, and after them the headers that say what it is."""
+"""Producers of released records, and the records as they are written to Kafka.
+
+A record keeps its key, value and headers, followed by the headers that identify the occurrence. `TransactionalProducer`
+publishes a batch of the outbox in one transaction with a progress marker. `IdempotentProducer` works without
+transactions, and may send some records again after a crash.
+
+A batch is durable in the outbox before anything of it is published. The outbox has one order, and no record in it can
+be cancelled. So the marker needs to hold only the next offset, and the next owner of the lane continues from there.
+"""
 
 from tidings.domain.iso8601 import format_instant
 from tidings.domain.message import DUE_SECONDS, ORIGIN, Message, unpack
@@ -12,22 +20,22 @@ OCCURRENCE = "tidings-occurrence"
 DUE_AT = "tidings-due-at"
 ATTEMPT = ("tidings-attempt", b"1")
 FINAL = ("tidings-final", b"true")
-# Whoever passes on what was released before says nothing about this one, and nobody can claim to be another.
+# Headers of these names in the message are dropped: they may come from an earlier release, or be forged.
 OURS = frozenset({ID, OCCURRENCE, DUE_AT, ATTEMPT[0], FINAL[0], ORIGIN})
-# Where only Tidings writes: a request that was refused keeps the id that it came with, so that it can be sent again.
+# On rejection topics, which only Tidings writes, a refused request keeps its id so that it can be sent again.
 REFUSED = "tidings.rejections."
 _OF_THE_REFUSAL = OURS - {ID}
 
 
 class Released:
-    """Makes records; remembers how the last due time is written."""
+    """Builds Kafka records; caches the header of the last due time."""
 
     def __init__(self) -> None:
         self._due = -1
         self._due_header: Header = (DUE_AT, b"")
 
     def record(self, outgoing: Outgoing) -> tuple[bytes | None, bytes | None, list[Header]]:
-        """Key, value and headers."""
+        """The key, value and headers of a released record."""
         message = unpack(outgoing.message)
         if DUE_SECONDS in outgoing.message:
             message = _timed(message, outgoing.due)
@@ -48,7 +56,7 @@ class Released:
 
 
 def _timed(message: Message, due: int) -> Message:
-    """With the due time where a header asks for it."""
+    """Put the due time into headers that ask for it."""
     seconds = str(due // SECOND_US).encode()
     headers = [(name, seconds if value == DUE_SECONDS else value) for name, value in message.headers]
     return Message(message.key, message.value, tuple(headers))

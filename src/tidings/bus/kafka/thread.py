@@ -1,4 +1,4 @@
-"""A thread of one's own for clients that block."""
+"""A thread for a Kafka client that blocks."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,19 +9,19 @@ T = TypeVar("T")
 
 
 class OwnThread:
-    """Runs one piece of work after the other."""
+    """A single thread that runs blocking calls one after the other."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, name)
 
     def start(self, work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        """Begin, once what was started before has ended."""
+        """Queue a call; the future is done when the call is."""
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
     async def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """The same, to its end."""
+        """Run a call and wait for its result."""
         return await self.start(work, *arguments)
 
     def close(self) -> None:
-        """End after the work in hand."""
+        """End the thread after the calls that are queued."""
         self._pool.shutdown(wait=False)

@@ -1,4 +1,8 @@
-"""A batch of records on its way to be one transaction of the store."""
+"""Intake of requests from Kafka, exactly once: commands and read positions are committed in one transaction.
+
+A batch of records becomes commands, notifications and rejections. Notifications are accepted before the transaction,
+because accepting one again changes nothing.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -10,34 +14,32 @@ from tidings.domain.errors import Invalid
 from tidings.domain.facts import Refused
 from tidings.domain.message import Message, pack
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.edges.kafka.accepting import Accepting, wanted
+from tidings.edges.kafka.accepting import Accepting
+from tidings.edges.kafka.accepting import decode as decode_notification
 from tidings.edges.kafka.reader import Reading
 from tidings.engine import Engine
 from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
-from tidings.wires.wire import Wire, told
+from tidings.wires.wire import Wire, refusal_headers
 
-# Of a record that was to schedule something: what came of it instead.
-NOT_TAKEN = {
+# Outcomes by which a request to schedule is rejected, with the reason.
+REJECTED_OUTCOMES = {
     "rejected": "{reason}",
-    "cancelled": "the schedule of this id was cancelled: use another id",
-    "already_released": "the schedule of this id was released already: use another id",
-    "in_flight": "the schedule of this id is on its way already: use another id",
-    "unknown": "there is no schedule of this id, and its form is that of ids which Tidings makes: use another id",
+    "cancelled": "the schedule with this id was cancelled: use another id",
+    "already_released": "the schedule with this id is already released: use another id",
+    "in_flight": "the schedule with this id is already in flight: use another id",
+    "unknown": "there is no schedule with this id, and ids of this form are made by Tidings: use another id",
 }
 
-CANNOT_BE_READ = "cannot be read: this is a fault of Tidings, whose log tells more"
+UNREADABLE = "cannot be read because of an error in Tidings: see its log"
 
 logger = logging.getLogger("tidings.kafka")
 
 
 class Batch:
-    """Records as commands. What is refused is told on its rejection topic, in the same transaction.
+    """Records turned into commands. Rejections of refused records are written in the same transaction.
 
-    Notifications are not among the commands: they are to be accepted before.
-
-    Whatever goes wrong with a record is its own affair: it is refused, and the partition goes on.
-
-    Made on the reader's thread, while the batch before is stored: what it has to tell waits in `refused`.
+    Notifications are not among the commands: `accept` is called before. An error in one record refuses that record
+    only. A batch is built on the reader's thread while the one before is committed, so facts wait in `refused`.
     """
 
     def __init__(self, engine: Engine, wire_of: Callable[[str], Wire | None], reading: Reading) -> None:
@@ -46,41 +48,42 @@ class Batch:
         self._now = engine.clock.now()
         self.ends = {(record.topic, record.partition): record.offset + 1 for record in records}
         self.refused: list[Refused] = []
-        self.rejections: list[Command] = []  # all of them, once it is stored
-        self._unread: list[Command] = []
-        self._accepting = Accepting(self._refuse)
-        self._asked: list[tuple[Wire, Record]] = []
+        self.rejections: list[Command] = []  # complete once the batch is committed
+        self._early_rejections: list[Command] = []  # of records that gave no command
+        self._notifications = Accepting(self._refuse)
+        self._sources: list[tuple[Wire, Record]] = []  # of each command
         self.commands: list[Command] = []
         for record in records:
             wire = wire_of(record.topic)
             command = None if wire is None else self._command(wire, record)
             if wire is not None and command is not None:
-                self._asked.append((wire, record))
+                self._sources.append((wire, record))
                 self.commands.append(command)
 
     async def accept(self, notifying: Notifying) -> None:
-        """Accept its notifications; called again after the store failed, those that are left."""
-        await self._accepting.accept(notifying)
+        """Accept the notifications of the batch; another call after a failure of the store continues."""
+        await self._notifications.accept(notifying)
 
-    def follow(self, outcomes: Sequence[Outcome]) -> list[Command]:
-        """The rejections: of what could not be read or accepted, and of what could not be taken."""
-        self.rejections = list(self._unread)
-        for (wire, record), command, outcome in zip(self._asked, self.commands, outcomes, strict=True):
-            if outcome.outcome in NOT_TAKEN and isinstance(command, Add | Replace):
+    def on_outcomes(self, outcomes: Sequence[Outcome]) -> list[Command]:
+        """The rejections, as commands: of records that could not be read or accepted, and of rejected commands."""
+        self.rejections = list(self._early_rejections)
+        for (wire, record), command, outcome in zip(self._sources, self.commands, outcomes, strict=True):
+            if outcome.outcome in REJECTED_OUTCOMES and isinstance(command, Add | Replace):
                 refusal = _refusal(wire, wire.tenant_of(record.topic) or "", outcome)
                 self.rejections.append(self._rejection(wire, record, refusal))
         return self.rejections
 
     def _command(self, wire: Wire, record: Record) -> Command | None:
         try:
-            return self._asked_for(wire, record)
+            return self._decode(wire, record)
         except Exception:
             logger.exception("%s/%d/%d cannot be read", record.topic, record.partition, record.offset)
             tenant = wire.tenant_of(record.topic) or DEFAULT_TENANT
-            self._refuse(wire, record, Refusal(tenant, (CANNOT_BE_READ,)), "record")
+            self._refuse(wire, record, Refusal(tenant, (UNREADABLE,)), "record")
             return None
 
-    def _asked_for(self, wire: Wire, record: Record) -> Command | None:
+    def _decode(self, wire: Wire, record: Record) -> Command | None:
+        """The command of a record; None if it has none, because it is refused or asks for a notification."""
         answer = wire.read(record)
         if isinstance(answer, Nothing):
             return None
@@ -89,9 +92,9 @@ class Batch:
             return None
         try:
             if isinstance(answer, Tell):
-                self._accepting.add(wanted(wire, record, answer))
+                self._notifications.add(decode_notification(wire, record, answer))
                 return None
-            return self._of(answer)
+            return self._to_command(answer)
         except Invalid as invalid:
             self._refuse(wire, record, wire.refuse(answer.tenant, invalid), invalid.field)
             return None
@@ -99,15 +102,15 @@ class Batch:
     def _refuse(self, wire: Wire, record: Record, refusal: Refusal, field: str) -> None:
         source = record.topic, record.partition, record.offset
         self.refused.append(Refused(self._now, refusal.tenant, field, refusal.reasons, source))
-        self._unread.append(self._rejection(wire, record, refusal))
+        self._early_rejections.append(self._rejection(wire, record, refusal))
 
-    def _of(self, ask: Ask) -> Command:
+    def _to_command(self, ask: Ask) -> Command:
         match ask.verb:
             case "add":
-                assert ask.request is not None, "a wire gives what is to be scheduled"
+                assert ask.request is not None, "an add has a request"
                 return self._engine.command(ask.tenant, ask.request, self._now, reuse=ask.reuse)
             case "replace":
-                assert ask.request is not None, "a wire gives what is to be scheduled"
+                assert ask.request is not None, "a replace has a request"
                 add = self._engine.command(ask.tenant, ask.request, self._now, new=False)
                 return Replace(add, ask.reuse, ask.keep_count)
             case "cancel":
@@ -120,12 +123,16 @@ class Batch:
                 return Fire(ask.tenant, ask.id)
 
     def _rejection(self, wire: Wire, record: Record, refusal: Refusal) -> Add:
-        """A rejection is a schedule like any other, due now. If all else fails it has no headers but our own."""
+        """A rejection is a schedule that is due now. If the record's headers cannot be sent, it has only our own."""
         try:
             return self._due(refusal.tenant, wire.rejection(record, refusal))
         except Exception:
-            logger.exception("%s/%d/%d cannot be told as it came", record.topic, record.partition, record.offset)
-            plain = Rejection(wire.rejections(refusal.tenant), record.key, record.value, told(record, refusal))
+            logger.exception(
+                "the rejection of %s/%d/%d leaves out its headers", record.topic, record.partition, record.offset
+            )
+            plain = Rejection(
+                wire.rejections(refusal.tenant), record.key, record.value, refusal_headers(record, refusal)
+            )
             return self._due(refusal.tenant, plain)
 
     def _due(self, tenant: str, rejection: Rejection) -> Add:
@@ -134,7 +141,7 @@ class Batch:
 
 
 def _refusal(wire: Wire, tenant: str, outcome: Outcome) -> Refusal:
-    """Why something was not taken, in the words of its wire where it was wrong in itself."""
+    """Why a command was rejected; where the request was invalid, in the terms of its wire."""
     if (invalid := outcome.invalid()) is not None:
         return wire.refuse(tenant, invalid)
-    return Refusal(tenant, (NOT_TAKEN[outcome.outcome].format(reason=outcome.reason or "rejected"),))
+    return Refusal(tenant, (REJECTED_OUTCOMES[outcome.outcome].format(reason=outcome.reason or "rejected"),))

@@ -1,6 +1,6 @@
-"""Intake from Kafka, exactly once: the schedules and how far was read are one transaction of the store.
+"""Intake of requests from Kafka, exactly once: commands and read positions are committed in one transaction.
 
-Notifications are accepted before, for what is accepted a second time is the same.
+Notifications are accepted before the transaction, because accepting one again changes nothing.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from confluent_kafka import KafkaException
 
 from tidings import crash
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.lane import LaneLost
+from tidings.bus.kafka.lane import ProducerFailed
 from tidings.bus.kafka.thread import OwnThread
-from tidings.bus.kafka.topics import NoTopic
+from tidings.bus.kafka.topics import TopicUnavailable
 from tidings.delivery.notifying import Notifying
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.edges.kafka.batch import Batch
@@ -36,7 +36,7 @@ logger = logging.getLogger("tidings.kafka")
 
 
 class KafkaIntake:
-    """Reads what is ours to read; whatever goes wrong, it goes on from where the store stands."""
+    """Reads the request topics of this node. After any failure it continues from the positions in the store."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class KafkaIntake:
         self._notifying = notifying
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
-        self._preparation = Preparation(cluster, engine.clock)
+        self._creation = Preparation(cluster, engine.clock)
         self._first_topics = requests.known_topics if cluster.create_topics else frozenset()
         self._thread = OwnThread("tidings-kafka-intake")
         self._stopped = asyncio.Event()
@@ -61,7 +61,7 @@ class KafkaIntake:
         self.problem: str | None = None
         self.lag = 0
         self.rejected = 0
-        self.apps: frozenset[str] = frozenset()  # tenants that have a request topic of Kaspr's wire
+        self.apps: frozenset[str] = frozenset()  # tenants with a request topic of Kaspr's wire
         self._all_topics: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class KafkaIntake:
         try:
             await self._keep_reading()
         finally:
-            self._preparation.close()
+            self._creation.close()
             self._thread.close()
 
     async def _keep_reading(self) -> None:
@@ -80,43 +80,47 @@ class KafkaIntake:
                     await self._rest(WAIT_S)
                     continue
                 reader = await self._thread.run(self._open)
-                self._preparation.want(self._first_topics)
+                self._creation.request(self._first_topics)
                 self._first_topics = frozenset()
-            except (LaneLost, NoTopic, KafkaException) as error:
-                self._lost(error)
+            except (ProducerFailed, TopicUnavailable, KafkaException) as error:
+                self._failed(error)
                 await self._rest(RETRY_S)
                 continue
             try:
                 await self._take(reader)
             except (NotOwner, ReadFailed, StoreError, KafkaException) as error:
-                self._lost(error)
+                self._failed(error)
                 await self._rest(RETRY_S)
             finally:
                 await self._thread.run(reader.close)
 
-    def _lost(self, error: Exception) -> None:
-        """Said once: while Kafka is away it is tried again and again."""
+    def report_problem(self, reason: str) -> None:
+        """Set the problem that is shown while no requests are read."""
+        self.problem = reason
+
+    def _failed(self, error: Exception) -> None:
+        """Log a failure once, not at every retry."""
         if self.problem is None:
-            logger.warning("does not read requests from Kafka now, tries again: %s", error)
+            logger.warning("cannot read requests from Kafka, trying again: %s", error)
         self.problem = str(error)
 
-    def _hear(self, reader: Reader) -> None:
-        """Kafka answers, whether there was anything to read or not; but perhaps only that nothing may be read."""
+    def _check_problem(self, reader: Reader) -> None:
+        """Clear the problem after a read, with or without records, unless no topic can be read."""
         if reader.problem is None:
-            self._is_well()
+            self._recovered()
         else:
-            self._lost(ReadFailed(reader.problem))
+            self._failed(ReadFailed(reader.problem))
 
-    def _is_well(self) -> None:
+    def _recovered(self) -> None:
         if self.problem is not None:
             logger.info("reads requests from Kafka again")
         self.problem = None
 
     def wake(self) -> None:
-        """There is nothing to be woken for: records come when they come."""
+        """Nothing to do: the reader polls Kafka."""
 
     def stop(self) -> None:
-        """End after the batch in hand."""
+        """End after the present batch."""
         self._stopped.set()
 
     def _open(self) -> Reader:
@@ -130,29 +134,29 @@ class KafkaIntake:
         try:
             while not self._stopped.is_set():
                 batch = await reading
-                self._hear(reader)
-                self._prepare(reader)
+                self._check_problem(reader)
+                self._create_topics(reader)
                 reading = self._thread.start(self._read, reader)
                 try:
                     await self._commit(batch, reader)
                 except Moved as moved:
-                    logger.info("others took what was read here: %s", moved)
+                    logger.info("another node has taken these partitions: %s", moved)
                     stale = batch.starts.keys() | (await reading).starts.keys()
                     await self._thread.run(reader.give_up, stale)
                     reading = self._thread.start(self._read, reader)
-                await self._tell_kafka(reader)
+                self._commit_to_kafka(reader)
         finally:
             await asyncio.wait({reading})
-            reading.exception()  # whatever it was, a new reader begins where the store stands
+            reading.exception()  # ignored: a new reader starts at the positions in the store
 
     def _read(self, reader: Reader) -> Batch:
         return Batch(self._engine, self._wire_of, reader.read(BATCH_RECORDS_MAX))
 
     async def _commit(self, batch: Batch, reader: Reader) -> None:
-        """Notifications, then one transaction; while the store is full it is tried again, and nothing more is read."""
+        """Accept the notifications, then commit the rest. Retries while the store fails; no more is read meanwhile."""
         if not batch.ends:
             return
-        taken = [
+        positions = [
             Part(reader.source_of(topic), partition, batch.starts[topic, partition], end)
             for (topic, partition), end in batch.ends.items()
         ]
@@ -160,29 +164,28 @@ class KafkaIntake:
             try:
                 await batch.accept(self._notifying)
                 crash.point("accept.done")
-                await self._engine.take(batch.commands, taken, batch.follow)
+                await self._engine.take(batch.commands, positions, batch.on_outcomes)
                 break
             except StoreError as error:
-                self._lost(error)
+                self._failed(error)
                 await self._rest(RETRY_S)
                 if self._stopped.is_set():
                     return
         reader.store(batch.ends)
-        self._is_well()
-        self._tell(batch)
+        self._recovered()
+        self._publish_refusals(batch)
 
-    def _tell(self, batch: Batch) -> None:
-        """What was refused."""
+    def _publish_refusals(self, batch: Batch) -> None:
         self.rejected += len(batch.rejections)
         for fact in batch.refused:
-            self._engine.tell(fact)
+            self._engine.publish(fact)
         if batch.refused:
             first = batch.refused[0]
-            text = "refused %d records, told on their rejection topics; the first, of %s: %s"
+            text = "refused %d records, see their rejection topics; the first, of %s: %s"
             logger.warning(text, len(batch.refused), first.source and first.source[0], "; ".join(first.reasons))
 
-    def _prepare(self, reader: Reader) -> None:
-        """What tenants that have appeared need: the topics they will be answered on."""
+    def _create_topics(self, reader: Reader) -> None:
+        """Create the response topics of tenants whose request topics were found."""
         names: set[str] = set()
         for topic in reader.topics - self._prepared:
             wire = self._wire_of(topic)
@@ -190,18 +193,19 @@ class KafkaIntake:
             if wire is not None and tenant is not None:
                 names.update(wire.topics(tenant))
             self._prepared.add(topic)
-        self._preparation.want(names)
+        self._creation.request(names)
         if reader.all_topics != self._all_topics:
             self._all_topics = reader.all_topics
             tenants = {self._tenant_of(topic, Kaspr) for topic in self._all_topics}
             self.apps = frozenset(tenant for tenant in tenants if tenant is not None)
 
     def _tenant_of(self, topic: str, kind: type[Wire]) -> str | None:
-        """The tenant whose requests of this wire the topic takes."""
+        """The tenant of a request topic, if it is one of this kind of wire."""
         wire = self._wire_of(topic)
         return wire.tenant_of(topic) if isinstance(wire, kind) else None
 
-    async def _tell_kafka(self, reader: Reader) -> None:
+    def _commit_to_kafka(self, reader: Reader) -> None:
+        """From time to time, commit the positions to Kafka for tools that show the lag, and update our own lag."""
         now = self._engine.clock.elapsed()
         if now - self._committed_at < COMMIT_US:
             return

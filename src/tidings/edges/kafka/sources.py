@@ -1,7 +1,7 @@
-"""The request topics of a cluster, and which topic of its name each is.
+"""The request topics of a cluster: their identity, and their creation.
 
-A topic that was deleted and made anew is another source, although it has the same name: it is read from its beginning.
-Its records stand at places that were there before; `life` tells them apart.
+A topic that was deleted and created again under its name is another source and is read from its beginning. Its records
+have offsets that were used before; `life` tells them apart. Missing topics are created in the background.
 """
 
 from collections.abc import Mapping, Set
@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from tidings.bus.kafka.client import Cluster, quiet
+from tidings.bus.kafka.client import Cluster, quiet_logger
 from tidings.clock import Clock
 from tidings.domain.errors import TidingsError
 
@@ -24,42 +24,42 @@ Positions = Mapping[Place, int]
 
 
 class ReadFailed(TidingsError):
-    """The request topics cannot be read now; a new reader may."""
+    """The request topics cannot be read; open a new reader."""
 
 
 class Sources:
-    """Knows of each topic its id, once it was asked for. Blocking."""
+    """The ids of request topics, cached. It blocks."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._takes = cluster.takes
         self._clock = clock
         self._ask_all_at = clock.elapsed() + ASK_ALL_US
         self._ids: dict[str, str] = {}  # by topic
-        self._admin = AdminClient(cluster.options(), logger=quiet())
+        self._admin = AdminClient(cluster.options(), logger=quiet_logger())
 
     def __getitem__(self, topic: str) -> str:
-        """The name under which the store keeps the positions of a topic: its own, and which of that name it is."""
+        """The name under which the store keeps the positions of a topic: the topic and its id."""
         return f"{topic}@{self._ids[topic]}"
 
     def lives(self, topics: Set[str], positions: Positions) -> dict[str, str]:
-        """What tells each topic from one of its name that was read before; nothing if there was none."""
+        """A suffix for each topic that tells it from a former one of its name; empty if there was none."""
         own = {self[topic] for topic in topics}
         before = {source.rpartition("@")[0] for source, _ in positions if source not in own}
         return {topic: _short(self._ids[topic]) if topic in before else "" for topic in topics}
 
     def identify(self, topics: Mapping[str, Any], doubtful: Set[str]) -> set[str]:
-        """Which of these are known request topics. Asks about new ones and those in doubt, at times about all."""
-        there = {name for name in topics if self._takes(name)}
-        well = {name for name in there if topics[name].error is None}
-        asked = well & doubtful | well - self._ids.keys()
+        """The request topics among these whose id is known. Asks for new and doubtful ones, and regularly for all."""
+        present = {name for name in topics if self._takes(name)}
+        healthy = {name for name in present if topics[name].error is None}
+        asked = healthy & doubtful | healthy - self._ids.keys()
         if self._clock.elapsed() >= self._ask_all_at:
             self._ask_all_at = self._clock.elapsed() + ASK_ALL_US
-            asked = well
-        unsure = (asked - self.confirm(asked)) & doubtful
-        return (there & self._ids.keys()) - unsure - (doubtful - well)
+            asked = healthy
+        unconfirmed = (asked - self.confirm(asked)) & doubtful
+        return (present & self._ids.keys()) - unconfirmed - (doubtful - healthy)
 
     def confirm(self, topics: Set[str]) -> set[str]:
-        """Ask about these; answers which of them are there. One that is no longer the same is a `ReadFailed`."""
+        """Ask for the ids of topics; returns those that exist. Raises `ReadFailed` if one was created again."""
         answered = set[str]()
         if not topics:
             return answered
@@ -68,13 +68,13 @@ class Sources:
             try:
                 topic_id = str(asked.result().topic_id)
             except KafkaException:
-                continue  # gone meanwhile, or not for us to see: it is asked again
+                continue  # deleted, or not visible to us: asked again later
             if self._ids.setdefault(topic, topic_id) != topic_id:
-                raise ReadFailed(f"{topic} was made anew")
+                raise ReadFailed(f"{topic} was deleted and created again")
             answered.add(topic)
         return answered
 
 
 def _short(topic_id: str) -> str:
-    """The beginning of an id, in letters that need no escape in an address; in base64 it may hold `/` and `+`."""
+    """The beginning of a topic id, with characters that are safe in a URL: base64 may contain `/` and `+`."""
     return topic_id[:LIFE_CHARS].translate(_SAFE)

@@ -253,7 +253,7 @@ def test_a_port_in_use(start: Start, tmp_path: Path) -> None:
     [
         (["--host", "no-such-host.invalid"], 2, "host: 'no-such-host.invalid' is not an address"),
         (["--host", "192.0.2.1"], 2, "host: '192.0.2.1' is not an address of this machine"),
-        (["--store", "."], 2, "store: . is a folder: name a file in it, such as tidings.db"),
+        (["--store", "."], 2, "store: . is a folder: give a file in it, such as tidings.db"),
         (["--host", "0.0.0.0"], 1, "refusing to listen on 0.0.0.0"),
         (
             ["--kafka", "127.0.0.1:1", "--set", "kafka.schedules=tidings.progress=acme"],
@@ -286,7 +286,7 @@ def test_a_file_for_tls_that_is_not_there(tmp_path: Path, key: str) -> None:
     settings = ["--set", "kafka.security=ssl", "--set", f"kafka.{key}=missing.pem"]
     done = tidings(tmp_path, "serve", "--port", "0", "--kafka", "127.0.0.1:1", *settings)
     assert done.returncode == 2
-    assert f"kafka.{key}: missing.pem cannot be read (No such file or directory): name a PEM file" in done.stderr
+    assert f"kafka.{key}: missing.pem cannot be read (No such file or directory): give a PEM file" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 

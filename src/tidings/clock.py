@@ -1,4 +1,4 @@
-"""The only file that reads a clock."""
+"""Clocks. This is the only module that reads the time."""
 
 import time
 from typing import Protocol
@@ -6,26 +6,26 @@ from typing import Protocol
 STEP_TOLERANCE_US = 250_000
 STEP_HOLD_US = 10_000_000
 MEASUREMENTS_MAX = 8
-DRIFT_PPM_MAX = 500  # of one clock against another; what keeps clocks right slews them by no more
+DRIFT_PPM_MAX = 500  # of one clock against another; NTP slews by no more than this
 
 
 class Clock(Protocol):
-    """Now, as integer microseconds since the epoch, UTC; and a count of time that never steps."""
+    """The present time in integer microseconds since the epoch, UTC; and a monotonic count of time."""
 
     def now(self) -> int:
-        """The agreed wall time."""
+        """The wall-clock time, with forward steps delayed (see `Agreed`)."""
         ...
 
     def elapsed(self) -> int:
-        """Microseconds since some fixed moment; goes on while the machine sleeps and knows no steps."""
+        """Monotonic microseconds since a fixed moment; includes the time that the machine sleeps."""
         ...
 
 
 class Agreed:
-    """How far a wall clock is ahead of the time that has passed, distrustful of forward steps.
+    """The offset of a wall clock to monotonic time, with forward steps delayed.
 
-    Nothing may leave early, so a wall clock that jumps ahead counts only once the jump has held for 10 s; until
-    then time goes on from where it was agreed. A step back is believed at once: it can only make things later.
+    Nothing may be released early, so a forward step counts only after it has lasted for 10 s; until then time continues
+    with the former offset. A step back counts at once: it can only make releases later.
     """
 
     def __init__(self, offset: int) -> None:
@@ -33,28 +33,28 @@ class Agreed:
         self._stepped_at: int | None = None
         self._held = offset
 
-    def hear(self, offset: int, elapsed: int) -> None:
-        """The wall clock is that far ahead now."""
-        stepped_at = self._stepped_at  # which another thread may take back meanwhile
+    def observe(self, offset: int, elapsed: int) -> None:
+        """Take note of the present offset of the wall clock."""
+        stepped_at = self._stepped_at  # read once: another thread may change it
         if offset - self.offset <= STEP_TOLERANCE_US:
             self.offset, self._stepped_at = offset, None
         elif stepped_at is None:
             self._stepped_at, self._held = elapsed, offset
         else:
-            self._held = min(self._held, offset)  # of several steps only what held all the time counts
+            self._held = min(self._held, offset)  # of several steps, only the smallest offset lasted all the time
             if elapsed - stepped_at >= STEP_HOLD_US:
                 self.offset, self._stepped_at = self._held, None
 
 
 class SystemClock:
-    """The machine's clock, as far as its steps are agreed."""
+    """The clock of this machine."""
 
     def __init__(self) -> None:
         self._agreed = Agreed(_wall() - self.elapsed())
 
     def now(self) -> int:
         elapsed = self.elapsed()
-        self._agreed.hear(_wall() - elapsed, elapsed)
+        self._agreed.observe(_wall() - elapsed, elapsed)
         return elapsed + self._agreed.offset
 
     def elapsed(self) -> int:
@@ -62,11 +62,10 @@ class SystemClock:
 
 
 class StoreClock:
-    """The clock of a store that several machines share, as one of them measures it.
+    """The clock of a store that several machines share, as measured by this one.
 
-    Between two measurements time goes on with the count that never steps, so that nobody who sets the wall clock of
-    this machine changes anything. Of the recent measurements the surest one counts; a step of the store's clock counts
-    once it is agreed.
+    Between measurements it advances with monotonic time, so setting the wall clock of this machine has no effect. The
+    most precise of the recent measurements is used; forward steps of the store's clock are delayed as in `Agreed`.
     """
 
     def __init__(self, own: Clock) -> None:
@@ -74,17 +73,17 @@ class StoreClock:
         self._measured: list[_Measured] = []
         self._agreed: Agreed | None = None
 
-    def measure(self, sent: int, told: int, answered: int) -> None:
-        """The store told its time between these two moments of ours, which are `elapsed`."""
-        new = _Measured(answered, told - answered, told - sent)
+    def measure(self, sent: int, store_now: int, answered: int) -> None:
+        """Add a measurement: the store's clock showed `store_now` between `sent` and `answered`."""
+        new = _Measured(answered, store_now - answered, store_now - sent)
         recent = [*self._measured[1 - MEASUREMENTS_MAX :], new]
-        self._measured = [each for each in recent if each.may_be(new)]
-        best = min(self._measured, key=lambda each: each.unsure_us(answered))
+        self._measured = [each for each in recent if each.agrees_with(new)]
+        best = min(self._measured, key=lambda each: each.uncertainty_us(answered))
         offset = (best.least + best.most) // 2
         if self._agreed is None:
             self._agreed = Agreed(offset)
         else:
-            self._agreed.hear(offset, answered)
+            self._agreed.observe(offset, answered)
 
     def now(self) -> int:
         if self._agreed is None:
@@ -100,19 +99,19 @@ class StoreClock:
 
 
 class _Measured:
-    """At a moment the store's clock was ahead of the time that has passed by something between two bounds."""
+    """A measurement: at `at`, the offset of the store's clock to monotonic time was between two bounds."""
 
     def __init__(self, at: int, least: int, most: int) -> None:
         self.at = at
         self.least = least
         self.most = most
 
-    def unsure_us(self, elapsed: int) -> int:
-        """How much is not known about it by now, for clocks drift apart."""
+    def uncertainty_us(self, elapsed: int) -> int:
+        """The width of the bounds by now; it grows, because clocks drift apart."""
         return self.most - self.least + (elapsed - self.at) * DRIFT_PPM_MAX // 1_000_000
 
-    def may_be(self, other: "_Measured") -> bool:
-        """Whether both can be true of a clock that was not set in between."""
+    def agrees_with(self, other: "_Measured") -> bool:
+        """Whether both measurements fit a clock that was not set in between."""
         drift = abs(other.at - self.at) * DRIFT_PPM_MAX // 1_000_000
         return self.least - drift <= other.most and other.least - drift <= self.most
 

@@ -1,7 +1,7 @@
-"""Named crash points: where the tests kill the process to prove that nothing is lost and nothing leaves twice.
+"""Named crash points, at which tests kill the process to prove that nothing is lost and nothing is released twice.
 
-`TIDINGS_CRASH_AT=release.settled:3` ends the process, as `kill -9` would, at the third visit of that point.
-Without the variable every point is a call that does nothing.
+`TIDINGS_CRASH_AT=release.settled:3` kills the process with SIGKILL at the third visit of that point. Without the
+variable a crash point does nothing.
 """
 
 import os
@@ -53,7 +53,7 @@ class _Trap:
     def __init__(self, setting: str) -> None:
         self.point, _, visits = setting.partition(":")
         self.visits = int(visits or 1)
-        assert self.point in _ALL, f"{VARIABLE} names no crash point: {self.point}"
+        assert self.point in _ALL, f"{VARIABLE}: there is no crash point {self.point}"
 
 
 _setting = os.environ.get(VARIABLE)
@@ -61,7 +61,7 @@ _trap = _Trap(_setting) if _setting else None
 
 
 def point(name: str) -> None:
-    """Pass a named point; the end of the process if the tests asked for it here."""
+    """A crash point; kills the process if the variable says so."""
     if _trap is not None and _trap.point == name:
         _trap.visits -= 1
         if _trap.visits <= 0:

@@ -1,4 +1,4 @@
-"""The engine: one store, one clock, and the stages around them. Every edge, and the library, speaks to this."""
+"""The engine: one store, one clock, and the stages around them. All edges and the library use it."""
 
 import asyncio
 import contextlib
@@ -31,8 +31,8 @@ DRAIN_S = 3.0
 RETRY_S = 1.0
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """What an engine can be told; the rest is the store's."""
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an engine; further ones belong to the store."""
 
     limits: Limits = Limits()
     low_jitter_us: int = 0
@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    """Schedules, releases and shows. Use as an asynchronous context manager, or `start` and `stop`."""
+    """Takes schedules, releases them and answers queries. Call `start` and `stop`."""
 
     def __init__(
         self, store: Store, clock: Clock, settings: Settings | None = None, listeners: Sequence[Listener] = ()
@@ -53,87 +53,93 @@ class Engine:
         self.store = store
         self.clock = clock = store.clock or clock
         self._listeners = list(listeners)
-        self.lanes = Lanes(store, clock, self.tell)
+        self.lanes = Lanes(store, clock, self.publish)
         self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
-        self.intake = Intake(store, clock, self.tell, self.lanes.wake)
-        self._pacing = LatenessWindow()
-        self.owner = LeaseHolder(store, clock, self.settings.lease_us, self.lanes.follow, self.tell, self.report)
+        self.intake = Intake(store, clock, self.publish, self.lanes.wake)
+        self._lateness = LatenessWindow()
+        self.owner = LeaseHolder(
+            store,
+            clock,
+            self.settings.lease_us,
+            on_change=self.lanes.refresh,
+            on_fact=self.publish,
+            report=self.report,
+        )
         self.following = LogReader(store, self.settings.limits.page_bytes_max)
-        self.revision = RuleChanges(store, clock, self.tell, self.lanes.wake)
+        self.rule_changes = RuleChanges(store, clock, self.publish, self.lanes.wake)
         self._groups = ConsumerGroups(store, clock, self.following, self.settings.session_us)
-        self._companions: list[BackgroundService] = []
-        self._aside: list[BackgroundService] = []
-        self._beside: list[asyncio.Task[None]] = []
+        self._services: list[BackgroundService] = []
+        self._first_to_stop: list[BackgroundService] = []
+        self._first_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def accompany(self, *companions: BackgroundService, aside: bool = False) -> None:
-        """Let these run beside the lanes, from start to stop. `aside`: what troubles them troubles no change.
+    def add_service(self, *services: BackgroundService, stops_first: bool = False) -> None:
+        """Run services beside the lanes, from `start` to `stop`.
 
-        Those end first of all, for what they have in hand they must still be able to write down.
+        Those with `stops_first` end before everything else, because they must still be able to write their results.
+        Their problems do not make the node unready.
         """
-        self._companions += companions
-        if aside:
-            self._aside += companions
+        (self._first_to_stop if stops_first else self._services).extend(services)
 
     async def start(self) -> None:
-        """Begin to release, once this process owns the timeline."""
+        """Start all tasks. Releases begin once this process owns the timeline."""
         await self.owner.try_once()
-        self._beside = [asyncio.create_task(companion.run()) for companion in self._aside]
+        self._first_tasks = [asyncio.create_task(service.run()) for service in self._first_to_stop]
         self._tasks = [
-            *self._beside,
-            asyncio.create_task(self.owner.run(), name="tidings-owner"),
-            asyncio.create_task(self.owner.tend(), name="tidings-tending"),
+            *self._first_tasks,
+            asyncio.create_task(self.owner.run(), name="tidings-leases"),
+            asyncio.create_task(self.owner.run_maintenance(), name="tidings-maintenance"),
             asyncio.create_task(self._release(), name="tidings-lanes"),
-            *(asyncio.create_task(each.run()) for each in self._companions if each not in self._aside),
+            *(asyncio.create_task(service.run()) for service in self._services),
         ]
 
     async def _release(self) -> None:
-        """Once this process owns the timeline: apply what changed in calendars and the rules of zones.
+        """Once this process owns the timeline, apply changes of calendars and time zone rules, then release.
 
-        Only then release: what was computed by older rules may lie too early by those that hold.
+        In this order, because a due time that was computed by older rules may be too early by the present ones.
         """
         while await self.owner.owned():
             try:
-                await self.revision.catch_up()
+                await self.rule_changes.catch_up()
                 break
             except (NotOwner, StoreError):
                 await self.owner.pause(RETRY_S)
         await self.lanes.run()
 
     async def wait(self) -> None:
-        """Return when the engine is stopped; raise what ended one of its tasks, for then it releases no more."""
+        """Return when the engine is stopped; raise the error that ended one of its tasks."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
 
     async def drain(self) -> None:
-        """Let those who work aside end what they have in hand, while the lanes still release."""
-        for companion in self._aside:
-            companion.stop()
-        if self._beside:
-            await asyncio.wait(self._beside, timeout=DRAIN_S)
+        """Stop the services that stop first, while the lanes still release."""
+        for service in self._first_to_stop:
+            service.stop()
+        if self._first_tasks:
+            await asyncio.wait(self._first_tasks, timeout=DRAIN_S)
 
     async def stop(self) -> None:
-        """Finish the batch in hand, hand over the lease, close the store."""
+        """Finish the present batches, hand over the leases, close the store."""
         await self.drain()
         self.lanes.stop()
-        for companion in self._companions:
-            companion.stop()
+        for service in self._services:
+            service.stop()
         self.owner.stop()
         self.following.close()
         _, late = await asyncio.wait(self._tasks, timeout=STOP_S) if self._tasks else (set(), set())
-        await tasks.end(late)  # else one of them might take the lease again after it was handed over
+        await tasks.end(late)  # or one of them might take the lease again after it was handed over
         await self.store.close()
 
     def listen(self, listener: Listener) -> None:
-        """Tell a listener every fact from now on."""
+        """Add a listener, which is called with every fact from now on."""
         self._listeners.append(listener)
 
-    def tell(self, fact: Fact) -> None:
-        """Tell everyone what happened. Followers wake up; who no longer owns the timeline has no groups."""
+    def publish(self, fact: Fact) -> None:
+        """Call every listener with a fact. Releases wake readers; losing the timeline disbands groups in memory."""
         match fact:
             case Released():
-                self._pacing.add(fact.lateness_us, self.clock.elapsed())
+                self._lateness.add(fact.lateness_us, self.clock.elapsed())
                 self.following.notify(fact.topics)
             case Handed():
                 self.lanes.handed(fact.lane)
@@ -147,79 +153,82 @@ class Engine:
     # Changes
 
     def admit(self, tenant: str, request: Request, *, new: bool = True) -> Add:
-        """The command for a request; raises `Invalid`. `new` refuses ids of our own form."""
+        """Turn a request into a command; raises `Invalid`. `new` refuses ids of the form that Tidings makes."""
         try:
             return self.command(tenant, request, self.clock.now(), new=new)
         except Invalid as invalid:
-            self.tell(Refused(self.clock.now(), tenant, invalid.field))
+            self.publish(Refused(self.clock.now(), tenant, invalid.field))
             raise
 
     def command(self, tenant: str, request: Request, now: int, *, new: bool = True, reuse: bool = False) -> Add:
-        """The same on any thread: nobody is told of a refusal. `reuse` starts a new generation of a finished id."""
+        """Like `admit`, but on any thread and without a fact. `reuse` starts a new generation of a finished id."""
         if new and request.id is not None:
             check_new_id(request.id)
         return self.admission.admit(tenant, request, now, reuse=reuse)
 
-    async def submit(self, commands: Sequence[Command], receipt: IdempotencyKey | None = None) -> list[Outcome]:
-        """Commit commands durably, in order, and answer each; at once where the store is known not to answer."""
+    async def submit(self, commands: Sequence[Command], idempotency_key: IdempotencyKey | None = None) -> list[Outcome]:
+        """Commit commands durably and in order; one outcome each. Raises at once if the store is known to be down."""
         if trouble := self.owner.trouble():
             raise StoreError(trouble)
-        return await self.intake.submit(commands, receipt)
+        return await self.intake.submit(commands, idempotency_key)
 
     async def take(
         self,
         commands: Sequence[Command],
-        parts: Sequence[SourcePosition],
-        follow: Callable[[Sequence[Outcome]], list[Command]],
+        positions: Sequence[SourcePosition],
+        on_outcomes: Callable[[Sequence[Outcome]], list[Command]],
     ) -> list[Outcome]:
-        """Commit what was read of a source, together with how far it was read and what follows from the outcomes."""
-        return await self.intake.take(commands, SourceBatch(parts, follow))
+        """Commit commands from request topics, the positions read so far, and the commands that `on_outcomes` returns.
 
-    async def schedule(self, tenant: str, request: Request, receipt: IdempotencyKey | None = None) -> Outcome:
+        All in one transaction.
+        """
+        return await self.intake.take(commands, SourceBatch(positions, on_outcomes))
+
+    async def schedule(self, tenant: str, request: Request, idempotency_key: IdempotencyKey | None = None) -> Outcome:
         """Admit and commit one new schedule."""
-        return self.accepted(await self.submit([self.admit(tenant, request)], receipt))
+        return self.accepted(await self.submit([self.admit(tenant, request)], idempotency_key))
 
     async def replace(self, tenant: str, request: Request, *, reuse: bool = False, keep_count: bool = False) -> Outcome:
-        """Admit a schedule and put it in place of what its id holds."""
+        """Admit a schedule and replace the one with its id."""
         replace = Replace(self.admit(tenant, request, new=False), reuse, keep_count)
         return self.accepted(await self.submit([replace]))
 
     def accepted(self, outcomes: Sequence[Outcome]) -> Outcome:
-        """The outcome of one; raises `Invalid` if something of the request is at fault that only the store knew."""
+        """The only outcome; raises `Invalid` if the store found the request to be invalid."""
         [outcome] = outcomes
         if (invalid := outcome.invalid()) is not None:
             raise invalid
         return outcome
 
     async def dated(self, tenant: str, when: When) -> When:
-        """The same with the days of the calendar that it names; `Invalid` if there is none."""
+        """The same rule with the days of the calendar that it names; raises `Invalid` if there is no such calendar."""
         name = calendar_of(when)
         if name is None:
             return when
         calendar = await self.store.calendar(tenant, name)
         if calendar is None:
-            raise Invalid("calendar", f"there is no calendar {name!r}: put it there first, or leave it out")
+            raise Invalid("calendar", f"there is no calendar {name!r}: create it first, or leave it out")
         return with_days(when, calendar.days)
 
     # Reads
 
     async def find(self, tenant: str, schedule_id: str) -> Schedule | None:
-        """A schedule as it stands, None if it is not (or no longer) known."""
+        """The present state of a schedule; None if it is not (or no longer) known."""
         check_storable(schedule_id, "id")
         return await self.store.find(tenant, schedule_id, self.clock.now())
 
     def unknown(self, schedule_id: str) -> Outcome:
-        """The answer about an id that is not known: what finished before that moment may be forgotten."""
+        """The outcome for an unknown id; schedules that finished before `remembered_since` are forgotten."""
         since = max(0, self.clock.now() - self.settings.id_retention_us)
         return Outcome(schedule_id, "unknown", remembered_since=since)
 
     async def history(self, tenant: str, schedule_id: str) -> list[Event]:
-        """What happened to a schedule and when, oldest first; empty if it is not known."""
+        """The events of a schedule, oldest first; empty if it is not known."""
         check_storable(schedule_id, "id")
         return await self.store.history(tenant, schedule_id, self.clock.now())
 
     async def page(self, tenant: str, query: Query) -> Page:
-        """Schedules that fit a query, in due order."""
+        """Schedules that match a query, in the order of their due times."""
         for field, text in (("topic", query.topic), ("prefix", query.prefix), ("label", ":".join(query.label or ()))):
             check_storable(text or "", field)
         return await self.store.page(tenant, query, self.clock.now())
@@ -231,7 +240,7 @@ class Engine:
     async def read(
         self, tenant: str, topic: str, cursor: str | None, limit: int, wait_us: int = 0
     ) -> tuple[list[Record], str]:
-        """Records of a topic after a cursor, waiting for one if there is none; and the cursor behind them."""
+        """Records of a topic after a cursor, waiting for the first if there is none; and the next cursor."""
         check_storable(topic, "topic")
         return await self.following.read(tenant, topic, cursor, limit, wait_us)
 
@@ -239,7 +248,7 @@ class Engine:
     async def follow(
         self, tenant: str, topic: str, cursor: str | None = None, limit: int = 500
     ) -> AsyncIterator[AsyncIterator[tuple[list[Record], str]]]:
-        """Batches of records of a topic as they appear, each with the cursor behind it, without end."""
+        """Batches of records of a topic as they appear, each with the cursor after it, without end."""
         check_storable(topic, "topic")
         batches = self.following.follow(tenant, topic, cursor, limit)
         try:
@@ -249,28 +258,25 @@ class Engine:
 
     @property
     def groups(self) -> ConsumerGroups:
-        """The consumer groups; where who is in them is known in memory, only the owner of the timeline leads them."""
+        """The consumer groups. Where membership is kept in memory, only the owner of the timeline serves them."""
         if self.store.rosters is None and not self.owner.readiness()[0]:
             raise NotOwner(self.owner.readiness()[1])
         return self._groups
 
     def report(self) -> Report:
-        """What others see of this node."""
-        pace = self._pacing.pace(self.clock.elapsed())
-        return msgspec.structs.replace(self.settings.about, at=self.clock.now(), **msgspec.structs.asdict(pace))
+        """What other nodes see of this one."""
+        lateness = self._lateness.pace(self.clock.elapsed())
+        return msgspec.structs.replace(self.settings.about, at=self.clock.now(), **msgspec.structs.asdict(lateness))
 
     async def nodes(self) -> Fleet:
-        """Who shares the store, and who owns which lane."""
+        """The nodes that share the store, and the lanes that each owns."""
         return await self.store.nodes(self.clock.now())
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether this process takes changes now, and why not."""
+        """Whether this process takes changes now, and the reason if not."""
         return self.owner.readiness()
 
     def problems(self) -> list[str]:
-        """What its companions wait for, such as a broker that is away; what is taken meanwhile is not lost."""
-        found = [each.problem for each in self._all_companions() if each not in self._aside]
+        """Why services cannot work, such as a broker that is down; what is taken meanwhile is not lost."""
+        found = [service.problem for service in (*self._services, *self.lanes.services)]
         return [problem for problem in found if problem is not None]
-
-    def _all_companions(self) -> list[BackgroundService]:
-        return self._companions + self.lanes.companions

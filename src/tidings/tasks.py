@@ -1,4 +1,4 @@
-"""Ending tasks."""
+"""Cancellation of asyncio tasks."""
 
 import asyncio
 from collections.abc import Collection
@@ -8,9 +8,9 @@ AGAIN_S = 0.5
 
 
 async def end(tasks: Collection["asyncio.Task[Any]"]) -> None:
-    """Cancel tasks and wait until they are over, whatever they end with.
+    """Cancel tasks and wait until they have ended, whatever their result.
 
-    Before Python 3.12 a cancel can be lost where `asyncio.wait_for` ends in the same moment: so it is said again.
+    Before Python 3.12 a cancellation can be lost when `asyncio.wait_for` ends at the same time, so it is repeated.
     """
     running = set(tasks)
     while running:

@@ -1,4 +1,4 @@
-"""The public kit for tests: a clock that moves only when told, and a wait for a condition with a deadline."""
+"""Public test utilities: a simulated clock, and a wait for a condition with a timeout."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class SimulatedClock:
-    """A clock that stands still until it is moved. Goes wherever a `tidings.clock.Clock` goes."""
+    """A clock that moves only by `advance` and `step`. It implements `tidings.clock.Clock`."""
 
     def __init__(self, now: int = START, elapsed: int = 0) -> None:
         self._now = now
@@ -23,18 +23,18 @@ class SimulatedClock:
         return self._now
 
     def elapsed(self) -> int:
-        """Microseconds that have passed, whatever the wall clock did."""
+        """Monotonic microseconds; not affected by `step`."""
         return self._elapsed
 
     def advance(self, by: int | timedelta) -> None:
         """Let time pass: microseconds, or a timedelta."""
         us = _microseconds(by)
-        assert us >= 0, "time passes forward; a wall clock set back is a step"
+        assert us >= 0, "time only moves forward: use `step` to set the wall clock back"
         self._now += us
         self._elapsed += us
 
     def step(self, by: int | timedelta) -> None:
-        """Set the wall clock ahead, or back if negative, while no time passes: microseconds, or a timedelta."""
+        """Set the wall clock forward, or back if negative, while no time passes: microseconds, or a timedelta."""
         self._now += _microseconds(by)
 
 
@@ -53,7 +53,7 @@ async def eventually(condition: Callable[[], Value], timeout_s: float = ..., *, 
 
 
 async def eventually(condition: Callable[[], Any], timeout_s: float = 5.0, *, poll_s: float = POLL_S) -> Any:
-    """The condition's value as soon as it is true; asks again and again, and fails after the timeout."""
+    """Poll a condition until it is true and return its value; raises `AssertionError` after the timeout."""
     value = None
     timeout = asyncio.timeout(timeout_s)
     try:

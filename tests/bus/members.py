@@ -1,4 +1,4 @@
-"""The scene of the tests of consumer groups: a log with records, and the calls of a member in short."""
+"""Fixture of the consumer group tests: a log with records, and shorthands for the calls of a member."""
 
 from collections.abc import Awaitable, Callable
 
@@ -47,7 +47,7 @@ class Scene:
         await self.groups.leave(*HERE, m.member, m.generation)
 
     async def keep_alive(self, m: Membership, us: int) -> Membership:
-        """Let time pass for one member that lives."""
+        """Let time pass while a member sends heartbeats."""
         for _ in range(us // SECOND_US):
             await elapse(SECOND_US)
             m = await self.heartbeat(m)

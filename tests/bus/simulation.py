@@ -1,4 +1,4 @@
-"""An event loop on simulated time, and a log whose every answer may take some turns of that loop."""
+"""An event loop on simulated time, and a log whose answers may take some turns of that loop."""
 
 import asyncio
 import functools
@@ -20,7 +20,7 @@ Parameters = ParamSpec("Parameters")
 
 
 class _Selector(selectors.SelectSelector):
-    """Where a loop would wait, time passes at once; where it would wait for ever, the test fails."""
+    """Advances the time instead of waiting; fails the test where the loop would wait forever."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Selector(selectors.SelectSelector):
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """Runs on its own clock, which moves only when everyone waits."""
+    """Runs on its own clock, which moves only when all tasks wait."""
 
     def __init__(self) -> None:
         self.clock = SimulatedClock()
@@ -65,21 +65,21 @@ def the_clock() -> SimulatedClock:
 
 
 async def elapse(us: int = 1) -> None:
-    """Let that much time pass; before it does, everyone else has come to rest."""
+    """Let time pass, after all other tasks wait."""
     passed = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(us / SECOND_US, passed.set_result, None)
     await passed
 
 
 class Turn:
-    """Lets the others go first, once."""
+    """Lets other tasks run once."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 class FakeLog(SingleProcess):
-    """The least that is a log. Given a source of chance, answers take some turns, before and after."""
+    """A minimal log. With a random source, answers take some turns of the loop."""
 
     def __init__(self, chance: random.Random | None = None, partitions: int = 4) -> None:
         self.partitions = partitions
@@ -89,9 +89,9 @@ class FakeLog(SingleProcess):
         self.offsets: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
         self.commits: list[dict[int, int]] = []
         self.looks = self.pages = 0
-        self.readable = asyncio.Event()  # while clear, reads take their time
+        self.readable = asyncio.Event()  # while clear, reads wait
         self.readable.set()
-        self.writable = asyncio.Event()  # while clear, commits do
+        self.writable = asyncio.Event()  # while clear, commits wait
         self.writable.set()
 
     def append(self, partition: int, count: int = 1, topic: str = TOPIC, tenant: str = TENANT) -> None:
@@ -143,7 +143,7 @@ class FakeLog(SingleProcess):
         return found
 
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
-        """Like a store's thread: once begun it is finished, even if nobody waits any more."""
+        """Like the thread of a store: a commit finishes even if its caller has gone."""
         await asyncio.shield(asyncio.create_task(self._write((tenant, topic, group), offsets)))
 
     async def _write(self, key: tuple[str, str, str], offsets: dict[int, int]) -> None:

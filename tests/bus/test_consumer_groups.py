@@ -39,7 +39,7 @@ async def test_more_members_than_partitions_stand_by() -> None:
 
 
 @simulated
-async def test_groups_and_tenants_are_apart() -> None:
+async def test_groups_and_tenants_are_isolated() -> None:
     scene = Scene()
     first = await scene.join("one")
     other = await scene.groups.join(TENANT, TOPIC, "others", "one")
@@ -49,7 +49,7 @@ async def test_groups_and_tenants_are_apart() -> None:
 
 
 @simulated
-async def test_a_topic_may_appear_after_its_group() -> None:
+async def test_a_topic_may_be_created_after_its_group() -> None:
     scene = Scene()
     m = await scene.groups.join(TENANT, "new", GROUP)
     fetching = asyncio.create_task(scene.groups.fetch(TENANT, "new", GROUP, m.member, m.generation, 10, SECOND_US))
@@ -86,7 +86,7 @@ async def test_a_restart_resumes_from_the_committed_offsets() -> None:
 
 
 @simulated
-async def test_a_new_holder_starts_from_what_is_committed() -> None:
+async def test_a_new_holder_starts_from_the_committed_offset() -> None:
     scene = Scene()
     first = await scene.join()
     await scene.fetch(first)
@@ -101,7 +101,7 @@ async def test_a_new_holder_starts_from_what_is_committed() -> None:
 
 
 @simulated
-async def test_what_was_fetched_is_not_fetched_again_by_its_member() -> None:
+async def test_a_member_does_not_fetch_the_same_records_twice() -> None:
     scene = Scene()
     m = await scene.join()
     records = await scene.fetch(m, 25) + await scene.fetch(m, 25)
@@ -110,7 +110,7 @@ async def test_what_was_fetched_is_not_fetched_again_by_its_member() -> None:
 
 
 @simulated
-async def test_who_lost_an_answer_joins_again_and_gets_what_is_not_committed() -> None:
+async def test_a_member_that_joins_again_gets_uncommitted_records_again() -> None:
     scene = Scene()
     m = await scene.join()
     lost = await scene.fetch(m)
@@ -121,7 +121,7 @@ async def test_who_lost_an_answer_joins_again_and_gets_what_is_not_committed() -
 
 @pytest.mark.parametrize("seed", range(10))
 @simulated
-async def test_two_fetches_at_once_share_the_records(seed: int) -> None:
+async def test_concurrent_fetches_share_the_records(seed: int) -> None:
     scene = Scene()
     scene.log.chance = random.Random(seed)
     m = await scene.join()
@@ -132,7 +132,7 @@ async def test_two_fetches_at_once_share_the_records(seed: int) -> None:
 
 @pytest.mark.parametrize(("offsets", "word"), [({0: 11}, "ends at 10"), ({0: 1, 1: -1}, "ends at 10")])
 @simulated
-async def test_offsets_that_cannot_be_are_refused(offsets: dict[int, int], word: str) -> None:
+async def test_invalid_offsets_are_refused(offsets: dict[int, int], word: str) -> None:
     scene = Scene()
     m = await scene.join()
     with pytest.raises(Invalid, match=word):
@@ -141,7 +141,7 @@ async def test_offsets_that_cannot_be_are_refused(offsets: dict[int, int], word:
 
 
 @simulated
-async def test_a_commit_of_nothing_is_a_heartbeat() -> None:
+async def test_an_empty_commit_is_a_heartbeat() -> None:
     scene = Scene()
     m = await scene.join()
     for _ in range(3):
@@ -187,7 +187,7 @@ async def test_wrong_generations_are_refused() -> None:
 
 
 @simulated
-async def test_partitions_of_others_are_refused() -> None:
+async def test_commits_of_partitions_of_others_are_refused() -> None:
     scene = Scene()
     first = await scene.join()
     second = await scene.join()
@@ -199,8 +199,8 @@ async def test_partitions_of_others_are_refused() -> None:
 
 
 @simulated
-async def test_a_late_commit_does_not_undo_that_of_another_holder() -> None:
-    """Partition 2 goes from one to another and back; what the first did before that is stale."""
+async def test_a_late_commit_does_not_overwrite_that_of_another_holder() -> None:
+    """Partition 2 moves to another member and back; commits from the first holding are stale."""
     scene = Scene()
     first = await scene.join()
     stale = behind([r for r in await scene.fetch(first, 12) if r.partition == 2])
@@ -220,7 +220,7 @@ async def test_a_late_commit_does_not_undo_that_of_another_holder() -> None:
 
 
 @simulated
-async def test_a_group_has_room_for_so_many() -> None:
+async def test_a_group_has_a_maximum_of_members() -> None:
     scene = Scene()
     for n in range(limits.MEMBERS_PER_GROUP_MAX):
         await scene.join(f"member-{n}")
@@ -232,22 +232,22 @@ async def test_a_group_has_room_for_so_many() -> None:
 
 
 @simulated
-async def test_a_tenant_has_room_for_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tenant_has_a_maximum_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GROUPS_PER_TENANT_MAX", 3)
     scene = Scene()
     for n in range(3):
         await scene.groups.join(TENANT, TOPIC, f"group-{n}")
-    with pytest.raises(Invalid, match="there are 3 groups"):
+    with pytest.raises(Invalid, match="this tenant has 3 groups"):
         await scene.join()
     await scene.groups.join("another", TOPIC, GROUP)
     await elapse(4 * SECOND_US)
     await scene.join()
-    assert len(scene.groups._local._rosters) == 1
+    assert len(scene.groups._local._groups) == 1
 
 
 @pytest.mark.parametrize("names", [("", GROUP, None), (TOPIC, "", None), (TOPIC, GROUP, ""), (TOPIC, "g" * 250, None)])
 @simulated
-async def test_names_have_a_length(names: tuple[str, str, str | None]) -> None:
+async def test_names_have_a_maximum_length(names: tuple[str, str, str | None]) -> None:
     with pytest.raises(Invalid, match="1 to 249"):
         await Scene().groups.join(TENANT, *names)
 
@@ -257,9 +257,9 @@ async def test_empty_groups_are_forgotten() -> None:
     scene = Scene()
     m = await scene.join()
     await scene.leave(m)
-    assert scene.groups._local._rosters == {}
+    assert scene.groups._local._groups == {}
     m = await scene.join()
     await elapse(4 * SECOND_US)
     await refused(lambda: scene.heartbeat(m))
-    assert scene.groups._local._rosters == {}
-    assert scene.following._bells == {}
+    assert scene.groups._local._groups == {}
+    assert scene.following._signals == {}

@@ -1,4 +1,4 @@
-"""Groups led by several nodes over one store: members call whichever they like, and nodes come and go."""
+"""Groups served by several nodes over one store: members call any node, and nodes come and go."""
 
 import asyncio
 import random
@@ -20,8 +20,8 @@ NEWS = frozenset({(TENANT, TOPIC)})
 RECORDS = 200
 
 
-class FakeRosters:
-    """Those of all nodes: steps overlap as they do in a database, and hints may be lost."""
+class FakeMembership:
+    """Membership shared by all nodes: updates overlap as in a database, and hints may be lost."""
 
     look_us = 2 * SECOND_US
 
@@ -59,17 +59,17 @@ class FakeRosters:
 
 
 class FleetLog(FakeLog):
-    """A log whose groups any node leads."""
+    """A log whose groups are served by any node."""
 
-    rosters: FakeRosters
+    rosters: FakeMembership
 
     def __init__(self, chance: random.Random | None = None) -> None:
         super().__init__(chance)
-        self.rosters = FakeRosters(self)
+        self.rosters = FakeMembership(self)
 
 
 class Nodes:
-    """Some nodes over one log; each call goes to one of them."""
+    """Several nodes over one log; each call goes to one of them."""
 
     def __init__(self, count: int, chance: random.Random | None = None) -> None:
         self.log = FleetLog(chance)
@@ -84,7 +84,7 @@ class Nodes:
         return self._groups[number]
 
     def kill(self, number: int) -> None:
-        """What it had in memory is gone."""
+        """Drop the memory of a node."""
         self._groups[number] = ConsumerGroups(self.log, the_clock(), self._following[number])
 
     def publish(self, partition: int, count: int = 1) -> None:
@@ -107,7 +107,7 @@ def places(records: list[Record]) -> set[tuple[int, int]]:
 
 
 @simulated
-async def test_a_member_goes_on_at_another_node() -> None:
+async def test_a_member_may_continue_on_another_node() -> None:
     nodes = Nodes(2)
     nodes.publish(0, 10)
     m = await nodes[0].join(*HERE)
@@ -133,7 +133,7 @@ async def test_a_waiting_member_is_woken_when_another_node_moves_its_partitions(
 
 
 @simulated
-async def test_one_that_was_away_too_long_commits_nothing_anywhere() -> None:
+async def test_an_expired_member_cannot_commit_on_any_node() -> None:
     nodes = Nodes(2)
     nodes.publish(0, 10)
     zombie = await nodes[0].join(*HERE)
@@ -150,7 +150,7 @@ async def test_one_that_was_away_too_long_commits_nothing_anywhere() -> None:
 
 
 @simulated
-async def test_a_member_has_its_whole_session_from_each_call_on() -> None:
+async def test_every_call_renews_the_whole_session() -> None:
     nodes = Nodes(2)
     m = await nodes[0].join(*HERE)
     for number in range(20):
@@ -162,7 +162,7 @@ async def test_a_member_has_its_whole_session_from_each_call_on() -> None:
 
 
 @simulated
-async def test_fetches_that_find_nothing_hardly_write() -> None:
+async def test_empty_fetches_rarely_write() -> None:
     nodes = Nodes(2)
     m = await nodes[0].join(*HERE)
     before = nodes.log.rosters.writes
@@ -172,7 +172,7 @@ async def test_fetches_that_find_nothing_hardly_write() -> None:
 
 
 class Churn:
-    """Consumers that come, go, die and call any node, while nodes die too."""
+    """Consumers that join, leave, die and call any node, while nodes die too."""
 
     def __init__(self, seed: int, *, deadly: bool) -> None:
         self.chance = random.Random(seed)

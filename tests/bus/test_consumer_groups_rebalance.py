@@ -1,4 +1,4 @@
-"""Partitions that move: when settled, from the dead within five seconds, and in no race with the store."""
+"""Rebalances: partitions move once committed, from dead members within five seconds, without races with the store."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from tidings.domain.schedules.schedule import Record
 
 
 @simulated
-async def test_a_partition_moves_only_when_its_records_are_settled() -> None:
+async def test_a_partition_moves_only_after_its_records_are_committed() -> None:
     scene = Scene()
     first = await scene.join()
     records = await scene.fetch(first)
@@ -23,19 +23,19 @@ async def test_a_partition_moves_only_when_its_records_are_settled() -> None:
     fetching = asyncio.create_task(scene.fetch(second, wait_us=2 * SECOND_US))
     await elapse(SECOND_US)
     assert not fetching.done()
-    await scene.commit(first, behind(records))  # before it knows of the change
+    await scene.commit(first, behind(records))  # before it learns of the change
     scene.publish(2)
     assert [(r.partition, r.offset) for r in await fetching] == [(2, 10)]
     assert (await scene.heartbeat(first)).partitions == (0, 1)
 
 
 @simulated
-async def test_the_next_fetch_says_that_lost_partitions_are_done_with() -> None:
+async def test_the_next_fetch_hands_over_lost_partitions() -> None:
     scene = Scene()
     first = await scene.join()
     await scene.fetch(first)
     second = await scene.join()
-    await refused(lambda: scene.fetch(first))  # it must learn first
+    await refused(lambda: scene.fetch(first))  # it must send a heartbeat first
     assert await scene.fetch(second) == []
     first = await scene.heartbeat(first)
     assert await scene.fetch(second) == []
@@ -44,7 +44,7 @@ async def test_the_next_fetch_says_that_lost_partitions_are_done_with() -> None:
 
 
 @simulated
-async def test_work_that_is_never_settled_moves_after_a_session() -> None:
+async def test_an_uncommitted_partition_moves_after_a_session() -> None:
     scene = Scene()
     first = await scene.join()
     await scene.fetch(first)
@@ -61,8 +61,8 @@ async def test_work_that_is_never_settled_moves_after_a_session() -> None:
 
 @pytest.mark.parametrize("waiting", [True, False])
 @simulated
-async def test_the_work_of_the_dead_moves_within_five_seconds(waiting: bool) -> None:
-    """Also that of one who died while it waited for records, which nobody tells the server."""
+async def test_partitions_of_a_dead_member_move_within_five_seconds(waiting: bool) -> None:
+    """Also of a member that died while waiting for records, which the server does not notice."""
     scene = Scene()
     dead = await scene.join()
     living = await scene.join()
@@ -88,7 +88,7 @@ async def fetch_on(scene: Scene, m: Membership, waiting: bool) -> list[Record]:
 
 
 @simulated
-async def test_one_who_waits_notices_the_death_of_another_to_the_millisecond() -> None:
+async def test_a_waiting_member_gets_the_partitions_of_an_expired_one_to_the_millisecond() -> None:
     scene = Scene()
     await take_all(scene, await scene.join())
     living = await scene.join()
@@ -116,7 +116,7 @@ async def test_a_waiting_member_learns_at_once_that_its_partitions_changed() -> 
 
 
 @simulated
-async def test_leaving_ends_ones_own_wait() -> None:
+async def test_leaving_ends_the_members_own_wait() -> None:
     scene = Scene()
     m = await take_all(scene, await scene.join())
     fetching = asyncio.create_task(scene.fetch(m, wait_us=2 * SECOND_US))
@@ -131,8 +131,8 @@ async def test_leaving_ends_ones_own_wait() -> None:
 
 @pytest.mark.parametrize("abandoned", [True, False])
 @simulated
-async def test_a_commit_under_way_is_finished_before_a_rebalance(abandoned: bool) -> None:
-    """Even if nobody waits for it any more: the next holder starts behind it, and it cannot come later."""
+async def test_a_commit_in_progress_finishes_before_a_rebalance(abandoned: bool) -> None:
+    """Even if its caller has gone: the next holder starts after it, and it cannot be applied later."""
     scene = Scene()
     first = await scene.join()
     records = await scene.fetch(first)
@@ -141,7 +141,7 @@ async def test_a_commit_under_way_is_finished_before_a_rebalance(abandoned: bool
     await elapse()
     if abandoned:
         committing.cancel()
-    await elapse(5 * SECOND_US)  # the first one's session is over
+    await elapse(5 * SECOND_US)  # the first member's session is over
     joining = asyncio.create_task(scene.join())
     await elapse(SECOND_US)
     assert not joining.done()
@@ -173,7 +173,7 @@ async def test_a_slow_store_does_not_end_sessions() -> None:
 @pytest.mark.parametrize("owing", [True, False])
 @simulated
 async def test_records_read_for_a_former_holder_are_dropped(owing: bool) -> None:
-    """The partition was taken away while its records were being read: only its new holder gets them."""
+    """The partition moved while its records were read: only its new holder gets them."""
     scene = Scene()
     first = await scene.join()
     owed = await scene.fetch(first, 12) if owing else []
@@ -189,7 +189,7 @@ async def test_records_read_for_a_former_holder_are_dropped(owing: bool) -> None
 
 
 @simulated
-async def test_records_read_for_one_who_left_are_dropped() -> None:
+async def test_records_read_for_a_member_that_left_are_dropped() -> None:
     scene = Scene()
     first = await scene.join()
     scene.log.readable.clear()
@@ -212,10 +212,10 @@ async def test_close_ends_every_fetch() -> None:
 
 
 @simulated
-async def test_a_process_that_lost_the_store_puts_its_members_out() -> None:
+async def test_losing_the_store_removes_all_members() -> None:
     scene = Scene()
     m = await scene.join()
     scene.groups.disband()
     await refused(lambda: scene.heartbeat(m))
-    assert scene.groups._local._rosters == {}
+    assert scene.groups._local._groups == {}
     assert (await scene.join()).partitions == (0, 1, 2, 3)

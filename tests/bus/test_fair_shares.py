@@ -1,4 +1,4 @@
-"""Fair shares of a page: no partition waits for ever behind a fuller one."""
+"""Fair shares of a page: no partition waits forever behind a fuller one."""
 
 from hypothesis import given
 from hypothesis import strategies as some
@@ -12,7 +12,7 @@ from tidings.bus.log_reader import LogReader, fair_shares
     some.integers(1, 100),
     some.integers(0, 1_000),
 )
-def test_shares_are_even_and_waste_nothing(waiting: dict[int, int], limit: int, turn: int) -> None:
+def test_shares_are_even_and_use_the_whole_limit(waiting: dict[int, int], limit: int, turn: int) -> None:
     shares = fair_shares(waiting, limit, turn)
     assert sum(shares.values()) == min(limit, sum(waiting.values()))
     for partition, share in shares.items():
@@ -23,7 +23,7 @@ def test_shares_are_even_and_waste_nothing(waiting: dict[int, int], limit: int, 
 
 
 @simulated
-async def test_one_at_a_time_every_partition_has_its_turn() -> None:
+async def test_with_a_limit_of_one_every_partition_has_its_turn() -> None:
     log = FakeLog()
     for partition in range(4):
         log.append(partition, 100)

@@ -1,4 +1,4 @@
-"""Sharing partitions out: complete, even, and with as few moves as possible."""
+"""Assignment of partitions: complete, even, and with as few moves as possible."""
 
 from itertools import product
 
@@ -18,7 +18,7 @@ names = some.sampled_from("abcdef")
     some.lists(names, unique=True, min_size=1),
     some.dictionaries(some.integers(0, 11), names),
 )
-def test_shares_are_complete_and_even(partitions: int, members: list[str], owners: dict[int, str]) -> None:
+def test_assignments_are_complete_and_even(partitions: int, members: list[str], owners: dict[int, str]) -> None:
     shared = share(range(partitions), members, owners)
     assert sorted(shared) == list(range(partitions))
     counts = [list(shared.values()).count(name) for name in members]
@@ -31,7 +31,7 @@ def test_shares_are_complete_and_even(partitions: int, members: list[str], owner
     some.lists(some.sampled_from("abc"), unique=True, min_size=1),
     some.dictionaries(some.integers(0, 4), some.sampled_from("abc")),
 )
-def test_as_few_move_as_possible(partitions: int, members: list[str], owners: dict[int, str]) -> None:
+def test_as_few_partitions_move_as_possible(partitions: int, members: list[str], owners: dict[int, str]) -> None:
     def kept(choice: tuple[str, ...]) -> int:
         return sum(owners.get(partition) == name for partition, name in enumerate(choice))
 
@@ -44,7 +44,7 @@ def test_as_few_move_as_possible(partitions: int, members: list[str], owners: di
     assert kept(tuple(shared[partition] for partition in range(partitions))) == best
 
 
-def test_nobody_gets_nothing() -> None:
+def test_no_members_get_no_partitions() -> None:
     assert share(range(4), [], {0: "a"}) == {}
 
 
@@ -53,16 +53,16 @@ def roster() -> GroupAssignment:
     return GroupAssignment(4, SESSION_US, lambda former: former + 1)
 
 
-def test_what_nobody_owes_moves_at_once(roster: GroupAssignment) -> None:
+def test_a_partition_without_uncommitted_records_moves_at_once(roster: GroupAssignment) -> None:
     first = roster.join("a", 0)
     assert roster.readable(first) == [0, 1, 2, 3]
     second = roster.join("b", 0)
     assert (roster.readable(first), roster.readable(second)) == ([0, 1], [2, 3])
 
 
-def test_what_is_owed_stays_until_the_commit(roster: GroupAssignment) -> None:
+def test_a_partition_with_uncommitted_records_stays_until_the_commit(roster: GroupAssignment) -> None:
     first = roster.join("a", 0)
-    first.places[2] = PartitionHolding(0, 0, 10)
+    first.holdings[2] = PartitionHolding(0, 0, 10)
     second = roster.join("b", 0)
     assert second.partitions == (2, 3)
     assert roster.readable(second) == [3]
@@ -74,9 +74,9 @@ def test_what_is_owed_stays_until_the_commit(roster: GroupAssignment) -> None:
     assert not roster.holds(first, 2)
 
 
-def test_what_is_owed_moves_after_a_session_at_the_latest(roster: GroupAssignment) -> None:
+def test_an_uncommitted_partition_moves_after_one_session(roster: GroupAssignment) -> None:
     first = roster.join("a", 0)
-    first.places[2] = PartitionHolding(0, 0, 10)
+    first.holdings[2] = PartitionHolding(0, 0, 10)
     second = roster.join("b", 1_000)
     for now in (1_000, SESSION_US):
         roster.touch("a", now - 1)
@@ -89,9 +89,9 @@ def test_what_is_owed_moves_after_a_session_at_the_latest(roster: GroupAssignmen
     assert list(roster.members) == ["a", "b"]
 
 
-def test_a_clock_that_is_set_back_lengthens_no_session(roster: GroupAssignment) -> None:
+def test_setting_the_clock_back_lengthens_no_session(roster: GroupAssignment) -> None:
     first = roster.join("a", 3_600 * SESSION_US)
-    first.places[2] = PartitionHolding(0, 0, 10)
+    first.holdings[2] = PartitionHolding(0, 0, 10)
     second = roster.join("b", 3_600 * SESSION_US)
     roster.sweep(0)
     assert list(roster.members) == ["a", "b"]
@@ -102,33 +102,33 @@ def test_a_clock_that_is_set_back_lengthens_no_session(roster: GroupAssignment) 
     assert roster.readable(second) == [0, 1, 2, 3]
 
 
-def test_a_partition_that_comes_back_before_it_moved_goes_on(roster: GroupAssignment) -> None:
+def test_a_partition_assigned_back_before_it_moved_keeps_its_position(roster: GroupAssignment) -> None:
     first = roster.join("a", 0)
-    first.places[2] = PartitionHolding(0, 0, 10)
+    first.holdings[2] = PartitionHolding(0, 0, 10)
     roster.join("b", 0)
     roster.leave("b", 0)
     assert roster.readable(first) == [0, 1, 2, 3]
-    assert first.places[2].position == 10
+    assert first.holdings[2].position == 10
     roster.sweep(SESSION_US - 1)
-    assert first.places[2].position == 10
+    assert first.holdings[2].position == 10
 
 
-def test_a_name_that_joins_again_keeps_its_partitions_and_forgets_the_rest(roster: GroupAssignment) -> None:
+def test_a_member_that_joins_again_keeps_its_partitions_but_no_positions(roster: GroupAssignment) -> None:
     former = roster.join("a", 0)
-    former.places[0] = PartitionHolding(0, 0, 10)
-    former.places[2] = PartitionHolding(0, 0, 10)
+    former.holdings[0] = PartitionHolding(0, 0, 10)
+    former.holdings[2] = PartitionHolding(0, 0, 10)
     other = roster.join("b", 0)
     changed = other.changed
     member = roster.join("a", 0)
     assert member.partitions == (0, 1)
-    assert (former.places, member.places) == ({}, {})
+    assert (former.holdings, member.holdings) == ({}, {})
     assert roster.readable(other) == [2, 3]
     assert other.changed == changed
     with pytest.raises(NotAMember, match="not in generation"):
         roster.present("a", former.joined)
 
 
-def test_those_who_are_not_touched_are_not_disturbed(roster: GroupAssignment) -> None:
+def test_unaffected_members_keep_their_generation(roster: GroupAssignment) -> None:
     members = [roster.join(name, 0) for name in "abcd"]
     changed = [member.changed for member in members]
     idle = roster.join("e", 0)

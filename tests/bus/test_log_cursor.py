@@ -1,4 +1,4 @@
-"""Cursors come back as they were, and nothing else passes for one."""
+"""Cursors round-trip, and other texts are refused."""
 
 import re
 
@@ -14,7 +14,7 @@ offsets = some.integers(0, 2**63 - 1)
 
 @given(some.lists(offsets, min_size=1, max_size=64).map(tuple))
 @example((0, 0, 0, 0))
-def test_comes_back_as_it_was_and_fits_into_a_url(positions: tuple[int, ...]) -> None:
+def test_a_cursor_round_trips_and_is_safe_in_a_url(positions: tuple[int, ...]) -> None:
     text = encode(positions)
     assert decode(text, len(positions)) == positions
     assert re.fullmatch(r"[A-Za-z0-9_-]+", text)
@@ -22,7 +22,7 @@ def test_comes_back_as_it_was_and_fits_into_a_url(positions: tuple[int, ...]) ->
     assert len(text) <= CURSOR_CHARS_MAX
 
 
-def test_is_short() -> None:
+def test_a_cursor_is_short() -> None:
     assert len(encode((0, 1, 2, 3))) == 7
 
 
@@ -31,24 +31,24 @@ def test_is_short() -> None:
 @example(LATEST)
 @example("lAAAAAA=")
 @example("lAAAAAAA")
-@example("lAAAAAB")  # bits that base64 ignores
+@example("lAAAAAB")  # trailing bits that base64 ignores
 @example("lAAA AAA")
 @example("lAAAAAé")
 @example("x" * (CURSOR_CHARS_MAX + 1))
-def test_garbage_is_refused(text: str) -> None:
+def test_invalid_text_is_refused(text: str) -> None:
     try:
         positions = decode(text, 4)
     except Invalid:
         return
-    assert encode(positions) == text  # found one by chance
+    assert encode(positions) == text  # a valid cursor by chance
 
 
 @pytest.mark.parametrize("positions", [(-1, 0, 0, 0), (2**63, 0, 0, 0), (True, 0, 0, 0), (0.0, 0, 0, 0)])
-def test_what_is_not_an_offset_is_refused(positions: tuple[int, ...]) -> None:
+def test_invalid_offsets_in_a_cursor_are_refused(positions: tuple[int, ...]) -> None:
     with pytest.raises(Invalid, match="cannot be read"):
         decode(encode(positions), 4)
 
 
 def test_a_cursor_for_another_number_of_partitions_is_refused() -> None:
-    with pytest.raises(Invalid, match="is for 3 partitions, this topic has 4"):
+    with pytest.raises(Invalid, match="is for 3 partitions, but this topic has 4"):
         decode(encode((1, 2, 3)), 4)

@@ -1,4 +1,4 @@
-"""Reading and following: every record once and in order, no wake-up lost, nothing kept for nobody."""
+"""Readers of the log: every record once and in order, no lost wake-up, no state without readers."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ def places(records: list[Record]) -> list[tuple[int, int]]:
 
 
 def in_order(records: list[Record], partitions: int = 4) -> bool:
-    """Whether these are all records of each partition from the first on, none twice, none missing."""
+    """Whether these are all records of each partition from the first on, without gaps or duplicates."""
     by_partition: dict[int, list[int]] = {partition: [] for partition in range(partitions)}
     for record in records:
         by_partition[record.partition].append(record.offset)
@@ -30,7 +30,7 @@ def in_order(records: list[Record], partitions: int = 4) -> bool:
 
 
 @simulated
-async def test_read_goes_on_from_its_cursor() -> None:
+async def test_read_continues_from_its_cursor() -> None:
     log = FakeLog()
     log.append(0, 5)
     log.append(3, 5)
@@ -43,7 +43,7 @@ async def test_read_goes_on_from_its_cursor() -> None:
 
 
 @simulated
-async def test_read_of_a_topic_that_is_not_there_is_empty() -> None:
+async def test_read_of_a_missing_topic_is_empty() -> None:
     following = LogReader(FakeLog())
     for cursor in (None, LATEST):
         assert await following.read(TENANT, TOPIC, cursor, 10, 0) == ([], encode((0, 0, 0, 0)))
@@ -51,7 +51,7 @@ async def test_read_of_a_topic_that_is_not_there_is_empty() -> None:
 
 
 @simulated
-async def test_latest_is_the_end() -> None:
+async def test_latest_is_the_end_of_the_topic() -> None:
     log = FakeLog()
     log.append(1, 3)
     following = LogReader(log)
@@ -63,7 +63,7 @@ async def test_latest_is_the_end() -> None:
 
 
 @simulated
-async def test_what_retention_took_is_passed_over() -> None:
+async def test_records_deleted_by_retention_are_skipped() -> None:
     log = FakeLog()
     log.append(2, 10)
     log.trim(2, 7)
@@ -92,7 +92,7 @@ async def test_a_page_ends_at_its_byte_bound_and_no_partition_starves() -> None:
 
 
 @simulated
-async def test_retention_between_looking_and_reading_does_no_harm() -> None:
+async def test_retention_during_a_read_does_no_harm() -> None:
     class Racing(FakeLog):
         async def read(
             self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
@@ -116,7 +116,7 @@ async def test_records_come_in_the_order_of_release() -> None:
 
 
 @simulated
-async def test_a_clock_set_back_does_not_upset_the_order_inside_a_partition() -> None:
+async def test_a_clock_set_back_keeps_the_order_within_a_partition() -> None:
     log = FakeLog()
     log.append(0, 2)
     log.append(1, 2)
@@ -127,7 +127,7 @@ async def test_a_clock_set_back_does_not_upset_the_order_inside_a_partition() ->
 
 
 @simulated
-async def test_wrong_arguments_are_refused_at_once() -> None:
+async def test_invalid_arguments_are_refused_at_once() -> None:
     log = FakeLog()
     log.append(0)
     following = LogReader(log)
@@ -158,7 +158,7 @@ async def test_a_long_poll_ends_with_the_first_record_of_a_new_topic() -> None:
 
 
 @simulated
-async def test_a_long_poll_ends_with_its_time() -> None:
+async def test_a_long_poll_ends_after_its_time() -> None:
     following = LogReader(FakeLog())
     assert await following.read(TENANT, TOPIC, None, 10, MINUTE_US) == ([], encode((0, 0, 0, 0)))
     assert the_clock().elapsed() == MINUTE_US
@@ -180,7 +180,7 @@ async def test_only_the_readers_of_a_topic_wake_up() -> None:
 
 
 @simulated
-async def test_where_nobody_notifies_a_follower_looks_again_by_itself() -> None:
+async def test_without_notifications_a_stream_polls() -> None:
     log = FakeLog()
     batches = LogReader(log).follow(TENANT, TOPIC, None, 10)
     waiting = asyncio.ensure_future(anext(batches))
@@ -201,7 +201,7 @@ async def test_close_ends_every_wait() -> None:
     await elapse()
     log.append(0)
     following.close()
-    assert await reading == ([], encode((0, 0, 0, 0)))  # the store may be closing: nobody looks any more
+    assert await reading == ([], encode((0, 0, 0, 0)))  # not read again: the store may be closing
     with pytest.raises(StopAsyncIteration):
         await waiting
     assert [batch async for batch in following.follow(TENANT, TOPIC, None, 10)] == []
@@ -219,13 +219,13 @@ async def test_topics_without_readers_are_forgotten() -> None:
     await anext(batches)
     cancelled.cancel()
     await asyncio.wait([cancelled])
-    assert following._bells.keys() == NEWS
+    assert following._signals.keys() == NEWS
     await batches.aclose()
-    assert following._bells == {}
+    assert following._signals == {}
 
 
 @simulated
-async def test_a_follower_reads_no_more_than_there_is_news() -> None:
+async def test_a_stream_reads_only_when_there_are_records() -> None:
     log = FakeLog()
     following = LogReader(log)
     batches = following.follow(TENANT, TOPIC, None, 10)
@@ -240,7 +240,7 @@ async def test_a_follower_reads_no_more_than_there_is_news() -> None:
 
 
 @simulated
-async def test_a_burst_comes_in_full_pages() -> None:
+async def test_a_burst_is_returned_in_full_pages() -> None:
     log = FakeLog()
     for partition in range(4):
         log.append(partition, 25_000)
@@ -260,7 +260,7 @@ async def test_a_burst_comes_in_full_pages() -> None:
 @pytest.mark.parametrize("seed", range(60))
 @simulated
 async def test_no_wake_up_is_lost(seed: int) -> None:
-    """Whatever the interleaving: no time passes, so nobody ever waited for what was there."""
+    """In any interleaving no simulated time passes, so no reader waited for records that were there."""
     chance = random.Random(seed)
     log = FakeLog(chance)
     following = LogReader(log)
@@ -277,7 +277,7 @@ async def test_no_wake_up_is_lost(seed: int) -> None:
         assert len(records) == total
         assert in_order(records)
     assert the_clock().elapsed() == 0
-    assert following._bells == {}
+    assert following._signals == {}
 
 
 async def follow_all(following: LogReader, total: int, chance: random.Random) -> list[Record]:

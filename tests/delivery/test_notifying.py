@@ -103,9 +103,9 @@ async def test_a_thousand_are_one_transaction_each_way(office: Office) -> None:
     submitted: list[int] = []
     submit = office.engine.submit
 
-    async def counted(commands: Any, receipt: Any = None) -> list[Outcome]:
+    async def counted(commands: Any, idempotency_key: Any = None) -> list[Outcome]:
         submitted.append(len(commands))
-        return await submit(commands, receipt)
+        return await submit(commands, idempotency_key)
 
     office.engine.submit = counted  # type: ignore[method-assign]
     told = await office.notifying.accept(ACME, Notify(users=tuple(names), words=InlineContent("Hi"), channel="email"))

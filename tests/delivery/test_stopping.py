@@ -15,7 +15,7 @@ PATIENT = changed(QUICK, send_s=30.0, terms=Terms(QUICK.terms.backoff, claim_us=
 async def started(path: Path, mail: Recorder) -> World:
     """A node with a worker, as a whole one has it."""
     world = World(await SqliteStore.open(path), SystemClock())
-    world.engine.accompany(world.worker({"mail": mail}, PATIENT), aside=True)
+    world.engine.add_service(world.worker({"mail": mail}, PATIENT), stops_first=True)
     await world.engine.start()
     return world
 

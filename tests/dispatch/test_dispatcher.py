@@ -1,4 +1,4 @@
-"""One step of the dispatcher: never early, never asleep over something, and always goes on."""
+"""The dispatcher: never releases early, never sleeps past a due time, and survives errors."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from tidings.timeline.memory import MemoryStore
 
 
 class Scene:
-    """A dispatcher over a store in memory, on a clock that stands still."""
+    """A dispatcher over a memory store, with a simulated clock."""
 
     def __init__(self) -> None:
         self.clock = SimulatedClock(NOW)
@@ -45,12 +45,12 @@ async def scene() -> AsyncIterator[Scene]:
     made.waiter.close()
 
 
-async def test_with_nothing_to_do_it_looks_again_now_and_then(scene: Scene) -> None:
+async def test_an_idle_dispatcher_sleeps_for_the_maximum(scene: Scene) -> None:
     assert await scene.tick() == SLEEP_US_MAX
     assert scene.facts == []
 
 
-async def test_it_sleeps_until_the_very_moment_and_is_never_early(scene: Scene) -> None:
+async def test_it_sleeps_until_the_due_time_and_never_releases_early(scene: Scene) -> None:
     await applied(scene.store, add("one", NOW + 300 * MILLISECOND))
     assert await scene.tick() == 300 * MILLISECOND
     scene.clock.advance(300 * MILLISECOND - 1)
@@ -63,19 +63,19 @@ async def test_it_sleeps_until_the_very_moment_and_is_never_early(scene: Scene) 
     assert await scene.tick() == SLEEP_US_MAX
 
 
-async def test_what_is_far_away_is_looked_at_again(scene: Scene) -> None:
+async def test_a_distant_due_time_is_checked_again_after_the_maximum_sleep(scene: Scene) -> None:
     await applied(scene.store, add("one", NOW + MINUTE))
     assert await scene.tick() == SLEEP_US_MAX
 
 
-async def test_something_earlier_shortens_the_sleep(scene: Scene) -> None:
+async def test_an_earlier_schedule_shortens_the_sleep(scene: Scene) -> None:
     await applied(scene.store, add("late", NOW + 900 * MILLISECOND))
     assert await scene.tick() == 900 * MILLISECOND
     await applied(scene.store, add("early", NOW + MILLISECOND))
     assert await scene.tick() == MILLISECOND
 
 
-async def test_a_clock_set_back_holds_things_up_and_doubles_nothing(scene: Scene) -> None:
+async def test_a_clock_set_back_delays_releases_without_duplicates(scene: Scene) -> None:
     await applied(scene.store, every("many", NOW, count=3))
     while await scene.tick() == 0:
         pass
@@ -88,13 +88,13 @@ async def test_a_clock_set_back_holds_things_up_and_doubles_nothing(scene: Scene
     assert await left(scene.store) == ["many"] * 3
 
 
-async def test_what_is_too_late_is_told(scene: Scene) -> None:
+async def test_missed_occurrences_are_published_as_a_fact(scene: Scene) -> None:
     await applied(scene.store, add("one", NOW - MINUTE, lateness=Lateness(expires_after_us=SECOND)))
     assert await scene.tick() == 0
     assert scene.facts == [Missed(NOW, {"expired": 1})]
 
 
-async def test_it_is_woken_for_what_arrives(scene: Scene) -> None:
+async def test_a_new_schedule_wakes_the_dispatcher(scene: Scene) -> None:
     running = asyncio.create_task(scene.dispatcher.run())
     await applied(scene.store, add("later", NOW + MINUTE))
     scene.waiter.wake()
@@ -109,8 +109,8 @@ async def test_it_is_woken_for_what_arrives(scene: Scene) -> None:
     await running
 
 
-class Troubled:
-    """A timeline with something due whose releases go as a script says."""
+class ScriptedTimeline:
+    """A timeline with something due, whose releases follow a script."""
 
     def __init__(self, *script: Exception | Release) -> None:
         self.script = list(script)
@@ -133,17 +133,17 @@ class Troubled:
         return step
 
 
-def dispatch(timeline: Troubled, waiter: Waiter, facts: list[Fact] | None = None) -> Dispatcher:
+def dispatch(timeline: ScriptedTimeline, waiter: Waiter, facts: list[Fact] | None = None) -> Dispatcher:
     told: list[Fact] = [] if facts is None else facts
     return Dispatcher(timeline, SimulatedClock(NOW), waiter, told.append)  # type: ignore[arg-type]
 
 
-async def test_trouble_with_the_store_does_not_end_it_and_is_told_once(
+async def test_a_failing_store_is_retried_and_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "RETRY_US", 1)
     facts: list[Fact] = []
-    timeline = Troubled(StoreError("full"), NotOwner("another"), StoreError("full"), Release([5]))
+    timeline = ScriptedTimeline(StoreError("full"), NotOwner("another"), StoreError("full"), Release([5]))
     waiter = Waiter()
     dispatcher = dispatch(timeline, waiter, facts)
     running = asyncio.create_task(dispatcher.run())
@@ -151,12 +151,12 @@ async def test_trouble_with_the_store_does_not_end_it_and_is_told_once(
     dispatcher.stop()
     await running
     waiter.close()
-    assert [record.getMessage() for record in caplog.records] == ["cannot release on lane 0, tries again: full"]
+    assert [record.getMessage() for record in caplog.records] == ["cannot release on lane 0, trying again: full"]
 
 
-async def test_the_batch_in_hand_is_finished() -> None:
+async def test_stop_finishes_the_present_batch() -> None:
     facts: list[Fact] = []
-    timeline = Troubled(Release([1], more=True), Release([2]))
+    timeline = ScriptedTimeline(Release([1], more=True), Release([2]))
     timeline.may_end.clear()
     waiter = Waiter()
     dispatcher = dispatch(timeline, waiter, facts)
@@ -171,7 +171,7 @@ async def test_the_batch_in_hand_is_finished() -> None:
 
 
 async def test_batches_grow_while_there_is_more() -> None:
-    timeline = Troubled(*(Release([1], more=True) for _ in range(6)), Release([1]), Release([1]))
+    timeline = ScriptedTimeline(*(Release([1], more=True) for _ in range(6)), Release([1]), Release([1]))
     waiter = Waiter()
     dispatcher = dispatch(timeline, waiter)
     while await dispatcher.tick() == 0:
@@ -181,10 +181,10 @@ async def test_batches_grow_while_there_is_more() -> None:
     waiter.close()
 
 
-async def test_batches_stay_small_while_tenants_share() -> None:
+async def test_batches_stay_small_while_several_tenants_have_releases() -> None:
     both = frozenset({("acme", "orders"), ("zenith", "orders")})
     shared = [Release([1], both, more=True) for _ in range(4)]
-    timeline = Troubled(*shared, Release([1], more=True), Release([1]))
+    timeline = ScriptedTimeline(*shared, Release([1], more=True), Release([1]))
     waiter = Waiter()
     dispatcher = dispatch(timeline, waiter)
     while await dispatcher.tick() == 0:
@@ -194,9 +194,9 @@ async def test_batches_stay_small_while_tenants_share() -> None:
 
 
 async def test_batches_shrink_while_the_store_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too much at once may be the reason."""
+    """The batch size may be the reason."""
     monkeypatch.setattr(module, "RETRY_US", 1)
-    timeline = Troubled(*(StoreError("too long") for _ in range(9)), Release([1], more=True), Release([1]))
+    timeline = ScriptedTimeline(*(StoreError("too long") for _ in range(9)), Release([1], more=True), Release([1]))
     waiter = Waiter()
     dispatcher = dispatch(timeline, waiter)
     running = asyncio.create_task(dispatcher.run())

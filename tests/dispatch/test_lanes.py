@@ -1,4 +1,4 @@
-"""Lanes at work: begun when they are gained, ended when they are lost, and loud when they fail."""
+"""Work on lanes: starts when they are gained, ends when they are lost, and raises when it fails."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,8 +14,8 @@ from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.memory import MemoryStore
 
 
-class Shared(MemoryStore):
-    """Four lanes, of which this process owns some."""
+class FourLanes(MemoryStore):
+    """A store with four lanes, of which this process owns some."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Shared(MemoryStore):
         return [lane for lane in self.all if lane.number in self.owned]
 
 
-class Beside:
-    """A companion that says what becomes of it."""
+class RecordingService:
+    """A background service that records its start and end."""
 
     problem: str | None = None
 
-    def __init__(self, lane: Lane, said: list[str]) -> None:
+    def __init__(self, lane: Lane, events: list[str]) -> None:
         self._name = f"{lane.number}"
-        self._said = said
+        self._said = events
         self._stopped = asyncio.Event()
 
     async def run(self) -> None:
@@ -44,7 +44,7 @@ class Beside:
         self._said.append(f"-{self._name}")
 
     def wake(self) -> None:
-        """Nothing waits."""
+        """Nothing to do."""
 
     def stop(self) -> None:
         self._stopped.set()
@@ -52,16 +52,16 @@ class Beside:
 
 class Scene:
     def __init__(self) -> None:
-        self.store = Shared()
+        self.store = FourLanes()
         self.clock = SimulatedClock(NOW)
         self.facts: list[Fact] = []
-        self.said: list[str] = []
+        self.events: list[str] = []
         self.lanes = Lanes(self.store, self.clock, self.facts.append)
-        self.lanes.accompany(lambda lane: [Beside(lane, self.said)])
+        self.lanes.add_services(lambda lane: [RecordingService(lane, self.events)])
 
     def own(self, *numbers: int) -> None:
         self.store.owned = set(numbers)
-        self.lanes.follow()
+        self.lanes.refresh()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def scene() -> AsyncIterator[Scene]:
     made.lanes.stop()
 
 
-async def test_each_lane_that_is_gained_is_released(scene: Scene) -> None:
+async def test_a_gained_lane_is_released(scene: Scene) -> None:
     running = asyncio.create_task(scene.lanes.run())
     for lane in scene.store.all:
         await lane.apply([add("one")], NOW)
@@ -82,46 +82,46 @@ async def test_each_lane_that_is_gained_is_released(scene: Scene) -> None:
     await eventually(lambda: len(scene.facts) == 4)
     scene.lanes.stop()
     await running
-    assert sorted(scene.said[-4:]) == ["-0", "-1", "-2", "-3"]
+    assert sorted(scene.events[-4:]) == ["-0", "-1", "-2", "-3"]
 
 
-async def test_what_is_lost_is_ended_and_what_stays_goes_on(scene: Scene) -> None:
+async def test_work_ends_on_lost_lanes_and_continues_on_others(scene: Scene) -> None:
     running = asyncio.create_task(scene.lanes.run())
     scene.own(0, 1)
-    await eventually(lambda: scene.said == ["+0", "+1"])
+    await eventually(lambda: scene.events == ["+0", "+1"])
     scene.own(1)
-    await eventually(lambda: scene.said[2:] == ["-0"])
+    await eventually(lambda: scene.events[2:] == ["-0"])
     scene.own(0, 1)
-    await eventually(lambda: scene.said[3:] == ["+0"])
-    assert len(scene.lanes.companions) == 2
+    await eventually(lambda: scene.events[3:] == ["+0"])
+    assert len(scene.lanes.services) == 2
     scene.lanes.stop()
     await running
 
 
-async def test_a_lane_that_comes_back_begins_after_its_former_work_has_ended(scene: Scene) -> None:
+async def test_a_regained_lane_starts_after_its_former_work_has_ended(scene: Scene) -> None:
     running = asyncio.create_task(scene.lanes.run())
     scene.own(0)
-    await eventually(lambda: scene.said == ["+0"])
+    await eventually(lambda: scene.events == ["+0"])
     scene.own()
     scene.own(0)
-    await eventually(lambda: len(scene.said) == 3)
-    assert scene.said == ["+0", "-0", "+0"]
+    await eventually(lambda: len(scene.events) == 3)
+    assert scene.events == ["+0", "-0", "+0"]
     scene.lanes.stop()
     await running
 
 
-async def test_a_lane_under_another_lease_is_begun_anew(scene: Scene) -> None:
+async def test_a_lane_with_a_new_lease_is_restarted(scene: Scene) -> None:
     running = asyncio.create_task(scene.lanes.run())
     scene.own(0)
-    await eventually(lambda: scene.said == ["+0"])
+    await eventually(lambda: scene.events == ["+0"])
     scene.store.all[0] = MemoryStore()
     scene.own(0)
-    await eventually(lambda: scene.said == ["+0", "-0", "+0"])
+    await eventually(lambda: scene.events == ["+0", "-0", "+0"])
     scene.lanes.stop()
     await running
 
 
-async def test_a_lane_that_fails_ends_the_whole(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_lane_ends_run_with_its_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(_dispatcher: Dispatcher) -> int:
         raise OSError("broken")
 
@@ -132,7 +132,7 @@ async def test_a_lane_that_fails_ends_the_whole(scene: Scene, monkeypatch: pytes
         await running
 
 
-async def test_one_step_is_a_step_on_every_lane(scene: Scene) -> None:
+async def test_a_tick_steps_every_lane(scene: Scene) -> None:
     scene.store.owned = {0, 2}
     await scene.store.all[0].apply([add("one", NOW + 3 * SECOND // 4)], NOW)
     await scene.store.all[2].apply([add("one", NOW + SECOND // 2)], NOW)

@@ -1,4 +1,4 @@
-"""How late we run: the last minute, to within 5 %, in memory that does not grow."""
+"""Lateness of the last minute, to within 5 %, in constant memory."""
 
 import random
 
@@ -9,7 +9,7 @@ from tidings.dispatch.leases import SLICE_US, SPAN_US, Lateness, LatenessWindow
 SECOND = 1_000_000
 
 
-def test_nothing_yet() -> None:
+def test_no_releases_give_zeros() -> None:
     assert LatenessWindow().pace(0) == Lateness()
 
 
@@ -28,7 +28,7 @@ def test_percentiles(at_once: int) -> None:
         assert 0.95 * true - 1 <= told <= 1.05 * true + 1
 
 
-def test_what_is_older_than_a_minute_is_forgotten() -> None:
+def test_releases_older_than_a_minute_are_dropped() -> None:
     pacing = LatenessWindow()
     pacing.add([5 * SECOND], 0)
     pacing.add([7], 10 * SECOND)
@@ -37,7 +37,7 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
     assert pacing.pace(10 * SECOND + SPAN_US) == Lateness()
 
 
-def test_it_does_not_grow() -> None:
+def test_memory_does_not_grow() -> None:
     pacing = LatenessWindow()
     for second in range(1_000):
         pacing.add([1] * 30, second * SECOND)
@@ -45,7 +45,7 @@ def test_it_does_not_grow() -> None:
     assert pacing.pace(999 * SECOND).released <= 60 * 30
 
 
-def test_what_is_early_or_very_late_counts_too() -> None:
+def test_negative_and_huge_lateness_is_counted() -> None:
     pacing = LatenessWindow()
     pacing.add([-5, 10**15], 0)
     assert pacing.pace(0).released == 2

@@ -1,4 +1,4 @@
-"""Ownership: taken, renewed, lost and handed over; and the housekeeping that only an owner does."""
+"""Leases: taken, renewed, lost and handed over; and the maintenance that only an owner does."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from tidings.timeline.memory import MemoryStore
 LEASE_US = 3 * SECOND
 
 
-class Store:
-    """What an owner asks of a store, answered as a test likes."""
+class ScriptedStore:
+    """The part of a store that a lease holder uses; tests set its answers."""
 
     def __init__(self) -> None:
         self.answer: bool | StoreError = True
@@ -58,7 +58,7 @@ class Store:
 
 class Scene:
     def __init__(self) -> None:
-        self.store = Store()
+        self.store = ScriptedStore()
         self.clock = SimulatedClock(NOW, elapsed=7)
         self.facts: list[Fact] = []
         self.wakes = 0
@@ -71,31 +71,31 @@ class Scene:
 @pytest.fixture
 async def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(module, "POLL_S", 0.001)
-    monkeypatch.setattr(module, "TEND_IDLE_S", 0.001)
+    monkeypatch.setattr(module, "MAINTENANCE_IDLE_S", 0.001)
     return Scene()
 
 
-async def test_before_it_has_asked_it_is_starting(scene: Scene) -> None:
+async def test_readiness_before_the_first_attempt_is_starting(scene: Scene) -> None:
     ready, reason = scene.owner.readiness()
     assert not ready
     assert reason.startswith("starting")
 
 
-async def test_who_has_not_got_it_cannot_know_whether_its_owner_lives(scene: Scene) -> None:
+async def test_a_standby_names_both_possible_reasons(scene: Scene) -> None:
     scene.store.answer = False
     await scene.owner.try_once()
     said = "standing by: another process owns this store, or was killed less than 3 s ago"
     assert scene.owner.readiness() == (False, said)
 
 
-async def test_a_free_lease_is_taken_on_the_clock_that_never_steps(scene: Scene) -> None:
+async def test_a_free_lease_is_taken_on_monotonic_time(scene: Scene) -> None:
     scene.clock.step(-99 * SECOND)
     await scene.owner.try_once()
     assert scene.owner.readiness() == (True, "ready")
     assert scene.store.asked == [(7, LEASE_US)]
 
 
-async def test_changes_are_told_once_and_wake_the_dispatcher(scene: Scene) -> None:
+async def test_a_change_of_ownership_is_published_once_and_wakes_the_dispatcher(scene: Scene) -> None:
     for answer in (True, True, False, False, True):
         scene.store.answer = answer
         await scene.owner.try_once()
@@ -107,7 +107,7 @@ async def test_changes_are_told_once_and_wake_the_dispatcher(scene: Scene) -> No
     assert scene.wakes == 3
 
 
-async def test_trouble_is_the_reason_until_it_is_over(scene: Scene) -> None:
+async def test_a_store_error_is_the_reason_until_it_is_over(scene: Scene) -> None:
     await scene.owner.try_once()
     scene.store.answer = StoreError("the disk is full")
     await scene.owner.try_once()
@@ -120,7 +120,7 @@ async def test_trouble_is_the_reason_until_it_is_over(scene: Scene) -> None:
     assert scene.owner.readiness()[0]
 
 
-async def test_it_renews_until_stopped_and_then_resigns(scene: Scene) -> None:
+async def test_leases_are_renewed_until_stop_and_then_handed_over(scene: Scene) -> None:
     scene.owner = LeaseHolder(scene.store, scene.clock, 4_000, scene.wake, scene.facts.append)  # type: ignore[arg-type]
     running = asyncio.create_task(scene.owner.run())
     await eventually(lambda: len(scene.store.asked) > 5)
@@ -130,7 +130,7 @@ async def test_it_renews_until_stopped_and_then_resigns(scene: Scene) -> None:
     assert scene.store.resigned == 1
 
 
-async def test_it_asks_at_once_when_lanes_are_handed_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lanes_that_are_handed_over_are_acquired_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_S", 3_600.0)
     scene.store.answer = False
     running = asyncio.create_task(scene.owner.run())
@@ -142,7 +142,7 @@ async def test_it_asks_at_once_when_lanes_are_handed_over(scene: Scene, monkeypa
     await running
 
 
-async def test_who_stands_by_asks_again_and_has_nothing_to_resign(scene: Scene) -> None:
+async def test_a_standby_retries_and_hands_nothing_over(scene: Scene) -> None:
     scene.store.answer = False
     running = asyncio.create_task(scene.owner.run())
     await eventually(lambda: len(scene.store.asked) > 5)
@@ -151,8 +151,8 @@ async def test_who_stands_by_asks_again_and_has_nothing_to_resign(scene: Scene) 
     assert scene.store.resigned == 0
 
 
-async def test_only_an_owner_tends(scene: Scene) -> None:
-    tending = asyncio.create_task(scene.owner.tend())
+async def test_only_an_owner_runs_maintenance(scene: Scene) -> None:
+    tending = asyncio.create_task(scene.owner.run_maintenance())
     scene.store.answer = False
     await scene.owner.try_once()
     await turns(20)
@@ -165,16 +165,16 @@ async def test_only_an_owner_tends(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("trouble", [NotOwner("another"), StoreError("full")])
-async def test_trouble_does_not_end_the_tending(scene: Scene, trouble: Exception) -> None:
+async def test_errors_do_not_end_maintenance(scene: Scene, trouble: Exception) -> None:
     await scene.owner.try_once()
     scene.store.tending = trouble
-    tending = asyncio.create_task(scene.owner.tend())
+    tending = asyncio.create_task(scene.owner.run_maintenance())
     await eventually(lambda: scene.store.tended > 3)
     scene.owner.stop()
     await tending
 
 
-async def test_a_store_that_has_not_answered_for_a_lease_is_not_trusted(scene: Scene) -> None:
+async def test_a_store_silent_for_a_lease_makes_the_node_unready(scene: Scene) -> None:
     await scene.owner.try_once()
     scene.clock.advance(LEASE_US - 1)
     assert scene.owner.readiness() == (True, "ready")
@@ -182,14 +182,14 @@ async def test_a_store_that_has_not_answered_for_a_lease_is_not_trusted(scene: S
     assert scene.owner.readiness() == (False, "the store has not answered for 3 s")
 
 
-async def test_who_owns_no_lane_may_be_ready(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_without_lanes_may_be_ready(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scene.store, "lanes", list)
     await scene.owner.try_once()
     assert scene.owner.readiness() == (True, "ready")
     assert scene.facts == [OwnershipChanged(NOW, True, ())]
 
 
-async def test_lanes_that_come_and_go_are_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changed_lanes_are_published_as_a_fact(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     await scene.owner.try_once()
     monkeypatch.setattr(scene.store, "lanes", list)
     await scene.owner.try_once()
@@ -197,7 +197,7 @@ async def test_lanes_that_come_and_go_are_told(scene: Scene, monkeypatch: pytest
     assert scene.wakes == 2
 
 
-async def test_trouble_is_told_with_its_reason(scene: Scene) -> None:
+async def test_a_store_error_is_published_with_its_reason(scene: Scene) -> None:
     await scene.owner.try_once()
     assert scene.owner.trouble() is None
     scene.store.answer = StoreError("the disk is full")
@@ -207,13 +207,13 @@ async def test_trouble_is_told_with_its_reason(scene: Scene) -> None:
     assert scene.owner.trouble() == "the disk is full"
 
 
-async def test_who_stands_by_has_no_trouble(scene: Scene) -> None:
+async def test_a_standby_reports_no_store_error(scene: Scene) -> None:
     scene.store.answer = False
     await scene.owner.try_once()
     assert scene.owner.trouble() is None
 
 
-async def test_a_store_that_hangs_is_told_before_it_answers(scene: Scene) -> None:
+async def test_a_hanging_store_is_reported_before_it_answers(scene: Scene) -> None:
     scene.owner = LeaseHolder(scene.store, scene.clock, 20_000, scene.wake, scene.facts.append)  # type: ignore[arg-type]
     await scene.owner.try_once()
     scene.store.hang.clear()
@@ -227,7 +227,7 @@ async def test_a_store_that_hangs_is_told_before_it_answers(scene: Scene) -> Non
     assert scene.facts[-1] == OwnershipChanged(NOW, True, (0,))
 
 
-async def test_who_may_not_write_learns_it_at_the_start_only(scene: Scene) -> None:
+async def test_a_missing_permission_is_raised_only_at_the_start(scene: Scene) -> None:
     scene.store.answer = NotAllowed("permission denied")
     with pytest.raises(NotAllowed):
         await scene.owner.try_once()
@@ -238,7 +238,7 @@ async def test_who_may_not_write_learns_it_at_the_start_only(scene: Scene) -> No
     assert scene.owner.trouble() == "a standby now"
 
 
-async def test_a_process_that_stood_still_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_suspended_process_reports_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_S", 3_600.0)
     running = asyncio.create_task(scene.owner.run())
     await eventually(lambda: len(scene.facts) == 1)

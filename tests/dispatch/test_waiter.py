@@ -1,4 +1,4 @@
-"""Waiting: ends in time, ends when woken, and no wake-up is lost. How precise it is, the benchmarks say."""
+"""The waiter: ends in time, ends when woken, and loses no wake-up. Benchmarks measure its precision."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ async def waiter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 class AsyncWaiter:
-    """A waiter that a test waits for no longer than it has patience."""
+    """A waiter with a timeout for tests."""
 
     def __init__(self, waiter: Waiter) -> None:
         self.waiter = waiter
@@ -32,26 +32,26 @@ class AsyncWaiter:
             await self.waiter.wait(us)
 
     async def is_waiting(self, us: int) -> asyncio.Task[None]:
-        """A wait that has begun."""
+        """Start a wait, and return once it waits."""
         task = asyncio.create_task(self.wait(us))
         await turns(5)
         assert not task.done()
         return task
 
 
-async def test_it_ends_after_the_time(waiter: AsyncWaiter) -> None:
+async def test_a_wait_ends_after_its_time(waiter: AsyncWaiter) -> None:
     for us in (1, 100, 2_000):
         await waiter.wait(us)
     waiter.waiter.close()
 
 
 @pytest.mark.parametrize("us", [0, -1])
-async def test_no_time_is_no_wait(waiter: AsyncWaiter, us: int) -> None:
+async def test_a_wait_of_zero_or_less_returns_at_once(waiter: AsyncWaiter, us: int) -> None:
     await waiter.wait(us)
     waiter.waiter.close()
 
 
-async def test_it_ends_when_woken(waiter: AsyncWaiter) -> None:
+async def test_a_wait_ends_when_woken(waiter: AsyncWaiter) -> None:
     waiting = await waiter.is_waiting(LONG_US)
     waiter.waiter.wake()
     await waiting
@@ -64,7 +64,7 @@ async def test_a_wake_up_before_the_wait_is_not_lost(waiter: AsyncWaiter) -> Non
     waiter.waiter.close()
 
 
-async def test_wake_ups_do_not_add_up(waiter: AsyncWaiter) -> None:
+async def test_several_wake_ups_count_as_one(waiter: AsyncWaiter) -> None:
     for _ in range(3):
         waiter.waiter.wake()
     await waiter.wait(LONG_US)
@@ -74,7 +74,7 @@ async def test_wake_ups_do_not_add_up(waiter: AsyncWaiter) -> None:
     waiter.waiter.close()
 
 
-async def test_a_wait_may_be_given_up(waiter: AsyncWaiter) -> None:
+async def test_a_wait_may_be_cancelled(waiter: AsyncWaiter) -> None:
     waiting = await waiter.is_waiting(LONG_US)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -92,8 +92,8 @@ async def test_a_shorter_wait_follows_a_longer_one(waiter: AsyncWaiter) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_whatever_arrives_is_seen(waiter: AsyncWaiter, seed: int) -> None:
-    """One brings and wakes, the other takes and waits, in any order of turns; nobody sleeps over something."""
+async def test_no_item_is_missed_in_any_interleaving(waiter: AsyncWaiter, seed: int) -> None:
+    """A producer adds items and wakes, a consumer takes and waits, in any interleaving."""
     chance = random.Random(seed)
     brought: list[int] = []
     taken: list[int] = []
@@ -118,7 +118,7 @@ async def test_whatever_arrives_is_seen(waiter: AsyncWaiter, seed: int) -> None:
     waiter.waiter.close()
 
 
-async def test_it_may_be_closed_and_woken_after_that(waiter: AsyncWaiter) -> None:
+async def test_it_may_be_woken_after_close(waiter: AsyncWaiter) -> None:
     waiter.waiter.close()
     waiter.waiter.wake()
     waiter.waiter.close()

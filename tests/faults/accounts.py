@@ -1,4 +1,4 @@
-"""What was answered, what was seen, and whether the two agree: the promises checked over all lives of a node."""
+"""Compares the outcomes with the records seen, over all restarts of a node."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field

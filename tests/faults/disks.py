@@ -57,7 +57,7 @@ def put(content: bytearray, offset: int, data: bytes | None) -> None:
 
 
 def no_fault(_operation: str, _name: str) -> apsw.Error | None:
-    """A disk in good order."""
+    """A disk without faults."""
     return None
 
 

@@ -1,4 +1,4 @@
-"""A consumer of its own, which reads every record by cursor through all lives of the node."""
+"""A consumer that reads every record by cursor, through all restarts of the node."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ WAIT = "1s"
 
 
 async def follow(requests: Requests, topic: str, journal: Journal) -> None:
-    """Read a topic to its end, and go on as more comes; without end."""
+    """Read a topic and wait for more, forever."""
     cursor: str | None = None
     while True:
         query = f"limit={PAGE}&wait={WAIT}" + ("" if cursor is None else f"&cursor={cursor}")

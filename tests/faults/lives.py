@@ -19,12 +19,12 @@ LISTENING = re.compile(r'"url":"(http://[^"]+)"')
 
 
 def wall_us() -> int:
-    """The machine's wall clock."""
+    """The wall clock."""
     return time.time_ns() // 1000
 
 
 class Pace:
-    """How fast the nodes' clock runs, and what it shows."""
+    """The speed and time of the nodes' clock."""
 
     def __init__(self, speed: int = 1) -> None:
         self.speed = speed
@@ -36,7 +36,7 @@ class Pace:
 
 
 class Node:
-    """One life of a node."""
+    """One process of a node."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -128,7 +128,7 @@ def _keep(task: asyncio.Task[None]) -> None:
 
 
 class Nursery:
-    """Forks nodes (nursery.py), one at a time."""
+    """A client of the fork server (nursery.py); one node at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process, pace: Pace, lease_us: int) -> None:
         self._process = process
@@ -180,7 +180,7 @@ class Nursery:
 async def nursery(
     folder: Path, pace: Pace, lease_us: int = LEASE_US, module: str = "tests.faults.fork_server", **variables: str
 ) -> AsyncIterator[Nursery]:
-    """A nursery whose nodes live in a folder; the module says what they are born with."""
+    """A fork server whose nodes run in a folder; `module` is the server's module."""
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module),

@@ -81,7 +81,7 @@ class Kills:
 
 
 class Loop:
-    """One store, many lives."""
+    """One store, through many restarts."""
 
     def __init__(self, folder: Path, pace: Pace, seed: int, trial: Trial, born: Nursery) -> None:
         self.kills = Kills()
@@ -117,7 +117,7 @@ class Loop:
         return names
 
     async def _live(self, name: str) -> None:
-        """One life, from birth to death."""
+        """Run one node from start to kill."""
         if name == PLAIN:
             node = await start_plain(self._folder, **self._environment)
         else:

@@ -1,4 +1,4 @@
-"""A member of a consumer group through all lives of the node: what it was told is committed stays committed."""
+"""A member of a consumer group through all restarts of the node: acknowledged commits stay committed."""
 
 import asyncio
 from collections import Counter

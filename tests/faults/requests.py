@@ -1,4 +1,4 @@
-"""Requests to a node that may die at any moment: asked again, in its next life, until somebody answers."""
+"""Requests to a node that may die at any moment: repeated after its restart until they are answered."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ class Answer:
 
 
 class Requests:
-    """A client of whichever node lives at the moment."""
+    """A client of the present node."""
 
     def __init__(self, session: aiohttp.ClientSession, pace: Pace) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""The load: short stories of one schedule each, every answer of which goes into its account."""
+"""The load: short scenarios of one schedule each, whose outcomes are recorded."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ SHORT_S = 2.0
 
 
 class Scenes:
-    """Stories to be told at the same time, by as many tellers as wanted."""
+    """Scenarios that run concurrently."""
 
     def __init__(self, requests: Requests, pace: Pace, seed: int) -> None:
         self.accounts: list[Account] = []
@@ -42,7 +42,7 @@ class Scenes:
         ]
 
     async def tell(self) -> None:
-        """Story after story."""
+        """Run scenario after scenario."""
         stories, weights = zip(*self._stories, strict=True)
         while not self._stopping:
             story = self._random.choices(stories, weights)[0]
@@ -61,7 +61,7 @@ class Scenes:
         account.is_done = True
 
     def stop(self) -> None:
-        """Begin no new story."""
+        """Start no new scenario."""
         self._stopping = True
 
     # What is sent

@@ -1,4 +1,4 @@
-"""Disks that are full, fail, or hold something else: said clearly, nothing acknowledged is lost, and it goes on."""
+"""Full, failing or foreign disks: clear errors, nothing acknowledged is lost, and the node continues."""
 
 import asyncio
 import contextlib
@@ -241,7 +241,7 @@ def overwritten(path: Path) -> None:
         (overwritten, "the file is damaged"),
     ],
 )
-def test_a_file_that_cannot_be_used(tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
+def test_an_unusable_file_is_refused(tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
     path = tmp_path / "tidings.db"
     spoil(path)
     before = path.read_bytes() if path.is_file() else b""
@@ -306,7 +306,7 @@ def whole(_operation: str, _name: str) -> apsw.Error | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [broken, full])
-async def test_an_engine_goes_on_after_its_disk_failed(
+async def test_an_engine_continues_after_a_disk_failure(
     disk: Disk, tmp_path: Path, fault: Callable[[str, str], apsw.Error | None]
 ) -> None:
     store = await SqliteStore.open(tmp_path / "tidings.db")
@@ -375,7 +375,7 @@ async def test_a_merge_that_fails_loses_no_id(disk: Disk, tmp_path: Path) -> Non
         await store.close()
 
 
-async def test_a_program_that_locks_the_file_is_named_and_outlived(tmp_path: Path) -> None:
+async def test_a_program_that_locks_the_file_is_reported_and_outlasted(tmp_path: Path) -> None:
     path = tmp_path / "tidings.db"
     with patch.object(database, "BUSY_MS", 100):
         store = await SqliteStore.open(path)
@@ -435,7 +435,7 @@ async def begin(path: Path, number: int, cut: Cut | None = None) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_power_may_end_while_a_store_is_made(disk: Disk, tmp_path: Path) -> None:
+async def test_power_loss_while_a_store_is_created(disk: Disk, tmp_path: Path) -> None:
     """At every single operation of the disk, from making the file to its third transaction and its end."""
     for operation in count(1):
         path, copy = tmp_path / f"{operation}.db", tmp_path / f"{operation}-after.db"

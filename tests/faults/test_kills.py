@@ -36,12 +36,14 @@ def check_points(loop: Loop, points: set[str]) -> None:
     assert {point for point in points if kills.hits[point] and kills.asked[point] and kills.owed[point]} == points
 
 
-async def test_no_kill_loses_or_doubles_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_no_kill_loses_or_duplicates_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loop = await kill(tmp_path, 80, 4, 1, capsys)
     check_points(loop, set(POINTS) - set(FAST_POINTS))
 
 
-async def test_nor_while_rows_move_through_the_wheel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_no_kill_loses_anything_while_rows_move_through_the_wheel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     loop = await kill(tmp_path, 40, 0, SPEED, capsys)
     check_points(loop, set(FAST_POINTS) | {"intake.committed", "release.logged", "release.settled"})
 
@@ -50,7 +52,7 @@ async def test_nor_while_rows_move_through_the_wheel(tmp_path: Path, capsys: pyt
     ("point", "is_kept"),
     [("intake.written:1", False), ("intake.committed:1", True), ("release.settled:1", True)],
 )
-async def test_a_variable_names_where_to_crash(tmp_path: Path, point: str, is_kept: bool) -> None:
+async def test_the_variable_sets_the_crash_point(tmp_path: Path, point: str, is_kept: bool) -> None:
     """The plain command, and what a crash just before or just after a commit leaves."""
     node = await start_plain(tmp_path, TIDINGS_CRASH_AT=point)
     await node.said("owns the timeline")

@@ -1,4 +1,4 @@
-"""Two processes on one file: one owns it, the other stands by and takes over; nothing is lost, nothing leaves twice."""
+"""Two processes on one file: one owns it, the other stands by and takes over; nothing is lost or released twice."""
 
 import asyncio
 import random
@@ -77,7 +77,7 @@ async def busy(load: Trial, records: int = 300) -> None:
     await eventually(lambda: load.journal.records >= goal, 20.0)
 
 
-async def test_the_second_stands_by(start: Start, load: Trial) -> None:
+async def test_the_second_process_stands_by(start: Start, load: Trial) -> None:
     first, second = await pair(start)
     url = await second.url()
     load.requests.open(await first.url())
@@ -110,7 +110,7 @@ async def test_the_second_stands_by(start: Start, load: Trial) -> None:
         await load.finish()
 
 
-async def test_it_takes_over_from_a_dead_one(start: Start, load: Trial, tmp_path: Path) -> None:
+async def test_a_standby_takes_over_from_a_dead_owner(start: Start, load: Trial, tmp_path: Path) -> None:
     first, second = await pair(start)
     load.requests.open(await first.url())
     async with load.running():
@@ -161,7 +161,7 @@ async def test_a_clean_stop_hands_over_at_once(start: Start, load: Trial) -> Non
         await load.finish()
 
 
-async def test_many_may_start_at_once_on_a_new_file(start: Start) -> None:
+async def test_many_processes_may_start_at_once_on_a_new_file(start: Start) -> None:
     nodes = await asyncio.gather(*(start() for _ in range(4)))
     urls = [await node.url() for node in nodes]
 
@@ -176,7 +176,7 @@ async def test_many_may_start_at_once_on_a_new_file(start: Start) -> None:
         assert node.status is None, node.log
 
 
-async def test_failover_after_failover(load: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_repeated_failovers(load: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Shorter leases, and always one that stands by."""
     pace = Pace()
     environment = {"TIDINGS_STORE_PATH": str(tmp_path / "tidings.db")}

@@ -1,4 +1,4 @@
-"""Small limits and short leases: a life of half a second passes through everything that a large store does in a day."""
+"""Small limits and short leases, so that half a second covers what a large store does in a day."""
 
 import functools
 import importlib

@@ -1,4 +1,4 @@
-"""A load, its follower and its judge: whatever happens to the nodes meanwhile, at the end every answer must hold."""
+"""A load, its reader and its checker: whatever happens to the nodes, every outcome must hold in the end."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""How a process becomes a zombie that holds no lock."""
+"""Suspends a process at a time when it holds no lock."""
 
 import asyncio
 import contextlib

@@ -13,7 +13,7 @@ TRIES_MAX = 200_000
 
 
 class TooLong(Exception):
-    """The search was given up."""
+    """The search took too long."""
 
 
 def order_of(steps: Sequence[Step], begin: State = NONE) -> list[Step] | None:

@@ -1,4 +1,4 @@
-"""Clients of a fleet: each call goes to any node, is written down, and is made again elsewhere until it is answered."""
+"""Clients of a fleet: each call goes to any node, is recorded, and is repeated on another until it is answered."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The fixtures of these tests: servers that are theirs alone, for they are killed."""
+"""Fixtures: servers of their own, because they are killed."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What befalls a fleet: each fault is done, proven to have happened, and healed; each take-over is timed."""
+"""Faults of a fleet: each is injected, verified and healed; each take-over is timed."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ def nobody(text: str) -> None:
 
 
 class Faults:
-    """Befalls nodes one by one, some at the same time; a fault of the server comes alone."""
+    """Injects faults into nodes, some at the same time; a fault of the server comes alone."""
 
     def __init__(self, fleet: Fleet, seed: int, tell: Callable[[str], None] = nobody) -> None:
         self.done: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The nodes of a fleet: processes of `tidings serve` on one database, each behind a network of its own."""
+"""The nodes of a fleet: processes of `tidings serve` on one database, each behind its own proxy."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ LINES_TOLD = 40
 
 
 class Seat:
-    """A place in the fleet: its way to the database, and whoever lives there now."""
+    """A slot in the fleet: its connection to the database, and its present node."""
 
     def __init__(self, number: int, pipe: Pipe, nursery: Nursery) -> None:
         self.number = number
@@ -83,7 +83,7 @@ class Fleet:
     def _waits_for_kafka(self, seat: Seat) -> bool:
         """A node that is told to stop while Kafka keeps it waiting ends within 5 s all the same, and says so with 1."""
         assert seat.node is not None
-        return seat.node.status == 1 and "does not release to Kafka now" in seat.node.log
+        return seat.node.status == 1 and "cannot release to Kafka" in seat.node.log
 
     def story(self) -> str:
         """What every node said last, and what one said that it should not have to say."""

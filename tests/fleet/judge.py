@@ -1,4 +1,4 @@
-"""Everything that was answered beside everything that left: what is lost, twice, early, unwanted, or simply untrue."""
+"""Compares all outcomes with all releases: lost, duplicate, early, unwanted or untrue ones."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -22,7 +22,7 @@ FAULTS = ("lost", "twice", "early", "unwanted", "untrue", "waiting")
 
 
 class End(NamedTuple):
-    """How an id stood in the end, and its history where that was asked for."""
+    """The final state of an id, and its history if requested."""
 
     state: str
     generation: int
@@ -34,7 +34,7 @@ UNKNOWN = End("none", 0)
 
 @dataclass
 class Verdict:
-    """How many there were, and everything that is wrong."""
+    """The number of schedules, and all faults."""
 
     schedules: int = 0
     calls: int = 0

@@ -40,7 +40,7 @@ PARTITIONS = 3
 
 @dataclass
 class Plan:
-    """How much of what."""
+    """The amounts of a run."""
 
     faults: int = 40
     stops: int = 4
@@ -58,7 +58,7 @@ class Plan:
 
 
 class Trial:
-    """A fleet under load, read and judged in the end."""
+    """A fleet under load, read and checked in the end."""
 
     def __init__(self, fleet: Fleet, clients: Clients, load: Load, reader: Reader) -> None:
         self.fleet = fleet
@@ -130,7 +130,7 @@ async def trial(
 
 @dataclass
 class Outcome:
-    """What came of a plan."""
+    """The result of a plan."""
 
     plan: Plan
     trial: Trial

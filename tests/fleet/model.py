@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an id holds."""
+    """The state of an id."""
 
     phase: Phase = "none"
     token: str = ""

@@ -1,4 +1,4 @@
-"""Who reads what leaves: all records of the log by cursor, or all committed ones of Kafka, and when each was seen."""
+"""Readers of all releases: of the log by cursor, or committed records of Kafka, with the time each was seen."""
 
 import asyncio
 import uuid
@@ -39,7 +39,7 @@ class Seen(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads as records come."""
+    """Reads records as they appear."""
 
     records: list[Seen]
 

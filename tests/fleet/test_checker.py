@@ -1,4 +1,4 @@
-"""The checker of histories: what is linearizable, and that everything else is found out."""
+"""The linearizability checker."""
 
 import random
 
@@ -98,7 +98,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize("steps", TRUE.values(), ids=TRUE)
-def test_a_true_history_has_an_order(steps: list[Step]) -> None:
+def test_a_linearizable_history_has_an_order(steps: list[Step]) -> None:
     for _ in range(5):
         random.shuffle(steps)
         order = order_of(steps)
@@ -111,14 +111,14 @@ def test_a_true_history_has_an_order(steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("steps", FALSE.values(), ids=FALSE)
-def test_a_false_one_has_none(steps: list[Step]) -> None:
+def test_a_non_linearizable_history_has_no_order(steps: list[Step]) -> None:
     for _ in range(5):
         random.shuffle(steps)
         assert order_of(steps) is None
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_told_of_a_real_order_is_true_and_a_change_of_one_answer_mostly_is_not(seed: int) -> None:
+def test_generated_histories_are_linearizable_and_changed_ones_mostly_not(seed: int) -> None:
     """Histories made by the machine itself, their moments widened until many steps overlap."""
     chance = random.Random(seed)
     kinds: list[Kind] = ["add", "replace", "cancel", "pause", "resume", "fire", "release", "reuse"]

@@ -1,4 +1,4 @@
-"""What the token of a lane is for: the same late call of a node that lost its lanes, with the fence and without it."""
+"""Fencing tokens: a late write of a node that lost its lanes, with and without the fence."""
 
 import signal
 import time
@@ -32,7 +32,7 @@ async def arrive_late(fleet: Fleet, seat: Seat) -> None:
 
 
 @pytest.mark.parametrize("is_fenced", [True, False], ids=["fenced", "not fenced"])
-async def test_a_late_write_of_a_zombie(
+async def test_a_late_write_of_a_zombie_is_fenced(
     postgres: Postgres, tmp_path: Path, is_fenced: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with trial(Plan(nodes=2, rate=200), tmp_path, postgres) as begun:

@@ -1,4 +1,4 @@
-"""Many clients change the same ids on different nodes at the moment when they are due: each id has a true history."""
+"""Many clients change the same ids on different nodes when they are due: each history is linearizable."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The judge: that it finds nothing wrong where nothing is, and each thing that can be wrong by its name."""
+"""The checker of a fleet run: no false alarms, and each fault by its name."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def verdict_of(calls: list[Step], records: list[Seen], state: str, generation: i
     return judge({ONE: calls}, records, {ONE: End(state, generation)}, NOW)
 
 
-def test_what_is_right() -> None:
+def test_a_correct_run_has_no_faults() -> None:
     verdict = verdict_of([ADDED], [seen()], "released")
     assert verdict.is_clean, str(verdict)
     assert (verdict.due, verdict.missed) == (1, 0)
@@ -55,7 +55,7 @@ def test_what_is_right() -> None:
         ("waiting", [ADDED, Step("pause", 30, 40, "paused"), Step("resume", 50, 60, "resumed")], [], "pending"),
     ],
 )
-def test_what_is_wrong_is_named(fault: str, calls: list[Step], records: list[Seen], state: str) -> None:
+def test_each_fault_is_named(fault: str, calls: list[Step], records: list[Seen], state: str) -> None:
     verdict = verdict_of(calls, records, state)
     assert not verdict.is_clean
     assert [name for name in FAULTS if verdict.faults[name]] == [fault]
@@ -63,11 +63,11 @@ def test_what_is_wrong_is_named(fault: str, calls: list[Step], records: list[See
     assert all(str(step) in str(verdict) for step in calls), "its history is told"
 
 
-def test_a_record_that_nobody_asked_for() -> None:
+def test_an_unrequested_record_is_a_fault() -> None:
     assert judge({}, [seen()], {}, NOW).faults["unwanted"]
 
 
-def test_a_history_that_tells_of_something_else() -> None:
+def test_a_history_of_another_event_is_a_fault() -> None:
     told = [{"event": "released", "occurrence": 1}, {"event": "released", "occurrence": 2}]
     verdict = judge({ONE: [ADDED]}, [seen()], {ONE: End("released", 1, told)}, NOW)
     assert verdict.faults["untrue"]

@@ -18,7 +18,7 @@ CRASH_S_MAX = 5.0  # until others own its lanes: 3.75 s by the lease, and what a
 
 
 @pytest.mark.parametrize("bus", ["log", "kafka"])
-async def test_no_fault_loses_or_doubles_anything(
+async def test_no_fault_loses_or_duplicates_anything(
     bus: Literal["log", "kafka"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = Plan(FAULTS_EACH, 2, MESSAGES_EACH, bus, rate=150, seed=random.randrange(1_000_000))

@@ -1,4 +1,4 @@
-"""A new version goes round: node after node is stopped and started while the load goes on."""
+"""A rolling restart under load."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One node fails at a time: how soon others release what it had."""
+"""How soon other nodes release the lanes of a failed node."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ STOP_S_MAX = 3.0
 FREE_S_MAX = 0.5
 
 
-async def test_a_stop_hands_over_at_once_and_a_crash_is_over_with_its_lease(
+async def test_a_stop_hands_over_at_once_and_a_crash_after_its_lease(
     postgres: Postgres, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with trial(Plan(nodes=3, rate=60), tmp_path, postgres) as begun:

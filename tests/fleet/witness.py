@@ -114,7 +114,7 @@ class Taken:
 
 
 class Witness:
-    """A few connections straight to the server."""
+    """Direct connections to the server."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres

@@ -1,4 +1,4 @@
-"""The fixtures of these tests: a real broker, and an engine beside it."""
+"""Fixtures: a real broker, and an engine connected to it."""
 
 from collections.abc import Iterator
 
@@ -14,5 +14,5 @@ __all__ = ["Site", "broker", "served", "site", "tenant", "topic"]
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """One for each file: a node serves every request topic that it finds, those of other tests too."""
+    """One broker per file, because a node reads every request topic that it finds."""
     yield from started_broker()

@@ -1,4 +1,4 @@
-"""Several engines in this process over one PostgreSQL and one broker, as nodes of a fleet would be."""
+"""A fleet in this process: several engines over one PostgreSQL and one broker."""
 
 import contextlib
 import uuid
@@ -19,7 +19,7 @@ from tidings.timeline.postgres.store import PostgresStore
 
 
 class Fleet:
-    """Its nodes, each a site of its own."""
+    """The nodes of a fleet."""
 
     def __init__(self, broker: Broker, postgres: Postgres, lanes: int, settings: dict[str, Any]) -> None:
         self.name: str = settings.pop("name", f"fleet-{uuid.uuid4().hex[:8]}")
@@ -30,7 +30,7 @@ class Fleet:
         self._living: list[Engine] = []
 
     async def start(self, roles: tuple[Role, ...] = ROLES) -> Site:
-        """One more node."""
+        """Start a node."""
         config = Config(kafka=self._kafka, node=Node(roles=roles))
         clock = SystemClock()
         store = await PostgresStore.open(self._postgres.dsn, clock, schema=schema_of(self.name), lanes=self._lanes)
@@ -41,12 +41,12 @@ class Fleet:
         return Site(engine, self.broker, self.name)
 
     async def stop(self, site: Site) -> None:
-        """In good order."""
+        """Stop a node cleanly."""
         self._living.remove(site.engine)
         await site.engine.stop()
 
     async def kill(self, site: Site) -> None:
-        """At once: nothing is handed over, no lease given back."""
+        """Kill a node: nothing is handed over, no lease released."""
         self._living.remove(site.engine)
         await abandon(site.engine)
 
@@ -56,7 +56,7 @@ class Fleet:
 
 
 def schema_of(name: str) -> str:
-    """Where a fleet of this name keeps everything."""
+    """The settings of a fleet."""
     return name.replace("-", "_")
 
 

@@ -23,7 +23,7 @@ PATIENCE_S = 30.0
 
 
 class Served:
-    """A node on a free port and in memory, joined to the broker, that tells its facts."""
+    """A node in memory on a free port, connected to the broker, that publishes facts."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -46,23 +46,23 @@ class Served:
         assert not self._thread.is_alive()
 
     def send(self, topic: str, value: bytes | None, key: bytes | None = None, *headers: Header) -> None:
-        """A record as a foreign client sends it; on the broker when this returns."""
+        """Send a record as a foreign client does; acknowledged when this returns."""
         if topic not in self._made:
             self._made.add(topic)
             self.broker.create_topic(topic, exist_ok=True)
         self.produce(topic, value, key, *headers)
 
     def produce(self, topic: str, value: bytes | None, key: bytes | None = None, *headers: Header) -> None:
-        """The same, on a topic that is there."""
+        """Send a record to an existing topic."""
         self._producer.produce(topic, value, key, headers=list(headers))
         assert self._producer.flush(READ_S_MAX) == 0
 
     def get(self, path: str, key: str | None = None) -> Any:
-        """What the node answers; raises `Failure` with the problem."""
+        """Call the node; raises `Failure` with the problem."""
         return Client(self.url, key).call("GET", path, timeout_s=PATIENCE_S)
 
     def command(self, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-        """A command against this node: its exit code, and what it printed."""
+        """Run a command against this node; its exit code and output."""
         capsys.readouterr()
         code = main([*argv, "--url", self.url], NodeHooks())
         return code, *capsys.readouterr()
@@ -86,7 +86,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(broker: Broker) -> Iterator[Served]:
-    """One node for the tests of a file; name topics and tenants apart."""
+    """One node for all tests of a file; use different topics and tenants."""
     node = Served(broker)
     node.start()
     yield node

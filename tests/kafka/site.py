@@ -1,4 +1,4 @@
-"""An engine in this process, joined to the tests' broker, and what its clients would do."""
+"""An engine in this process, connected to the broker of the tests, and its clients."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.servers.kafka import Broker
-from tidings.bus.kafka.progress_marker import HOMES, PROGRESS
+from tidings.bus.kafka.progress_marker import MARKER_PARTITIONS, PROGRESS
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Store
@@ -26,7 +26,7 @@ Header = tuple[str, str | bytes | None]
 
 
 class Site:
-    """One engine and one broker; names are apart from those of every other site."""
+    """One engine and one broker; names are unique."""
 
     def __init__(self, engine: Engine, broker: Broker, name: str) -> None:
         self.engine = engine
@@ -43,7 +43,7 @@ class Site:
         headers: Sequence[Header] = (),
         timestamp_ms: int = 0,
     ) -> None:
-        """A record as a foreign client sends it, at this moment unless told otherwise; on the broker at the end."""
+        """Send a record as a foreign client does, with the present timestamp by default; acknowledged on return."""
         if topic not in self._made:
             self._made.add(topic)
             self.broker.create_topic(topic, exist_ok=True)
@@ -67,13 +67,13 @@ class Site:
 
 
 def headers_of(message: Message) -> list[Header]:
-    """Its headers, in order."""
+    """The headers of a record, in order."""
     headers = message.headers()
     return headers if isinstance(headers, list) else []
 
 
 def read_all(broker: Broker, topic: str) -> list[Message]:
-    """Every committed record of a topic that is there now."""
+    """All committed records of a topic."""
     if topic not in broker.topics():
         return []
     told = broker.client(group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed", enable_partition_eof=True)
@@ -96,7 +96,7 @@ def read_all(broker: Broker, topic: str) -> list[Message]:
 def expect_progress(broker: Broker) -> None:
     """The topic that a node makes for itself where it may make topics."""
     if PROGRESS not in broker.topics():
-        broker.create_topic(PROGRESS, HOMES, cleanup_policy="compact")
+        broker.create_topic(PROGRESS, MARKER_PARTITIONS, cleanup_policy="compact")
 
 
 @contextlib.asynccontextmanager
@@ -122,6 +122,6 @@ async def opened(
 
 @pytest.fixture
 async def site(broker: Broker, tmp_path: Path) -> AsyncIterator[Site]:
-    """With the settings that are there by default."""
+    """A site with default settings."""
     async with opened(broker, tmp_path) as made:
         yield made

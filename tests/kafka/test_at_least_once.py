@@ -1,4 +1,4 @@
-"""Without transactions: quicker, and every record still arrives."""
+"""Release without transactions: every record arrives."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tidings.domain.schedules.request import Request
 pytestmark = pytest.mark.slow
 
 
-async def test_everything_arrives(broker: Broker, tmp_path: Path) -> None:
+async def test_without_transactions_every_record_arrives(broker: Broker, tmp_path: Path) -> None:
     async with opened(broker, tmp_path, release="at_least_once") as site:
         topic = f"{site.name}-plain"
         for number in range(50):

@@ -1,4 +1,4 @@
-"""While Kafka is away: what is told, how soon, and in which words."""
+"""Reports while Kafka is down."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ TOLD_S_MAX = 4.5  # 3 s and some, on a machine that does other things too
 
 @contextmanager
 def alone(served: Served) -> Iterator[None]:
-    """Its broker is ended, and the node knows it; at the end it is back."""
+    """A node whose broker is stopped until the end of the test."""
     served.broker.kill()
     deadline = time.monotonic() + NOTICED_S_MAX
     while readiness(served)["status"] == "ready":
@@ -39,7 +39,7 @@ def readiness(served: Served) -> Any:
         return failure.document
 
 
-def test_what_is_told_while_it_is_away(served: Served, tenant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_while_kafka_is_down(served: Served, tenant: str, capsys: pytest.CaptureFixture[str]) -> None:
     served.broker.create_topic(tenant)
     with alone(served):
         Client(served.url).call("POST", "/v1/schedules", body={"topic": tenant, "value": "waits", "id": tenant})

@@ -210,7 +210,7 @@ CASES: dict[str, tuple[Writer, Headers, bytes]] = {
 
 
 @pytest.mark.parametrize("client", CASES)
-async def test_every_client_reads_what_one_wrote(site: Site, client: str) -> None:
+async def test_every_client_reads_what_another_wrote(site: Site, client: str) -> None:
     write_by, more, key = CASES[client]
     requests, out = f"assignments.{site.name}", f"executions.{site.name}"
     site.broker.create_topic(requests)
@@ -237,7 +237,7 @@ def stripped(record: Sent) -> Sent:
     return Sent(record.key, record.value, record.headers[:-4])
 
 
-async def test_a_request_that_was_given_up_is_not_taken(site: Site) -> None:
+async def test_an_aborted_request_is_not_accepted(site: Site) -> None:
     requests, out = f"assignments.{site.name}", f"executions.{site.name}"
     site.broker.create_topic(requests)
     given_up = transactional(site.broker)
@@ -249,7 +249,7 @@ async def test_a_request_that_was_given_up_is_not_taken(site: Site) -> None:
     assert dict(headers_of(record))["tidings-id"] == f"{requests}/0/2".encode()
 
 
-async def test_a_request_is_not_taken_before_it_is_committed(site: Site) -> None:
+async def test_a_request_is_not_accepted_before_its_transaction_commits(site: Site) -> None:
     requests, out = f"assignments.{site.name}", f"executions.{site.name}"
     site.broker.create_topic(requests)
     await eventually(lambda: out in site.broker.topics(), READ_S_MAX, poll_s=0.1)

@@ -1,4 +1,4 @@
-"""A network that cuts and holds back, above all at commits: nothing is lost, nothing leaves twice."""
+"""A network that cuts and delays requests, above all commits: nothing is lost or released twice."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -39,13 +39,13 @@ async def line(broker: Broker, proxy: Proxy, tmp_path: Path) -> AsyncIterator[Li
 
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lost connections go unnoticed."""
+    """Disable the detection of lost connections."""
     for name in ("emit", "error"):
         monkeypatch.setattr(Watch, name, getattr(Watch, name))
     spoils.apply(spoils.WATCH)
 
 
-async def test_cuts_at_each_step(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_connections_cut_at_each_request(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
     await line.send(10)
     await line.arrived()
     for when in SIDES:
@@ -58,7 +58,7 @@ async def test_cuts_at_each_step(line: Line, capsys: pytest.CaptureFixture[str])
     assert (harm.lost, harm.twice) == ([], [])
 
 
-async def test_cuts_at_random(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_connections_cut_at_random(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
     await line.cut_at_random(CUTS_MIN, SEED)
     harm = await line.finish()
     with capsys.disabled():
@@ -73,7 +73,9 @@ async def test_a_late_commit_changes_nothing(line: Line) -> None:
     assert (harm.lost, harm.twice) == ([], [])
 
 
-async def test_unwatched_it_does_harm(unwatched: None, line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_without_detection_of_lost_connections_a_late_commit_does_harm(
+    unwatched: None, line: Line, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The test above can fail: without the guard the same late commit commits half of a batch."""
     assert await line.commit_late() == NO_ERROR
     harm = await asyncio.wait_for(line.finish(), 120)

@@ -1,4 +1,4 @@
-"""Tenants that appear while a node runs are served, with topics of their own, and nobody else notices."""
+"""Tenants that appear while a node runs get their topics, without disturbing others."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ SERVED_S_MAX = 5.0
 
 @pytest.fixture
 async def wide(broker: Broker, tmp_path: Path) -> AsyncIterator[Site]:
-    """A site that makes topics of three partitions."""
+    """A site that creates topics with three partitions."""
     name = f"site-{uuid.uuid4().hex[:8]}"
     kafka = Kafka(servers=broker.bootstrap, name=name, partitions=PARTITIONS)
     config = Config(store=Store(path=str(tmp_path / "wide.db")), kafka=kafka)
@@ -45,7 +45,7 @@ async def wide(broker: Broker, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def at_work(site: Site) -> None:
-    """Until a first tenant is served: what is measured after that is not the start."""
+    """Wait until a first tenant is served, so that the start is not measured."""
     site.send(f"assignments.{site.name}-first", b"first", None, [("intervals-schedule", b"PT0.1S")])
     await site.read(f"executions.{site.name}-first", 1)
 
@@ -66,7 +66,7 @@ INTERVALS: list[Header] = [("intervals-schedule", b"PT0.1S")]
     ],
     ids=["intervals", "kaspr", "native"],
 )
-async def test_the_topics_of_a_new_tenant(wide: Site, requests: str, topics: list[str]) -> None:
+async def test_the_response_topics_of_a_new_tenant_are_created(wide: Site, requests: str, topics: list[str]) -> None:
     tenant = f"new-{uuid.uuid4().hex[:8]}"
     wide.broker.create_topic(requests.format(tenant))
     made = {name.format(tenant) for name in topics}
@@ -86,14 +86,14 @@ async def test_a_new_tenant_is_served(wide: Site) -> None:
     assert rejection.value() == b"bad"
 
 
-async def test_a_named_destination_is_made(wide: Site) -> None:
+async def test_a_missing_destination_topic_is_created(wide: Site) -> None:
     tenant = f"new-{uuid.uuid4().hex[:8]}"
     wide.send(f"tidings.requests.{tenant}", b"hello", b"k", [("tidings-to", f"{tenant}-out")])
     await wide.read(f"{tenant}-out", 1)
     assert partitions(wide.broker, f"{tenant}-out") == PARTITIONS
 
 
-async def test_a_topic_that_is_there_stays_as_it_is(wide: Site) -> None:
+async def test_an_existing_topic_is_not_changed(wide: Site) -> None:
     tenant = f"new-{uuid.uuid4().hex[:8]}"
     wide.broker.create_topic(f"executions.{tenant}", partitions=2)
     wide.send(f"assignments.{tenant}", b"hello", None, INTERVALS)
@@ -101,7 +101,7 @@ async def test_a_topic_that_is_there_stays_as_it_is(wide: Site) -> None:
     assert partitions(wide.broker, f"executions.{tenant}") == 2
 
 
-async def test_partitions_that_are_added_are_read(wide: Site) -> None:
+async def test_added_partitions_are_read(wide: Site) -> None:
     tenant = f"new-{uuid.uuid4().hex[:8]}"
     requests = f"assignments.{tenant}"
     wide.send(requests, b"first", None, INTERVALS)
@@ -115,8 +115,8 @@ async def test_partitions_that_are_added_are_read(wide: Site) -> None:
     assert {record.value() for record in records} == {b"first", b"second"}
 
 
-async def test_nobody_else_notices(wide: Site) -> None:
-    """Records that are read while the topics are dealt out anew are taken once each: refusals would show twice."""
+async def test_a_new_topic_does_not_disturb_other_tenants(wide: Site) -> None:
+    """Records read during a reassignment are accepted once: duplicates would be rejected twice."""
     tenant = f"busy-{uuid.uuid4().hex[:8]}"
     requests, out = f"assignments.{tenant}", f"rejections.{tenant}"
     wide.broker.create_topic(requests, partitions=4)
@@ -151,8 +151,8 @@ def complete(broker: Broker, topic: str, count: int) -> list[Message]:
     return records if len(records) >= count else []
 
 
-async def test_a_request_topic_that_is_made_anew_asks_for_new_schedules(wide: Site) -> None:
-    """Its records stand at places that were there before, and are others all the same."""
+async def test_a_recreated_request_topic_makes_new_schedules(wide: Site) -> None:
+    """Its records have offsets that were used before, and are different requests."""
     requests, executions = f"assignments.{wide.name}-again", f"executions.{wide.name}-again"
     admin = AdminClient(wide.broker.client())
     wide.send(requests, b"the same", None, INTERVALS)

@@ -1,4 +1,4 @@
-"""kafka-message-scheduler's topic of schedules: add, replace, delete, and use a key again."""
+"""The schedule topic of kafka-message-scheduler: add, replace, delete, and reuse of keys."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SCHEDULES = "schedules"
 
 @pytest.fixture(autouse=True)
 def schedules(site: Site) -> None:
-    """The topic, compacted as in the original. It has one name for all, so that keys and targets keep tests apart."""
+    """The compacted topic of the original. All tests share it and use different keys and targets."""
     site.broker.create_topic(SCHEDULES, exist_ok=True, cleanup_policy="compact", retention_ms="-1")
 
 
@@ -53,16 +53,16 @@ def etf1(site: Site, schedules: None) -> Etf1:
 
 
 def in_seconds(seconds: int) -> int:
-    """A moment at least so far ahead, in whole seconds since 1970."""
+    """A time at least this far ahead, in whole seconds since 1970."""
     return int(time.time()) + seconds + 1
 
 
 def told(record: Message) -> dict[str, bytes]:
-    """Its headers that are not null, by name."""
+    """The headers that are not null, by name."""
     return {name: value for name, value in headers_of(record) if isinstance(value, bytes)}
 
 
-async def test_a_schedule_leaves_at_its_time_with_its_target_key(site: Site, etf1: Etf1) -> None:
+async def test_a_schedule_is_released_at_its_time_with_its_target_key(site: Site, etf1: Etf1) -> None:
     sent, epoch = int(time.time()), in_seconds(2)
     more: list[Header] = [("trace", b"1"), ("trace", b"2"), ("nothing", None)]
     etf1.schedule("one", b"\x00\xff", epoch, more)
@@ -85,7 +85,7 @@ async def test_a_schedule_leaves_at_its_time_with_its_target_key(site: Site, etf
     assert told(record)["tidings-id"] == etf1.key("one")
 
 
-async def test_the_same_key_again_replaces(site: Site, etf1: Etf1) -> None:
+async def test_the_same_key_replaces_the_schedule(site: Site, etf1: Etf1) -> None:
     first, later = in_seconds(2), in_seconds(4)
     etf1.schedule("one", b"first", first)
     etf1.schedule("one", b"second", later)
@@ -94,7 +94,7 @@ async def test_the_same_key_again_replaces(site: Site, etf1: Etf1) -> None:
     assert record.timestamp()[1] >= later * 1_000
 
 
-async def test_an_earlier_time_replaces_too(site: Site, etf1: Etf1) -> None:
+async def test_a_replacement_may_have_an_earlier_time(site: Site, etf1: Etf1) -> None:
     epoch = in_seconds(1)
     etf1.schedule("one", b"far", in_seconds(3_600))
     etf1.schedule("one", b"near", epoch)
@@ -103,7 +103,7 @@ async def test_an_earlier_time_replaces_too(site: Site, etf1: Etf1) -> None:
     assert record.timestamp()[1] >= epoch * 1_000
 
 
-async def test_a_null_value_deletes(site: Site, etf1: Etf1) -> None:
+async def test_a_null_value_deletes_the_schedule(site: Site, etf1: Etf1) -> None:
     epoch = in_seconds(2)
     etf1.schedule("one", b"deleted", epoch)
     etf1.delete("one")
@@ -115,7 +115,7 @@ async def test_a_null_value_deletes(site: Site, etf1: Etf1) -> None:
     assert found.state == "cancelled"
 
 
-async def test_deleting_what_is_not_there_is_no_error(site: Site, etf1: Etf1) -> None:
+async def test_deleting_an_unknown_schedule_is_no_error(site: Site, etf1: Etf1) -> None:
     etf1.delete("never")
     etf1.schedule("one", b"next", in_seconds(0))
     (record,) = await site.read(etf1.out, 1)
@@ -123,7 +123,7 @@ async def test_deleting_what_is_not_there_is_no_error(site: Site, etf1: Etf1) ->
     assert etf1.key("never") not in {found.key() for found in read_all(site.broker, "rejections.default")}
 
 
-async def test_a_key_is_used_again_after_its_release(site: Site, etf1: Etf1) -> None:
+async def test_a_key_may_be_used_again_after_its_release(site: Site, etf1: Etf1) -> None:
     name = etf1.key("one").decode()
     etf1.schedule("one", b"first", in_seconds(0))
     await site.read(etf1.out, 1)
@@ -136,7 +136,7 @@ async def test_a_key_is_used_again_after_its_release(site: Site, etf1: Etf1) -> 
     ]
 
 
-async def test_a_key_is_used_again_after_it_was_deleted(site: Site, etf1: Etf1) -> None:
+async def test_a_key_may_be_used_again_after_it_was_deleted(site: Site, etf1: Etf1) -> None:
     etf1.schedule("one", b"deleted", in_seconds(3_600))
     etf1.delete("one")
     etf1.schedule("one", b"again", in_seconds(1))
@@ -144,8 +144,8 @@ async def test_a_key_is_used_again_after_it_was_deleted(site: Site, etf1: Etf1) 
     assert record.value() == b"again"
 
 
-async def test_deleting_what_has_left_changes_nothing(site: Site, etf1: Etf1) -> None:
-    """The original's own habit: it deletes a schedule from its topic once it has released it."""
+async def test_deleting_a_released_schedule_changes_nothing(site: Site, etf1: Etf1) -> None:
+    """As the original does: it deletes a schedule from its topic after the release."""
     etf1.schedule("one", b"first", in_seconds(0))
     await site.read(etf1.out, 1)
     etf1.delete("one")
@@ -157,7 +157,7 @@ async def test_deleting_what_has_left_changes_nothing(site: Site, etf1: Etf1) ->
     assert etf1.key("one") not in {record.key() for record in read_all(site.broker, "rejections.default")}
 
 
-async def test_what_cannot_be_read_is_rejected(site: Site, etf1: Etf1) -> None:
+async def test_an_invalid_request_is_rejected(site: Site, etf1: Etf1) -> None:
     etf1._send(etf1.key("bad"), b"no time", [("scheduler-target-topic", etf1.out)])
     etf1.schedule("good", b"goes on", in_seconds(0))
     (record,) = await site.read(etf1.out, 1)

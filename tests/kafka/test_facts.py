@@ -1,4 +1,4 @@
-"""Facts on Kafka, and the figures of a node that is joined to it."""
+"""Facts on Kafka, and the metrics of a node with Kafka."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ ASKED_MAX = 20
 async def facts_of(
     served: Served, topic: str, tenant: str, count: int, patience_s: float = PATIENCE_S
 ) -> list[tuple[bytes | None, Any]]:
-    """So many facts about a tenant, each with its key."""
+    """Read this many facts of a tenant, each with its key."""
 
     async def found() -> list[tuple[bytes | None, Any]]:
         records = await asyncio.to_thread(read_all, served.broker, topic)
@@ -33,7 +33,7 @@ async def facts_of(
 
 
 async def actions_of(served: Served, tenant: str) -> list[tuple[bytes | None, Any]]:
-    """What the tenant's own topic is told; that it is there may be noticed some seconds later, so ask again."""
+    """Facts on the tenant's own topic. The topic may be noticed some seconds later, so retry."""
     for _ in range(ASKED_MAX):
         ask(served, tenant, "CANCEL", "nobody")
         with contextlib.suppress(AssertionError):
@@ -42,7 +42,7 @@ async def actions_of(served: Served, tenant: str) -> list[tuple[bytes | None, An
 
 
 def figures(served: Served, app: str = "") -> dict[str, float]:
-    """Every metric without labels, and those of Kaspr's that are of this app."""
+    """All metrics without labels, and Kaspr's metrics of this app."""
     with Client(served.url).request("GET", "/metrics") as response:
         text = response.read().decode()
     own = rf'{{app_name="{app}",worker_name="[^"]+"(?:,type="D",partition="0")?}}'
@@ -63,7 +63,7 @@ def ask(
     )
 
 
-async def test_the_life_of_schedules_is_told(served: Served, tenant: str) -> None:
+async def test_facts_follow_the_life_of_schedules(served: Served, tenant: str) -> None:
     ask(served, tenant, "ADD", "one", b"first")
     ask(served, tenant, "REPLACE", "one", b"instead")
     ask(served, tenant, "REPLACE", "one", b"instead")
@@ -92,7 +92,7 @@ async def test_the_life_of_schedules_is_told(served: Served, tenant: str) -> Non
     assert {fact["fact"] for _, fact in actions} <= {fact["fact"] for _, fact in told}
 
 
-async def test_figures(served: Served, tenant: str) -> None:
+async def test_metrics_of_a_node_with_kafka(served: Served, tenant: str) -> None:
     before = figures(served)["tidings_kafka_release_seconds_count"]
     ask(served, tenant, "ADD", "one", b"first")
     ask(served, tenant, "REPLACE", "one", b"other")

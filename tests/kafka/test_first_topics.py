@@ -1,4 +1,4 @@
-"""On a broker that creates no topics by itself, the first producer finds the request topics of known tenants."""
+"""On a broker without automatic topic creation, request topics of known tenants exist for the first producer."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ async def test_the_first_request_of_each_wire_is_served(broker: Broker, tmp_path
         assert "tidings.notify.acme" in broker.topics()
 
 
-async def test_nothing_is_created_where_topics_are_expected(
+async def test_no_topics_are_created_when_they_are_expected(
     broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expect_progress(broker)

@@ -1,4 +1,4 @@
-"""Request topics in a fleet: each partition has one reader, whoever comes and goes, and each request is taken once."""
+"""Request topics in a fleet: each partition has one reader, and each request is accepted once."""
 
 import asyncio
 import functools
@@ -32,7 +32,7 @@ TAKEN_OVER_S_MAX = 5.0
 
 
 class Requests:
-    """A request topic, and what was sent to it."""
+    """A request topic, and the requests sent to it."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.topic = f"assignments.{fleet.name}"
@@ -44,7 +44,7 @@ class Requests:
         self.sent: list[bytes] = []
 
     def send(self, count: int) -> None:
-        """To all partitions in turn."""
+        """Send to all partitions in turn."""
         for number in itertools.islice(self._numbers, count):
             value = b"request-%d" % number
             headers: list[Header] = [("intervals-schedule", b"PT0.1S")]
@@ -63,11 +63,11 @@ class Requests:
 
 
 def intake_of(site: Site) -> KafkaIntake:
-    return next(companion for companion in site.engine._companions if isinstance(companion, StartPosition))._intake
+    return next(service for service in site.engine._services if isinstance(service, StartPosition))._intake
 
 
 class Watched:
-    """The readers at work, by the thread that each belongs to."""
+    """The open readers, by their thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.readers: dict[KafkaIntake, Reader] = {}
@@ -85,7 +85,7 @@ class Watched:
         return set() if reader is None else {partition for name, partition in reader._assigned if name == topic}
 
     async def shared(self, *sites: Site, timeout_s: float = 20.0) -> None:
-        """Until these have all partitions between them, each its own, evenly."""
+        """Wait until these readers share all partitions evenly."""
 
         def even() -> bool:
             parts = [self.parts(site) for site in sites]
@@ -127,7 +127,7 @@ async def test_nodes_share_the_partitions_and_hand_them_over(fleet: Fleet, watch
     assert aside.engine.store.lanes()
 
 
-async def test_what_a_killed_node_read_is_read_by_another_at_once(fleet: Fleet, watched: Watched) -> None:
+async def test_the_partitions_of_a_killed_node_are_read_by_another_at_once(fleet: Fleet, watched: Watched) -> None:
     requests = Requests(fleet)
     first, second = await fleet.start(), await fleet.start()
     await watched.shared(first, second)
@@ -140,10 +140,10 @@ async def test_what_a_killed_node_read_is_read_by_another_at_once(fleet: Fleet, 
     await requests.all_released_once()
 
 
-async def test_two_readers_of_the_same_partitions_take_each_request_once(
+async def test_two_readers_of_the_same_partitions_accept_each_request_once(
     fleet: Fleet, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As nodes do which do not know of each other yet: all races are decided by the stored positions."""
+    """Like nodes that do not know of each other yet: the stored positions decide all races."""
     monkeypatch.setattr(PartitionAssignment, "reads", lambda *_: True)
     caplog.set_level(logging.INFO, "tidings.kafka")
     requests = Requests(fleet)
@@ -152,13 +152,13 @@ async def test_two_readers_of_the_same_partitions_take_each_request_once(
     for _ in range(40):
         await asyncio.to_thread(requests.send, 100)
     await requests.all_released_once()
-    assert "others took what was read here" in caplog.text, "they never met"
+    assert "another node has taken these partitions" in caplog.text, "they never met"
 
 
-async def test_partitions_that_come_back_are_read_from_where_the_store_stands(
+async def test_regained_partitions_are_read_from_the_stored_positions(
     fleet: Fleet, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of two nodes reads all in turn; what one knew of a partition is old when it comes back to it."""
+    """Two nodes read all partitions in turn; the positions that a node remembers are stale when it regains one."""
     nodes: list[Site] = []
     turn = [0]
 
@@ -177,10 +177,10 @@ async def test_partitions_that_come_back_are_read_from_where_the_store_stands(
         await requests.all_released_once()
         reader, other = (watched.readers[intake_of(nodes[place])] for place in (turn[0], 1 - turn[0]))
         await eventually(functools.partial(stands_at, reader, requests))
-        assert not other.standing(), "it knows nothing of what is not its own"
+        assert not other.done(), "it knows nothing of what is not its own"
         assert not other._next
 
 
 def stands_at(reader: Reader, requests: Requests) -> bool:
-    standing = {place: at for place, at in reader.standing().items() if place[0] == requests.topic}
+    standing = {place: at for place, at in reader.done().items() if place[0] == requests.topic}
     return sum(standing.values()) == len(requests.sent)

@@ -1,4 +1,4 @@
-"""Releasing to Kafka from a fleet: lanes change hands, nodes die, and a read_committed reader gets each record once."""
+"""Release to Kafka from a fleet: lanes move, nodes die, and a read_committed reader gets each record once."""
 
 import asyncio
 from collections import Counter
@@ -31,7 +31,7 @@ async def fleet(broker: Broker, postgres: Postgres) -> AsyncIterator[Fleet]:
 
 
 class Burst:
-    """Schedules for one topic of several partitions."""
+    """A burst of schedules for one topic with several partitions."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.topic = f"{fleet.name}-out"
@@ -65,7 +65,7 @@ class Burst:
 
 
 async def lanes_of(*counts: tuple[Site, int], timeout_s: float = 20.0) -> None:
-    """Until each has so many lanes, and releases them."""
+    """Wait until each node releases this many lanes."""
 
     def so_many() -> bool:
         return all(len(site.engine.store.lanes()) == count and not site.engine.problems() for site, count in counts)
@@ -73,7 +73,7 @@ async def lanes_of(*counts: tuple[Site, int], timeout_s: float = 20.0) -> None:
     await eventually(so_many, timeout_s)
 
 
-async def test_a_burst_while_lanes_are_handed_over_to_and_fro(fleet: Fleet) -> None:
+async def test_a_burst_while_lanes_are_handed_over(fleet: Fleet) -> None:
     burst = Burst(fleet)
     first = await fleet.start()
     await lanes_of((first, LANES))
@@ -103,7 +103,7 @@ async def test_a_burst_while_nodes_are_killed(fleet: Fleet) -> None:
     await burst.all_seen_once()
 
 
-async def test_what_is_on_its_way_is_so_for_every_node(fleet: Fleet) -> None:
+async def test_in_flight_schedules_are_in_flight_for_every_node(fleet: Fleet) -> None:
     burst = Burst(fleet)
     nodes = [await fleet.start(), await fleet.start()]
     await lanes_of(*((node, LANES // 2) for node in nodes))

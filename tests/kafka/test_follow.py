@@ -1,4 +1,4 @@
-"""Topics of Kafka over HTTP and with `tidings tail`: committed records, from a position on, for those who may."""
+"""Kafka topics over HTTP and with `tidings tail`: committed records from a position on, with authorization."""
 
 import json
 import threading
@@ -29,7 +29,7 @@ def lines(served: Served, capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def fill(served: Served, tenant: str, count: int) -> str:
-    """So many records on a topic, each in a transaction of its own or together, as it comes."""
+    """Write this many records to a topic, in one or several transactions."""
     out = f"{tenant}-out"
     for number in range(count):
         served.send(f"tidings.requests.{tenant}", b"%d" % number, b"k", ("tidings-to", out))
@@ -43,7 +43,7 @@ def problem(served: Served, path: str, key: str | None = None) -> Any:
 
 
 def events(served: Served, path: str, count: int, last: str | None = None) -> Iterator[tuple[str, Any]]:
-    """So many events of a stream, each with its id."""
+    """Read this many events of a stream, each with its id."""
     headers = {} if last is None else {"Last-Event-ID": last}
     request = urllib.request.Request(served.url + path, headers=headers)
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
@@ -59,7 +59,7 @@ def events(served: Served, path: str, count: int, last: str | None = None) -> It
                     return
 
 
-def test_tail_follows_either_bus(served: Served, tenant: str, lines: Command) -> None:
+def test_tail_reads_both_buses(served: Served, tenant: str, lines: Command) -> None:
     out = fill(served, tenant, 3)
     records = lines("tail", out, "--bus", "kafka", "--count", "3", "--from", "beginning")
     assert [record["value"] for record in records] == ["0", "1", "2"]
@@ -76,7 +76,7 @@ def test_tail_follows_either_bus(served: Served, tenant: str, lines: Command) ->
     assert "bus" not in record
 
 
-def test_people_see_the_lateness(served: Served, tenant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_on_a_terminal_shows_the_lateness(served: Served, tenant: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = fill(served, tenant, 1)
     code, text, _ = served.command(capsys, "tail", out, "--count", "1")
     assert code == 0
@@ -86,7 +86,7 @@ def test_people_see_the_lateness(served: Served, tenant: str, capsys: pytest.Cap
     assert words[4:6] == ["[k]", "0"]
 
 
-def test_so_many_are_the_newest_though_transactions_leave_marks(served: Served, tenant: str, lines: Command) -> None:
+def test_tail_shows_the_newest_records_despite_transaction_markers(served: Served, tenant: str, lines: Command) -> None:
     out = fill(served, tenant, 25)
     lines("tail", out, "--count", "25", "--from", "beginning")
     last = lines("tail", out, "--count", "10")
@@ -94,7 +94,7 @@ def test_so_many_are_the_newest_though_transactions_leave_marks(served: Served, 
 
 
 @pytest.mark.parametrize("start", [(), ("--from", "beginning")], ids=["last", "beginning"])
-def test_a_topic_that_comes_later(
+def test_a_topic_may_be_created_after_the_reader(
     served: Served, tenant: str, start: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     timer = threading.Timer(1.5, fill, (served, tenant, 1))
@@ -106,20 +106,20 @@ def test_a_topic_that_comes_later(
     assert err.splitlines() == [f"there is no topic {tenant}-out on Kafka yet: waiting for it"]
 
 
-def test_a_topic_without_its_leader_yet_is_waited_for(
+def test_a_topic_without_a_leader_is_waited_for(
     served: Served, tenant: str, lines: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = fill(served, tenant, 1)
     lines("tail", out, "--count", "1")
     moves = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART]
-    ask = topic_reader._Reading._span
+    ask = topic_reader._TopicConsumer._span
 
-    def ask_while_it_moves(reading: topic_reader._Reading, partition: int) -> tuple[int, int]:
+    def ask_while_it_moves(reading: topic_reader._TopicConsumer, partition: int) -> tuple[int, int]:
         if moves:
             raise KafkaException(KafkaError(moves.pop()))
         return ask(reading, partition)
 
-    monkeypatch.setattr(topic_reader._Reading, "_span", ask_while_it_moves)
+    monkeypatch.setattr(topic_reader._TopicConsumer, "_span", ask_while_it_moves)
     assert [record["value"] for record in lines("tail", out, "--count", "1", "--from", "beginning")] == ["0"]
     assert moves == []
     moves += [KafkaError.NOT_LEADER_FOR_PARTITION] * 2
@@ -127,11 +127,11 @@ def test_a_topic_without_its_leader_yet_is_waited_for(
     assert "Not leader for partition" in problem(served, f"/v1/topics/{out}/records?bus=kafka")["detail"]
 
 
-def test_a_stream_that_begins_nowhere_is_known() -> None:
+def test_an_empty_cursor_is_valid() -> None:
     assert topics.NOWHERE.decode() == f"id: {topic_reader.PREFIX}{encode(())}"
 
 
-def test_pages_and_waiting(served: Served, tenant: str) -> None:
+def test_pages_and_long_polling(served: Served, tenant: str) -> None:
     out = fill(served, tenant, 5)
     list(events(served, f"/v1/topics/{out}/stream", 5))
     path = f"/v1/topics/{out}/records?bus=kafka"
@@ -153,7 +153,7 @@ def test_pages_and_waiting(served: Served, tenant: str) -> None:
     assert "id" not in page["records"][0]  # it was not ours
 
 
-def test_a_stream_goes_on_without_a_gap_and_without_a_repeat(served: Served, tenant: str) -> None:
+def test_a_stream_resumes_without_gaps_or_duplicates(served: Served, tenant: str) -> None:
     out = fill(served, tenant, 6)
     path = f"/v1/topics/{out}/stream?bus=kafka"
     first = list(events(served, path, 2))
@@ -161,7 +161,7 @@ def test_a_stream_goes_on_without_a_gap_and_without_a_repeat(served: Served, ten
     assert [record["value"] for _, record in first + rest] == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_only_what_is_committed_shows(served: Served, tenant: str) -> None:
+def test_only_committed_records_are_read(served: Served, tenant: str) -> None:
     served.broker.create_topic(tenant)
     producer = Producer(served.broker.client(transactional_id=tenant))
     producer.init_transactions(PATIENCE_S)
@@ -177,7 +177,7 @@ def test_only_what_is_committed_shows(served: Served, tenant: str) -> None:
     assert [record["value"] for record in page["records"]] == ["committed"]
 
 
-def test_more_partitions_are_followed(served: Served, tenant: str) -> None:
+def test_added_partitions_are_streamed(served: Served, tenant: str) -> None:
     served.broker.create_topic(tenant, partitions=3)
     producer = Producer(served.broker.client())
     for number in range(3):
@@ -189,11 +189,11 @@ def test_more_partitions_are_followed(served: Served, tenant: str) -> None:
     assert page["records"] == []
 
 
-def test_what_cannot_be_a_position(served: Served, tenant: str) -> None:
+def test_invalid_cursors_are_refused(served: Served, tenant: str) -> None:
     out = fill(served, tenant, 1)
     list(events(served, f"/v1/topics/{out}/stream", 1))
     path = f"/v1/topics/{out}/records?bus=kafka&cursor="
-    assert "not one of Kafka" in problem(served, path + "lAAAAQA")["detail"]
+    assert "not a cursor of a Kafka topic" in problem(served, path + "lAAAAQA")["detail"]
     assert "cannot be read" in problem(served, path + "kafka.nonsense")["detail"]
     assert "beyond the end" in problem(served, path + topic_reader.PREFIX + encode((10_000,)))["detail"]
     assert "partitions" in problem(served, path + topic_reader.PREFIX + encode((0, 0)))["detail"]
@@ -201,20 +201,20 @@ def test_what_cannot_be_a_position(served: Served, tenant: str) -> None:
     assert problem(served, "/v1/topics/a:b/records?bus=kafka")["status"] == 400
 
 
-def test_too_many_readers_are_told(served: Served, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_readers_are_refused(served: Served, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_reader, "READERS_MAX", 0)
     told = problem(served, f"/v1/topics/{tenant}/records?bus=kafka")
     assert told["status"] == 503
     assert "try again" in told["detail"]
 
 
-def test_groups_are_of_the_log(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_consumer_groups_are_only_for_the_log(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = served.command(capsys, "tail", "orders", "--bus", "kafka", "--group", "g")
     assert code == 2
     assert "log" in err
 
 
-def test_what_was_refused(served: Served, tenant: str, lines: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejections_are_listed(served: Served, tenant: str, lines: Command, capsys: pytest.CaptureFixture[str]) -> None:
     served.send(f"assignments.{tenant}", b"a", b"k1", ("intervals-schedule", b"next tuesday"))
     served.send(f"{tenant}-schedule-requests", b"b", b"k2", ("x-scheduler-action", b"CANCEL"))
     served.send(f"tidings.requests.{tenant}", b"c", b"\xff", ("tidings-to", b"tidings.progress"))
@@ -243,7 +243,7 @@ def test_what_was_refused(served: Served, tenant: str, lines: Command, capsys: p
     assert "'no body' is not a name of a tenant" in err
 
 
-def test_nothing_was_refused_of_a_tenant_that_is_there(
+def test_a_tenant_without_rejections_has_an_empty_list(
     served: Served, tenant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served.send(f"assignments.{tenant}", b"a", None, ("intervals-schedule", b"PT0.1S"))
@@ -254,7 +254,7 @@ def test_nothing_was_refused_of_a_tenant_that_is_there(
     assert (code, text, err) == (0, "", "nothing was refused\n")
 
 
-def test_refusals_are_followed(
+def test_rejections_can_be_followed(
     served: Served, tenant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = []
@@ -272,8 +272,10 @@ def test_refusals_are_followed(
     assert seen == ["late"]
 
 
-def test_with_keys_a_tenant_reads_its_own(served: Served, tenant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last of this file: from here on the node wants keys."""
+def test_with_keys_a_tenant_reads_only_its_own_topics(
+    served: Served, tenant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last test of this file: from here on the node requires keys."""
     served.send(f"assignments.{tenant}", b"mine", None, ("intervals-schedule", b"PT0.2S"))
     make = {"name": f"admin-{tenant}", "admin": True}
     admin = Client(served.url).call("POST", "/v1/keys", body=make)["key"]

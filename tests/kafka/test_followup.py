@@ -1,4 +1,4 @@
-"""After the release of an etf1 schedule: its copy on the history topic, and the tombstone for its key, each once."""
+"""After the release of an etf1 schedule: one copy on the history topic, and one tombstone for its key."""
 
 import time
 import uuid
@@ -13,7 +13,7 @@ from tests.kafka.site import READ_S_MAX, Header, Site, expect_progress, headers_
 from tests.servers.kafka import Broker
 from tidings.bus.kafka.follow_up import FollowUp
 from tidings.bus.kafka.forwarder import Forwarder
-from tidings.bus.kafka.producers import LaneLost
+from tidings.bus.kafka.producers import ProducerFailed
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ FAR = int(time.time()) + 86_400
 
 
 class Topics:
-    """Names of one test's own, on a broker that it shares."""
+    """Unique topic names on a shared broker."""
 
     def __init__(self, broker: Broker) -> None:
         name = uuid.uuid4().hex[:8]
@@ -47,7 +47,7 @@ class Topics:
         assert self._producer.flush(READ_S_MAX) == 0
 
     async def tombstones(self, count: int) -> list[Message]:
-        """Those that are there, once there are so many."""
+        """The tombstones, once there are this many."""
         found: list[Message] = await eventually(lambda: self._tombstones(count), READ_S_MAX, poll_s=0.1)
         return found
 
@@ -79,8 +79,8 @@ async def test_a_release_is_followed_by_a_copy_and_a_tombstone(topics: Topics, b
         assert "tidings-origin" not in {name for name, _ in headers_of(released)}
 
 
-async def test_a_tombstone_of_ours_cancels_nothing(topics: Topics, broker: Broker, tmp_path: Path) -> None:
-    """It may be written after a newer request for the same key that has not been read by then."""
+async def test_our_own_tombstone_cancels_nothing(topics: Topics, broker: Broker, tmp_path: Path) -> None:
+    """It may be written after a newer request for the same key that is not read yet."""
     topics.make()
     async with opened(broker, tmp_path, **topics.settings) as site:
         topics.send(b"k", b"first")
@@ -101,7 +101,7 @@ async def test_a_tombstone_of_ours_cancels_nothing(topics: Topics, broker: Broke
 
 
 async def test_the_request_of_a_newer_schedule_is_not_deleted(topics: Topics, broker: Broker, tmp_path: Path) -> None:
-    """Here the release of the first waits for its topic while the second is accepted."""
+    """The release of the first schedule waits for its topic while the second is accepted."""
     topics.make()
     expect_progress(broker)
     for name in (topics.out, topics.history):
@@ -134,15 +134,15 @@ async def _generation(site: Site, schedule_id: str, generation: int) -> bool:
 
 
 async def _refuse(_: FollowUp) -> None:
-    raise LaneLost("not in this life")
+    raise ProducerFailed("not in this life")
 
 
-async def test_what_a_dead_node_owed_is_written_by_the_next(
+async def test_the_next_node_writes_what_a_dead_node_did_not(
     topics: Topics, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics.make()
     with monkeypatch.context() as patched:
-        patched.setattr(FollowUp, "_step", _refuse)
+        patched.setattr(FollowUp, "_tick", _refuse)
         async with opened(broker, tmp_path, **topics.settings) as site:
             topics.send(b"k", b"v")
             await site.read(topics.out, 1)
@@ -154,10 +154,10 @@ async def test_what_a_dead_node_owed_is_written_by_the_next(
 
 
 async def _not_now(_: Forwarder) -> None:
-    """As if the node died each time before it settled."""
+    """As if the node always died before the outbox is cleaned up."""
 
 
-async def test_what_is_written_is_not_written_again(
+async def test_copies_and_tombstones_are_written_once(
     topics: Topics, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics.make()
@@ -172,7 +172,7 @@ async def test_what_is_written_is_not_written_again(
         assert values(await site.read(topics.history, 2)) == [b"v", b"next"]
 
 
-async def test_without_transactions(topics: Topics, broker: Broker, tmp_path: Path) -> None:
+async def test_copies_and_tombstones_without_transactions(topics: Topics, broker: Broker, tmp_path: Path) -> None:
     topics.make()
     async with opened(broker, tmp_path, release="at_least_once", **topics.settings) as site:
         topics.send(b"k", b"v")
@@ -180,7 +180,7 @@ async def test_without_transactions(topics: Topics, broker: Broker, tmp_path: Pa
         assert values(await site.read(topics.history, 1)) == [b"v"]
 
 
-async def test_a_history_topic_that_is_not_there_holds_nothing_up(
+async def test_a_missing_history_topic_delays_nothing(
     topics: Topics, broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topics.make()

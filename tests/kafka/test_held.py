@@ -1,4 +1,4 @@
-"""One topic that does not take its records holds up nobody else."""
+"""A topic that refuses its records does not block others."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 HELD_UP_S_MAX = 5.0
 
 
-async def test_a_missing_topic_waits_and_the_others_go_on(broker: Broker, tmp_path: Path) -> None:
+async def test_a_missing_topic_is_parked_and_others_are_released(broker: Broker, tmp_path: Path) -> None:
     async with opened(broker, tmp_path, topics="expect") as site:
         await site.joined()
         missing, there = f"{site.name}-missing", f"{site.name}-there"
@@ -42,7 +42,7 @@ async def test_a_missing_topic_waits_and_the_others_go_on(broker: Broker, tmp_pa
         assert await eventually(is_released, timeout_s=10)
 
 
-async def test_a_record_that_is_too_large_is_rejected_and_its_topic_goes_on(site: Site) -> None:
+async def test_a_too_large_record_is_rejected_and_its_topic_continues(site: Site) -> None:
     topic = f"{site.name}-small"
     site.broker.create_topic(topic, max_message_bytes="2000")
     for number in range(6):
@@ -58,8 +58,8 @@ async def test_a_record_that_is_too_large_is_rejected_and_its_topic_goes_on(site
     assert (found.state, found.reason) == ("missed", "too_large")
 
 
-async def test_a_record_that_its_topic_refuses_is_rejected_and_the_others_go_on(site: Site) -> None:
-    """A compacted topic takes nothing without a key."""
+async def test_a_refused_record_is_rejected_and_others_are_released(site: Site) -> None:
+    """A compacted topic refuses records without a key."""
     await site.joined()
     topic = f"{site.name}-compacted"
     site.broker.create_topic(topic, cleanup_policy="compact")
@@ -75,8 +75,8 @@ async def test_a_record_that_its_topic_refuses_is_rejected_and_the_others_go_on(
     assert (found.state, found.reason) == ("missed", "invalid_record")
 
 
-async def test_what_was_kept_back_of_a_topic_leaves_before_what_is_new(broker: Broker, tmp_path: Path) -> None:
-    """While a topic is being trusted again, records of it arrive without end: their order stays."""
+async def test_parked_records_are_released_before_new_ones_of_their_topic(broker: Broker, tmp_path: Path) -> None:
+    """Records keep arriving while the topic is unparked; their order is kept."""
     async with opened(broker, tmp_path, topics="expect") as site:
         await site.joined()
         topic = f"{site.name}-missing"
@@ -91,7 +91,7 @@ async def test_what_was_kept_back_of_a_topic_leaves_before_what_is_new(broker: B
         assert [record.value() for record in records] == [b"%d" % number for number in range(sent)]
 
 
-async def test_a_topic_on_a_broker_that_is_away_holds_up_the_others_once(tmp_path: Path) -> None:
+async def test_a_topic_on_a_broker_that_is_down_delays_others_only_once(tmp_path: Path) -> None:
     """The rest of the cluster goes on; what waits for the one that is away follows in order when it is back.
 
     If it dies in the middle of a transaction, Kafka cannot end that before the broker is back, and nor can we.
@@ -128,7 +128,7 @@ async def one_is_away(site: Site, second: Broker, there: str) -> None:
 
 
 async def send(site: Site, word: str, *topics: str) -> None:
-    """Twenty for each."""
+    """Twenty records for each topic."""
     for number in range(20):
         for topic in topics:
             value = f"{word} {number}"

@@ -1,4 +1,4 @@
-"""The page about Kafka: its commands run, against a real broker."""
+"""The how-to about Kafka: its commands run against a real broker."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ REQUESTS = ("assignments.acme", "shop-schedule-requests", "schedules", "tidings.
 BLOCK_S_MAX = 60.0
 
 
-def test_the_commands_of_the_page_do_what_it_says(served: Served, tmp_path: Path) -> None:
+def test_the_commands_of_the_how_to_work(served: Served, tmp_path: Path) -> None:
     try:
         kcat = foreign.kcat()
     except Missing as missing:

@@ -1,4 +1,4 @@
-"""Schedules over HTTP that leave to Kafka or to the log, and what the API shows of them on the way."""
+"""Schedules over HTTP to Kafka or to the log, and their states in the API."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @asynccontextmanager
 async def serving(engine: Engine) -> AsyncIterator[HttpSite]:
-    """A server over an engine that runs; without keys everybody is the tenant `default`."""
+    """A server over a running engine; without keys all clients are the tenant `default`."""
     app = create_app(engine, keys=KeyRing(engine.store, engine.clock), version=VERSION)
     async with running(app) as (host, port), aiohttp.ClientSession() as session:
         yield HttpSite(engine, app, session, host, port)
@@ -42,7 +42,7 @@ async def web(site: Site) -> AsyncIterator[HttpSite]:
 
 @pytest.fixture
 async def careful(broker: Broker, tmp_path: Path) -> AsyncIterator[HttpSite]:
-    """A server that makes no topics: what goes to one that is not there stays on its way."""
+    """A server that creates no topics: records to a missing topic stay in flight."""
     expect_progress(broker)
     kafka = Kafka(servers=broker.bootstrap, name=f"site-{uuid.uuid4().hex[:8]}", topics="expect")
     config = Config(store=Store(path=str(tmp_path / "careful.db")), kafka=kafka)
@@ -58,7 +58,7 @@ async def careful(broker: Broker, tmp_path: Path) -> AsyncIterator[HttpSite]:
 
 
 async def shown(web: HttpSite, schedule_id: str, state: str) -> Any:
-    """The schedule once it is in a state; Kafka may take longer than the log."""
+    """Wait until a schedule is in a state; Kafka may take longer than the log."""
 
     async def found() -> Any:
         document = (await web.call("GET", f"/v1/schedules/{schedule_id}")).document
@@ -68,7 +68,7 @@ async def shown(web: HttpSite, schedule_id: str, state: str) -> Any:
 
 
 @pytest.mark.parametrize("said", [{}, {"bus": "kafka"}], ids=["default", "kafka"])
-async def test_to_kafka(site: Site, web: HttpSite, said: dict[str, str]) -> None:
+async def test_schedule_to_kafka(site: Site, web: HttpSite, said: dict[str, str]) -> None:
     out = f"{site.name}-out"
     headers = [["trace", "1"], ["trace", None], ["bytes", {"base64": "/wA="}]]
     added = await web.add(topic=out, at="+1s", key="k", value_base64="AP8=", headers=headers, **said)
@@ -90,7 +90,7 @@ async def test_to_kafka(site: Site, web: HttpSite, said: dict[str, str]) -> None
     assert not released.keys() & {"partition", "offset"}, "those are of the outbox, and say nothing about Kafka"
 
 
-async def test_to_the_log(site: Site, web: HttpSite) -> None:
+async def test_schedule_to_the_log(site: Site, web: HttpSite) -> None:
     added = await web.add(topic="greetings", at="+0.2s", value="hello", bus="log")
     released = await web.state_of(added["id"], "released")
     assert (released["bus"], released["topic"], released["value"]) == ("log", "greetings", "hello")
@@ -100,7 +100,7 @@ async def test_to_the_log(site: Site, web: HttpSite) -> None:
     assert "greetings" not in site.broker.topics()
 
 
-async def test_one_name_on_both_buses(site: Site, web: HttpSite) -> None:
+async def test_one_topic_name_on_both_buses(site: Site, web: HttpSite) -> None:
     name = f"{site.name}-both"
     on_kafka = await web.add(topic=name, at="+0.2s", value="to kafka")
     on_log = await web.add(topic=name, at="+0.2s", value="to the log", bus="log")
@@ -111,7 +111,7 @@ async def test_one_name_on_both_buses(site: Site, web: HttpSite) -> None:
     assert {row["id"]: row["bus"] for row in listed} == {on_kafka["id"]: "kafka", on_log["id"]: "log"}
 
 
-async def test_publishing_now(site: Site, web: HttpSite) -> None:
+async def test_publish_now(site: Site, web: HttpSite) -> None:
     out = f"{site.name}-out"
     reply = await web.call("POST", f"/v1/topics/{out}/records", {"value": {"a": 1}})
     assert reply.status == 201, reply.body
@@ -119,7 +119,7 @@ async def test_publishing_now(site: Site, web: HttpSite) -> None:
     assert record.value() == b'{"a":1}'
 
 
-async def test_a_recurring_one(site: Site, web: HttpSite) -> None:
+async def test_a_recurring_schedule_to_kafka(site: Site, web: HttpSite) -> None:
     out = f"{site.name}-out"
     added = await web.add(topic=out, every="R3/PT1S", value="tick", id="ticks")
     records = await site.read(out, 3)
@@ -129,8 +129,8 @@ async def test_a_recurring_one(site: Site, web: HttpSite) -> None:
     await shown(web, "ticks", "ended")
 
 
-async def test_the_largest_values_hold_nobody_up(site: Site, web: HttpSite) -> None:
-    """All that intake lets in has to fit through the way to Kafka, headers and all."""
+async def test_the_largest_values_delay_nothing(site: Site, web: HttpSite) -> None:
+    """Everything that intake accepts must fit into a Kafka record with its headers."""
     out, value = f"{site.name}-out", "v" * site.engine.settings.limits.value_bytes_max
     site.broker.create_topic(out, max_message_bytes=str(2 * len(value)))
     await web.add(topic=out, at="+0.1s", value=value)
@@ -139,8 +139,8 @@ async def test_the_largest_values_hold_nobody_up(site: Site, web: HttpSite) -> N
     assert [record.value() for record in records] == [value.encode(), b"after it"]
 
 
-async def test_a_value_that_kafka_refuses_holds_nobody_up(site: Site, web: HttpSite) -> None:
-    """A topic may take less than we do; whoever writes to another one need not know."""
+async def test_a_value_that_kafka_refuses_delays_nothing(site: Site, web: HttpSite) -> None:
+    """A topic may accept less than we do; other topics are not affected."""
     narrow, out = f"{site.name}-narrow", f"{site.name}-out"
     site.broker.create_topic(narrow, max_message_bytes="1000")
     await web.add(topic=narrow, at="+0.1s", value="v" * 2_000)
@@ -149,7 +149,7 @@ async def test_a_value_that_kafka_refuses_holds_nobody_up(site: Site, web: HttpS
     assert record.value() == b"after it"
 
 
-async def test_an_id_is_of_its_destination(site: Site, web: HttpSite) -> None:
+async def test_an_id_keeps_its_destination(site: Site, web: HttpSite) -> None:
     document = {"topic": f"{site.name}-out", "at": "2030-01-01T00:00:00Z", "value": "v", "id": "one"}
     assert (await web.call("POST", "/v1/schedules", document)).status == 201
     again = await web.call("POST", "/v1/schedules", document | {"bus": "kafka"})
@@ -166,15 +166,15 @@ async def test_an_id_is_of_its_destination(site: Site, web: HttpSite) -> None:
         ("tidings.progress", "reserved for Tidings"),
         ("tidings.requests.default", "reserved for Tidings"),
         ("tidings.anything", "reserved for Tidings"),
-        ("assignments.default", "takes requests"),
-        ("orders-schedule-requests", "takes requests"),
+        ("assignments.default", "is a request topic"),
+        ("orders-schedule-requests", "is a request topic"),
         ("orders-schedule-actions", "reserved for Tidings"),
         ("orders-schedule-rejections", "reserved for Tidings"),
-        ("schedules", "takes requests"),
+        ("schedules", "is a request topic"),
         ("__consumer_offsets", "reserved for Kafka"),
     ],
 )
-async def test_reserved_destinations(web: HttpSite, topic: str, reason: str) -> None:
+async def test_reserved_destinations_are_refused(web: HttpSite, topic: str, reason: str) -> None:
     document = {"topic": topic, "at": "2030-01-01T00:00:00Z", "value": "v"}
     for said in ({}, {"bus": "kafka"}):
         problem = (await web.call("POST", "/v1/schedules", document | said)).problem
@@ -189,21 +189,21 @@ async def test_reserved_destinations(web: HttpSite, topic: str, reason: str) -> 
     assert on_the_log.status == 201, "the log has no such topics"
 
 
-async def test_reserved_destinations_among_many(web: HttpSite) -> None:
+async def test_reserved_destinations_are_refused_in_bulk(web: HttpSite) -> None:
     good = {"topic": "free", "at": "2030-01-01T00:00:00Z", "value": "v"}
     reply = await web.call("POST", "/v1/schedules", [good, good | {"topic": "executions.other"}, good])
     assert [line["outcome"] for line in reply.document] == ["scheduled", "rejected", "scheduled"]
 
 
-async def test_ones_own_executions(site: Site, web: HttpSite) -> None:
+async def test_a_tenant_may_write_to_its_own_executions(site: Site, web: HttpSite) -> None:
     added = await web.add(topic="executions.default", at="+0.1s", value=site.name)
     await shown(web, added["id"], "released")
     records = await site.read("executions.default", 1)
     assert site.name.encode() in {record.value() for record in records}
 
 
-async def test_on_its_way_and_then_there(careful: HttpSite, broker: Broker) -> None:
-    """What is taken out of the timeline and not yet on Kafka is in flight: it can no longer be changed."""
+async def test_in_flight_and_then_released(careful: HttpSite, broker: Broker) -> None:
+    """A record in the outbox is in flight and can no longer be changed."""
     out = f"late-{uuid.uuid4().hex[:8]}"
     added = await careful.add(topic=out, at="+0.1s", value="v", id="one")
     flying = await shown(careful, "one", "in_flight")
@@ -228,7 +228,7 @@ async def test_on_its_way_and_then_there(careful: HttpSite, broker: Broker) -> N
     assert (await careful.call("GET", "/readyz")).status == 200
 
 
-async def test_states_can_be_asked_for(careful: HttpSite, broker: Broker) -> None:
+async def test_schedules_can_be_listed_by_state(careful: HttpSite, broker: Broker) -> None:
     out = f"late-{uuid.uuid4().hex[:8]}"
     await careful.add(topic=out, at="+0.1s", value="v", id="one")
     await shown(careful, "one", "in_flight")

@@ -30,7 +30,7 @@ async def kill(plan: Plan, folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     return loop
 
 
-async def test_no_kill_loses_or_doubles_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_no_kill_loses_or_duplicates_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan(KILLS + 8, ZOMBIES + 1, messages=MESSAGES, rate=250, seed=random.randrange(1_000_000))
     loop = await kill(plan, tmp_path, capsys)
     assert loop.verdict.is_clean, str(loop.verdict)
@@ -40,8 +40,8 @@ async def test_no_kill_loses_or_doubles_anything(tmp_path: Path, capsys: pytest.
     assert {point for point in POINTS if loop.counts.kills[point]} == set(POINTS)
 
 
-async def test_the_usual_outbox_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Such kills with what is done noted in the store alone, after the commit: what a crash leaves in between."""
+async def test_an_outbox_without_markers_duplicates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same kills with progress kept only in the store, after the commit: a crash in between duplicates."""
     seed = random.randrange(1_000_000)
     plan = Plan(16, 0, 0, 0, rate=200, seed=seed, without=spoils.MARKER, points=OF_THE_LANE)
     verdict = (await kill(plan, tmp_path, capsys)).verdict

@@ -1,4 +1,4 @@
-"""Two stores on one cluster: narrowed they share it, and each request is taken once; not narrowed both take all."""
+"""Two stores on one cluster: with restricted tenants each request is accepted once, without them twice."""
 
 import time
 import uuid
@@ -41,7 +41,7 @@ def sources(positions: dict[tuple[str, int], int]) -> set[str]:
     return {source.partition("@")[0] for source, _ in positions}
 
 
-async def test_a_wire_that_is_off_is_read_once_it_is_on(broker: Broker, tmp_path: Path) -> None:
+async def test_a_disabled_wire_is_read_once_it_is_enabled(broker: Broker, tmp_path: Path) -> None:
     tenant = unique("later")
     async with opened(broker, tmp_path, wires=("native",), tenants=("later-*",)) as site:
         site.send(f"assignments.{tenant}", b"kept", None, SOON)
@@ -54,7 +54,7 @@ async def test_a_wire_that_is_off_is_read_once_it_is_on(broker: Broker, tmp_path
         assert record.value() == b"kept"
 
 
-async def test_topics_of_etf1_with_their_tenants(broker: Broker, tmp_path: Path) -> None:
+async def test_etf1_topics_have_their_tenants(broker: Broker, tmp_path: Path) -> None:
     videos, tenant = unique("videos"), unique("shop")
     out = f"{tenant}-out"
     allowed = {tenant: (f"{tenant}-*",)}
@@ -71,7 +71,7 @@ async def test_topics_of_etf1_with_their_tenants(broker: Broker, tmp_path: Path)
         assert (await site.engine.find(tenant, "one")) is not None
 
 
-async def test_patterns_do_not_keep_intervals_from_its_own_topic(broker: Broker, tmp_path: Path) -> None:
+async def test_destination_patterns_do_not_restrict_executions(broker: Broker, tmp_path: Path) -> None:
     tenant = unique("mute")
     async with opened(broker, tmp_path, tenants=(tenant,), destinations={tenant: ()}) as site:
         await refused(site, tenant)

@@ -1,4 +1,4 @@
-"""A notification that comes by Kafka is one as over HTTP: checked, told once, found, cancelled, erased."""
+"""Notifications over Kafka are like those over HTTP: validated, delivered once, found, cancelled, erased."""
 
 import asyncio
 from email import message_from_bytes, policy
@@ -38,7 +38,7 @@ def send(producer: Producer, **notification: Any) -> None:
     assert producer.flush(10) == 0
 
 
-async def test_a_notification_that_comes_by_kafka(broker: Broker, tmp_path: Path) -> None:
+async def test_a_notification_requested_over_kafka(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic(TOPIC)
     producer = Producer(broker.client(linger_ms=0))
     async with started(tmp_path, "--kafka", broker.bootstrap) as client:
@@ -65,7 +65,7 @@ async def test_a_notification_that_comes_by_kafka(broker: Broker, tmp_path: Path
 
 
 async def look_at(client: Client) -> None:
-    """What came by Kafka can be looked at, taken back and forgotten."""
+    """A notification requested over Kafka can be read, cancelled and erased."""
     tea = await client.get("/v1/notifications/tea/explain")
     assert (tea["state"], tea["user"]) == ("sent", "ada")
     assert tea["history"]
@@ -84,7 +84,7 @@ def mails_in(folder: Path) -> list[Path]:
 
 
 async def rejected(broker: Broker) -> list[str]:
-    """The reasons, once all are there."""
+    """The reasons of the rejections, once there are enough."""
     found = await asyncio.to_thread(read_all, broker, f"tidings.rejections.{TENANT}")
     told = [dict(headers_of(message))["tidings-reject-reason"] for message in found]
     reasons = [reason.decode() if isinstance(reason, bytes) else str(reason) for reason in told]

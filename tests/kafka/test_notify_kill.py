@@ -1,4 +1,4 @@
-"""A node that is killed between accepting notifications and noting how far it read: each is told once all the same."""
+"""A node killed between accepting notifications and committing positions: each is delivered once."""
 
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,9 @@ COUNT = 20
 
 
 @pytest.mark.parametrize("point", ACCEPT_POINTS)
-async def test_what_was_accepted_before_a_kill_is_told_once(broker: Broker, tmp_path: Path, point: str) -> None:
+async def test_a_notification_accepted_before_a_kill_is_delivered_once(
+    broker: Broker, tmp_path: Path, point: str
+) -> None:
     producer = Producer(broker.client(linger_ms=0))
     async with started(tmp_path, "--kafka", broker.bootstrap, TIDINGS_CRASH_AT=point) as client:
         await put_ada(client)

@@ -1,4 +1,4 @@
-"""While Kafka is away: what is due for it waits where it can be changed, and its bounds on lateness hold."""
+"""While Kafka is down, due schedules stay on the timeline, can be changed, and keep their lateness policies."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ async def state(site: Site, name: str) -> tuple[str, str | None]:
 
 
 @pytest.mark.parametrize("way", ["killed", "paused"])
-async def test_what_falls_due_meanwhile(site: Site, way: str) -> None:
+async def test_schedules_due_during_an_outage(site: Site, way: str) -> None:
     broker, topic = site.broker, site.name
     if way == "killed":
         broker.kill()

@@ -1,4 +1,4 @@
-"""What Kafka knows of our progress, and what it means for a store that does not fit it."""
+"""Progress markers on Kafka, and stores that do not match them."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ from tests.servers.proxy import Proxy
 from tidings import ports
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.forwarder import Forwarder, PublishLimit
-from tidings.bus.kafka.producers import Estranged, TransactionalProducer
+from tidings.bus.kafka.producers import ProgressMismatch, TransactionalProducer
 from tidings.bus.kafka.progress_marker import Marker
 from tidings.clock import SystemClock
 from tidings.domain.errors import NotOwner
@@ -36,14 +36,12 @@ async def schedule(site: Site, topic: str, *values: str, at: str | None = None) 
 
 
 async def ends_estranged(site: Site) -> None:
-    with pytest.raises(Estranged):
+    with pytest.raises(ProgressMismatch):
         await asyncio.wait_for(site.engine.wait(), 30)
 
 
-async def test_a_store_that_was_put_back_is_refused_although_it_has_as_much_again(
-    broker: Broker, tmp_path: Path
-) -> None:
-    """What fell due meanwhile fills its outbox with others in the same places."""
+async def test_a_restored_store_is_refused_although_it_has_as_many_records(broker: Broker, tmp_path: Path) -> None:
+    """Other records fill its outbox at the same offsets."""
     async with opened(broker, tmp_path) as site:
         name, topic = site.name, f"{site.name}-out"
         await schedule(site, topic, "before")
@@ -60,7 +58,7 @@ async def test_a_store_that_was_put_back_is_refused_although_it_has_as_much_agai
         await ends_estranged(site)
 
 
-async def test_the_name_of_another_store_is_refused_and_its_owner_goes_on(broker: Broker, tmp_path: Path) -> None:
+async def test_the_name_of_another_store_is_refused_and_its_owner_continues(broker: Broker, tmp_path: Path) -> None:
     async with opened(broker, tmp_path) as site:
         topic = f"{site.name}-out"
         await schedule(site, topic, "one")
@@ -75,26 +73,26 @@ async def test_the_name_of_another_store_is_refused_and_its_owner_goes_on(broker
         assert [record.value() for record in records] == [b"one", b"two"]
 
 
-def test_what_another_store_kept_back_is_not_taken_for_ours(broker: Broker) -> None:
-    """Its marker of the way aside tells nothing of our records."""
+def test_a_marker_for_parked_records_of_another_store_is_refused(broker: Broker) -> None:
+    """Its marker of parked topics says nothing about our records."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
     lane, other = (
-        TransactionalProducer(cluster, "store", "held", singly=True),
-        TransactionalProducer(cluster, "other", "held", singly=True),
+        TransactionalProducer(cluster, "store", "held", one_by_one=True),
+        TransactionalProducer(cluster, "other", "held", one_by_one=True),
     )
     lane.take_over()
     record = Outgoing(4, "acme", cluster.name, "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
     lane.publish([record], f"{lane.key}/topic")
     assert lane.marker(f"{lane.key}/topic") == Marker("store", 5, record.occurrence)
     other.take_over()
-    with pytest.raises(Estranged):
+    with pytest.raises(ProgressMismatch):
         other.marker(f"{other.key}/topic")
     for one in (lane, other):
         one.close()
 
 
 class TakenMeanwhile:
-    """An outbox whose lane is lost between two looks: the next owner has settled what was there at the first."""
+    """An outbox whose lane is lost between two reads: the next owner has removed the records of the first."""
 
     number = 0
 
@@ -117,10 +115,10 @@ class TakenMeanwhile:
         return set()
 
     def shut(self, is_shut: bool) -> None:
-        """Nothing is handed over here."""
+        """Nothing is released here."""
 
 
-async def test_who_loses_a_lane_while_he_looks_is_no_stranger(broker: Broker) -> None:
+async def test_losing_a_lane_during_the_check_is_no_mismatch(broker: Broker) -> None:
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
     former = TransactionalProducer(cluster, "store")
     record = Outgoing(4, "acme", cluster.name, "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
@@ -129,14 +127,21 @@ async def test_who_loses_a_lane_while_he_looks_is_no_stranger(broker: Broker) ->
     former.close()
     taken = TakenMeanwhile(record)
     lane = TransactionalProducer(cluster, "store")
-    forwarder = Forwarder(cast(ports.Lane, taken), lane, SystemClock(), lambda _: None, lambda: True, PublishLimit())
+    forwarder = Forwarder(
+        outbox=cast(ports.Lane, taken),
+        producer=lane,
+        clock=SystemClock(),
+        on_fact=lambda _: None,
+        owns=lambda: True,
+        limit=PublishLimit(),
+    )
     running = asyncio.create_task(forwarder.run())
     await eventually(lambda: taken.looks >= 4 or running.done(), timeout_s=30)
     forwarder.stop()
     await asyncio.wait_for(running, 30)
 
 
-async def test_the_way_of_release_may_be_changed_and_changed_back(broker: Broker, tmp_path: Path) -> None:
+async def test_the_release_mode_may_be_changed_and_changed_back(broker: Broker, tmp_path: Path) -> None:
     sent: list[str] = []
     name = f"changing-{tmp_path.name}"
     for release in ("exactly_once", "at_least_once", "exactly_once"):
@@ -155,7 +160,7 @@ async def is_settled(site: Site) -> bool:
     return first == following
 
 
-async def test_what_left_aside_is_released_although_nothing_follows(broker: Broker, tmp_path: Path) -> None:
+async def test_parked_records_are_released_although_nothing_follows(broker: Broker, tmp_path: Path) -> None:
     async with opened(broker, tmp_path, topics="expect") as site:
         topic = f"{site.name}-late"
         await schedule(site, topic, "only")
@@ -170,7 +175,7 @@ async def test_what_left_aside_is_released_although_nothing_follows(broker: Brok
         assert await eventually(is_released, timeout_s=20)
 
 
-async def test_what_was_committed_unheard_is_told_as_released(broker: Broker, tmp_path: Path) -> None:
+async def test_a_commit_without_an_answer_is_reported_as_released(broker: Broker, tmp_path: Path) -> None:
     told: list[Fact] = []
     with Proxy(broker) as proxy:
         async with opened(broker, tmp_path, servers=proxy.bootstrap) as site:
@@ -189,9 +194,7 @@ def _released(told: list[Fact]) -> int:
     return sum(len(fact.lateness_us) for fact in told if isinstance(fact, Released))
 
 
-async def test_a_connection_that_is_lost_while_nothing_is_due_is_made_anew_at_once(
-    broker: Broker, tmp_path: Path
-) -> None:
+async def test_a_connection_lost_while_idle_is_replaced_at_once(broker: Broker, tmp_path: Path) -> None:
     with Proxy(broker) as proxy:
         async with opened(broker, tmp_path, servers=proxy.bootstrap) as site:
             topic = f"{site.name}-out"

@@ -1,4 +1,4 @@
-"""What clients and operators do to request topics: one record or one topic that is wrong stops nobody else."""
+"""Problems with request topics: an invalid record or topic does not affect others."""
 
 import asyncio
 import contextlib
@@ -37,11 +37,11 @@ UNNOTICED_S = 2.0
 
 
 def intake_of(site: Site) -> KafkaIntake:
-    return next(companion for companion in site.engine._companions if isinstance(companion, StartPosition))._intake
+    return next(service for service in site.engine._services if isinstance(service, StartPosition))._intake
 
 
 class NotText(str):
-    """A header's name that other clients send as they please."""
+    """A header name that is not UTF-8."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class NotText(str):
         return b"\xff\xfe-name"
 
 
-async def test_a_header_name_that_is_not_text_is_refused_and_the_next_record_is_taken(site: Site) -> None:
+async def test_a_header_name_that_is_not_utf8_is_refused_and_the_next_record_accepted(site: Site) -> None:
     requests = f"assignments.{site.name}"
     site.broker.create_topic(requests)
     producer = KafkaProducer(bootstrap_servers=site.broker.bootstrap)
@@ -71,10 +71,10 @@ async def test_a_header_name_that_is_not_text_is_refused_and_the_next_record_is_
     assert "intervals-schedule" not in told
 
 
-async def test_nothing_waits_where_there_is_no_record(
+async def test_offsets_without_records_are_no_lag(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of a transaction takes an offset of its own, and what was deleted was never there to be read."""
+    """Transaction markers use offsets, and deleted records cannot be read."""
     monkeypatch.setattr(intaking, "COMMIT_US", 100_000)
     name = f"lag-{uuid.uuid4().hex[:8]}"
     in_transactions, emptied = f"assignments.{name}-tx", f"assignments.{name}-old"
@@ -106,8 +106,8 @@ async def test_nothing_waits_where_there_is_no_record(
             group.close()
 
 
-async def test_a_position_that_is_no_longer_there_is_passed_over(broker: Broker, tmp_path: Path) -> None:
-    """Requests that were deleted before they were read are gone; what came after them is taken."""
+async def test_a_position_that_was_deleted_is_skipped(broker: Broker, tmp_path: Path) -> None:
+    """Requests deleted before they were read are lost; later ones are accepted."""
     async with opened(broker, tmp_path) as site:
         requests = f"assignments.{site.name}"
         site.send(requests, b"first", None, SOON)
@@ -123,7 +123,7 @@ async def test_a_position_that_is_no_longer_there_is_passed_over(broker: Broker,
     assert [record.value() for record in records] == [b"first", b"second"]
 
 
-async def test_a_topic_that_is_made_anew_asks_for_schedules_beside_those_that_wait(site: Site) -> None:
+async def test_a_recreated_topic_makes_schedules_beside_pending_ones(site: Site) -> None:
     requests, executions = f"assignments.{site.name}", f"executions.{site.name}"
     at = format_instant(int(time.time() * 1_000_000) + 20_000_000)
     headers: list[Header] = [("intervals-schedule", at)]
@@ -147,7 +147,7 @@ async def test_a_topic_that_is_made_anew_asks_for_schedules_beside_those_that_wa
 
 
 def is_empty(broker: Broker, topic: str) -> bool:
-    """The broker deletes and makes topics after it has said that it did: until then a record goes to the old one."""
+    """The broker deletes and creates topics asynchronously: until then a record goes to the old one."""
     consumer = Consumer(broker.client(group_id="looking"))
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), READ_S_MAX)
@@ -158,7 +158,7 @@ def is_empty(broker: Broker, topic: str) -> bool:
     return end == 0
 
 
-async def test_new_tenants_hold_nobody_up(site: Site) -> None:
+async def test_new_tenants_delay_nothing(site: Site) -> None:
     requests, out = f"assignments.{site.name}", f"executions.{site.name}"
     site.send(requests, b"first", None, SOON)
     await site.read(out, 1)
@@ -184,7 +184,7 @@ def found(site: Site, schedule_id: str) -> Callable[[], Awaitable[Any]]:
     return lambda: site.engine.find(site.name, schedule_id)
 
 
-async def test_a_reader_that_ends_by_an_error_leaves_no_thread(
+async def test_a_failed_reader_leaves_no_thread(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def intakes() -> set[int | None]:
@@ -208,7 +208,7 @@ async def test_a_reader_that_ends_by_an_error_leaves_no_thread(
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Broker]:
-    """A broker that can forbid topics."""
+    """A broker with access control."""
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     properties = {"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": "true"}
     try:
@@ -221,7 +221,7 @@ def guarded() -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def forbidden(broker: Broker, topic: str) -> Iterator[None]:
-    """A topic that everyone can see, and nobody reads."""
+    """A topic that is visible but not readable."""
     broker.create_topic(topic)
     admin = AdminClient(broker.client())
     name = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
@@ -243,25 +243,25 @@ def send(broker: Broker, topic: str, value: bytes) -> None:
     assert producer.flush(READ_S_MAX) == 0
 
 
-async def test_a_topic_that_may_not_be_read_is_left_out(
+async def test_a_forbidden_topic_is_suspended(
     guarded: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reading, "LEFT_OUT_US", 1_000_000)
+    monkeypatch.setattr(reading, "UNREADABLE_US", 1_000_000)
     name = f"left-{uuid.uuid4().hex[:8]}"
     requests, secret = f"assignments.{name}", f"assignments.{name}-secret"
 
     attempts: list[str] = []
-    leave_out = reading.Reader._leave_out
+    leave_out = reading.Reader._mark_unreadable
 
     def noted(reader: reading.Reader, topic: str, reason: str) -> None:
         attempts.append(topic)
         leave_out(reader, topic, reason)
 
-    monkeypatch.setattr(reading.Reader, "_leave_out", noted)
+    monkeypatch.setattr(reading.Reader, "_mark_unreadable", noted)
 
     def complaints() -> list[str]:
         said = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
-        return [text for text in said if text.startswith(f"does not read {secret}")]
+        return [text for text in said if text.startswith(f"cannot read {secret}")]
 
     async with opened(guarded, tmp_path) as site:
         with forbidden(guarded, secret):

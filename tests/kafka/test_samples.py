@@ -165,7 +165,7 @@ def in_java(text: str) -> str:
     return re.sub(r"\)$", ");", text, flags=re.MULTILINE)
 
 
-async def test_the_periodic_form_of_intervals(site: Site, tmp_path: Path) -> None:
+async def test_the_periodic_sample_of_intervals(site: Site, tmp_path: Path) -> None:
     """In the Python sample; hours have become seconds."""
     await prepare(site)
     start, at = soon(5)
@@ -247,7 +247,7 @@ async def test_kaspr_adds(site: Site) -> None:
     assert record.timestamp()[1] * 1_000 >= due
 
 
-async def test_kaspr_delivers_at_once_what_has_passed(site: Site) -> None:
+async def test_kaspr_delivers_past_times_at_once(site: Site) -> None:
     guide = Guide(site)
     await guide.prepare()
     await guide.add("2026-05-24T12:30:00Z")
@@ -268,7 +268,7 @@ async def test_kaspr_replaces(site: Site) -> None:
     assert dict(headers_of(record))["tidings-due-at"] == format_instant(due).encode()
 
 
-async def test_kaspr_replaces_what_it_does_not_know(site: Site) -> None:
+async def test_kaspr_replaces_an_unknown_schedule(site: Site) -> None:
     guide = Guide(site)
     await guide.prepare()
     due, at = soon(3)

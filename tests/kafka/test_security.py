@@ -1,4 +1,4 @@
-"""A broker that wants a name and a password: with them all works; without, the node says so and loses nothing."""
+"""A broker with authentication: with wrong credentials the node reports it and loses nothing."""
 
 import signal
 import subprocess
@@ -29,7 +29,7 @@ STOP_S = 10.0
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that lets nobody in without a password."""
+    """A broker that requires a password."""
     try:
         started = Broker.start(tmp_path_factory.mktemp("guarded"), sasl=Login(USER, PASSWORD))
     except Missing as missing:
@@ -39,7 +39,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 class Served:
-    """A node as a process, and a client of it."""
+    """A node as a process, and its client."""
 
     def __init__(self, node: Node, url: str, session: aiohttp.ClientSession) -> None:
         self.node = node
@@ -51,7 +51,7 @@ class Served:
             return response.status, await response.json(content_type=None)
 
     async def ready(self) -> Any:
-        """What /readyz says, once it is content."""
+        """The response of /readyz once it is ready."""
 
         async def said() -> Any:
             status, document = await self.call("GET", "/readyz")
@@ -60,7 +60,7 @@ class Served:
         return await eventually(said, READ_S_MAX, poll_s=0.05)
 
     async def away(self, *words: str) -> str:
-        """Why Kafka is away, once it is said in these words."""
+        """Wait until the reason for the problem with Kafka contains this text."""
 
         async def said() -> str:
             status, document = await self.call("GET", "/readyz")
@@ -108,7 +108,7 @@ async def read(broker: Broker, topic: str, count: int) -> list[Message]:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
-async def test_with_the_password_all_works(guarded: Broker, tmp_path: Path, mechanism: str) -> None:
+async def test_everything_works_with_the_password(guarded: Broker, tmp_path: Path, mechanism: str) -> None:
     name = f"welcome-{mechanism.lower()}"
     guarded.create_topic(f"assignments.{name}")
     async with serving(tmp_path, guarded, name, **RIGHT | {"sasl_mechanism": mechanism}) as served:
@@ -131,7 +131,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-async def test_without_it_the_node_says_so_and_nothing_is_lost(guarded: Broker, tmp_path: Path, case: str) -> None:
+async def test_wrong_credentials_are_reported_and_nothing_is_lost(guarded: Broker, tmp_path: Path, case: str) -> None:
     name = f"stranger-{case.replace(' ', '-')}"
     guarded.create_topic(f"assignments.{name}")
     schedule = {"topic": f"{name}-out", "at": "+0.2s", "value": "over http", "id": "one"}
@@ -158,7 +158,7 @@ async def test_without_it_the_node_says_so_and_nothing_is_lost(guarded: Broker, 
 
 
 @pytest.mark.kill
-async def test_a_broker_that_comes_back_is_told_without_traffic(guarded: Broker, tmp_path: Path) -> None:
+async def test_the_return_of_a_broker_is_noticed_without_traffic(guarded: Broker, tmp_path: Path) -> None:
     async with serving(tmp_path, guarded, "patient", **RIGHT) as served:
         await served.ready()
         guarded.kill()
@@ -183,7 +183,7 @@ def test_a_refused_start_leaves_nothing_behind(tmp_path: Path, absent: str) -> N
 
 
 @pytest.mark.parametrize("absent", ["sasl_username", "sasl_password"])
-def test_half_a_login_is_refused_at_the_start(tmp_path: Path, absent: str) -> None:
+def test_incomplete_credentials_are_refused_at_the_start(tmp_path: Path, absent: str) -> None:
     environment = {f"TIDINGS_KAFKA_{key.upper()}": value for key, value in RIGHT.items() if key != absent}
     done = run_serve(tmp_path, "--port", "0", "--kafka", "127.0.0.1:1", **environment)
     assert done.returncode != 0

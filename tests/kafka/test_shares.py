@@ -1,4 +1,4 @@
-"""Fair shares reach as far as Kafka: a burst that Kafka has not taken yet holds up nobody, and can be taken back."""
+"""Fair shares up to Kafka: a burst that is not on Kafka yet delays nobody, and can be cancelled."""
 
 import pytest
 
@@ -16,7 +16,7 @@ REFILL_ROWS_MAX = 4_000  # what may leave of a burst before a single message has
 
 
 async def test_a_single_message_does_not_wait_for_the_burst_of_another(site: Site) -> None:
-    """Everything is due while Kafka stands still; then the single message comes before most of the burst."""
+    """Everything is due while Kafka is paused; then the single message comes before most of the burst."""
     topic, engine = f"{site.name}-shared", site.engine
     site.broker.create_topic(topic)
     await engine.schedule("acme", Request(topic, b"first"))

@@ -1,4 +1,4 @@
-"""Where a store begins that has read nothing from Kafka yet: at the beginning, or at the end of what is there."""
+"""The start position of a store that has read nothing from Kafka: earliest or latest."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ SOON: list[Header] = [("intervals-schedule", b"PT0.1S")]
 
 
 class Tenant:
-    """A name that no other test uses, with a request topic once it is made."""
+    """A unique tenant, with a request topic once it is created."""
 
     def __init__(self, broker: Broker) -> None:
         self.name = f"t-{uuid.uuid4().hex[:8]}"
@@ -48,7 +48,7 @@ class Tenant:
 
 @contextlib.asynccontextmanager
 async def begun(broker: Broker, folder: Path, tenants: tuple[str, ...], **settings: Any) -> AsyncIterator[Site]:
-    """A site that is past its beginning."""
+    """A site whose start position is set."""
     async with opened(broker, folder, tenants=tenants, start="latest", **settings) as site:
 
         async def joined() -> bool:
@@ -58,7 +58,7 @@ async def begun(broker: Broker, folder: Path, tenants: tuple[str, ...], **settin
         yield site
 
 
-async def test_from_the_beginning_everything_is_taken(broker: Broker, tmp_path: Path) -> None:
+async def test_earliest_reads_all_requests(broker: Broker, tmp_path: Path) -> None:
     tenant = Tenant(broker).appear()
     tenant.send("before")
     async with opened(broker, tmp_path, tenants=(tenant.name,)) as site:
@@ -66,7 +66,7 @@ async def test_from_the_beginning_everything_is_taken(broker: Broker, tmp_path: 
         assert tenant.received == ["before"]
 
 
-async def test_from_the_end_only_what_comes_then(broker: Broker, tmp_path: Path) -> None:
+async def test_latest_reads_only_later_requests(broker: Broker, tmp_path: Path) -> None:
     tenant = Tenant(broker).appear(partitions=2)
     tenant.send("before")
     async with begun(broker, tmp_path, (tenant.name,)) as site:
@@ -76,7 +76,7 @@ async def test_from_the_end_only_what_comes_then(broker: Broker, tmp_path: Path)
         assert tenant.received == ["after", "after too"]
 
 
-async def test_a_topic_that_appears_later_is_read_from_its_beginning(broker: Broker, tmp_path: Path) -> None:
+async def test_a_topic_created_later_is_read_from_its_beginning(broker: Broker, tmp_path: Path) -> None:
     async with begun(broker, tmp_path, ("t-*",), wires=("intervals",)) as site:
         tenant = Tenant(broker).appear()
         tenant.send("first")
@@ -84,8 +84,8 @@ async def test_a_topic_that_appears_later_is_read_from_its_beginning(broker: Bro
     assert tenant.received == ["first"]
 
 
-async def test_where_it_began_is_known_after_a_stop(broker: Broker, tmp_path: Path) -> None:
-    """Nothing was read before the stop: what came meanwhile is taken all the same, and what was before is not."""
+async def test_the_start_position_survives_a_restart(broker: Broker, tmp_path: Path) -> None:
+    """Nothing was read before the stop: requests sent meanwhile are accepted, earlier ones are not."""
     old, new = Tenant(broker).appear(), Tenant(broker)
     old.send("before")
     async with begun(broker, tmp_path, (old.name, new.name)):
@@ -98,7 +98,7 @@ async def test_where_it_began_is_known_after_a_stop(broker: Broker, tmp_path: Pa
         assert (old.received, new.received) == (["meanwhile"], ["new"])
 
 
-async def test_a_store_that_has_read_goes_on_whatever_the_setting_says(broker: Broker, tmp_path: Path) -> None:
+async def test_a_store_with_positions_ignores_the_setting(broker: Broker, tmp_path: Path) -> None:
     tenant = Tenant(broker).appear()
     tenant.send("one")
     async with opened(broker, tmp_path, tenants=(tenant.name,)) as site:
@@ -109,7 +109,7 @@ async def test_a_store_that_has_read_goes_on_whatever_the_setting_says(broker: B
         assert tenant.received == ["one", "two"]
 
 
-async def test_what_is_in_an_open_transaction_is_not_passed_over(broker: Broker, tmp_path: Path) -> None:
+async def test_requests_in_an_open_transaction_are_not_skipped(broker: Broker, tmp_path: Path) -> None:
     tenant = Tenant(broker).appear()
     tenant.send("before")
     producer = Producer(broker.client(transactional_id=f"open-{tenant.name}"))
@@ -123,13 +123,13 @@ async def test_what_is_in_an_open_transaction_is_not_passed_over(broker: Broker,
         assert tenant.received == ["open"]
 
 
-async def test_it_waits_for_a_broker_that_is_away_and_says_so(tmp_path: Path) -> None:
+async def test_it_waits_for_a_broker_that_is_down_and_reports_it(tmp_path: Path) -> None:
     config = Config(store=Store(path=str(tmp_path / "away.db")), kafka=Kafka(servers="127.0.0.1:1", start="latest"))
     clock = SystemClock()
     engine = build_engine(await open_store(config.store.path, config, clock), config, clock)
     join_kafka(engine, config)
     async with engine_at_work(engine):
-        (beginning,) = engine._companions
+        (beginning,) = engine._services
         await eventually(lambda: "_TRANSPORT" in (beginning.problem or ""), READ_S_MAX)
         assert beginning.problem in engine.problems()
         assert await engine.store.positions() == {}

@@ -1,4 +1,4 @@
-"""Taking the lane over: nobody is held up for long, and what others have open hides nothing."""
+"""Take-over of a producer: readers are blocked only briefly, and open transactions hide nothing."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.servers.kafka import Broker
 from tests.servers.transactions import transactional
 from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.producers import TransactionalProducer
-from tidings.bus.kafka.progress_marker import HOMES, PROGRESS, Marker, encode, home_of, read_marker
+from tidings.bus.kafka.progress_marker import MARKER_PARTITIONS, PROGRESS, Marker, encode, partition_of, read_marker
 from tidings.domain.schedules.schedule import Message, Outgoing, pack
 from tidings.testing import eventually
 
@@ -56,7 +56,7 @@ def await_value(broker: Broker, topic: str, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("has_standby", [True, False], ids=["one stands by", "started again"])
-async def test_readers_are_not_held_up_for_long(
+async def test_readers_are_blocked_only_briefly(
     broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], has_standby: bool
 ) -> None:
     topic = f"held-up-{uuid.uuid4().hex[:8]}"
@@ -91,7 +91,7 @@ async def test_readers_are_not_held_up_for_long(
 
 
 async def test_requests_are_read_soon_after_a_kill(broker: Broker, tmp_path: Path) -> None:
-    """Nobody waits until Kafka has noticed that the reader before it is dead."""
+    """A new reader does not wait until Kafka notices the death of the former one."""
     tenant = f"heirs-{uuid.uuid4().hex[:8]}"
     broker.create_topic(f"assignments.{tenant}")
     broker.create_topic(f"executions.{tenant}")
@@ -108,8 +108,8 @@ async def test_requests_are_read_soon_after_a_kill(broker: Broker, tmp_path: Pat
         await die(node)
 
 
-def test_a_marker_behind_the_open_transaction_of_another_is_found(broker: Broker) -> None:
-    """Until that ends it does not show; an older one must not be taken for the last."""
+def test_a_marker_after_the_open_transaction_of_another_lane_is_found(broker: Broker) -> None:
+    """It is not visible until that ends; an older one must not be taken for the last."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
     key = f"{cluster.name}/0"
     lane = TransactionalProducer(cluster, "store")
@@ -133,15 +133,15 @@ def test_a_marker_behind_the_open_transaction_of_another_is_found(broker: Broker
     lane.close()
 
 
-def test_what_another_lane_left_open_holds_nobody_up(broker: Broker) -> None:
-    """It has another partition for its home."""
+def test_an_open_transaction_of_another_lane_blocks_nothing(broker: Broker) -> None:
+    """It uses another partition for its markers."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
     lane = TransactionalProducer(cluster, "store")
     lane.take_over()
-    home = home_of(lane.key, HOMES)
+    home = partition_of(lane.key, MARKER_PARTITIONS)
     other = transactional(broker)
     other.begin_transaction()
-    other.produce(PROGRESS, encode(Marker("other", 1)), "another/0", partition=(home + 1) % HOMES)
+    other.produce(PROGRESS, encode(Marker("other", 1)), "another/0", partition=(home + 1) % MARKER_PARTITIONS)
     assert other.flush(10) == 0
     record = Outgoing(0, "acme", f"to-{cluster.name}", "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
     lane.publish([record])
@@ -150,8 +150,8 @@ def test_what_another_lane_left_open_holds_nobody_up(broker: Broker) -> None:
     lane.close()
 
 
-def test_what_a_dead_owner_left_open_on_the_lane_itself_holds_nobody_up(broker: Broker) -> None:
-    """A look at the progress comes before the old owner is fenced, which alone ends what it left open."""
+def test_an_open_transaction_of_a_dead_owner_blocks_nothing(broker: Broker) -> None:
+    """The progress is read before the old owner is fenced, and only fencing ends its open transaction."""
     cluster = Cluster(broker.bootstrap, f"lane-{uuid.uuid4().hex[:8]}")
     record = Outgoing(0, "acme", f"to-{cluster.name}", "one", 1, 1, 1, 1, pack(Message(None, b"x")), final=True)
     dead, heir = TransactionalProducer(cluster, "store"), TransactionalProducer(cluster, "store")
@@ -169,21 +169,21 @@ def test_what_a_dead_owner_left_open_on_the_lane_itself_holds_nobody_up(broker: 
         lane.close()
 
 
-def test_the_home_of_a_lane_stays_when_partitions_are_added() -> None:
-    assert home_of("tidings/0", 1) == home_of("other/0", 15) == 0
-    assert home_of("tidings/0", 16) == home_of("tidings/0", 64)
-    assert len({home_of(f"tidings/{number}", 16) for number in range(16)}) > 4
+def test_the_marker_partition_stays_when_partitions_are_added() -> None:
+    assert partition_of("tidings/0", 1) == partition_of("other/0", 15) == 0
+    assert partition_of("tidings/0", 16) == partition_of("tidings/0", 64)
+    assert len({partition_of(f"tidings/{number}", 16) for number in range(16)}) > 4
 
 
-async def test_what_was_kept_back_and_is_out_leaves_no_second_time(broker: Broker, tmp_path: Path) -> None:
-    """Records of a topic that was not there go another way; the lane itself may not have come past them."""
+async def test_published_parked_records_are_not_sent_again(broker: Broker, tmp_path: Path) -> None:
+    """Records of a missing topic are parked; the forwarder's marker may not have passed them."""
     topic = f"late-{uuid.uuid4().hex[:8]}"
     expect_progress(broker)
     settings = environment(tmp_path, broker.bootstrap, topic) | {"TIDINGS_KAFKA_TOPICS": "expect"}
     first = await start_plain(tmp_path, **settings)
     await first.said(OWNER)
     await schedule(first, topic, "one", "two")
-    await first.said("does not take what is for it")
+    await first.said("cannot write to the topic")
     broker.create_topic(topic)
     await asyncio.to_thread(await_value, broker, topic, b"two")
     with contextlib.closing(apsw.Connection(settings["TIDINGS_STORE_PATH"])) as store:

@@ -1,4 +1,4 @@
-"""Rules, cron expressions and calendars over a real broker: each record arrives at its moment, once, and numbered."""
+"""Rules, cron expressions and calendars on a real broker: each record arrives once, in time and numbered."""
 
 import time
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC).date()
 
 
 class Shifted(SystemClock):
-    """Runs as the machine's clock, with a full minute a few seconds ahead."""
+    """The system clock, shifted so that a full minute is a few seconds ahead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Shifted(SystemClock):
         return super().now() + self._shift_us
 
     def shown_us(self, message: Message) -> int:
-        """What this clock showed when Kafka took the record, which counts milliseconds."""
+        """The time of this clock when Kafka received the record, in milliseconds."""
         return message.timestamp()[1] * 1_000 + 1_000 + self._shift_us
 
 
@@ -58,7 +58,7 @@ def told(message: Message) -> dict[str, str]:
 
 
 def marks(messages: list[Message]) -> list[str]:
-    """What marks each record, as they came: its occurrence, and whether it is the last."""
+    """The occurrence of each record in order, and whether it is the last."""
     return [
         told(message)["tidings-occurrence"] + (" final" if told(message).get("tidings-final") == "true" else "")
         for message in messages
@@ -76,12 +76,12 @@ def due_us(message: Message) -> int:
 
 
 def on_time(messages: list[Message]) -> bool:
-    """None was on Kafka before it was due, by Kafka's own clock of milliseconds."""
+    """No record was on Kafka before it was due, by Kafka's timestamps."""
     return all(message.timestamp()[1] * 1_000 + 1_000 > due_us(message) for message in messages)
 
 
 async def test_kaspr_cron_jobs(shifted: Site, clock: Shifted) -> None:
-    """Added, paused, resumed and cancelled; what was missed is replayed or skipped as each job says."""
+    """Added, paused, resumed and cancelled; missed occurrences are replayed or skipped by the policy of each job."""
     requests, minute_s = f"{shifted.name}-schedule-requests", clock.minute_s
     long_ago_s = minute_s - 2 * MINUTE_S - 30
 
@@ -161,7 +161,7 @@ async def test_rules_expressions_and_calendars_in_our_own_headers(site: Site) ->
     requests, zone = f"tidings.requests.{site.name}", ZoneInfo("Asia/Kolkata")
     first = datetime.now(zone).replace(microsecond=0) + timedelta(seconds=4) - timedelta(days=3)
     off = (first.date() + timedelta(days=1) - EPOCH).days
-    await site.engine.revision.put_calendar(site.name, "off", (off,))
+    await site.engine.rule_changes.put_calendar(site.name, "off", (off,))
     days = [first + timedelta(days=more) for more in (0, 2, 3)]
 
     def ask(name: str, **headers: str) -> None:
@@ -185,8 +185,8 @@ async def test_rules_expressions_and_calendars_in_our_own_headers(site: Site) ->
     assert len(await site.read(out, 7)) == 7
 
 
-async def test_a_wrong_rule_is_refused_with_its_reason_and_its_own_id(site: Site) -> None:
-    """What is refused can be mended and sent again: it has the headers that it came with, and no other id."""
+async def test_an_invalid_rule_is_refused_with_its_reason_and_its_own_id(site: Site) -> None:
+    """A refused record can be corrected and sent again: it keeps its headers and its id."""
     requests, rejections = f"tidings.requests.{site.name}", f"tidings.rejections.{site.name}"
     wrong: list[Header] = [("tidings-id", b"mine"), ("tidings-to", b"out"), ("tidings-cron", b"61 * * * *")]
     site.send(requests, b"x", b"k", wrong)

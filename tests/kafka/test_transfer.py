@@ -12,7 +12,7 @@ from tests.kafka.site import Site, opened
 from tests.servers.fixtures import postgres
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
-from tidings.bus.kafka.producers import Estranged
+from tidings.bus.kafka.producers import ProgressMismatch
 from tidings.config.checks import StoreUrl
 from tidings.domain.schedules.request import Request
 from tidings.node.transfer import copy_store, take_back
@@ -26,7 +26,7 @@ MESSAGES = 200  # of so many, some fall to every lane of the target
 
 
 async def schedule(site: Site, topic: str, count: int, at: str | None = None) -> list[str]:
-    """So many, each with a value of its own."""
+    """This many schedules, each with its own value."""
     values = [f"{at} {number} {topic}" for number in range(count)]
     requests = [Request(topic, value.encode(), id=value, at=at) for value in values]
     await site.engine.submit([site.engine.admit("acme", request) for request in requests])
@@ -39,11 +39,11 @@ async def copy(file: Path, postgres: Postgres, name: str) -> None:
 
 
 async def ends_estranged(site: Site, text: str) -> None:
-    with pytest.raises(Estranged, match=text):
+    with pytest.raises(ProgressMismatch, match=text):
         await asyncio.wait_for(site.engine.wait(), 30)
 
 
-async def test_nodes_on_the_new_store_go_on_where_the_file_was(
+async def test_nodes_on_the_new_store_continue_where_the_file_ended(
     broker: Broker, postgres: Postgres, tmp_path: Path
 ) -> None:
     async with opened(broker, tmp_path) as site:
@@ -68,7 +68,7 @@ async def test_nodes_on_the_new_store_go_on_where_the_file_was(
         await ends_estranged(site, "belongs to another store")
 
 
-async def test_a_store_that_was_put_back_before_it_was_copied_is_noticed(
+async def test_a_store_restored_before_it_was_copied_is_refused(
     broker: Broker, postgres: Postgres, tmp_path: Path
 ) -> None:
     async with opened(broker, tmp_path) as site:

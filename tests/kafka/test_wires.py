@@ -1,4 +1,4 @@
-"""Clients of other systems, and our own, over a real broker: what they ask for arrives, at its time, as it came."""
+"""Clients of all wires on a real broker: messages arrive at their time, unchanged."""
 
 import time
 
@@ -16,7 +16,7 @@ def in_us(seconds: float) -> int:
     return int(time.time() * SECOND_US + seconds * SECOND_US)
 
 
-async def test_intervals(site: Site) -> None:
+async def test_requests_of_intervals(site: Site) -> None:
     due = in_us(3)
     schedule = format_instant(due).encode()
     headers: list[Header] = [("intervals-schedule", schedule), ("a", b"1"), ("a", None), ("b", b"\xff\x00")]
@@ -32,7 +32,7 @@ async def test_intervals(site: Site) -> None:
     assert record.timestamp()[1] * 1_000 >= due - 1_000
 
 
-async def test_a_refused_record_is_told_and_the_next_goes_on(site: Site) -> None:
+async def test_a_refused_record_is_rejected_and_the_next_accepted(site: Site) -> None:
     requests = f"assignments.{site.name}"
     site.send(requests, b"bad", b"k", [("intervals-schedule", b"next tuesday")])
     site.send(requests, b"good", b"k", [("intervals-schedule", b"PT0.2S")])
@@ -73,7 +73,7 @@ async def test_kaspr_adds_replaces_and_cancels(site: Site) -> None:
     assert b"other" in (rejection.value() or b"")
 
 
-async def test_native_to_kafka_and_to_the_log(site: Site) -> None:
+async def test_native_requests_to_kafka_and_to_the_log(site: Site) -> None:
     requests, out = f"tidings.requests.{site.name}", f"{site.name}-native"
     site.send(requests, b"a", b"k", [("tidings-to", out), ("tidings-at", "+1s"), ("mine", b"x")])
     site.send(requests, b"b", b"k", [("tidings-to", "orders"), ("tidings-bus", "log")])
@@ -85,8 +85,8 @@ async def test_native_to_kafka_and_to_the_log(site: Site) -> None:
             break
 
 
-async def test_what_an_id_forbids_is_told_as_well(site: Site) -> None:
-    """A finished id is not used again unless the wire says so; whoever sent it hears of that."""
+async def test_a_finished_id_is_rejected(site: Site) -> None:
+    """A finished id is not used again unless the wire allows it; the client gets a rejection."""
     requests, later = f"assignments.{site.name}", [("intervals-id", b"one"), ("intervals-schedule", b"PT1H")]
     site.send(requests, b"first", None, later)
     site.send(requests, b"first", None, later)  # a repeat
@@ -96,11 +96,11 @@ async def test_what_an_id_forbids_is_told_as_well(site: Site) -> None:
     rejections = await site.read(f"rejections.{site.name}", 2)
     assert [rejection.value() for rejection in rejections] == [b"second", b"third"]
     reasons = {dict(headers_of(rejection))["tidings-reject-reason"] for rejection in rejections}
-    assert reasons == {b"the schedule of this id was cancelled: use another id"}
+    assert reasons == {b"the schedule with this id was cancelled: use another id"}
 
 
-async def test_nobody_can_claim_to_be_another_record(site: Site) -> None:
-    """What was released and is scheduled again keeps its headers, but for those that say what it is."""
+async def test_headers_cannot_forge_the_identity_of_a_record(site: Site) -> None:
+    """A released record that is scheduled again keeps its headers, except those that identify it."""
     headers: list[Header] = [
         ("intervals-schedule", b"PT0.1S"),
         ("tidings-id", b"forged"),

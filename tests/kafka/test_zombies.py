@@ -1,4 +1,4 @@
-"""An owner that sleeps in the middle of a transaction and wakes up when another has taken over changes nothing."""
+"""An owner that is suspended during a transaction and resumes after a take-over changes nothing."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ from tests.servers.frames import Api
 from tests.servers.kafka import Broker
 from tests.servers.proxy import Proxy
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.producers import Estranged, TransactionalProducer
+from tidings.bus.kafka.producers import ProgressMismatch, TransactionalProducer
 from tidings.testing import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
@@ -36,7 +36,7 @@ def proxy(broker: Broker) -> Iterator[Proxy]:
 
 
 async def send(node: Node, topic: str, start: int) -> None:
-    """So many messages, due now; again while it does not own the store yet."""
+    """Schedule this many messages, due now; retried until the node owns the store."""
     lines = "".join(f'{{"topic":"{topic}","id":"m{start + n}","value":"m{start + n}"}}\n' for n in range(MESSAGES))
     headers = {"Content-Type": "application/x-ndjson"}
 
@@ -51,7 +51,7 @@ async def send(node: Node, topic: str, start: int) -> None:
 
 
 async def arrived(broker: Broker, topic: str, count: int) -> Counter[bytes | None]:
-    """How often each value came, as soon as there are so many."""
+    """The count of each value, once there are this many records."""
 
     async def found() -> Counter[bytes | None]:
         values = Counter(message.value() for message in await asyncio.to_thread(read_all, broker, topic))
@@ -60,7 +60,7 @@ async def arrived(broker: Broker, topic: str, count: int) -> Counter[bytes | Non
     return await eventually(found, timeout_s=30)
 
 
-async def test_a_zombie_with_its_commit_under_way(broker: Broker, proxy: Proxy, tmp_path: Path) -> None:
+async def test_a_zombie_with_a_commit_in_progress(broker: Broker, proxy: Proxy, tmp_path: Path) -> None:
     topic = f"zombies-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic, 3)
     settings = environment(tmp_path, proxy.bootstrap, topic)
@@ -94,8 +94,8 @@ async def test_a_zombie_with_its_commit_under_way(broker: Broker, proxy: Proxy, 
         await die(first)
 
 
-async def test_an_owner_that_a_zombie_fences_takes_over_again(broker: Broker, tmp_path: Path) -> None:
-    """A zombie that was about to take the lane over does so before it looks whether it still may."""
+async def test_an_owner_fenced_by_a_zombie_takes_over_again(broker: Broker, tmp_path: Path) -> None:
+    """A zombie that was about to take over fences the owner before it checks its lease."""
     topic = f"fenced-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic, 3)
     lane = TransactionalProducer(Cluster(broker.bootstrap, topic), "of nobody")
@@ -106,7 +106,7 @@ async def test_an_owner_that_a_zombie_fences_takes_over_again(broker: Broker, tm
             await send(node, topic, times * MESSAGES)
             values = await arrived(broker, topic, times * MESSAGES)
             assert set(values.values()) == {1}
-            with pytest.raises(Estranged):  # but only after it has fenced
+            with pytest.raises(ProgressMismatch):  # but only after it has fenced
                 await asyncio.to_thread(lane.take_over)
             assert node.status is None, node.log
         await die(node)

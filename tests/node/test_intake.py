@@ -16,5 +16,5 @@ async def test_who_reads(roles: tuple[Role, ...]) -> None:
     config = Config(kafka=Kafka(servers="127.0.0.1:1"), node=Node(roles=roles))
     engine = build_engine(MemoryStore(), config, SystemClock())
     join_kafka(engine, config)
-    reads = any(isinstance(companion, StartPosition) for companion in engine._all_companions())
+    reads = any(isinstance(companion, StartPosition) for companion in (*engine._services, *engine.lanes.services))
     assert reads == ("intake" in roles)

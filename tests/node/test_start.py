@@ -170,10 +170,10 @@ def test_what_was_chosen_when_it_was_made_holds(guarded: Guarded, start: Start) 
     chosen = ("--store", guarded.url(), "--set", "store.schema=chosen")
     first = start(*chosen, "--set", "store.lanes=4")
     first.ready()
-    assert "was made with" not in first.log
+    assert "was created with" not in first.log
     second = start(*chosen, "--set", "store.lanes=8")
     second.ready()
-    second.said("this store was made with 4 lanes and 4 partitions, which hold: store.lanes and log.partitions do not")
+    second.said("this store was created with 4 lanes and 4 partitions; store.lanes and log.partitions are ignored")
     check_is_kept(first.log + second.log)
 
 

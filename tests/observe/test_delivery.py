@@ -1,4 +1,4 @@
-"""What is counted and logged of deliveries."""
+"""Metrics and logs of deliveries."""
 
 import logging
 
@@ -10,7 +10,7 @@ from tidings.observe.metrics import DeliveryLog, DeliveryMetrics
 BROKEN = Opened(1, "smtp", "credentials_refused", "535 no", 15_000_000, True)
 
 
-def test_figures() -> None:
+def test_delivery_metrics() -> None:
     metrics = DeliveryMetrics()
     for _ in range(3):
         metrics(Called(1, "email", "smtp", "accepted", 20_000, 4_000))
@@ -35,14 +35,14 @@ def test_figures() -> None:
     assert 'provider="smtp",fault' not in "\n".join(metrics.lines(None))
 
 
-def test_no_caller_grows_a_figure_without_end() -> None:
+def test_labels_are_bounded() -> None:
     metrics = DeliveryMetrics()
     for number in range(1_000):
         metrics(Ended(1, "email", "failed", f"reason {number}"))
     assert sum("tidings_deliveries_total{" in line for line in metrics.lines(None)) <= 101
 
 
-def test_what_somebody_must_act_on_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_facts_that_need_action_are_logged_as_errors(caplog: pytest.LogCaptureFixture) -> None:
     log = DeliveryLog()
     with caplog.at_level(logging.INFO, "tidings.delivery"):
         for fact in (BROKEN, Opened(1, "sms", "timeout", "", 5, False), Closed(2, "smtp")):

@@ -1,4 +1,4 @@
-"""Kafka's figures, from facts alone."""
+"""Metrics of Kafka."""
 
 import logging
 
@@ -13,7 +13,7 @@ from tidings.ports import Count
 AT = 1_795_165_200_000_000
 
 
-class Way:
+class Status:
     problem: str | None = None
     failures = 2
     lag = 7
@@ -27,8 +27,8 @@ def add(topic: str = "kafka:orders", schedule_id: str | None = "a") -> Add:
 
 @pytest.fixture
 def metrics() -> KafkaMetrics:
-    way = Way()
-    return KafkaMetrics(way, way, lambda: 3)
+    status = Status()
+    return KafkaMetrics(status, status, lambda: 3)
 
 
 def values(metrics: KafkaMetrics, count: Count | None = None) -> dict[str, str]:
@@ -36,7 +36,7 @@ def values(metrics: KafkaMetrics, count: Count | None = None) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def test_only_what_leaves_for_kafka_counts_as_released(metrics: KafkaMetrics) -> None:
+def test_only_releases_to_kafka_are_counted(metrics: KafkaMetrics) -> None:
     metrics(Released(AT, [1_500, 2_500], frozenset({("t", "kafka:orders")})))
     metrics(Released(AT, [9_000_000], frozenset({("t", "orders")})))
     found = values(metrics)
@@ -44,9 +44,9 @@ def test_only_what_leaves_for_kafka_counts_as_released(metrics: KafkaMetrics) ->
     assert found["tidings_kafka_release_seconds_sum"] == "0.004"
 
 
-def test_how_it_stands() -> None:
-    way = Way()
-    metrics = KafkaMetrics(way, way, lambda: 3)
+def test_kafka_gauges() -> None:
+    status = Status()
+    metrics = KafkaMetrics(status, status, lambda: 3)
     found = values(metrics)
     assert found["tidings_kafka_up"] == "1"
     assert found["tidings_kafka_consumer_lag"] == "7"
@@ -54,7 +54,7 @@ def test_how_it_stands() -> None:
     assert found["tidings_kafka_rejected_total"] == "4"
     assert found["tidings_kafka_waiting"] == "5"
     assert found["tidings_kafka_facts_dropped_total"] == "3"
-    way.problem = "away"
+    status.problem = "away"
     assert values(metrics)["tidings_kafka_up"] == "0"
 
 

@@ -1,4 +1,4 @@
-"""Kaspr's figures, from facts alone, with the labels that its own dashboard selects by."""
+"""Metrics for Kaspr dashboards, with the labels that they select by."""
 
 import re
 from collections.abc import Set
@@ -36,7 +36,7 @@ def series(metrics: KasprMetrics, count: Count | None = None) -> dict[tuple[str,
 
 
 def value(found: dict[tuple[str, Labels], str], name: str, **labels: str) -> str:
-    """The one series that a selector of a dashboard finds."""
+    """The only series that a selector finds."""
     [only] = [text for (each, has), text in found.items() if each == name and labels.items() <= dict(has).items()]
     return only
 
@@ -70,7 +70,7 @@ def test_changes_are_counted_for_their_app() -> None:
 
 
 def test_the_selectors_of_the_dashboard_find_something() -> None:
-    """Those of `grafana-dashboards/scheduler.json`, without `namespace`, which Prometheus adds."""
+    """The selectors of `grafana-dashboards/scheduler.json`, without `namespace`, which Prometheus adds."""
     found = series(made(due=AT - 2_500_000), Count(5, 0, 0))
     info = {"group_id": "tidings", "kaspr_version": "tidings-0.1.0", "kms_enabled": "1"}
     assert value(found, "kaspr_app_info", **COMMON, **info) == "1795165200"
@@ -80,7 +80,7 @@ def test_the_selectors_of_the_dashboard_find_something() -> None:
         assert value(found, "kaspr_kms_last_location_time", **COMMON, type=role, partition="0") == "1795165197.5"
 
 
-def test_a_node_that_reads_no_requests_shows_the_tenants_that_it_releases_for() -> None:
+def test_a_node_without_intake_shows_the_tenants_it_releases_for() -> None:
     metrics = made(None)
     tenants = {f"t{number:03}": 1 for number in range(LABELS_MAX + 5)} | {'a"b': 1}
     metrics(Released(AT, [], frozenset(), {"orders": 1}))

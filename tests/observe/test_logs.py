@@ -1,4 +1,4 @@
-"""Logs for people and for programs, and bursts summed up."""
+"""Log formats, and the summary of bursts."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from tidings.testing import eventually
 
 
 class Terminal(io.StringIO):
-    """Looks like a screen."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
-    """Logging is the process's own: put it back as it was."""
+    """Restore the logging configuration of the process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -37,7 +37,7 @@ def lines(stream: io.StringIO) -> list[Any]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_programs_get_json_lines() -> None:
+def test_without_a_terminal_logs_are_json_lines() -> None:
     stream = io.StringIO()
     configure("info", stream)
     logging.getLogger("tidings.x").info("hello %s", "world", extra={"port": 8460, "odd": {1, 2}.__class__})
@@ -47,7 +47,7 @@ def test_programs_get_json_lines() -> None:
     assert line["at"].endswith("Z")
 
 
-def test_errors_carry_their_traceback() -> None:
+def test_errors_have_their_traceback() -> None:
     for stream in (io.StringIO(), Terminal()):
         configure("info", stream)
         try:
@@ -58,7 +58,7 @@ def test_errors_carry_their_traceback() -> None:
         assert "it failed" in stream.getvalue()
 
 
-def test_people_get_lines_to_read() -> None:
+def test_a_terminal_gets_readable_lines() -> None:
     stream = Terminal()
     configure("debug", stream)
     logging.getLogger("tidings").warning("careful", extra={"topic": "greetings"})
@@ -69,7 +69,7 @@ def test_people_get_lines_to_read() -> None:
     assert text.count("\n") == 1
 
 
-def test_the_form_can_be_chosen() -> None:
+def test_the_format_can_be_chosen() -> None:
     stream, screen = io.StringIO(), Terminal()
     configure("info", stream, as_json=False)
     logging.getLogger("tidings").info("plain")
@@ -87,7 +87,7 @@ def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> No
     assert sys.stderr is not None
 
 
-async def test_a_burst_is_one_line_a_second() -> None:
+async def test_a_burst_is_summed_up_once_a_second() -> None:
     stream = io.StringIO()
     configure("debug", stream)
     log = FactLog(summary_s=0.01)
@@ -105,7 +105,7 @@ async def test_a_burst_is_one_line_a_second() -> None:
     assert len(lines(stream)) == 3
 
 
-async def test_what_matters_is_said_at_once() -> None:
+async def test_important_facts_are_logged_at_once() -> None:
     stream = io.StringIO()
     configure("info", stream)
     log = FactLog()
@@ -121,10 +121,10 @@ async def test_what_matters_is_said_at_once() -> None:
     assert logs.SUMMARY_S == 1.0
 
 
-async def test_an_outage_is_one_warning_and_its_end_one_line() -> None:
+async def test_an_outage_is_logged_once_and_so_is_its_end() -> None:
     stream = io.StringIO()
     configure("info", stream)
-    log = FactLog(of_a_fleet=True)
+    log = FactLog(in_fleet=True)
     log(OwnershipChanged(0, True, (0, 1)))
     log(OwnershipChanged(0, False, (0, 1), "connection refused"))
     log(OwnershipChanged(0, True, (0, 1)))

@@ -1,4 +1,4 @@
-"""Figures follow from facts alone, in Prometheus' text format."""
+"""Metrics from facts, in the text format of Prometheus."""
 
 import asyncio
 import re
@@ -69,13 +69,13 @@ async def test_facts_are_counted() -> None:
         assert line in lines, line
 
 
-async def test_every_reason_to_miss_is_there_from_the_start() -> None:
+async def test_all_missed_reasons_are_shown_from_the_start() -> None:
     lines = await lines_of(Metrics("1"))
     missed = [line for line in lines if line.startswith("tidings_missed_total")]
     assert missed == [f'tidings_missed_total{{reason="{reason}"}} 0' for reason in sorted(get_args(MissedReason))]
 
 
-async def test_a_store_that_is_away_is_not_up() -> None:
+async def test_a_store_that_does_not_answer_is_not_up() -> None:
     lines = await lines_of(Metrics("1", away))
     assert "tidings_up 0" in lines
     assert not any(line.startswith("tidings_pending") for line in lines)
@@ -92,7 +92,7 @@ async def test_labels_are_bounded_and_escaped() -> None:
 
 
 @given(st.lists(st.lists(st.integers(-1_000, 10**9) | st.sampled_from(BOUNDS_US), max_size=60), max_size=5))
-def test_few_and_many_are_counted_alike(batches: list[list[int]]) -> None:
+def test_small_and_large_batches_are_counted_alike(batches: list[list[int]]) -> None:
     histogram = Histogram()
     for batch in batches:
         histogram.add(batch)

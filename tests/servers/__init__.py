@@ -1,1 +1,1 @@
-"""Real servers for tests and benchmarks, and what stands between them and their clients."""
+"""Real servers for tests and benchmarks, and proxies between them and their clients."""

@@ -1,4 +1,4 @@
-"""What is fetched once and kept in `.cache`, and what to install when it cannot be had."""
+"""Downloads, cached in `.cache`; errors say what to install."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""One client of a proxy, with a connection of its own to the broker."""
+"""One client of the proxy, with its own connection to the broker."""
 
 import contextlib
 import socket

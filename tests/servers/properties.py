@@ -1,4 +1,4 @@
-"""What a broker is told when it starts: alone, as its own controller, or beside another."""
+"""The properties of a broker: on its own, or in a cluster with another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a proxy does to some requests instead of passing them on."""
+"""Rules of the proxy: requests that are cut or delayed."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""Who may connect to a broker, and how: what the server and its clients must be told about it."""
+"""Authentication and TLS: the settings of the broker and its clients."""
 
 import subprocess
 from dataclasses import dataclass

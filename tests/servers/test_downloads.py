@@ -1,4 +1,4 @@
-"""What is missing is said plainly, and what is fetched is fetched once."""
+"""Errors say what to install, and downloads happen once."""
 
 import threading
 from collections.abc import Iterator
@@ -36,42 +36,42 @@ def install(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_without_java_it_says_what_to_install(bare: Path) -> None:
+def test_without_java_the_error_says_what_to_install(bare: Path) -> None:
     with pytest.raises(Missing, match="Java is not there: install Java 17"):
         java.java()
 
 
-def test_an_old_java_is_told_apart_from_none(bare: Path) -> None:
+def test_an_old_java_has_its_own_error(bare: Path) -> None:
     install(bare, "java", """echo 'openjdk version "11.0.2" 2019-01-15' >&2""")
     with pytest.raises(Missing, match="too old: install Java 17"):
         java.java()
 
 
-def test_a_java_that_does_not_run_is_no_java(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_does_not_run_does_not_count(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/no/such/home")
     with pytest.raises(Missing, match="/no/such/home/bin/java does not run: install Java 17"):
         java.java()
 
 
-def test_without_maven_it_says_what_to_install(bare: Path) -> None:
+def test_without_maven_the_error_says_what_to_install(bare: Path) -> None:
     with pytest.raises(Missing, match="mvn is not there: install Maven"):
         java.jars()
 
 
-def test_jars_that_cannot_be_fetched_are_said_with_mavens_words(bare: Path) -> None:
+def test_the_error_for_missing_jars_quotes_maven(bare: Path) -> None:
     install(bare, "mvn", "echo no network here; exit 1")
     with pytest.raises(Missing, match=r"jars cannot be fetched: .*\. mvn says:\nno network here"):
         java.jars()
 
 
-def test_without_kcat_and_node_it_says_what_to_install(bare: Path) -> None:
+def test_without_kcat_or_node_the_error_says_what_to_install(bare: Path) -> None:
     with pytest.raises(Missing, match="kcat is not there: install it"):
         foreign.kcat()
     with pytest.raises(Missing, match=r"node is not there: install Node\.js"):
         foreign.kafkajs()
 
 
-def test_only_ci_insists_on_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_ci_requires_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="install it"):
         leave_out(Missing("install it"))
@@ -80,7 +80,7 @@ def test_only_ci_insists_on_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         leave_out(Missing("install it"))
 
 
-def test_two_at_once_fetch_once(cache: Path) -> None:
+def test_concurrent_downloads_fetch_once(cache: Path) -> None:
     calls = []
     both = threading.Barrier(2)
 
@@ -100,7 +100,7 @@ def test_two_at_once_fetch_once(cache: Path) -> None:
     assert len(calls) == 1
 
 
-def test_half_a_download_is_none(cache: Path) -> None:
+def test_an_incomplete_download_is_discarded(cache: Path) -> None:
     def fail(folder: Path) -> None:
         (folder / "half").touch()
         run_fetch(["false"], folder, "it cannot be fetched")
@@ -111,6 +111,6 @@ def test_half_a_download_is_none(cache: Path) -> None:
     assert [path.name for path in made.iterdir()] == ["whole"]
 
 
-def test_another_descriptor_is_fetched_again(cache: Path) -> None:
+def test_a_changed_descriptor_is_fetched_again(cache: Path) -> None:
     first, second = (fetched("thing", pin, lambda folder: None) for pin in (b"1", b"2"))
     assert first != second

@@ -1,4 +1,4 @@
-"""Programs of other languages read what was written here."""
+"""Clients in other languages read our records."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The broker of the tests is a real one: it keeps what was committed, and lets in whom it should."""
+"""The test broker: durable commits and authentication."""
 
 import re
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def test_a_client_that_is_not_librdkafka_reads_the_same(broker: Broker, topic: s
 
 
 @pytest.mark.slow
-def test_what_is_not_committed_is_not_read(broker: Broker, topic: str) -> None:
+def test_uncommitted_records_are_not_read(broker: Broker, topic: str) -> None:
     given_up = transactional(broker)
     write(given_up, topic, b"given up")
     given_up.abort_transaction(30)
@@ -67,14 +67,14 @@ def test_what_is_not_committed_is_not_read(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_topic_is_not_made_by_asking_for_it(broker: Broker) -> None:
+def test_a_topic_is_not_created_by_asking_for_it(broker: Broker) -> None:
     Producer(broker.client()).list_topics("unheard-of", timeout=10)
     assert "unheard-of" not in broker.topics()
 
 
 @pytest.mark.slow
 @pytest.mark.kill
-def test_what_was_committed_outlives_a_kill_and_a_stop(broker: Broker, topic: str) -> None:
+def test_committed_records_survive_a_kill_and_a_stop(broker: Broker, topic: str) -> None:
     commit(transactional(broker), topic, b"before the kill")
     first = broker.pid
     broker.kill()
@@ -102,7 +102,7 @@ def test_a_paused_broker_is_silent_until_it_is_resumed(broker: Broker) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
-def test_who_has_the_password_is_let_in(guarded: Broker, mechanism: str) -> None:
+def test_the_right_password_is_accepted(guarded: Broker, mechanism: str) -> None:
     assert "guarded" in AdminClient(guarded.client(mechanism=mechanism)).list_topics(timeout=10).topics
 
 
@@ -122,13 +122,13 @@ def test_transactions_work_behind_a_password(guarded: Broker) -> None:
     ],
     ids=str,
 )
-def test_who_guesses_is_refused(guarded: Broker, wrong: dict[str, str]) -> None:
+def test_a_wrong_login_is_refused(guarded: Broker, wrong: dict[str, str]) -> None:
     assert KafkaError._AUTHENTICATION in refusals(guarded.client() | wrong)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT", "SSL"])
-def test_who_says_no_password_or_says_it_openly_is_refused(guarded: Broker, protocol: str) -> None:
+def test_a_missing_or_plaintext_password_is_refused(guarded: Broker, protocol: str) -> None:
     assert refusals(guarded.client() | {"security.protocol": protocol})
 
 
@@ -143,7 +143,7 @@ def refusals(told: dict[str, Any]) -> set[int]:
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_is_said_with_the_end_of_the_log(broker: Broker, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_the_end_of_the_log(broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(PortTaken, match=r"the broker ended before it answered:\n(.|\n)*Address already in use"):
         Broker.start(tmp_path, port=broker.ports.direct)
 

@@ -1,4 +1,4 @@
-"""The pipe itself: what passes it, and what does not."""
+"""The pipe: passing, silence and cuts."""
 
 import socket
 import threading
@@ -45,14 +45,14 @@ def is_ended(end: socket.socket) -> bool:
         return True
 
 
-def test_what_is_said_passes(echo: int) -> None:
+def test_bytes_pass(echo: int) -> None:
     with Pipe(echo) as pipe, client(pipe) as end:
         end.sendall(b"hello")
         assert end.recv(100) == b"hello"
         assert pipe.passed == 10
 
 
-def test_silence_holds_and_delivers_late(echo: int) -> None:
+def test_silence_holds_bytes_and_delivers_them_late(echo: int) -> None:
     with Pipe(echo) as pipe, client(pipe) as end:
         end.sendall(b"one")
         assert end.recv(100) == b"one"
@@ -68,7 +68,7 @@ def test_silence_holds_and_delivers_late(echo: int) -> None:
         assert end.recv(100) == b"two"
 
 
-def test_silence_may_end_in_a_loss(echo: int) -> None:
+def test_silence_may_end_in_lost_bytes(echo: int) -> None:
     with Pipe(echo) as pipe:
         with client(pipe) as end:
             end.sendall(b"one")

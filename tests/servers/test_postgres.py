@@ -19,7 +19,7 @@ def test_it_answers_and_does_not_run_as_root(postgres: Postgres) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_committed_survives_an_immediate_end() -> None:
+def test_committed_rows_survive_an_immediate_shutdown() -> None:
     with Postgres.start() as server:
         with server.connect() as connection:
             connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
@@ -36,7 +36,7 @@ def test_what_was_committed_survives_an_immediate_end() -> None:
         os.kill(pid, 0)
 
 
-def test_without_it_the_tests_say_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_postgresql_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "INSTALLED", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Missing, match="install PostgreSQL 15"):

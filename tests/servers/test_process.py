@@ -60,7 +60,9 @@ def test_a_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_paused", [False, True])
 @pytest.mark.parametrize("end", [Process.kill, Process.stop])
-def test_it_is_killed_and_stopped_by_its_id(tmp_path: Path, end: Callable[[Process], None], is_paused: bool) -> None:
+def test_a_server_is_killed_and_stopped_by_its_pid(
+    tmp_path: Path, end: Callable[[Process], None], is_paused: bool
+) -> None:
     process = Process(FOREVER, tmp_path, tmp_path / "log")
     assert is_there(process.pid)
     if is_paused:
@@ -71,12 +73,12 @@ def test_it_is_killed_and_stopped_by_its_id(tmp_path: Path, end: Callable[[Proce
     end(process)
 
 
-def test_its_log_is_kept(tmp_path: Path) -> None:
+def test_the_log_of_a_server_is_kept(tmp_path: Path) -> None:
     process = Process(("sh", "-c", "echo out; echo err >&2"), tmp_path, tmp_path / "log")
     process.wait(END_S_MAX)
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="cannot run /no/such/program"):
         Process(("/no/such/program",), tmp_path, tmp_path / "log")

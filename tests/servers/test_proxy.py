@@ -1,4 +1,4 @@
-"""The proxy sees what passes, cuts where it is told, and delivers late what it has held up."""
+"""The proxy: counts, cuts and delays requests."""
 
 import uuid
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def producer(broker: Broker, proxy: Proxy) -> Producer:
     return transactional(broker, bootstrap=proxy.bootstrap)
 
 
-def test_it_counts_what_passes(producer: Producer, proxy: Proxy, broker: Broker, topic: str) -> None:
+def test_the_proxy_counts_requests(producer: Producer, proxy: Proxy, broker: Broker, topic: str) -> None:
     for value in (b"one", b"two", b"three"):
         commit(producer, topic, value)
     for api in (Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.END_TXN):
@@ -39,7 +39,7 @@ def test_it_counts_what_passes(producer: Producer, proxy: Proxy, broker: Broker,
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_commit_that_is_cut_is_tried_again(
+def test_a_commit_that_is_cut_is_retried(
     producer: Producer, proxy: Proxy, broker: Broker, topic: str, when: str
 ) -> None:
     commit(producer, topic, b"one")
@@ -53,7 +53,7 @@ def test_a_commit_that_is_cut_is_tried_again(
     assert values(read(broker, topic, 3)) == [b"one", b"two", b"three"]
 
 
-def test_a_commit_held_up_commits_half_of_the_next_batch(
+def test_a_delayed_commit_commits_half_of_the_next_batch(
     producer: Producer, proxy: Proxy, broker: Broker, topic: str
 ) -> None:
     """What Tidings must withstand. The producer is told that all is well."""
@@ -66,7 +66,7 @@ def test_a_commit_held_up_commits_half_of_the_next_batch(
     assert values(read(broker, topic, 2)) == [b"first", b"half of the second"]
 
 
-def test_a_commit_held_up_until_another_took_over_is_refused(proxy: Proxy, broker: Broker, topic: str) -> None:
+def test_a_commit_delayed_past_a_take_over_is_refused(proxy: Proxy, broker: Broker, topic: str) -> None:
     told = broker.client(bootstrap=proxy.bootstrap, transactional_id=f"tests-{uuid.uuid4()}") | {"log_level": 0}
     first, second = Producer(told), Producer(told)
     first.init_transactions(TRANSACTION_S_MAX)
@@ -81,7 +81,7 @@ def test_a_commit_held_up_until_another_took_over_is_refused(proxy: Proxy, broke
     assert values(read(broker, topic, 2)) == [b"first", b"third"]
 
 
-def test_a_request_held_up_without_a_cut_is_only_slow(
+def test_a_delayed_request_without_a_cut_is_only_slow(
     producer: Producer, proxy: Proxy, broker: Broker, topic: str
 ) -> None:
     slow = proxy.hold(Api.PRODUCE, 0.2, cuts=False)
@@ -101,14 +101,14 @@ def test_nothing_is_lost_when_connections_are_cut_at_random(
     assert values(read(broker, topic, len(sent))) == sent
 
 
-def test_everybody_is_cut_off_at_once(producer: Producer, proxy: Proxy, broker: Broker, topic: str) -> None:
+def test_all_clients_can_be_cut_off_at_once(producer: Producer, proxy: Proxy, broker: Broker, topic: str) -> None:
     commit(producer, topic, b"one")
     assert proxy.cut_all() > 0
     commit(producer, topic, b"two")
     assert values(read(broker, topic, 2)) == [b"one", b"two"]
 
 
-def test_rules_may_be_for_one_client_alone(proxy: Proxy, broker: Broker) -> None:
+def test_rules_may_be_for_one_client(proxy: Proxy, broker: Broker) -> None:
     cut = proxy.cut(Api.METADATA, times=None, client_id="unlucky")
     told = broker.client(bootstrap=proxy.bootstrap) | {"log_level": 0}
     assert AdminClient(told | {"client.id": "lucky"}).list_topics(timeout=10).brokers
@@ -126,7 +126,7 @@ def _answers(client: AdminClient) -> bool:
         return False
 
 
-def test_its_end_does_not_wait_for_what_is_held(broker: Broker) -> None:
+def test_close_does_not_wait_for_held_requests(broker: Broker) -> None:
     with Proxy(broker) as proxy:
         held = proxy.hold(Api.METADATA)
         client = AdminClient(broker.client(bootstrap=proxy.bootstrap) | {"log_level": 0})

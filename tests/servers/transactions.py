@@ -1,4 +1,4 @@
-"""The plain way to write and read in transactions, as tests do it."""
+"""Writing and reading in transactions, for tests."""
 
 import time
 import uuid
@@ -53,5 +53,5 @@ def read(broker: Broker, topic: str, count: int, *, mechanism: str = "SCRAM-SHA-
 
 
 def values(messages: list[Message]) -> list[bytes | None]:
-    """What they say."""
+    """The values of records."""
     return [message.value() for message in messages]

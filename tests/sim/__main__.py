@@ -1,4 +1,4 @@
-"""`python -m tests.sim --seeds 10000`: many lives, the counts at the end."""
+"""`python -m tests.sim --seeds 10000`: runs many simulations and prints the counts."""
 
 import argparse
 import sys

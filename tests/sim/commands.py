@@ -1,4 +1,4 @@
-"""Random commands: new schedules of all kinds, repeats, replacements, and changes of what is there and what is not."""
+"""Random commands: new schedules of all kinds, repetitions, replacements, and changes of known and unknown ids."""
 
 import random
 from collections.abc import Callable
@@ -25,7 +25,7 @@ POLICIES = (
 
 
 class Commands:
-    """Makes commands up, each of some use at this moment."""
+    """Generates commands that fit the present state."""
 
     def __init__(self, chance: random.Random, now: Callable[[], int]) -> None:
         self._random = chance

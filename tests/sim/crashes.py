@@ -1,4 +1,4 @@
-"""Deaths of a store inside one process: at a crash point its files are copied as `kill -9` would leave them."""
+"""Crashes of a store within one process: at a crash point its files are copied as SIGKILL would leave them."""
 
 import asyncio
 import contextlib
@@ -94,7 +94,7 @@ def remove_store(path: Path) -> None:
 
 
 class InlineWorker:
-    """Does at once what the store's real worker hands to a thread: quicker, and the same in every run."""
+    """Runs at once what the real worker hands to a thread: faster and deterministic."""
 
     def __init__(self, _name: str) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The life of a node on a simulated machine: commands and time, held against the promises at every step."""
+"""A node on a simulated machine: commands and time, checked against the model at every step."""
 
 import asyncio
 import random
@@ -34,7 +34,7 @@ ROUNDS_MAX = 5_000
 
 @dataclass
 class Tally:
-    """What happened over some lives."""
+    """Counts over several simulations."""
 
     seeds: int = 0
     commands: int = 0
@@ -53,7 +53,7 @@ class Tally:
 
 
 class Life:
-    """A machine with one store, and the engine that runs on it at the moment."""
+    """A machine with one store, and its present engine."""
 
     def __init__(self, kind: Kind, seed: int, folder: Path) -> None:
         self.kind = kind
@@ -157,7 +157,7 @@ class Life:
         return IdempotencyKey(TENANTS[0], str(self._receipts), b"body")
 
     def hold(self, commands: Sequence[Command], outcomes: Sequence[Outcome], now: int) -> None:
-        """The answers must be the true ones."""
+        """Check the outcomes against the model."""
         self.tally.commands += len(commands)
         for command, outcome in zip(commands, outcomes, strict=True):
             self.note(f"{brief(command)} -> {outcome.id} {outcome.outcome}")
@@ -210,7 +210,7 @@ class Life:
         return max(pause, min(ahead, default=FOREVER))
 
     async def step(self) -> None:
-        """Somebody sets the clock."""
+        """Step the wall clock."""
         us = self.random.choice(WALL_STEPS)
         if self._forgets:
             us = abs(us)  # a clock set back would bring back what was forgotten: true, but not to be followed here
@@ -220,7 +220,7 @@ class Life:
         self.look()
 
     async def tend(self) -> None:
-        """Some slices of housekeeping."""
+        """Some steps of maintenance."""
         for _ in range(self.random.choice((1, 3, 50))):
             await self.engine.owner.try_once()
             more = await self.engine.store.tend(self.now)
@@ -258,7 +258,7 @@ class Life:
             assert counted == self.ledger.missed, f"{self._counted} but {self.ledger.missed}"
 
     async def compare(self) -> None:
-        """All that was promised is there, and nothing else."""
+        """Check that the store has exactly what the model has."""
         await self.read()
         await self.forget()
         for key in list(self.ledger.current):

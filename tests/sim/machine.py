@@ -1,4 +1,4 @@
-"""The computer of a simulation: time that passes when told, and a wall clock that anyone may set."""
+"""The simulated computer: its time, and a wall clock that can be set."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What was acknowledged, and what may follow from it: the model that a simulation is held against."""
+"""The model of the simulation: acknowledged commands, and what may follow from them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""One seed, one life with all its troubles: crashes, cut power, failing disks, and two that want the same file."""
+"""One seed, one simulation: crashes, power loss, failing disks, and two processes on one file."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ Step = Callable[[], Awaitable[None]]
 
 
 class Simulation(Life):
-    """A life in which anything may happen at any step."""
+    """A simulation in which any fault may happen at any step."""
 
     def __init__(self, kind: Kind, seed: int, folder: Path, disk: Disk | None) -> None:
         super().__init__(kind, seed, folder)

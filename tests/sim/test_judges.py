@@ -1,4 +1,4 @@
-"""A judge that never says no proves nothing: the model, the machine and the disk find what they are made to find."""
+"""The checkers detect faults: the model, the machine and the disk."""
 
 import contextlib
 import random
@@ -37,7 +37,7 @@ ONE = add("one", NOW + SECOND)
 MANY = every("many", NOW, count=3, lateness=FIRE_ALL)
 
 
-def test_what_is_right_is_found_right() -> None:
+def test_a_correct_run_is_accepted() -> None:
     promised = ledger(ONE, MANY)
     promised.saw(ACME, left(ONE))
     for number in (1, 2, 3):
@@ -57,12 +57,12 @@ def test_what_is_right_is_found_right() -> None:
         ({"final": False}, "wrong about being the last"),
     ],
 )
-def test_a_wrong_record_is_found(changes: dict[str, object], said: str) -> None:
+def test_a_wrong_record_is_detected(changes: dict[str, object], said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         ledger(ONE).saw(ACME, left(ONE, changes=changes))
 
 
-def test_what_leaves_twice_is_found() -> None:
+def test_a_duplicate_release_is_detected() -> None:
     promised = ledger(ONE)
     promised.saw(ACME, left(ONE))
     with pytest.raises(AssertionError, match="twice"):
@@ -70,14 +70,14 @@ def test_what_leaves_twice_is_found() -> None:
 
 
 @pytest.mark.parametrize("change", [Cancel, Pause])
-def test_what_leaves_though_it_was_held_is_found(change: Callable[[str, str], Cancel | Pause]) -> None:
+def test_a_release_of_a_paused_or_cancelled_schedule_is_detected(change: Callable[[str, str], Cancel | Pause]) -> None:
     promised = ledger(ONE)
     promised.tell([change(ACME, "one")], ["one"], NOW)
     with pytest.raises(AssertionError, match="though it was answered"):
         promised.saw(ACME, left(ONE))
 
 
-def test_what_leaves_though_it_was_replaced_is_found() -> None:
+def test_a_release_of_a_replaced_schedule_is_detected() -> None:
     promised = ledger(ONE)
     assert promised.tell([Replace(add("one", NOW + 5))], ["one"], NOW) == ["replaced"]
     with pytest.raises(AssertionError, match="was replaced"):
@@ -100,7 +100,7 @@ def shown(command: Add, state: str, occurrence: int, due: int) -> Schedule:
         (MANY, shown(MANY, "ended", 3, NOW + 2 * SECOND)),
     ],
 )
-def test_what_is_lost_is_found(command: Add, found: Schedule | None) -> None:
+def test_a_lost_occurrence_is_detected(command: Add, found: Schedule | None) -> None:
     promised = ledger(command)
     now = NOW + 3 * SECOND
     [(_, promise)] = promised.overdue(now)
@@ -108,7 +108,7 @@ def test_what_is_lost_is_found(command: Add, found: Schedule | None) -> None:
         promised.settle(promise, found, now)
 
 
-def test_what_was_rightly_missed_is_counted() -> None:
+def test_a_rightly_missed_occurrence_is_counted() -> None:
     command = every("some", NOW, count=3, lateness=Lateness(expires_after_us=SECOND))
     promised = ledger(command)
     now = NOW + 9 * SECOND
@@ -117,7 +117,7 @@ def test_what_was_rightly_missed_is_counted() -> None:
     assert promised.missed == 3
 
 
-def test_the_machine_knows_what_may_be_believed() -> None:
+def test_the_machine_knows_the_latest_believable_time() -> None:
     machine = Machine()
     with machine.installed():
         clock = SystemClock()
@@ -131,7 +131,7 @@ def test_the_machine_knows_what_may_be_believed() -> None:
 
 
 @pytest.mark.parametrize("synchronous", ["FULL", "OFF"])
-def test_the_disk_loses_what_was_not_forced_to_it(tmp_path: Path, synchronous: str) -> None:
+def test_the_disk_loses_unsynced_writes(tmp_path: Path, synchronous: str) -> None:
     with inserted() as disk:
         with contextlib.closing(apsw.Connection(str(tmp_path / "a.db"))) as connection:
             connection.pragma("journal_mode", "wal")

@@ -1,4 +1,4 @@
-"""Seeded lives of a node, held against its promises; `python -m tests.sim --seeds 10000` runs more."""
+"""Seeded simulations, checked against the model; `python -m tests.sim --seeds 10000` runs more."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Small limits, so that a short life passes through everything that a large store does."""
+"""Small limits, so that a short simulation covers what a large store does."""
 
 import contextlib
 from collections.abc import Iterator

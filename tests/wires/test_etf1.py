@@ -139,7 +139,7 @@ def test_a_tombstone_of_ours_asks_for_nothing() -> None:
 def test_a_target_has_to_be_there_and_allowed() -> None:
     assert reason(record(EPOCH)) == "Missing required header `scheduler-target-topic`"
     assert reason(record(TARGET)) == "Missing required header `scheduler-epoch`"
-    assert "takes requests" in reason(record(EPOCH, ("scheduler-target-topic", "schedules")))
+    assert "is a request topic" in reason(record(EPOCH, ("scheduler-target-topic", "schedules")))
 
 
 def test_a_rejection_goes_to_the_tenant() -> None:

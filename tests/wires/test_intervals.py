@@ -97,7 +97,7 @@ def test_a_schedule_has_to_be_there() -> None:
 def test_the_tenant_is_the_topics() -> None:
     at = ("intervals-schedule", "2026-07-21T19:20:30Z")
     assert asked(at, ("intervals-tenant-id", "t1")).tenant == asked(at, ("intervals-tenant-id", None)).tenant == "t1"
-    assert "'t2' is not the topic's tenant t1" in reason(at, ("intervals-tenant-id", "t2"))
+    assert "'t2' is not the tenant of the topic, t1" in reason(at, ("intervals-tenant-id", "t2"))
 
 
 def test_of_repeated_headers_the_last_counts() -> None:

@@ -137,7 +137,7 @@ def test_of_repeated_headers_the_last_counts_and_all_are_stripped() -> None:
 
 def test_a_destination_may_be_forbidden() -> None:
     [reason] = reasons(AT, ("x-scheduler-deliver-to", "orders-schedule-requests"))
-    assert reason.startswith("x-scheduler-deliver-to: orders-schedule-requests takes requests")
+    assert reason.startswith("x-scheduler-deliver-to: orders-schedule-requests is a request topic")
     narrow = Kaspr(Destinations({"orders": ["reminders-*"]}))
     assert isinstance(narrow.read(record(AT, TO)), Ask)
     assert isinstance(narrow.read(record(AT, ("x-scheduler-deliver-to", "other"))), Refusal)

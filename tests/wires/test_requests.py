@@ -87,7 +87,7 @@ def test_a_topic_of_one_wire_is_not_anothers_when_that_is_off() -> None:
 
 def test_topics_of_etf1_take_no_deliveries_even_where_they_are_not_read() -> None:
     requests = Requests(["native"], ["acme"], {"schedules": "default", "videos": "shop"}, {})
-    assert requests.destinations.forbidden("acme", "videos") == "videos takes requests: choose another topic"
+    assert requests.destinations.forbidden("acme", "videos") == "videos is a request topic: choose another topic"
 
 
 @pytest.mark.parametrize("topic", ["tidings.progress", "assignments.x", "x-schedule-requests", "executions.x"])

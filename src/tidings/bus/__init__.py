@@ -1,1 +1,1 @@
-"""The bus: where released records appear."""
+"""The bus: where consumers read released records, in the built-in log or on Kafka."""

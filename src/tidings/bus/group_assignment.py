@@ -1,8 +1,8 @@
-"""The roster of one consumer group: who is in it, and which member holds which partition.
+"""The state of one consumer group: its members, and which member holds which partition.
 
-A partition that must move while its holder still owes a commit for what it fetched stays with the holder
-until that is settled: by the commit, by its next fetch, by leaving, or by the end of one session. So the next
-holder, who starts from what is committed, does not get the same records again.
+A partition that must move while its holder has fetched records without committing them stays with the holder until it
+commits, fetches again, leaves, or one session has passed. So the next holder, which starts at the committed offset,
+does not get the same records again.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tidings.ports import Group, GroupState, GroupUpdate, Log
 
 
 class PartitionHolding(msgspec.Struct):
-    """Where a holder stands in a partition: first offset of this holding, committed offset, next to fetch."""
+    """A holder's position in a partition: first offset of this holding, committed offset, next offset to fetch."""
 
     start: int
     committed: int
@@ -25,23 +25,25 @@ class PartitionHolding(msgspec.Struct):
 
 
 class Member(msgspec.Struct, eq=False):
-    """One consumer. `joined` and `changed` are generations: of its joining, and of its newest partitions."""
+    """One consumer. `joined` and `changed` are the generations in which it joined and last got other partitions."""
 
     name: str
     deadline: int
     joined: int
     changed: int
     partitions: tuple[int, ...] = ()
-    places: dict[int, PartitionHolding] = {}
+    holdings: dict[int, PartitionHolding] = msgspec.field(
+        default_factory=dict, name="places"
+    )  # `places` is the stored name
 
     def owes(self, partition: int) -> bool:
-        """Whether it fetched records of a partition that it has not committed."""
-        place = self.places.get(partition)
-        return place is not None and place.position > place.committed
+        """Whether it has fetched records of a partition and not committed them."""
+        holding = self.holdings.get(partition)
+        return holding is not None and holding.position > holding.committed
 
 
 class _State(msgspec.Struct, array_like=True):
-    """All of a roster, as it is kept."""
+    """The whole state of a group, as it is stored."""
 
     generation: int
     members: list[Member]
@@ -55,9 +57,10 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 
 class GroupAssignment:
-    """Pure coordination: every call is given the time, nothing here waits.
+    """Assigns partitions to members. Pure: every call is given the time, and nothing here waits.
 
-    A member that calls has a session from then on, and up to `slack_us` more, so that not every call changes something.
+    A call extends the member's session. A session lasts up to `slack_us` longer than promised, so that not every call
+    has to be written.
     """
 
     def __init__(
@@ -72,8 +75,8 @@ class GroupAssignment:
         self._session_us = session_us
         self._slack_us = slack_us
         self._next_generation = next_generation
-        self._owners = state.owners  # whose a partition shall be
-        self._holders = state.holders  # who may commit it now
+        self._owners = state.owners  # the member that a partition is assigned to
+        self._holders = state.holders  # the member that may commit it now
         self._settle_by = state.settle_by
         self._partitions = range(partitions)
         self.generation = state.generation
@@ -81,24 +84,24 @@ class GroupAssignment:
         self.moved = False
 
     def encode(self) -> bytes:
-        """All of it, for the next call."""
+        """The state, to be stored for the next call."""
         members = list(self.members.values())
         return _encode(_State(self.generation, members, self._owners, self._holders, self._settle_by))
 
     @property
     def until(self) -> int:
-        """When everyone is out, if nobody calls; 0 if nobody is in."""
+        """When the last session ends if no member calls; 0 without members."""
         return max((member.deadline for member in self.members.values()), default=0)
 
     def join(self, name: str, now: int) -> Member:
-        """Add a member. Under a name that is in already, the former one is out and its partitions stay."""
+        """Add a member. It replaces a former member of the same name and takes over its partitions."""
         self.generation = self._next_generation(self.generation)
         member = Member(name, now + self._session_us + self._slack_us, self.generation, self.generation)
         former = self.members.get(name)
         self.members[name] = member
         if former is not None:
             member.partitions = former.partitions
-            former.places.clear()
+            former.holdings.clear()
             self.settle(member)
             self.moved = True
         else:
@@ -106,13 +109,13 @@ class GroupAssignment:
         return member
 
     def touch(self, name: str, now: int) -> None:
-        """Note that a member lives, unless its session has ended."""
+        """Extend a member's session, unless it has ended."""
         member = self.members.get(name)
         if member is not None and now < member.deadline < now + self._session_us:
             member.deadline = now + self._session_us + self._slack_us
 
     def present(self, name: str, generation: int) -> Member:
-        """The member of that name; raises `NotAMember` if it is out, or was never in such a generation."""
+        """The member of that name; raises `NotAMember` if there is none, or if it was never in that generation."""
         member = self.members.get(name)
         if member is None:
             raise NotAMember(f"{name} is not a member (any more): join again")
@@ -121,13 +124,13 @@ class GroupAssignment:
         return member
 
     def leave(self, name: str, now: int) -> None:
-        """Take a member out; what it held is free at once."""
+        """Remove a member and free its partitions at once."""
         self._remove([self.members[name]], now)
 
     def sweep(self, now: int) -> None:
-        """Take out those whose session ended, and move what was not settled in time.
+        """Remove members whose session has ended, and hand over partitions whose deadline has passed.
 
-        Nobody has more than one session, though the clock may have been set back since it was given.
+        Deadlines are capped at one session from now, because the clock may have been set back since they were set.
         """
         for member in self.members.values():
             member.deadline = min(member.deadline, now + self._session_us + self._slack_us)
@@ -137,20 +140,20 @@ class GroupAssignment:
             self._hand_over(partition)
 
     def next_event(self) -> int | None:
-        """When the next sweep has something to do, if nobody calls before."""
+        """When the next sweep has something to do, if no member calls before."""
         deadlines = (member.deadline for member in self.members.values())
         return min(chain(deadlines, self._settle_by.values()), default=None)
 
     def settle(self, member: Member) -> None:
-        """Hand over whatever a member holds and shall not keep."""
+        """Hand over the partitions that a member still holds but is no longer assigned."""
         for partition in [partition for partition in self._settle_by if self._holders[partition] == member.name]:
             self._hand_over(partition)
 
     def committed(self, member: Member, offsets: dict[int, int]) -> None:
-        """Note a commit; a partition that waited for it moves on."""
+        """Record a commit, and hand over partitions that waited for it."""
         for partition, offset in offsets.items():
-            if partition in member.places:
-                member.places[partition].committed = offset
+            if partition in member.holdings:
+                member.holdings[partition].committed = offset
                 if partition in self._settle_by and not member.owes(partition):
                     self._hand_over(partition)
 
@@ -167,12 +170,12 @@ class GroupAssignment:
             return
         for member in members:
             del self.members[member.name]
-            member.places.clear()
+            member.holdings.clear()
         self.generation = self._next_generation(self.generation)
         self._rebalance(now)
 
     def _rebalance(self, now: int) -> None:
-        """Share the partitions out again, and move at once whatever can."""
+        """Assign the partitions again, and hand over at once those that can be."""
         self._owners = share(self._partitions, list(self.members), self._owners)
         for member in self.members.values():
             partitions = tuple(p for p in self._partitions if self._owners[p] == member.name)
@@ -192,10 +195,10 @@ class GroupAssignment:
             self._hand_over(partition)
 
     def _hand_over(self, partition: int) -> None:
-        """Give a partition to its owner, who starts from what is committed."""
+        """Hand a partition over to the member it is assigned to, which starts at the committed offset."""
         former = self.members.get(self._holders.pop(partition, ""))
         if former is not None:
-            former.places.pop(partition, None)
+            former.holdings.pop(partition, None)
         if partition in self._owners:
             self._holders[partition] = self._owners[partition]
         self._settle_by.pop(partition, None)
@@ -203,7 +206,7 @@ class GroupAssignment:
 
 
 def share(partitions: Sequence[int], members: Sequence[str], owners: dict[int, str]) -> dict[int, str]:
-    """Each partition to one member: counts differ by one at most, and as few as possible change hands."""
+    """Assign each partition to one member: counts differ by at most one, and as few as possible change hands."""
     if not members:
         return {}
     kept: dict[str, list[int]] = {name: [] for name in members}
@@ -223,8 +226,8 @@ def share(partitions: Sequence[int], members: Sequence[str], owners: dict[int, s
 NO_LOOK_US = 3_600_000_000
 
 
-class _Roster:
-    """That of one group. `users` counts the calls under way, so that it is not forgotten under them."""
+class _Group:
+    """The state of one group. It is kept while it has members or calls in progress (`users`)."""
 
     def __init__(self) -> None:
         self.kept: bytes | None = None
@@ -235,63 +238,63 @@ class _Roster:
 
 
 class MemoryMembership:
-    """Steps of one group never overlap. A group is known here only while somebody is in it."""
+    """Updates of one group never overlap. Groups without members are forgotten."""
 
-    look_us = NO_LOOK_US  # nothing happens elsewhere
+    look_us = NO_LOOK_US  # no other process changes groups
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._rosters: dict[Group, _Roster] = {}
-        self._moved: Callable[[Group], None] = _nobody
+        self._groups: dict[Group, _Group] = {}
+        self._moved: Callable[[Group], None] = _no_listener
 
     def on_moved(self, call: Callable[[Group], None]) -> None:
-        """Have this called when everyone was put out."""
+        """Set the callback for groups whose members were all removed."""
         self._moved = call
 
     async def change(self, group: Group, decide: Callable[[GroupState], GroupUpdate | None]) -> None:
-        """One step, alone in its group."""
-        roster = self._rosters.setdefault(group, _Roster())
-        roster.users += 1
+        """Apply one update under the group's lock."""
+        state = self._groups.setdefault(group, _Group())
+        state.users += 1
         try:
-            async with roster.lock:
-                step = decide(await self._load(group, roster))
+            async with state.lock:
+                step = decide(await self._load(group, state))
                 if step is not None:
-                    await self._keep(group, roster, step)
+                    await self._keep(group, state, step)
         finally:
-            roster.users -= 1
-            self._forget_empty(group, roster)
+            state.users -= 1
+            self._forget_empty(group, state)
 
     def disband(self) -> None:
-        """Put everyone out: for a process that no longer owns the store."""
-        groups, self._rosters = list(self._rosters), {}
+        """Remove all members, when this process no longer owns the store."""
+        groups, self._groups = list(self._groups), {}
         for group in groups:
             self._moved(group)
 
-    async def _load(self, group: Group, roster: _Roster) -> GroupState:
-        if roster.kept is None:
+    async def _load(self, group: Group, state: _Group) -> GroupState:
+        if state.kept is None:
             return GroupState(None, {}, self._clock.elapsed(), self._others(group[0]))
-        if roster.committed is None:
-            roster.committed = dict(await self._log.committed(*group))
-        return GroupState(roster.kept, roster.committed, self._clock.elapsed())
+        if state.committed is None:
+            state.committed = dict(await self._log.committed(*group))
+        return GroupState(state.kept, state.committed, self._clock.elapsed())
 
-    async def _keep(self, group: Group, roster: _Roster, step: GroupUpdate) -> None:
+    async def _keep(self, group: Group, state: _Group, step: GroupUpdate) -> None:
         if step.offsets:
             await self._log.commit(*group, step.offsets)
-            roster.committed = (roster.committed or {}) | step.offsets
-        roster.kept, roster.until = step.roster, step.until
+            state.committed = (state.committed or {}) | step.offsets
+        state.kept, state.until = step.roster, step.until
 
     def _others(self, tenant: str) -> int:
-        """How many groups of a tenant have members."""
-        for group, roster in list(self._rosters.items()):
-            self._forget_empty(group, roster)
-        return sum(group[0] == tenant and roster.kept is not None for group, roster in self._rosters.items())
+        """How many groups of a tenant have members, after expired ones are removed."""
+        for group, state in list(self._groups.items()):
+            self._forget_empty(group, state)
+        return sum(group[0] == tenant and state.kept is not None for group, state in self._groups.items())
 
-    def _forget_empty(self, group: Group, roster: _Roster) -> None:
-        is_empty = not roster.users and roster.until <= self._clock.elapsed()
-        if is_empty and self._rosters.get(group) is roster:
-            del self._rosters[group]
+    def _forget_empty(self, group: Group, state: _Group) -> None:
+        is_empty = not state.users and state.until <= self._clock.elapsed()
+        if is_empty and self._groups.get(group) is state:
+            del self._groups[group]
 
 
-def _nobody(_: Group) -> None:
-    """Nobody waits."""
+def _no_listener(_: Group) -> None:
+    """The default until `on_moved` sets a callback."""

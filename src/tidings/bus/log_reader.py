@@ -1,4 +1,8 @@
-"""Cursors: a position over all partitions of a topic, as opaque text that fits into a URL."""
+"""Readers of the built-in log: pages of records from a cursor on, with long polling and streaming.
+
+A cursor is a position over all partitions of a topic, encoded as an opaque text that is safe in a URL. A page takes
+fair shares of the partitions. A wait registers before it reads, so no wake-up is lost.
+"""
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -19,46 +23,46 @@ CURSOR_CHARS_MAX = 4_096
 
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _decoder = msgspec.msgpack.Decoder(tuple[_Offset, ...])
-_HINT = "send back a cursor just as an answer gave it, `latest`, or none to start at the beginning"
+_HINT = "send a cursor exactly as a response returned it, `latest`, or none to start at the beginning"
 
 
 def encode(positions: tuple[int, ...]) -> str:
-    """The cursor for the next offset of every partition."""
+    """Encode the next offset of every partition as a cursor."""
     return urlsafe_b64encode(msgspec.msgpack.encode(positions)).rstrip(b"=").decode("ascii")
 
 
 def positions_of(text: str) -> tuple[int, ...]:
-    """The positions that a cursor stands for; raises `Invalid` for anything that `encode` did not make."""
+    """Decode a cursor into positions; raises `Invalid` for any text that `encode` did not produce."""
     if len(text) > CURSOR_CHARS_MAX:
         raise Invalid("cursor", f"is longer than {CURSOR_CHARS_MAX} characters: {_HINT}")
     try:
         positions = _decoder.decode(urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
     except (ValueError, msgspec.MsgspecError):
         raise Invalid("cursor", f"cannot be read: {_HINT}") from None
-    if encode(positions) != text:  # characters that base64 passes over, or bits that it ignores
+    if encode(positions) != text:  # the base64 decoder skips unknown characters and ignores trailing bits
         raise Invalid("cursor", f"cannot be read: {_HINT}")
     return positions
 
 
 def decode(text: str, partitions: int) -> tuple[int, ...]:
-    """The same, for so many partitions."""
+    """Decode a cursor and check that it is for a topic with this many partitions."""
     positions = positions_of(text)
     if len(positions) != partitions:
         raise Invalid(
             "cursor",
-            f"is for {len(positions)} partitions, this topic has {partitions}: leave it out to start again",
+            f"is for {len(positions)} partitions, but this topic has {partitions}: leave it out to start again",
         )
     return positions
 
 
-LOOK_AGAIN_US = 2_000_000  # news comes by `notify`; what is told by other processes may be lost on its way
+LOOK_AGAIN_US = 2_000_000  # `notify` wakes readers, but notifications from other processes can be lost
 
 _MICRO = 1_000_000
 _released = attrgetter("released")
 
 
 class Batch(NamedTuple):
-    """Some records, the positions behind them, and whether that was all there was."""
+    """Records, the positions after them, and whether the topic had no more."""
 
     records: list[Record]
     positions: dict[int, int]
@@ -66,70 +70,70 @@ class Batch(NamedTuple):
 
 
 class Signal:
-    """Where one reader waits. It stays rung, so that news between looking and waiting is not lost."""
+    """The wake-up signal of one reader. It stays set, so that a signal between a read and the wait is not lost."""
 
-    __slots__ = ("_rung", "over")
+    __slots__ = ("_set", "over")
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
+        self._set = asyncio.Event()
         self.over = False
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the reader, now or at its next wait."""
-        self._rung.set()
+        self._set.set()
 
     def end(self) -> None:
         """Wake the reader for the last time."""
         self.over = True
-        self._rung.set()
+        self._set.set()
 
-    def quiet(self) -> None:
-        """Forget what has rung: the reader is about to look."""
-        self._rung.clear()
+    def clear(self) -> None:
+        """Reset the signal; call it just before a read."""
+        self._set.clear()
 
     async def wait(self, us: int) -> None:
-        """Until it rings, that long at most."""
-        timer = asyncio.get_running_loop().call_later(us / _MICRO, self._rung.set)
+        """Wait until the signal is set, or for `us` microseconds."""
+        timer = asyncio.get_running_loop().call_later(us / _MICRO, self._set.set)
         try:
-            await self._rung.wait()
+            await self._set.wait()
         finally:
             timer.cancel()
 
 
 class LogReader:
-    """Readers of topics, and what wakes them. A topic is known here only while somebody waits for it."""
+    """Serves readers of topics and wakes them. Keeps state for a topic only while it has readers."""
 
     def __init__(self, log: Log, page_bytes_max: int | None = None) -> None:
         self._log = log
         self.page_bytes_max = page_bytes_max
-        self._bells: dict[tuple[str, str], set[Signal]] = {}
+        self._signals: dict[tuple[str, str], set[Signal]] = {}
         self.closed = False
         log.on_news(self.notify)
 
     def notify(self, topics: frozenset[tuple[str, str]]) -> None:
-        """Wake the readers of these topics, given as (tenant, topic). Call on the loop, after the commit."""
-        for topic in self._bells.keys() & topics:
-            for bell in self._bells[topic]:
-                bell.ring()
+        """Wake the readers of these topics, given as (tenant, topic). Call it on the event loop, after the commit."""
+        for topic in self._signals.keys() & topics:
+            for signal in self._signals[topic]:
+                signal.set()
 
     def close(self) -> None:
-        """End every wait and every follower."""
+        """End every wait and every stream."""
         self.closed = True
-        for bell in chain.from_iterable(self._bells.values()):
-            bell.end()
+        for signal in chain.from_iterable(self._signals.values()):
+            signal.end()
 
     async def read(
         self, tenant: str, topic: str, cursor: str | None, limit: int, wait_us: int
     ) -> tuple[list[Record], str]:
-        """Records after a cursor, waiting for one if there is none; and the cursor behind them."""
+        """Read records after a cursor, waiting for the first if there is none; returns them and the next cursor."""
         self._check(cursor, limit)
-        async with self.listening(tenant, topic, wait_us) as bell:
+        async with self.subscribe(tenant, topic, wait_us) as signal:
             positions = await self._resolve(tenant, topic, cursor)
             while True:
-                bell.quiet()
-                records, positions, _ = await self._look(tenant, topic, positions, limit)
-                if not records and not bell.over:
-                    await bell.wait(LOOK_AGAIN_US)
+                signal.clear()
+                records, positions, _ = await self._read_once(tenant, topic, positions, limit)
+                if not records and not signal.over:
+                    await signal.wait(LOOK_AGAIN_US)
                     if not self.closed:
                         continue
                 return records, encode(tuple(positions.values()))
@@ -137,54 +141,54 @@ class LogReader:
     def follow(
         self, tenant: str, topic: str, cursor: str | None, limit: int
     ) -> AsyncGenerator[tuple[list[Record], str], None]:
-        """Batches of records as they appear, each with the cursor behind it, until `close`.
+        """Stream batches of records as they appear, each with the cursor after it, until `close`.
 
-        A cursor that cannot be read is refused at once; `latest` is the end as the first batch is asked for.
+        An invalid cursor raises `Invalid` at once. `latest` means the end of the topic when the first batch is read.
         """
         self._check(cursor, limit)
         return self._batches(tenant, topic, cursor, limit)
 
     @asynccontextmanager
-    async def listening(self, tenant: str, topic: str, wait_us: int | None = None) -> AsyncIterator[Signal]:
-        """A bell that rings with news of a topic, whoever released it, and ends after a time if one is given."""
-        bell = Signal()
+    async def subscribe(self, tenant: str, topic: str, wait_us: int | None = None) -> AsyncIterator[Signal]:
+        """A signal that is set when any process releases to the topic; it ends after `wait_us`, if given."""
+        signal = Signal()
         timer: asyncio.TimerHandle | None = None
         if self.closed or (wait_us is not None and wait_us <= 0):
-            bell.end()
+            signal.end()
         elif wait_us is not None:
-            timer = asyncio.get_running_loop().call_later(wait_us / _MICRO, bell.end)
-        bells = self._bells.setdefault((tenant, topic), set())
-        bells.add(bell)
-        waits = not bell.over
+            timer = asyncio.get_running_loop().call_later(wait_us / _MICRO, signal.end)
+        signals = self._signals.setdefault((tenant, topic), set())
+        signals.add(signal)
+        waits = not signal.over
         try:
             if waits:
                 await self._log.follow(tenant, topic)
-            yield bell
+            yield signal
         finally:
             if timer is not None:
                 timer.cancel()
             if waits:
                 self._log.unfollow(tenant, topic)
-            bells.discard(bell)
-            if not bells:
-                del self._bells[tenant, topic]
+            signals.discard(signal)
+            if not signals:
+                del self._signals[tenant, topic]
 
     async def _batches(
         self, tenant: str, topic: str, cursor: str | None, limit: int
     ) -> AsyncGenerator[tuple[list[Record], str], None]:
-        async with self.listening(tenant, topic) as bell:
+        async with self.subscribe(tenant, topic) as signal:
             positions = await self._resolve(tenant, topic, cursor)
             while not self.closed:
-                bell.quiet()
-                records, positions, drained = await self._look(tenant, topic, positions, limit)
+                signal.clear()
+                records, positions, drained = await self._read_once(tenant, topic, positions, limit)
                 if records:
                     page = [(records, encode(tuple(positions.values())))]
                     del records  # a slow reader is not to keep them here
                     yield page.pop()
                 if drained and not self.closed:
-                    await bell.wait(LOOK_AGAIN_US)
+                    await signal.wait(LOOK_AGAIN_US)
                 else:
-                    await asyncio.sleep(0)  # a long backlog does not keep others from their turn
+                    await asyncio.sleep(0)  # let other tasks run while a long backlog is read
 
     def _check(self, cursor: str | None, limit: int) -> None:
         if limit < 1:
@@ -193,7 +197,7 @@ class LogReader:
             decode(cursor, self._log.partitions)
 
     async def _resolve(self, tenant: str, topic: str, cursor: str | None) -> dict[int, int]:
-        """The positions that a cursor stands for at this moment."""
+        """The positions of a cursor; `latest` is resolved to the present end of the topic."""
         if cursor is None:
             return dict.fromkeys(range(self._log.partitions), 0)
         if cursor == LATEST:
@@ -201,19 +205,19 @@ class LogReader:
             return dict(enumerate(found.next if found else (0,) * self._log.partitions))
         return dict(enumerate(decode(cursor, self._log.partitions)))
 
-    async def _look(self, tenant: str, topic: str, positions: dict[int, int], limit: int) -> Batch:
+    async def _read_once(self, tenant: str, topic: str, positions: dict[int, int], limit: int) -> Batch:
         found = await self._log.topic(tenant, topic)
         if found is None:
             return Batch([], positions, True)
         if any(position > found.next[partition] for partition, position in positions.items()):
-            raise Invalid("cursor", "lies beyond the end of this topic: leave it out, or start with `latest`")
+            raise Invalid("cursor", "is beyond the end of this topic: leave it out, or start with `latest`")
         return await read_page(self._log, tenant, found, positions, limit, self.page_bytes_max)
 
 
 async def read_page(
     log: Log, tenant: str, topic: Topic, positions: dict[int, int], limit: int, bytes_max: int | None = None
 ) -> Batch:
-    """Records of the partitions given, in fair shares; what retention deleted is passed over.
+    """Read the given partitions in fair shares, skipping offsets that retention has deleted.
 
     With `bytes_max` the page ends once its messages have that many bytes: it exceeds it by less than one record.
     """
@@ -224,7 +228,7 @@ async def read_page(
     shares = fair_shares(waiting, limit, sum(starts.values()))
     order = list(shares)
     if bytes_max is not None and order:
-        # Those at the end may get nothing. Which these are changes with every page, for each page moves a start.
+        # The last partitions may get nothing. The order changes with every page, because each page moves a start.
         first = hash(tuple(starts.values())) % len(order)
         order = order[first:] + order[:first]
     found: dict[int, list[Record]] = {}
@@ -232,7 +236,7 @@ async def read_page(
     for place, partition in enumerate(order):
         share = None if left is None else left // (len(order) - place)
         records = await log.read(tenant, topic.name, partition, starts[partition], shares[partition], share)
-        # Nothing, though the topic showed some: retention was faster, and deleted all that it showed.
+        # Empty although the topic had records: retention deleted them in between.
         starts[partition] = records[-1].offset + 1 if records else topic.next[partition]
         found[partition] = records
         if left is not None:
@@ -244,7 +248,10 @@ async def read_page(
 
 
 def fair_shares(waiting: dict[int, int], limit: int, turn: int) -> dict[int, int]:
-    """How many records each partition gives: evenly; what is too little for all goes round by turns."""
+    """How many records to read of each partition: equal shares up to what it has.
+
+    Where the limit is smaller than the number of partitions, `turn` decides which of them come first.
+    """
     if sum(waiting.values()) <= limit:
         return waiting
     names = list(waiting)
@@ -262,7 +269,7 @@ def fair_shares(waiting: dict[int, int], limit: int, turn: int) -> dict[int, int
 
 
 def _merge(parts: list[list[Record]]) -> list[Record]:
-    """The parts as one list: in the order of release, unless that would upset the order inside a part."""
+    """Merge the parts in the order of release, unless that would change the order within a partition."""
     if len(parts) == 1:
         return parts[0]
     records = list(chain.from_iterable(parts))

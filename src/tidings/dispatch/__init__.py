@@ -1,1 +1,1 @@
-"""Dispatch: releases what falls due, at its moment."""
+"""Dispatch: releases occurrences when they are due, on the lanes that this process owns."""

@@ -1,4 +1,4 @@
-"""Waiting for a moment, or for something earlier to arrive; no wake-up is ever lost."""
+"""A timer that can be woken early, without lost wake-ups."""
 
 import asyncio
 import ctypes
@@ -16,7 +16,7 @@ _MICRO = 1_000_000
 
 
 class Waiter:
-    """Sleeps to a fraction of a millisecond where the system can (event loops round to whole milliseconds)."""
+    """Sleeps with sub-millisecond precision on Linux; event loops round to whole milliseconds."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
@@ -29,7 +29,7 @@ class Waiter:
         self._woken.set()
 
     async def wait(self, us: int) -> None:
-        """Sleep that long at most; returns earlier when woken."""
+        """Sleep for `us` microseconds; returns earlier when woken."""
         if us > 0 and not self._woken.is_set():
             if self._timer is not None:
                 self._timer.arm(us)
@@ -39,6 +39,7 @@ class Waiter:
         self._woken.clear()
 
     def close(self) -> None:
+        """Close the timer's file descriptor."""
         if self._timer is not None:
             asyncio.get_running_loop().remove_reader(self._timer.descriptor)
             self._timer.close()
@@ -64,7 +65,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class _TimerFd:
-    """Linux's timer as a file descriptor; the standard library has it from 3.13 on."""
+    """A Linux timerfd; the standard library has it since Python 3.13."""
 
     _CLOCK_MONOTONIC = 1
     _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC if hasattr(os, "O_CLOEXEC") else 0
@@ -100,7 +101,7 @@ class _TimerFd:
 
 BATCH_ROWS_MIN = 128
 BATCH_ROWS_MAX = 2_048
-SHARED_ROWS_MAX = 384  # while several tenants are served: nobody waits long for the batch of another
+SHARED_ROWS_MAX = 384  # while several tenants have releases: none waits long for the batch of another
 SHARED_US = 1_000_000
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 SLEEP_US_MAX = 1_000_000
@@ -110,71 +111,71 @@ logger = logging.getLogger("tidings.dispatch")
 
 
 class Dispatcher:
-    """Releases what falls due on a lane while this process owns it."""
+    """Releases what is due on a lane while this process owns it."""
 
-    def __init__(self, lane: Lane, clock: Clock, waiter: Waiter, tell: Listener) -> None:
+    def __init__(self, lane: Lane, clock: Clock, waiter: Waiter, on_fact: Listener) -> None:
         self._lane = lane
         self._clock = clock
         self._waiter = waiter
-        self._tell = tell
+        self._on_fact = on_fact
         self._stopping = False
         self._rows = BATCH_ROWS_MIN
         self._shared_until = 0
-        self._complaint = ""
+        self._last_error = ""
 
     async def run(self) -> None:
-        """Release until stopped; the batch in hand is always finished."""
+        """Release until stopped; a batch is always finished."""
         while not self._stopping:
             try:
                 pause_us = await self.tick()
             except NotOwner:
                 pause_us = RETRY_US
             except StoreError as error:
-                self._complain(str(error))
-                self._rows = max(1, self._rows // 2)  # it may have been too much at once
+                self._log_error(str(error))
+                self._rows = max(1, self._rows // 2)  # the batch may have been too large
                 pause_us = RETRY_US
             if pause_us > 0:
                 await self._waiter.wait(pause_us)
 
     async def tick(self) -> int:
-        """Release one batch of what is due; answers how long to sleep, 0 if there is more.
+        """Release one batch of what is due; returns how long to sleep, 0 if there is more.
 
-        Batches grow while there is more: the first rows of a burst are not held up by the rest of it.
+        Batches grow while there is more, so that the first rows of a burst do not wait for the rest.
         """
         now = self._clock.now()
         due = self._lane.next_due()
         if due is None or due > now:
             return SLEEP_US_MAX if due is None else min(due - now, SLEEP_US_MAX)
         release = await self._lane.release(now, self._rows, self._clock)
-        self._complain("")
+        self._log_error("")
         self._rows = self._next_rows(now, release)
         self._announce(now, release)
         return 0
 
     def stop(self) -> None:
-        """End after the batch in hand."""
+        """End after the present batch."""
         self._stopping = True
         self._waiter.wake()
 
-    def _complain(self, reason: str) -> None:
-        """Said once: it is tried again and again."""
-        if reason and reason != self._complaint:
-            logger.warning("cannot release on lane %d, tries again: %s", self._lane.number, reason)
-        self._complaint = reason
+    def _log_error(self, reason: str) -> None:
+        """Log an error once, not at every retry."""
+        if reason and reason != self._last_error:
+            logger.warning("cannot release on lane %d, trying again: %s", self._lane.number, reason)
+        self._last_error = reason
 
     def _announce(self, now: int, release: Release) -> None:
         if release.lateness_us or release.topics:
-            self._tell(Released(now, release.lateness_us, release.topics))
+            self._on_fact(Released(now, release.lateness_us, release.topics))
         if release.handed:
-            self._tell(Handed(now, release.handed, self._lane.number))
+            self._on_fact(Handed(now, release.handed, self._lane.number))
         if release.missed:
-            self._tell(Missed(now, release.missed))
+            self._on_fact(Missed(now, release.missed))
 
     def _next_rows(self, now: int, release: Release) -> int:
-        """Batches grow while there is more, up to a bound on rows and on bytes."""
+        """The size of the next batch: it doubles while there is more, up to limits on rows and bytes."""
         if len({tenant for tenant, _ in release.topics}) > 1:
             self._shared_until = now + SHARED_US
-        if not release.more:  # it may be only that there was no more room for what goes to Kafka
+        if not release.more:  # or the outbox has no more room for records to Kafka
             return max(BATCH_ROWS_MIN, min(self._rows, len(release.lateness_us) + release.handed))
         most = SHARED_ROWS_MAX if now < self._shared_until else BATCH_ROWS_MAX
         if release.bytes > BATCH_BYTES_MAX:

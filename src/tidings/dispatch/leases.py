@@ -1,4 +1,4 @@
-"""How late we run: what was released in the last minute, counted in steps of 5 % and slices of time."""
+"""Percentiles of lateness over the last minute, from a histogram with steps of 5 % and slices of time."""
 
 import asyncio
 import contextlib
@@ -18,12 +18,12 @@ from tidings.ports import Lane, Store
 SPAN_US = 60_000_000
 SLICE_US = 5_000_000
 STEP = 1.05
-STEPS = 500  # up to 11 hours; what is later counts there
+STEPS = 500  # up to 11 hours; later values count in the last step
 FEW = 24  # below this many, numpy costs more than it saves
 
 
 class Lateness(msgspec.Struct, frozen=True, gc=False):
-    """How many were released, and how late: half of them at most p50, 99 of 100 at most p99."""
+    """How many occurrences were released, and how late they were, in microseconds."""
 
     released: int = 0
     p50_us: int = 0
@@ -32,20 +32,20 @@ class Lateness(msgspec.Struct, frozen=True, gc=False):
 
 
 class LatenessWindow:
-    """A listener to how late each was. Its memory does not grow with what is released."""
+    """Counts the lateness of releases in the last minute, in constant memory."""
 
     def __init__(self) -> None:
         self._slices: deque[_Slice] = deque()
 
     def add(self, late_us: Sequence[int], elapsed: int) -> None:
-        """These were released now."""
-        if not self._slices or elapsed - self._slices[-1].begun >= SLICE_US:
+        """Count a batch that was released now."""
+        if not self._slices or elapsed - self._slices[-1].started >= SLICE_US:
             self._slices.append(_Slice(elapsed))
         self._slices[-1].add(late_us)
         self._forget(elapsed)
 
     def pace(self, elapsed: int) -> Lateness:
-        """That of the last minute."""
+        """The lateness of the last minute."""
         self._forget(elapsed)
         counts = sum((part.counts for part in self._slices), numpy.zeros(STEPS, dtype=numpy.int64))
         total = int(counts.sum())
@@ -57,13 +57,13 @@ class LatenessWindow:
         return Lateness(total, min(_late(p50), most), min(_late(p99), most), most)
 
     def _forget(self, elapsed: int) -> None:
-        while self._slices and elapsed - self._slices[0].begun >= SPAN_US:
+        while self._slices and elapsed - self._slices[0].started >= SPAN_US:
             self._slices.popleft()
 
 
 class _Slice:
-    def __init__(self, begun: int) -> None:
-        self.begun = begun
+    def __init__(self, started: int) -> None:
+        self.started = started
         self.counts = numpy.zeros(STEPS, dtype=numpy.int64)
         self.max_us = 0
 
@@ -83,18 +83,18 @@ def _step(late_us: int) -> int:
 
 
 def _late(step: int) -> int:
-    """The most that is counted there."""
+    """The largest value that is counted in a step."""
     return int(STEP**step) - 1
 
 
 POLL_S = 0.25
-TEND_IDLE_S = 0.25
+MAINTENANCE_IDLE_S = 0.25
 
 
 class LeaseHolder:
-    """Keeps the leases of our lanes, or stands by until one is free. `follow` is told when that changes.
+    """Holds the leases of our lanes, or stands by until one is free. `on_change` is called when the lanes change.
 
-    In a fleet a process without a lane is as good as any: it takes changes, and others release them.
+    In a fleet, a process without a lane still takes changes; others release them.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class LeaseHolder:
         store: Store,
         clock: Clock,
         lease_us: int,
-        follow: Callable[[], None],
-        tell: Listener,
+        on_change: Callable[[], None],
+        on_fact: Listener,
         report: Callable[[], Report] = Report,
     ) -> None:
         self._store = store
         self._clock = clock
         self._lease_us = lease_us
-        self._follow = follow
-        self._tell = tell
+        self._on_change = on_change
+        self._on_fact = on_fact
         self._report = report
         self._renewed = 0
         self._stopped = asyncio.Event()
@@ -120,39 +120,39 @@ class LeaseHolder:
         self._asked = self._owns = False
         self._lanes: list[Lane] = []
         self._error: str | None = None
-        self._stood_us = 0  # how long this process was stopped before it asked last
+        self._stalled_us = 0  # how long this process was suspended before the last renewal
 
     def trouble(self) -> str | None:
-        """Why the store is known not to take changes, so that nobody has to find it out for himself."""
+        """Why the store cannot take changes, so that requests fail at once; None if it can, as far as is known."""
         return None if self._owns else self._error
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether we take changes, and if not, what we wait for."""
+        """Whether we take changes, and the reason if not."""
         if self._owns:
             silent_us = self._clock.elapsed() - self._renewed
             if silent_us < self._lease_us:
                 return True, "ready"
             return False, f"the store has not answered for {silent_us // 1_000_000} s"
         if not self._asked:
-            return False, "starting: the store is about to be taken over"
+            return False, "starting: taking the lease of the store"
         killed = f"or was killed less than {self._lease_us / 1_000_000:g} s ago"
         return False, self._error or f"standing by: another process owns this store, {killed}"
 
     async def run(self) -> None:
-        """Renew until stopped, then resign."""
+        """Renew the leases until stopped, then hand them over."""
         while not self._stopped.is_set():
             await self.try_once()
             pause_s = POLL_S if not self._owns else self._lease_us / 4_000_000
-            begun = self._clock.elapsed()
+            started = self._clock.elapsed()
             await self._rest(pause_s)
-            over_us = self._clock.elapsed() - begun - int(pause_s * 1_000_000)
-            self._stood_us = over_us if over_us > self._lease_us else 0
+            over_us = self._clock.elapsed() - started - int(pause_s * 1_000_000)
+            self._stalled_us = over_us if over_us > self._lease_us else 0
         if self._owns:
-            with contextlib.suppress(StoreError):  # then the lease runs out by itself
+            with contextlib.suppress(StoreError):  # then the lease expires
                 await self._store.resign()
 
     async def try_once(self) -> None:
-        """Take or renew the leases. Who may not write learns it the first time, later he waits like anybody."""
+        """Take or renew the leases. A missing permission is raised the first time only; later it is retried."""
         elapsed = self._clock.elapsed()
         try:
             owns = await self._ask(elapsed)
@@ -162,22 +162,22 @@ class LeaseHolder:
                 raise
             owns, self._error = False, str(error)
         self._asked, self._renewed = True, elapsed
-        self._stand(owns, list(self._store.lanes()))
+        self._set_ownership(owns, list(self._store.lanes()))
 
     async def _ask(self, elapsed: int) -> bool:
-        """What the store answers. While it is silent for longer than a lease we stand as if it had refused."""
+        """The answer of the store. If there is none for the length of a lease, we own nothing until it comes."""
         asking = asyncio.ensure_future(self._store.acquire(elapsed, self._lease_us, self._report()))
         try:
             answered, _ = await asyncio.wait({asking}, timeout=self._lease_us / 1_000_000)
             if not answered:
                 self._error = f"the store has not answered for {self._lease_us / 1_000_000:g} s"
-                self._stand(False, list(self._store.lanes()))
+                self._set_ownership(False, list(self._store.lanes()))
             return await asking
         finally:
             asking.cancel()
 
-    def _stand(self, owns: bool, lanes: list[Lane]) -> None:
-        """Note how we stand, and tell it if it has changed."""
+    def _set_ownership(self, owns: bool, lanes: list[Lane]) -> None:
+        """Record which lanes we own, and publish a fact if that has changed."""
         if owns:
             self._owning.set()
         elif not self._stopped.is_set():
@@ -185,25 +185,25 @@ class LeaseHolder:
         numbers = tuple(lane.number for lane in lanes)
         if owns != self._owns or numbers != tuple(lane.number for lane in self._lanes):
             self._owns = owns
-            stood = f"this process stood still for {self._stood_us / 1_000_000:.0f} s" if self._stood_us else ""
-            self._tell(OwnershipChanged(self._clock.now(), owns, numbers, stood if owns else self._error or ""))
+            stalled = f"this process stood still for {self._stalled_us / 1_000_000:.0f} s" if self._stalled_us else ""
+            self._on_fact(OwnershipChanged(self._clock.now(), owns, numbers, stalled if owns else self._error or ""))
         if lanes != self._lanes:
             self._lanes = lanes
-            self._follow()
+            self._on_change()
 
     def stop(self) -> None:
-        """End after the slice in hand."""
+        """End after the present step."""
         self._stopped.set()
         self._called.set()
         self._owning.set()
 
     async def owned(self) -> bool:
-        """Wait until we own a lane; False if we are stopped instead."""
+        """Wait until we own the store or a lane; False if stopped before."""
         await self._owning.wait()
         return not self._stopped.is_set()
 
-    async def tend(self) -> None:
-        """Do the housekeeping that comes with ownership, slice by slice, until stopped."""
+    async def run_maintenance(self) -> None:
+        """Do maintenance of the store in small steps while we own it, until stopped."""
         while not self._stopped.is_set():
             more = False
             if self._owns:
@@ -211,17 +211,17 @@ class LeaseHolder:
                     more = await self._store.tend(self._clock.now())
                 except (NotOwner, StoreError):
                     more = False
-                self._follow()
-            await self.pause(0.001 if more else TEND_IDLE_S)
+                self._on_change()
+            await self.pause(0.001 if more else MAINTENANCE_IDLE_S)
 
     async def _rest(self, seconds: float) -> None:
-        """Until it is time to renew, or somebody has handed lanes over."""
+        """Sleep until it is time to renew, or another process hands lanes over."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._called.wait(), seconds)
         self._called.clear()
 
     async def pause(self, seconds: float) -> None:
-        """Until some time has passed, or we are stopped."""
+        """Sleep, or until stopped."""
         try:
             await asyncio.wait_for(self._stopped.wait(), seconds)
         except TimeoutError:

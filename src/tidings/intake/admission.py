@@ -37,7 +37,7 @@ class Admission:
 
     def __init__(self, limits: Limits, low_jitter_us: int = 0, bus: Bus = "log") -> None:
         self._bus = bus
-        self.forbidden: Callable[[str, str], str | None] = _anywhere
+        self._forbidden: Callable[[str, str], str | None] = _anywhere
         self.limits = limits
         self._low_jitter_us = low_jitter_us
         self._horizon_us = limits.horizon_s * SECOND_US
@@ -46,6 +46,10 @@ class Admission:
         self._topics_seen: set[str] = set()
         self._destinations_seen: dict[tuple[str, str], str] = {}
         self._nameless = count()
+
+    def restrict_topics(self, forbidden: Callable[[str, str], str | None]) -> None:
+        """Set the rule for Kafka destinations: given (tenant, topic), why it is forbidden, None if it is allowed."""
+        self._forbidden = forbidden
 
     def admit(self, tenant: str, request: Request, now: int, *, reuse: bool = False) -> Add:
         """The command for a request; raises `Invalid` with the field at fault."""
@@ -103,7 +107,7 @@ class Admission:
     def _on_kafka(self, tenant: str, topic: str) -> str:
         if self._bus == "log":
             raise Invalid("bus", "this node has the built-in log only: leave it out, or start with --kafka")
-        if reason := self.forbidden(tenant, topic):
+        if reason := self._forbidden(tenant, topic):
             raise Invalid("topic", reason)
         destination = KAFKA + topic
         if len(self._destinations_seen) < TOPICS_SEEN_MAX:

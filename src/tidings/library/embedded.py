@@ -251,12 +251,12 @@ class Tidings:
         text = dates if isinstance(dates, str) else "\n".join(str(day) for day in dates)
         today = self._clock.now() // DAY_US
         days = await asyncio.to_thread(parse_calendar, text, "dates", today)  # a long text takes a while
-        return (await self.engine.revision.put_calendar(self.tenant, name, days)).moved
+        return (await self.engine.rule_changes.put_calendar(self.tenant, name, days)).moved
 
     async def drop_calendar(self, name: str) -> bool:
         """Forget a calendar; what is pending by it goes on without. False if there is none."""
         check_name(name, "calendar")
-        return await self.engine.revision.drop_calendar(self.tenant, name) is not None
+        return await self.engine.rule_changes.drop_calendar(self.tenant, name) is not None
 
     # Reads
 

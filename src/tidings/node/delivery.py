@@ -347,7 +347,7 @@ async def join_people(engine: Engine, config: Config, last: AsyncExitStack) -> P
         is_ready=lambda: engine.readiness()[0],
     )
     engine.listen(worker)
-    engine.accompany(worker, Sweeper(engine.store, people.office.sweeping, clock), aside=True)
+    engine.add_service(worker, Sweeper(engine.store, people.office.sweeping, clock), stops_first=True)
     if lacks_links(config):
         logger.warning("%s", unsubscribe.NO_LINK)
     if is_outbox_alone(config):

@@ -1,4 +1,4 @@
-"""A node that serves: built from its settings, run until it is told to stop."""
+"""The `serve` process: builds a node from its settings and runs it until it is stopped."""
 
 import asyncio
 import contextlib
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 
 URL_DEFAULT = "http://127.0.0.1:8460"
-SWITCH_INTERVAL_S = 0.0005  # the writer's thread and the loop hand over to each other often
+SWITCH_INTERVAL_S = 0.0005  # the writer thread and the event loop switch often
 STOP_S_MAX = 4.7
-YOUNG_OBJECTS_MAX = 10_000  # more than are alive at once in a burst; with Python's 700 each is looked at several times
+YOUNG_OBJECTS_MAX = (
+    10_000  # more than a burst allocates; with Python's default of 700 each object is visited several times
+)
 
 logger = logging.getLogger("tidings")
 
@@ -43,7 +45,7 @@ logger = logging.getLogger("tidings")
 def build_engine(
     store: Store, config: Config, clock: Clock, listeners: Sequence[Listener] = (), url: str = ""
 ) -> Engine:
-    """An engine over a store, told what the settings say, and how it is reached if it is."""
+    """An engine over a store, with the settings applied; `url` is where other nodes see it listen, if it does."""
     name = config.node.name or f"{socket.gethostname()}:{os.getpid()}"
     settings = Settings(
         limits=config.limits,
@@ -56,9 +58,9 @@ def build_engine(
 
 
 async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
-    """Serve until `stop` is set; `ready` is told the URL once it listens.
+    """Serve until `stop` is set; `ready` is called with the URL once the node listens.
 
-    The socket first, so that a start which is refused leaves no new file behind.
+    The socket is opened first, so that a failed start leaves no new file behind.
     """
     from tidings.edges.http.auth import KeyRing
     from tidings.edges.http.server import listen
@@ -74,10 +76,10 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
         check_delivery(config)
         await try_channels(config)
         store = await open_store(config.store.path, config, clock)
-        facts = FactLog(of_a_fleet=is_postgres(config.store.path))
+        facts = FactLog(in_fleet=is_postgres(config.store.path))
         host, port = listener.getsockname()[:2]
         engine = build_engine(store, config, clock, [facts], url_of(host, port))
-        async with contextlib.AsyncExitStack() as last:  # what is closed once the engine has stopped
+        async with contextlib.AsyncExitStack() as last:  # closed after the engine has stopped
             last.callback(facts.flush)
             try:
                 keys = KeyRing(store, clock)
@@ -101,20 +103,18 @@ async def _serve(
     from tidings.edges.http.server import running_on
     from tidings.observe.metrics import Metrics
 
-    joined = join_kafka(engine, config, people.office) if config.kafka.servers is not None else None
-    more = [joined.metrics.lines] if joined else []
+    kafka = join_kafka(engine, config, people.office) if config.kafka.servers is not None else None
+    more = [kafka.metrics.lines] if kafka else []
     metrics = Metrics(__version__, engine.count, [*more, people.metrics.lines])
     engine.listen(metrics)
-    following = joined.following if joined else None
-    has_api = "api" in config.node.roles
     app = create_app(
         engine,
         keys=keys,
         metrics=metrics.render,
         version=__version__,
         office=people.office,
-        kafka=following,
-        has_api=has_api,
+        kafka=kafka.topics if kafka else None,
+        has_api="api" in config.node.roles,
         server=config.server,
     )
     async with running_on(listener, app) as (host, port):
@@ -122,21 +122,21 @@ async def _serve(
         ready(url_of(host, port))
         is_ready, reason = engine.readiness()
         if not is_ready:
-            logger.warning("%s; takes over when it is free", reason, extra={"store": shown(config.store.path)})
+            logger.warning("%s; takes over when the lease is free", reason, extra={"store": shown(config.store.path)})
         await _until(stop, engine)
-        logger.info("stopping: the batch in hand is finished first")
+        logger.info("stopping: finishing the present batch")
         winding_down = asyncio.create_task(_wind_down(engine))
     await winding_down
 
 
 async def _wind_down(engine: Engine) -> None:
-    """While the server answers its last requests: calls of providers end, then the lanes."""
+    """Finish the calls to providers, then the lanes, while the server answers its last requests."""
     await engine.drain()
     engine.lanes.stop()
 
 
 async def _until(stop: asyncio.Event, engine: Engine) -> None:
-    """Wait for the signal to stop. A node that can no longer release ends loudly, for another to take over."""
+    """Wait for the signal to stop. A node that can no longer release ends with an error, for another to take over."""
     stopping, working = asyncio.create_task(stop.wait()), asyncio.create_task(engine.wait())
     await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -146,23 +146,23 @@ async def _until(stop: asyncio.Event, engine: Engine) -> None:
 
 
 def _check_reach(config: Config, *, has_keys: bool) -> None:
-    """Without keys nobody but this machine may reach us."""
+    """Refuse to listen beyond this machine without API keys."""
     from tidings.edges.http.auth import is_loopback
 
     host, path = config.server.host, config.store.path
     if is_loopback(host) or has_keys or "api" not in config.node.roles:
         return
     store = without_password(path)
-    hint = "" if store == path else "\n(the password is not shown: write it into the URL, or set PGPASSWORD)"
+    hint = "" if store == path else "\n(the password is not shown: add it to the URL, or set PGPASSWORD)"
     raise CannotStart(
-        f"refusing to listen on {host} without API keys: whoever reaches it could read and send everything\n"
-        f"make a key first:       {program()} keys create admin --tenant default --admin --store {quote(store)}\n"
-        f"or serve this machine:  {program()} serve --host 127.0.0.1{hint}"
+        f"refusing to listen on {host} without API keys: anyone who can reach it could read and send everything\n"
+        f"create a key first:     {program()} keys create admin --tenant default --admin --store {quote(store)}\n"
+        f"or listen locally:      {program()} serve --host 127.0.0.1{hint}"
     )
 
 
 def run_node(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT; answers the exit code."""
+    """Serve until SIGTERM or SIGINT; returns the exit code."""
     from tidings.edges.http.server import loop_factory
 
     logs = config.logs
@@ -183,7 +183,7 @@ async def _run(config: Config) -> None:
 
 
 def _ready(url: str, config: Config) -> None:
-    """What is there once a node listens stays to its end: the collector of garbage need not look at it again."""
+    """Exclude the objects of the start from garbage collection: they live as long as the process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX)
@@ -191,7 +191,7 @@ def _ready(url: str, config: Config) -> None:
 
 
 def _stop_or_leave(stop: asyncio.Event, number: signal.Signals) -> None:
-    """The first signal ends in good order and in time, even if the loop hangs; the second at once."""
+    """Stop cleanly and in time on the first signal, even if the event loop hangs; exit at once on the second."""
     if stop.is_set():
         os._exit(128 + number)
     stop.set()
@@ -219,10 +219,10 @@ def _announce(url: str, config: Config) -> None:
 
 
 def url_of(host: str, port: int) -> str:
-    """The URL of an address that is listened on."""
+    """The URL of an address that the server listens on."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def url_from_here(url: str) -> str:
-    """The same for a client on this machine: an address that stands for all of them cannot be called everywhere."""
+    """The same URL for a client on this machine: not every system can connect to the wildcard address."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

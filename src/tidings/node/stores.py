@@ -1,4 +1,4 @@
-"""Which store an address names: PostgreSQL by its URL, SQLite by its file, or memory."""
+"""Opens the store that an address names (PostgreSQL by URL, SQLite by file, or memory), and manages its API keys."""
 
 import contextlib
 import logging
@@ -38,19 +38,19 @@ logger = logging.getLogger("tidings")
 
 
 class CannotStart(TidingsError):
-    """A node that must not run like this; the text says how to go on."""
+    """The node cannot start; the text says what to do."""
 
 
 def client_missing(server: str, extra: str) -> CannotStart:
-    """Why there is no talking to a server, and how to install its client: Tidings is on no package index."""
+    """The error for a client that is not installed. Tidings is on no package index, so it is installed from a clone."""
     how = f"run `make setup`, or `pip install '.[{extra}]'`, in the clone of Tidings"
     return CannotStart(f"the client for {server} is not installed: {how}")
 
 
 async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool = False) -> Store:
-    """The store that a path names; `:memory:` forgets everything at its end.
+    """Open the store at a path; `:memory:` is lost at exit.
 
-    A store that has moved to another place is opened only with `moved_too`, for the transfer itself.
+    A store that was moved elsewhere is opened only with `moved_too`, for the transfer itself.
     """
     path = address_of(path)
     check_address(path, config)
@@ -68,19 +68,19 @@ async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool
         return MemoryStore(**options)
     if is_postgres(path):
         options["moved_too"] = moved_too
-        with _advised(path, config.store.schema):
+        with _with_advice(path, config.store.schema):
             return await _open_postgres(path, config, clock, options)
     from tidings.timeline.sqlite.store import SqliteStore
 
     if file_of(path).is_dir():
-        raise Invalid("store", f"{path} is a folder: name a file in it, such as {Path(path) / 'tidings.db'}")
-    with _advised(path, SCHEMA):
+        raise Invalid("store", f"{path} is a folder: give a file in it, such as {Path(path) / 'tidings.db'}")
+    with _with_advice(path, SCHEMA):
         return await SqliteStore.open(file_of(path), moved_too=moved_too, **options)
 
 
 @contextlib.contextmanager
-def _advised(path: str, schema: str) -> Iterator[None]:
-    """Add what to do about a store that cannot be used as it is."""
+def _with_advice(path: str, schema: str) -> Iterator[None]:
+    """Add what to do to the errors of a store that cannot be used as it is."""
     named, other = quote(shown(path)), other_schema(path, schema)
     source = named + ("" if other is None else f" --from-schema {other}")
     try:
@@ -110,12 +110,12 @@ def _advised(path: str, schema: str) -> Iterator[None]:
 
 
 def other_schema(path: str, schema: str) -> str | None:
-    """The schema of a database that must be told because it is not the usual one."""
+    """The schema, if it is not the default and commands must name it."""
     return schema if is_postgres(path) and schema != SCHEMA else None
 
 
 def address_of(store: str) -> str:
-    """The address that somebody has written."""
+    """Check and normalise an address that a user wrote."""
     try:
         return check_store(store)
     except ValueError as error:
@@ -123,10 +123,10 @@ def address_of(store: str) -> str:
 
 
 def check_address(path: str, config: Config) -> None:
-    """Refuse what can be told before anything is opened."""
+    """Check the roles before anything is opened."""
     if not is_postgres(path) and "dispatch" not in config.node.roles:
-        text = "without dispatch nothing would be released: of a file, or in memory, one process does everything"
-        raise Invalid("node.roles", f"{text}. Add dispatch, or share a PostgreSQL between several nodes")
+        text = "without dispatch nothing would be released: a file or memory store is used by one process"
+        raise Invalid("node.roles", f"{text}. Add dispatch, or let several nodes share a PostgreSQL")
 
 
 async def _open_postgres(path: str, config: Config, clock: Clock, options: dict[str, Any]) -> "PostgresStore":
@@ -138,23 +138,23 @@ async def _open_postgres(path: str, config: Config, clock: Clock, options: dict[
     store = await PostgresStore.open(path, clock, schema=schema, lanes=lanes, **options)
     wanted = lanes * -(-config.log.partitions // lanes)
     if (store.lanes_total, store.partitions) != (lanes, wanted):
-        told = "this store was made with %d lanes and %d partitions, which hold: store.lanes and log.partitions do not"
-        logger.info(told, store.lanes_total, store.partitions)
+        text = "this store was created with %d lanes and %d partitions; store.lanes and log.partitions are ignored"
+        logger.info(text, store.lanes_total, store.partitions)
     return store
 
 
 def file_of(path: str) -> Path:
-    """The file that a path names, `~` understood."""
+    """The file of a path, with `~` expanded."""
     return Path(path).expanduser()
 
 
 def is_there(path: str) -> bool:
-    """Whether there is such a store already, as far as can be told without opening it."""
+    """Whether the store exists, as far as can be known without opening it."""
     return is_postgres(path) or (path != MEMORY and file_of(path).exists())
 
 
 def shown(path: str) -> str:
-    """A store's address for people to read: without its password."""
+    """The address of a store for display, without its password."""
     if not is_postgres(path):
         return path if path == MEMORY else str(file_of(path).resolve())
     return without_password(path)
@@ -164,7 +164,7 @@ T = TypeVar("T")
 
 
 def create_key(store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
-    """Make a key and answer it: only its digest is kept."""
+    """Create a key and return it; the store keeps only its digest."""
     from tidings.edges.http.auth import make_key
 
     check_name(name, "name")
@@ -188,7 +188,7 @@ def list_keys(store: str, schema: str | None) -> list[ApiKey]:
 
 
 def revoke_key(store: str, schema: str | None, name: str) -> bool:
-    """Forget a key; False if there is none of that name."""
+    """Delete a key; False if there is none of that name."""
 
     async def revoke(keys: KeyStore) -> bool:
         return await keys.revoke_key(name)
@@ -197,7 +197,7 @@ def revoke_key(store: str, schema: str | None, name: str) -> bool:
 
 
 def _with_keys(path: str, schema: str | None, act: Callable[[KeyStore], Awaitable[T]]) -> T:
-    """What is chosen when a store is made, its schema and lanes, is that of the settings; a flag comes before them."""
+    """Open the store with the schema and lanes of the settings; the flag takes precedence."""
     config = load(None, os.environ, {} if schema is None else {"store.schema": ("--schema", schema)}).config
 
     async def run() -> T:
@@ -214,5 +214,5 @@ def _existing(store: str) -> str:
     path = address_of(store)
     if not is_there(path):
         name = program()
-        raise NotFound(f"there is no store {path}: `{name} serve` or `{name} keys create` makes it")
+        raise NotFound(f"there is no store {path}: create it with `{name} serve` or `{name} keys create`")
     return path

@@ -1,1 +1,1 @@
-"""Observation: logs and metrics, which listen to facts."""
+"""Observability: logs and metrics, made from facts."""

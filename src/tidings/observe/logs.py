@@ -1,4 +1,4 @@
-"""Logs: lines for people on a terminal, JSON lines otherwise; and the listener that turns facts into them."""
+"""Logs: readable lines on a terminal, JSON lines otherwise; and the listener that logs facts."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger("tidings")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and whatever was given as `extra`."""
+    """One JSON object per line: time, level, logger, message, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """A line for people: the time of day, the message, then `name=value` for what came with it."""
+    """A readable line: the time of day, the message, then `name=value` for the fields of `extra`."""
 
     def __init__(self, *, colours: bool) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class HumanFormatter(logging.Formatter):
 
 
 def configure(level: str = "info", stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
-    """Send every log line to the stream (standard error): for people if it is a terminal, else as JSON."""
+    """Log to a stream (standard error by default): readable lines on a terminal, otherwise JSON."""
     stream = stream or sys.stderr
     is_terminal = stream.isatty()
     handler = logging.StreamHandler(stream)
@@ -83,22 +83,22 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class FactLog:
-    """A listener that logs facts. Releases and changes come in bursts: they are summed up once a second."""
+    """A listener that logs facts. Releases and changes come in bursts and are summed up once a second."""
 
-    def __init__(self, summary_s: float = SUMMARY_S, *, of_a_fleet: bool = False) -> None:
+    def __init__(self, summary_s: float = SUMMARY_S, *, in_fleet: bool = False) -> None:
         self._summary_s = summary_s
-        self._of_a_fleet = of_a_fleet
+        self._in_fleet = in_fleet
         self._released = 0
         self._latest_us = 0
         self._outcomes: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_away = False
+        self._is_down = False
 
     def __call__(self, fact: Fact) -> None:
         match fact:
             case OwnershipChanged():
-                self._stand(fact)
+                self._log_ownership(fact)
             case Missed():
                 total = sum(fact.counts.values())
                 extra = {"fact": "missed", "missed": total, "reasons": fact.counts}
@@ -117,15 +117,15 @@ class FactLog:
                 extra = {"fact": "revised", "cause": fact.cause, "moved": fact.moved}
                 logger.info("%s: moved %d", fact.cause, fact.moved, extra=extra)
             case Handed():
-                pass  # it is released once it is on Kafka
+                pass  # counted as released once it is on Kafka
 
-    def _stand(self, fact: OwnershipChanged) -> None:
-        """Trouble is a warning with its reason, once; and its end is told."""
-        text = _in_a_fleet(fact) if self._of_a_fleet else _alone(fact)
-        was_away, self._is_away = self._is_away, not fact.owner and bool(fact.reason)
-        if self._is_away:
+    def _log_ownership(self, fact: OwnershipChanged) -> None:
+        """Log a change of ownership; a problem of the store is a warning with its reason."""
+        text = _in_fleet(fact) if self._in_fleet else _single_process(fact)
+        was_down, self._is_down = self._is_down, not fact.owner and bool(fact.reason)
+        if self._is_down:
             text = f"takes no changes: {fact.reason}"
-        elif was_away:
+        elif was_down:
             text = f"the store answers again: {text}"
         elif fact.reason:
             text = f"{fact.reason}, and others took over: {text} now"
@@ -134,7 +134,7 @@ class FactLog:
         logger.log(level, "%s", text, extra=extra)
 
     def flush(self) -> None:
-        """Log what has gathered."""
+        """Log the sums."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -159,9 +159,9 @@ class FactLog:
             self._timer = asyncio.get_running_loop().call_later(self._summary_s, self.flush)
 
 
-def _alone(standing: OwnershipChanged) -> str:
-    return "owns the timeline" if standing.owner else "stands by: another process owns the timeline"
+def _single_process(fact: OwnershipChanged) -> str:
+    return "owns the timeline" if fact.owner else "stands by: another process owns the timeline"
 
 
-def _in_a_fleet(standing: OwnershipChanged) -> str:
-    return f"owns lanes {ranges(standing.lanes)}" if standing.lanes else "owns no lane"
+def _in_fleet(fact: OwnershipChanged) -> str:
+    return f"owns lanes {ranges(fact.lanes)}" if fact.lanes else "owns no lane"

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, kept by listening to facts and written out as text when asked."""
+"""Metrics for Prometheus, counted from facts and rendered as text: of the engine, of deliveries and of Kafka."""
 
 import asyncio
 import contextlib
@@ -40,17 +40,17 @@ BOUNDS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500)
 BOUNDS_S = (1, 2, 5, 10, 30, 60)
 BOUNDS_US = (*(int(ms * 1_000) for ms in BOUNDS_MS), *(seconds * 1_000_000 for seconds in BOUNDS_S))
 FEW = 24  # below this many, numpy costs more than it saves
-COUNT_S_MAX = 1.0  # whoever scrapes has a limit of his own: a store that hangs must not become a hole in all figures
-LABELS_MAX = 100  # so that no caller can grow a metric without end
+COUNT_S_MAX = 1.0  # below the usual scrape timeout: a store that hangs must not make all metrics unavailable
+LABELS_MAX = 100  # bounds the cardinality of a metric
 OTHER = "other"
 
-Figures = Callable[[Count | None], Iterator[str]]  # lines of another part, given the store's size if it is known
+MetricLines = Callable[[Count | None], Iterator[str]]  # lines of another part, given the store's size if known
 
 _SECOND_US = 1_000_000
 
 
 class Histogram:
-    """How many values lie at or below each bound."""
+    """A histogram with upper bounds in microseconds."""
 
     def __init__(self, bounds_us: Sequence[int] = BOUNDS_US) -> None:
         self._bounds_us = bounds_us
@@ -66,8 +66,8 @@ class Histogram:
             self._sum_us += int(sum(values_us))
             return
         values = numpy.asarray(values_us, dtype=numpy.int64)
-        places = numpy.searchsorted(self._array, values, side="left")
-        added = numpy.bincount(places, minlength=len(self._counts)).tolist()
+        buckets = numpy.searchsorted(self._array, values, side="left")
+        added = numpy.bincount(buckets, minlength=len(self._counts)).tolist()
         self._counts = [before + more for before, more in zip(self._counts, added, strict=True)]
         self._sum_us += int(values.sum())
 
@@ -77,7 +77,7 @@ class Histogram:
         return sum(self._counts)
 
     def lines(self, name: str) -> Iterator[str]:
-        """The buckets, each with all that lie below it too."""
+        """The cumulative buckets, the sum and the count."""
         below = 0
         for bound, count in zip(self._bounds_us, self._counts, strict=False):
             below += count
@@ -88,16 +88,16 @@ class Histogram:
 
 
 class Metrics:
-    """A listener of facts. `render` is what `/metrics` shows; the store is asked for its size only then."""
+    """A listener of facts. `render` is the response of `/metrics`; only then the store is asked for its size."""
 
     def __init__(
-        self, version: str, count: Callable[[], Awaitable[Count]] | None = None, more: Sequence[Figures] = ()
+        self, version: str, count: Callable[[], Awaitable[Count]] | None = None, more: Sequence[MetricLines] = ()
     ) -> None:
         self._version = version
         self._count = count
         self._more = more
         self._lateness = Histogram()
-        # Each reason from the start: an alert on an increase needs the 0 before it.
+        # All reasons are shown from the start: an alert on an increase needs the 0 before it.
         self._missed: Counter[str] = Counter(dict.fromkeys(get_args(MissedReason), 0))
         self._commands: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -122,25 +122,25 @@ class Metrics:
             case Revised():
                 self._moved += fact.moved
             case Handed():
-                pass  # it is released once it is on Kafka
+                pass  # counted as released once it is on Kafka
 
     async def render(self) -> bytes:
-        """Everything in Prometheus' text format. While the store is away its gauges are left out."""
+        """All metrics in the text format of Prometheus. The store's gauges are left out while it does not answer."""
         lines = list(self._counters())
         lines += family("tidings_owner", "gauge", "1 while this process takes changes.", int(self._owner))
-        lines += family("tidings_lanes", "gauge", "The lanes that this process releases.", self._lanes)
+        lines += family("tidings_lanes", "gauge", "Lanes that this process releases.", self._lanes)
         count = await self._size()
         if count is not None:
             lines += _gauges(count)
-        for figures in self._more:
-            lines += figures(count)
+        for more in self._more:
+            lines += more(count)
         up = 0 if count is None and self._count is not None else 1
         lines += family("tidings_up", "gauge", "1 while the store answers.", up)
         lines += _labelled("tidings_build_info", "gauge", "The version.", "version", {self._version: 1})
         return ("\n".join(lines) + "\n").encode()
 
     async def _size(self) -> Count | None:
-        """The store's size if it tells it in time. One that hangs is asked once, however often we are."""
+        """The store's size, None if it does not answer in time. A store that hangs is asked only once."""
         if self._count is None:
             return None
         if self._counting is None or self._counting.done():
@@ -160,11 +160,11 @@ class Metrics:
         yield from family("tidings_released_total", "counter", "Occurrences handed to the bus.", released)
         text = "Occurrences that will never be released, by reason."
         yield from _labelled("tidings_missed_total", "counter", text, "reason", self._missed)
-        text = "Pending occurrences that a new calendar or new rules of a zone moved."
+        text = "Pending occurrences moved by a new calendar or new time zone rules."
         yield from family("tidings_moved_total", "counter", text, self._moved)
-        text = "Commands committed, by what happened."
+        text = "Commands committed, by outcome."
         yield from _labelled("tidings_commands_total", "counter", text, "outcome", self._commands)
-        text = "Requests that were never admitted, by the field at fault."
+        text = "Requests refused by validation, by field."
         yield from _labelled("tidings_refused_total", "counter", text, "field", self._refused)
         name = "tidings_lateness_seconds"
         yield from head(name, "histogram", "From an occurrence's due time to its release.")
@@ -172,21 +172,21 @@ class Metrics:
 
 
 def _gauges(count: Count) -> Iterator[str]:
-    text = "Schedules that wait for their time."
+    text = "Pending schedules."
     yield from family("tidings_pending", "gauge", text, count.pending)
-    text = "Those of them that are overdue: the queue depth to scale by."
+    text = "Pending schedules that are overdue: the queue depth to scale by."
     yield from family("tidings_due_backlog", "gauge", text, count.overdue)
-    yield from family("tidings_store_bytes", "gauge", "What the store takes on disk.", count.bytes)
+    yield from family("tidings_store_bytes", "gauge", "Size of the store on disk.", count.bytes)
 
 
 def head(name: str, kind: str, text: str) -> Iterator[str]:
-    """What stands before a metric's values."""
+    """The HELP and TYPE lines of a metric."""
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
 
 
 def family(name: str, kind: str, text: str, value: int) -> Iterator[str]:
-    """A metric of one value."""
+    """A metric with one value and no labels."""
     yield from head(name, kind, text)
     yield f"{name} {value}"
 
@@ -198,7 +198,7 @@ def _labelled(name: str, kind: str, text: str, label: str, values: Mapping[str, 
 
 
 def escaped(text: str) -> str:
-    """The value of a label as it is written between quotes."""
+    """Escape the value of a label."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
@@ -214,13 +214,13 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class DeliveryMetrics:
-    """A listener of what workers tell. `lines` is what it adds to `/metrics`."""
+    """A listener of delivery facts. `lines` is what it adds to `/metrics`."""
 
     def __init__(self) -> None:
         self._calls: Counter[Labels] = Counter()
         self._ended: Counter[Labels] = Counter()
         self._deferred: Counter[Labels] = Counter()
-        self._open: dict[str, bool] = {}  # by provider: whether our settings are at fault
+        self._open: dict[str, bool] = {}  # open breakers by provider: whether our settings are the cause
         self._poisoned = 0
         self._took = Histogram()
         self._lateness = Histogram()
@@ -244,29 +244,29 @@ class DeliveryMetrics:
                 self._poisoned += 1
 
     def lines(self, _: Count | None) -> Iterator[str]:
-        """What `/metrics` shows of deliveries."""
-        text = "Calls of providers, by what came of them."
+        """The delivery metrics in the text format of Prometheus."""
+        text = "Calls to providers, by outcome."
         yield from _with_labels("tidings_provider_calls_total", "counter", text, self._calls)
-        yield from _with_labels("tidings_deliveries_total", "counter", "Deliveries that are settled.", self._ended)
-        text = "Deliveries that went back onto the timeline."
+        yield from _with_labels("tidings_deliveries_total", "counter", "Finished deliveries.", self._ended)
+        text = "Deliveries put back onto the timeline."
         yield from _with_labels("tidings_deliveries_deferred_total", "counter", text, self._deferred)
         stopped: Counter[Labels] = Counter(
             {(("provider", name), ("fault", _fault(ours))): 1 for name, ours in self._open.items()}
         )
-        text = "Providers that are not called now, by whose fault that is."
+        text = "Providers that are not called now (open circuit breaker), by fault."
         yield from _with_labels("tidings_provider_stopped", "gauge", text, stopped)
-        text = "Records on topics of notifications that were none."
+        text = "Poison messages on the topics of notifications."
         yield from family("tidings_deliveries_poisoned_total", "counter", text, self._poisoned)
         name = "tidings_provider_seconds"
-        yield from head(name, "histogram", "How long calls of providers took.")
+        yield from head(name, "histogram", "Duration of calls to providers.")
         yield from self._took.lines(name)
         name = "tidings_delivery_lateness_seconds"
-        yield from head(name, "histogram", "From the due time to the call of the provider.")
+        yield from head(name, "histogram", "From the due time to the call to the provider.")
         yield from self._lateness.lines(name)
 
 
 class DeliveryLog:
-    """A listener that logs what somebody may have to act on. What goes as it should is only counted."""
+    """A listener that logs delivery facts which may need action. Normal deliveries are only counted."""
 
     def __call__(self, fact: DeliveryFact) -> None:
         match fact:
@@ -285,7 +285,7 @@ class DeliveryLog:
             case Poisoned():
                 where = f"{fact.topic}/{fact.partition}/{fact.offset}"
                 extra = {"fact": "poisoned", "tenant": fact.tenant, "record": where, "reason": fact.reason}
-                text = "the record %s of %s is not a valid notification (%s): it was moved to notify.dead"
+                text = "the record %s of tenant %s is a poison message (%s): moved to notify.dead"
                 logger.error(text, where, fact.tenant, fact.reason, extra=extra)
             case Called() | Ended() | Deferred():
                 pass
@@ -309,12 +309,12 @@ def _with_labels(name: str, kind: str, text: str, counter: Counter[Labels]) -> I
         yield f"{name}{{{written}}} {value}"
 
 
-TENANTS_MAX = 10_000  # that are counted, so that no caller can grow it without end
-ROLES = ("D", "J")  # Kaspr's dispatchers and janitors: here one step does the work of both
-PARTITION = "0"  # of Kaspr's timetable, which is not partitioned here
+TENANTS_MAX = 10_000  # bounds the memory
+ROLES = ("D", "J")  # dispatchers and janitors in Kaspr; here one step does the work of both
+PARTITION = "0"  # of the timetable in Kaspr; it is not partitioned here
 OK, INITIALIZING = 0, -1
 
-# What came of a command, as Kaspr counts it.
+# The counter of Kaspr for each outcome of a command.
 WORDS: dict[tuple[type[Command], str], str] = {
     (Add, "scheduled"): "scheduled",
     (Add, "released"): "scheduled",
@@ -325,10 +325,10 @@ WORDS: dict[tuple[type[Command], str], str] = {
     (Cancel, "cancelled"): "canceled",
 }
 COUNTERS = {
-    "scheduled": "Schedules taken.",
-    "delivered": "Records on Kafka.",
-    "delivered_instant": "Schedules that were due when they were taken.",
-    "removed": "Records that left the timeline for Kafka.",
+    "scheduled": "Schedules accepted.",
+    "delivered": "Records released to Kafka.",
+    "delivered_instant": "Schedules that were due when they were accepted.",
+    "removed": "Records moved from the timeline to Kafka.",
     "replaced": "Schedules replaced.",
     "replace_noop": "Replacements that changed nothing.",
     "canceled": "Schedules cancelled.",
@@ -336,7 +336,7 @@ COUNTERS = {
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """What the labels say of this process."""
+    """The labels of this process."""
 
     name: str
     group: str
@@ -344,9 +344,9 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KasprMetrics:
-    """A listener of facts. Every tenant is counted; those are shown that `apps` names.
+    """A listener of facts. All tenants are counted; those in `apps` are shown.
 
-    `apps` answers None on a node that reads no requests: it cannot know which tenants are apps and shows the first 100.
+    `apps` returns None on a node that reads no requests and so does not know the apps; it shows the first 100 tenants.
     """
 
     def __init__(
@@ -383,7 +383,7 @@ class KasprMetrics:
                 pass
 
     def lines(self, count: Count | None) -> Iterator[str]:
-        """Everything in Prometheus' text format; counters with and without the suffix that its Python client adds."""
+        """The metrics in the text format of Prometheus; counters with and without the suffix `_total`."""
         apps = self._shown()
         now = self._clock.now()
         due = self._next_due()
@@ -402,11 +402,14 @@ class KasprMetrics:
             apps, "kaspr_kms_last_location_lag", "Seconds that the earliest pending schedule is overdue.", lag_us
         )
         yield from self._located(
-            apps, "kaspr_kms_last_location_time", "Up to when everything has left, in seconds since 1970.", now - lag_us
+            apps,
+            "kaspr_kms_last_location_time",
+            "Up to when everything is released, in seconds since 1970.",
+            now - lag_us,
         )
         if count is not None:
             name = "kaspr_kms_timetable_size"
-            yield from head(name, "gauge", "Schedules of all tenants that wait for their time.")
+            yield from head(name, "gauge", "Pending schedules of all tenants.")
             yield from self._each(apps, name, str(count.pending))
 
     def _add(self, tenant: str, word: str, count: int) -> None:
@@ -442,8 +445,8 @@ STATS_S = 30.0
 kafka_logger = logging.getLogger("tidings.kafka")
 
 
-class Way(Protocol):
-    """The way to Kafka, as far as it is watched."""
+class ReleaseStatus(Protocol):
+    """The state of releases to Kafka."""
 
     @property
     def problem(self) -> str | None: ...
@@ -455,8 +458,8 @@ class Way(Protocol):
     def waiting(self) -> int: ...
 
 
-class Requests(Protocol):
-    """What is read from Kafka, as far as it is watched."""
+class IntakeStatus(Protocol):
+    """The state of the intake from Kafka."""
 
     problem: str | None
     lag: int
@@ -467,13 +470,17 @@ class KafkaMetrics:
     """A listener of facts. `lines` is what it adds to `/metrics`."""
 
     def __init__(
-        self, way: Way, requests: Requests, lost: Callable[[], int], kaspr: KasprMetrics | None = None
+        self,
+        release: ReleaseStatus,
+        intake: IntakeStatus,
+        dropped: Callable[[], int],
+        kaspr: KasprMetrics | None = None,
     ) -> None:
-        self._way = way
-        self._requests = requests
-        self._lost = lost
+        self._release = release
+        self._intake = intake
+        self._dropped = dropped
         self._kaspr = kaspr
-        self._release = Histogram()
+        self._lateness = Histogram()
         self._changes: Counter[tuple[type[Command], str]] = Counter()
         self.late_us_max = 0
 
@@ -482,7 +489,7 @@ class KafkaMetrics:
             self._kaspr(fact)
         match fact:
             case Released() if any(is_kafka(topic) for _, topic in fact.topics):
-                self._release.add(fact.lateness_us)
+                self._lateness.add(fact.lateness_us)
                 self.late_us_max = max(self.late_us_max, *fact.lateness_us)
             case Changed():
                 kinds = map(type, fact.commands)
@@ -492,50 +499,52 @@ class KafkaMetrics:
 
     @property
     def released(self) -> int:
-        """How many records are on Kafka."""
-        return self._release.total
+        """How many records were released to Kafka."""
+        return self._lateness.total
 
     @property
     def scheduled(self) -> int:
-        """How many schedules were taken."""
+        """How many schedules were accepted."""
         return self._came(Add, "scheduled", "released") + self._came(Replace, "scheduled", "released")
 
     @property
     def rejected(self) -> int:
-        """How many records of request topics were told on rejection topics."""
-        return self._requests.rejected
+        """How many records of request topics were refused."""
+        return self._intake.rejected
 
     @property
     def lag(self) -> int:
-        """How many records of request topics wait to be read."""
-        return self._requests.lag
+        """How many records of request topics are not read yet."""
+        return self._intake.lag
 
     @property
     def failures(self) -> int:
         """How many transactions failed and led to a new take-over."""
-        return self._way.failures
+        return self._release.failures
 
     @property
     def is_up(self) -> bool:
         """Whether requests are read and records released."""
-        return self._way.problem is None and self._requests.problem is None
+        return self._release.problem is None and self._intake.problem is None
 
     def lines(self, count: Count | None) -> Iterator[str]:
-        """Everything in Prometheus' text format."""
-        yield from family("tidings_kafka_up", "gauge", "1 while Kafka is read and written.", int(self.is_up))
-        text = "Records of request topics that wait to be read."
+        """The Kafka metrics in the text format of Prometheus."""
+        yield from family(
+            "tidings_kafka_up", "gauge", "1 while requests are read and records released.", int(self.is_up)
+        )
+        text = "Records of request topics that are not read yet."
         yield from family("tidings_kafka_consumer_lag", "gauge", text, self.lag)
-        text = "Records of request topics that were refused, and told on a rejection topic."
+        text = "Records of request topics that were refused."
         yield from family("tidings_kafka_rejected_total", "counter", text, self.rejected)
-        text = "Records that were released and are not on Kafka yet."
-        yield from family("tidings_kafka_waiting", "gauge", text, self._way.waiting)
-        text = "How often releasing to Kafka failed; each time it is taken up again, nothing is lost."
+        text = "Records in the outbox that are not on Kafka yet."
+        yield from family("tidings_kafka_waiting", "gauge", text, self._release.waiting)
+        text = "Failed transactions; they are retried and nothing is lost."
         yield from family("tidings_kafka_transaction_failures_total", "counter", text, self.failures)
-        text = "Facts that did not reach Kafka."
-        yield from family("tidings_kafka_facts_dropped_total", "counter", text, self._lost())
+        text = "Facts that were not delivered to Kafka."
+        yield from family("tidings_kafka_facts_dropped_total", "counter", text, self._dropped())
         name = "tidings_kafka_release_seconds"
         yield from head(name, "histogram", "From an occurrence's due time to its commit on Kafka.")
-        yield from self._release.lines(name)
+        yield from self._lateness.lines(name)
         if self._kaspr is not None:
             yield from self._kaspr.lines(count)
 
@@ -544,7 +553,7 @@ class KafkaMetrics:
 
 
 class KafkaStats:
-    """A companion of the engine that logs a line of statistics from time to time."""
+    """A background service that logs a line of statistics every 30 s."""
 
     problem: str | None = None
 
@@ -562,13 +571,13 @@ class KafkaStats:
             self.tick()
 
     def tick(self) -> None:
-        """One line: what happened since the one before."""
+        """Log one line: the changes since the last one."""
         metrics = self._metrics
         figures = (metrics.scheduled, metrics.rejected, metrics.released, metrics.failures)
         scheduled, rejected, released, failures = (new - old for new, old in zip(figures, self._before, strict=True))
         late_us, self._before, metrics.late_us_max = int(metrics.late_us_max), figures, 0
         text = "kafka %s: took %d, rejected %d, released %d, at most %s late, lag %d, failed transactions %d"
-        state, late = "up" if metrics.is_up else "away", format_duration(late_us)
+        state, late = "up" if metrics.is_up else "down", format_duration(late_us)
         extra = {
             "kafka": {
                 "up": metrics.is_up,
@@ -583,8 +592,8 @@ class KafkaStats:
         kafka_logger.info(text, state, scheduled, rejected, released, late, metrics.lag, failures, extra=extra)
 
     def wake(self) -> None:
-        """There is nothing to be woken for."""
+        """Nothing to do: it runs on a timer."""
 
     def stop(self) -> None:
-        """Log the last line, and end."""
+        """Log the last line and end."""
         self._stopped.set()

@@ -1,16 +1,16 @@
 """The wire of etf1/kafka-message-scheduler: a compacted topic of schedules, each under its key.
 
-    scheduler-epoch         when, in seconds since 1970
+    scheduler-epoch         the due time, in seconds since 1970
     scheduler-target-topic  the destination
-    scheduler-target-key    the key that the message leaves with; null if it is left out
+    scheduler-target-key    the key of the released message; null if absent
 
-The record's key is the schedule's id, a null value deletes it, the same key again replaces it or, once it is
-finished, begins anew. Of a header that repeats the first counts, as in the original. Every header leaves as it came,
-and behind them `scheduler-timestamp` (the record's own, in seconds), `scheduler-key` and `scheduler-topic`.
+The record's key is the schedule's id. A null value deletes the schedule; the same key again replaces it or, once it is
+finished, starts a new one. The first one of repeated headers counts, as in the original. All headers are released as
+they came, followed by `scheduler-timestamp` (the record's own, in seconds), `scheduler-key` and `scheduler-topic`.
 
 After a release the original writes a tombstone for the key; so does Tidings (`tidings.bus.kafka.follow_up`). Such a
-tombstone has the header `tidings-origin` and is no request: by the time that it is read, the key may have a newer
-schedule, which it must not cancel.
+tombstone has the header `tidings-origin` and is not a request: when it is read, the key may have a newer schedule,
+which it must not cancel.
 """
 
 import re
@@ -44,7 +44,7 @@ _ID_BYTES_MAX = Limits().id_bytes_max
 
 
 class Etf1(Wire):
-    """Reads what clients of kafka-message-scheduler send. `tenants` says whose each topic is."""
+    """Decodes requests of kafka-message-scheduler clients. `tenants` maps each topic to its tenant."""
 
     name = "etf1"
     sources: ClassVar = {"at": EPOCH, "topic": TARGET_TOPIC, "key": TARGET_KEY, "id": "the record's key"}
@@ -66,12 +66,12 @@ class Etf1(Wire):
     def ask(self, tenant: str, record: Record) -> Ask | Nothing:
         key = record.key
         if key is None or not key.strip():
-            raise Invalid("the record's key", "is missing: it names the schedule")
+            raise Invalid("the record's key", "is missing: it is the id of the schedule")
         schedule_id = _id(key)
         if record.value is None:
             is_ours = any(name == ORIGIN for name, _ in record.headers)
             return Nothing(tenant) if is_ours else Ask(tenant, "cancel", schedule_id)
-        found = last_of(record.headers[::-1], _NAMES)  # the first of repeated ones
+        found = last_of(record.headers[::-1], _NAMES)  # reversed: the first one of repeated headers
         target = self.destination(tenant, required(found, TARGET_TOPIC), TARGET_TOPIC)
         headers = (
             *record.headers,
@@ -85,10 +85,10 @@ class Etf1(Wire):
         return Ask(tenant, "replace", schedule_id, request, reuse=True)
 
     def origin_of(self, outgoing: Outgoing) -> Origin | None:
-        """The request that a released record goes back to, None if it came another way.
+        """The request of a released record; None if it was not scheduled over this wire.
 
-        Headers alone prove nothing, for whoever schedules a message gives it any: the tenant must be that of the topic,
-        and the id that of the key.
+        Headers alone prove nothing, because any client can set them: the tenant must be that of the topic, and the id
+        must match the key.
         """
         if _ORIGIN not in outgoing.message:
             return None
@@ -105,7 +105,7 @@ class Etf1(Wire):
 
 
 def _id(key: bytes) -> str:
-    """The key as text; a digest of one that cannot be an id, because here any bytes can be a key."""
+    """The key as text, or its digest if it cannot be an id: keys may be any bytes."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

@@ -1,14 +1,14 @@
 """The wire of Intervals: `assignments.<tenant>` in, `executions.<tenant>` out.
 
     intervals-schedule   an instant, a duration from the record's timestamp, or a repeating interval of ISO 8601;
-                         also a rule of RFC 5545 or a cron expression (of Tidings, not of the original)
-    intervals-zone       the zone of a rule, an expression or a local time (of Tidings, not of the original)
-    intervals-tenant-id  may be left out; has to be the topic's tenant
-    intervals-id         names the schedule, so that it can be changed (of Tidings, not of the original)
-    intervals-action     ADD (default), REPLACE, CANCEL, PAUSE, RESUME (of Tidings, not of the original)
+                         also an RRULE or a cron expression (added by Tidings)
+    intervals-zone       the time zone of a rule, an expression or a local time (added by Tidings)
+    intervals-tenant-id  optional; must be the tenant of the topic
+    intervals-id         the schedule's id, with which it can be changed (added by Tidings)
+    intervals-action     ADD (default), REPLACE, CANCEL, PAUSE, RESUME (added by Tidings)
 
-Of a header that repeats the last counts: who sends a delivered record again adds to its headers. Every header leaves
-as it came. To replace what is finished is refused, as over HTTP: the message is out.
+The last one of repeated headers counts, because a client that resends a delivered record appends headers. All headers
+are released as they came. Replacing a finished schedule is refused, as over HTTP.
 """
 
 import re
@@ -61,7 +61,7 @@ _NAMES = frozenset({SCHEDULE, TENANT_ID, ID, ACTION, ZONE})
 
 
 class Intervals(Wire):
-    """Reads what clients of Intervals send."""
+    """Decodes requests of Intervals clients."""
 
     name = "intervals"
     sources: ClassVar = {
@@ -89,7 +89,7 @@ class Intervals(Wire):
         found = last_of(record.headers, _NAMES)
         claimed = text_of(found, TENANT_ID)
         if claimed not in {None, tenant}:
-            raise Invalid(TENANT_ID, f"{shorten(claimed)!r} is not the topic's tenant {tenant}: leave it out")
+            raise Invalid(TENANT_ID, f"{shorten(claimed)!r} is not the tenant of the topic, {tenant}: leave it out")
         verb = verb_of(found, ACTION, VERBS)
         given = id_of(found, ID, verb)
         schedule_id = given or derived_id(record)
@@ -110,7 +110,7 @@ class Intervals(Wire):
 
 
 def _times(when: str, since: int, *, as_written: bool) -> Times:
-    """What Intervals itself knows; where it is none of these, all that may stand there is told."""
+    """The forms of time that Intervals itself has; the error for other texts lists all forms."""
     if when.startswith("R"):
         return again(when, since, SCHEDULE, as_written=as_written)
     try:
@@ -122,7 +122,7 @@ def _times(when: str, since: int, *, as_written: bool) -> Times:
 
 
 def _timing(when: str, zone: str | None) -> Timing | None:
-    """A rule, an expression, or the zone of a local time; None for what Intervals itself knows."""
+    """An RRULE, a cron expression, or the zone of a local time; None for the forms of Intervals itself."""
     if "FREQ=" in when.upper():
         return Timing(rrule=when, zone=zone)
     if when.startswith("@") or (when[:1] in _CRON_BEGINS and len(when.split()) in CRON_FIELDS):

@@ -1,15 +1,15 @@
-"""The wire of the Kaspr Scheduler: `<app-id>-schedule-requests` in, any topic out. The tenant is the app-id.
+"""The wire of the Kaspr Scheduler: `<app-id>-schedule-requests` in, any topic out. The tenant is the app id.
 
     x-scheduler-action                   ADD (default), REPLACE, CANCEL, CRON_ADD, CRON_CANCEL, CRON_PAUSE, CRON_RESUME
     x-scheduler-deliver-at               ISO 8601; without an offset it is UTC, a date alone is its midnight
     x-scheduler-deliver-to               the destination
-    x-scheduler-request-id               names the schedule; only an ADD may leave it out
+    x-scheduler-request-id               the schedule's id; optional only for ADD
     x-scheduler-cron-expr                five fields, or six with seconds last, in UTC, from the record's timestamp on
     x-scheduler-cron-missed-fire-policy  replay (default): what was missed is delivered too; or skip
     x-scheduler-cron-fire-timestamp      on what is delivered: the nominal time, in seconds since the epoch
 
-Of a header that repeats the last counts (the original holds headers in a mapping). These headers are stripped, all
-others leave as they came. An id that is finished may be used anew.
+The last one of repeated headers counts (the original keeps headers in a mapping). These headers are removed, all
+others are released as they came. A finished id may be used again.
 """
 
 import re
@@ -50,7 +50,7 @@ from tidings.wires.wire import (
     REJECTIONS,
     Wire,
     affixed,
-    told,
+    refusal_headers,
 )
 
 ACTION = "x-scheduler-action"
@@ -71,9 +71,9 @@ CRON_VERBS: dict[str, Verb] = {
 CRON_POLICIES: dict[str, Policy] = {"replay": "fire_all", "skip": "skip"}
 CRON_FIELDS = 5
 
-# `skip` drops what fell due while nobody could release it. A second node takes over within 5 s of a crash: what was
-# late by no more than that was released by the first node that could, and a running node is late by milliseconds. The
-# default of a minute, which is made for restarts, would fire occurrences that were missed.
+# `skip` drops occurrences that were due while no node could release them. A second node takes over within 5 s of a
+# crash, and a running node is late by milliseconds, so up to 5 s of lateness count as released in time. The default
+# grace of a minute, which allows for restarts, would fire missed occurrences.
 SKIP_GRACE = "PT5S"
 
 _HINT = 'write five such as "*/5 9-17 * * MON-FRI" (minute, hour, day, month, weekday), or six with seconds last'
@@ -85,7 +85,7 @@ _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class Kaspr(Wire):
-    """Reads what clients of the Kaspr Scheduler send."""
+    """Decodes requests of Kaspr Scheduler clients."""
 
     name = "kaspr"
     sources: ClassVar = {
@@ -134,7 +134,7 @@ class Kaspr(Wire):
         return Ask(tenant, verb, schedule_id, request, reuse=True)
 
     def _cron(self, tenant: str, record: Record, found: Found, action: str) -> Ask | Refusal:
-        """A cron job: what is asked of it, or what the original would say of it."""
+        """Decode a cron action, or refuse it with the reasons of the original."""
         needed = (REQUEST_ID, CRON_EXPR, DELIVER_TO) if action == "CRON_ADD" else (REQUEST_ID,)
         absent = [name for name in needed if text_of(found, name) is None]
         if absent:
@@ -164,9 +164,9 @@ class Kaspr(Wire):
     def rejection(self, record: Record, refusal: Refusal) -> Rejection:
         """A JSON object with the members `key`, `value`, `headers` and `errors`, as in the original.
 
-        A value that is a JSON object or array stands there as it is, any other as text. What is not UTF-8 is null
-        and follows as `key_base64` or `value_base64`. Headers are an object by name: a text, null, or
-        {"base64": ...}, and an array of these where a name repeats. The place is told by headers, as on every wire.
+        A value that is a JSON object or array is embedded as it is, any other as text. Bytes that are not UTF-8 are
+        null, and follow as `key_base64` or `value_base64`. Headers are an object by name: a text, null, or
+        {"base64": ...}, and an array of these for a repeated name. The position is in headers, as on every wire.
         """
         document: dict[str, Any] = {
             "key": _text(record.key),
@@ -178,11 +178,12 @@ class Kaspr(Wire):
             if content is not None and document[name] is None:
                 document[f"{name}_base64"] = _base64(content)
         value = msgspec.json.encode(document)
-        return Rejection(self.rejections(refusal.tenant), record.key, value, told(record, refusal))
+        headers = refusal_headers(record, refusal)
+        return Rejection(self.rejections(refusal.tenant), record.key, value, headers)
 
 
 def _instant(text: str) -> int:
-    """The moment to deliver; Python's clients often send UTC without saying so."""
+    """The time to deliver; Python clients often send UTC without an offset."""
     problems = []
     for written in (text, f"{text}Z", f"{text}T00:00:00Z"):
         try:
@@ -193,10 +194,10 @@ def _instant(text: str) -> int:
 
 
 def _read_by_croniter(expression: str) -> str:
-    """The expression as our own parser reads it, with the meaning that it has for croniter, which Kaspr uses.
+    """Translate an expression of croniter, which Kaspr uses, into the syntax of our own parser.
 
-    There seconds are the last field, `L5` is the last Friday, and `*/2` narrows the days as `1-31/2` does: beside a
-    weekday either of the two suffices.
+    In croniter seconds are the last field, `L5` is the last Friday, and `*/2` in a day field restricts it like
+    `1-31/2`, so that a day matches if either the day of month or the weekday does.
     """
     if "=" in expression:
         raise Invalid(CRON_EXPR, f"{shorten(expression)!r} names a zone, and cron jobs run in UTC: {_HINT}")
@@ -214,7 +215,7 @@ def _read_by_croniter(expression: str) -> str:
 
 
 def _shown(content: bytes | None) -> msgspec.Raw | str | None:
-    """The content itself if it is a JSON object or array, else as text, None if it is not UTF-8."""
+    """A JSON object or array as it is, other content as text, None if it is not UTF-8."""
     text = _text(content)
     if content is None or text is None or content.lstrip()[:1] not in {b"{", b"["}:
         return text

@@ -1,4 +1,8 @@
-"""A Kafka record as it was read, and what a wire makes of it: what it asks for, or why it is refused."""
+"""Records of request topics, what a wire decodes them into, and helpers to read their headers and times.
+
+Header names are matched case-insensitively, and values are UTF-8. A null or empty header counts as absent. Durations
+count from the record's own timestamp, so the same record means the same times however often it is read.
+"""
 
 from collections.abc import Mapping, Set
 from hashlib import blake2b
@@ -19,10 +23,10 @@ Verb = Literal["add", "replace", "cancel", "pause", "resume", "fire"]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record of a request topic. Headers keep their order, repeats and nulls; no timestamp is a negative one.
+    """A record of a request topic. Headers keep their order, repetitions and nulls; a negative timestamp is none.
 
-    `life` tells a topic that was made anew from the one of its name before. `unreadable` says why there are no headers,
-    if they could not be read.
+    `life` tells a topic that was deleted and created again from the former one. `unreadable` is the reason why the
+    headers could not be read.
     """
 
     topic: str
@@ -37,10 +41,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What a record asks for. `request` is there to add and to replace: the message exactly as it is to leave.
+    """A command in a record. `request` is set for `add` and `replace`, with the message exactly as it will be released.
 
-    `reuse` says that an id that is finished may be used anew. An add whose content is that of the finished one is a
-    repeat all the same. `keep_count` is for replacing, `missed` for resuming a recurring schedule.
+    `reuse` allows a new generation of a finished id; an add with the same content as the finished schedule is still a
+    repetition. `keep_count` is for `replace`, `missed` for `resume` of a recurring schedule.
     """
 
     tenant: str
@@ -53,9 +57,9 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tell(msgspec.Struct, frozen=True, gc=False):
-    """Somebody is to be told something: the notification as JSON, which those who accept notifications read.
+    """A notification in a record, as JSON.
 
-    `id` is its id unless it says another; `since` is what durations in it count from, None if that is now.
+    `id` is used unless the JSON has one; durations count from `since`, or from now if it is None.
     """
 
     tenant: str
@@ -65,20 +69,20 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
 
 
 class Nothing(msgspec.Struct, frozen=True, gc=False):
-    """A record that asks for nothing, because Tidings itself wrote it."""
+    """A record without a request, written by Tidings itself."""
 
     tenant: str
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Why a record cannot be taken, in sentences that say what to change."""
+    """The reasons why a record is refused, each with what to change."""
 
     tenant: str
     reasons: tuple[str, ...]
 
 
 class Rejection(NamedTuple):
-    """The record that tells of a refusal, and where it goes."""
+    """The record that reports a refusal, and its topic."""
 
     topic: str
     key: bytes | None
@@ -100,17 +104,17 @@ class Verbatim(Invalid):
 
 
 def last_of(headers: Headers, names: Set[str]) -> Found:
-    """The headers with these names, which are in lower case; of repeated ones the last."""
+    """The headers with these names, given in lower case; the last one of repeated headers."""
     return {lower: value for name, value in headers if (lower := name.lower()) in names}
 
 
 def others(headers: Headers, names: Set[str]) -> Headers:
-    """All headers but those with these names, in order."""
+    """All headers except those with these names, in order."""
     return tuple([header for header in headers if header[0].lower() not in names])
 
 
 def text_of(found: Found, name: str) -> str | None:
-    """The text of a header, None if it says nothing."""
+    """The text of a header, None if it is absent."""
     value = found.get(name)
     if not value:
         return None
@@ -121,7 +125,7 @@ def text_of(found: Found, name: str) -> str | None:
 
 
 def required(found: Found, name: str) -> str:
-    """The text of a header that has to be there."""
+    """The text of a required header."""
     text = text_of(found, name)
     if text is None:
         raise Verbatim(name, missing(name))
@@ -129,12 +133,12 @@ def required(found: Found, name: str) -> str:
 
 
 def missing(name: str, action: str | None = None) -> str:
-    """The reason, in the words that users of Kaspr look for."""
+    """The reason for a missing header, in Kaspr's wording."""
     return f"Missing required header `{name}`" + (f" for {action} action" if action else "")
 
 
 def verb_of(found: Found, name: str, verbs: Mapping[str, Verb]) -> Verb:
-    """What the header of this name asks to do; to add if it says nothing."""
+    """The verb in a header; `add` if it is absent."""
     word = text_of(found, name)
     if word is None:
         return "add"
@@ -145,21 +149,20 @@ def verb_of(found: Found, name: str, verbs: Mapping[str, Verb]) -> Verb:
 
 
 def id_of(found: Found, name: str, verb: Verb) -> str | None:
-    """The id that the header of this name gives; only to add may it be left out."""
+    """The schedule id in a header; it may be absent only for `add`."""
     schedule_id = text_of(found, name)
     if schedule_id is None and verb != "add":
         raise Verbatim(name, missing(name, verb.upper()))
-    # Looking up an id needs no more than any store can hold; what makes a schedule is held to the node's own limits.
+    # Other verbs may name any id that a store can hold; new schedules are checked against the limits of the node.
     if schedule_id is not None and len(schedule_id.encode()) > ID_BYTES_MOST:
         raise Invalid(name, f"is longer than {ID_BYTES_MOST} bytes of UTF-8")
     return schedule_id
 
 
 def derived_id(record: Record, bytes_max: int = _DERIVED_BYTES_MAX) -> str:
-    """The id of a schedule without one: the record's place, so that the same record is the same schedule.
+    """An id from the record's topic, partition and offset, so that the same record is the same schedule.
 
-    A place comes again when a topic was deleted and made anew; what is asked for there is another schedule, whose id
-    says in which life of the topic.
+    Offsets are used again when a topic is deleted and created again; `life` makes the ids differ.
     """
     place = f"/{record.partition}/{record.offset}"
     if record.life:
@@ -170,7 +173,7 @@ def derived_id(record: Record, bytes_max: int = _DERIVED_BYTES_MAX) -> str:
 
 
 class Times(NamedTuple):
-    """When, as a request has it."""
+    """The time fields of a request."""
 
     at: int | str | None = None
     every: str | None = None
@@ -178,31 +181,31 @@ class Times(NamedTuple):
 
 
 def since_of(record: Record) -> int | None:
-    """What a rule without a start counts from: the record's timestamp, or the moment of acceptance if it has none."""
+    """The start of a rule without one: the record's timestamp; None (the time of acceptance) if it has none."""
     return record.timestamp_us if 0 <= record.timestamp_us <= LAST_INSTANT else None
 
 
 def once(text: str, since: int, field: str, *, as_written: bool) -> Times:
-    """A single moment. As it was written, a duration is the same again whenever it is sent: who repeats, repeats."""
+    """A single time. `as_written` keeps a duration as text, so that a repeated request has the same content."""
     at = moment(text, since, field)
     return Times(text, since=since) if as_written and _is_duration(text) else Times(at)
 
 
 def again(text: str, since: int, field: str, *, as_written: bool) -> Times:
-    """A repeating interval, in the same way."""
+    """A repeating interval; `as_written` as for `once`."""
     every = interval(text, since, field)
     return Times(every=text, since=since) if as_written else Times(every=every)
 
 
 def moment(text: str, since: int, field: str) -> int:
-    """The instant that the text names, or that lies a duration such as PT10M or +5s after `since`."""
+    """Parse an instant, or a duration such as PT10M or +5s after `since`."""
     if _is_duration(text):
         return _after(since, parse_duration(text, field), field)
     return parse_instant(text, field)
 
 
 def interval(text: str, since: int, field: str) -> str:
-    """The repeating interval with its start written out: PT10M begins ten minutes after `since`."""
+    """A repeating interval with an explicit start: PT10M starts ten minutes after `since`."""
     head, slash, period = text.partition("/")
     if not slash and not head.startswith("R"):
         head, period = "R", text
@@ -218,8 +221,8 @@ def _is_duration(text: str) -> bool:
 
 def _after(since: int, period: Period, field: str) -> int:
     if not 0 <= since <= LAST_INSTANT:
-        raise Invalid(field, "counts from the record's timestamp, and that is none: write out the instant")
+        raise Invalid(field, "is a duration, but the record has no timestamp to count from: write an instant")
     at = advance(since, period)
     if at > LAST_INSTANT:
-        raise Invalid(field, "would be after the year 9999: write a shorter duration")
+        raise Invalid(field, "is after the year 9999: write a shorter duration")
     return at

@@ -1,4 +1,4 @@
-"""Which requests are read: the wires, the tenants, and the topics of etf1 that the settings name."""
+"""Which requests a node reads: the wires, tenants and request topics of the settings."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,9 +15,9 @@ _GLOB = re.compile(r"[*?[]")
 
 
 class Requests:
-    """The wires that are spoken, and whose topics they are spoken on. `tenants` are globs.
+    """The enabled wires, and the tenants (globs) whose request topics are read.
 
-    `schedules` has etf1's topics with the tenant of each, `destinations` the globs that a tenant may write to.
+    `schedules` maps etf1's topics to their tenants; `destinations` has globs of the topics that a tenant may write to.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Requests:
 
     @property
     def known_topics(self) -> frozenset[str]:
-        """The request topics of the tenants that are known: those that the settings name, and each wire's own."""
+        """The request topics of the tenants that the settings name, and of each wire's own tenants."""
         named = {pattern for pattern in self._tenants if not _GLOB.search(pattern)} | self._with_destinations
         topics = (
             topic for wire in self.wires for tenant in named | wire.own_tenants for topic in wire.requests(tenant)
@@ -52,7 +52,7 @@ class Requests:
         return frozenset(topic for topic in topics if is_topic(topic) and self.takes(topic))
 
     def takes(self, topic: str) -> bool:
-        """Whether this topic is read. What is not read is not passed over either: another may do so, or we later."""
+        """Whether a topic is read. Topics that are not read keep their position, for another node or a later time."""
         for wire in self.wires:
             tenant = wire.tenant_of(topic)
             if tenant is not None:
@@ -61,7 +61,7 @@ class Requests:
 
 
 def _check(schedules: Mapping[str, str]) -> None:
-    """etf1's topics have no form of their own: they must not be what another wire reads, or what we write."""
+    """Check that etf1's topics, which may have any name, are not topics of other wires or of Tidings."""
     for topic in schedules:
         if reason := Destinations(schedules=frozenset()).forbidden("", topic):
             raise Invalid("kafka.schedules", reason)

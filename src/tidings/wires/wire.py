@@ -1,4 +1,4 @@
-"""Which topics a request may name, and which are nobody's to write to."""
+"""Wires: request formats on Kafka, their topics, and the destination topics that a request may name."""
 
 import re
 from abc import ABC, abstractmethod
@@ -22,38 +22,38 @@ KASPR_REJECTIONS = "-schedule-rejections"
 NATIVE = "tidings."
 NATIVE_REJECTIONS = "tidings.rejections."
 
-# Kafka's own; a broker refuses what a client writes to them.
+# Internal topics of Kafka, which clients cannot write to.
 _KAFKA = frozenset({"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"})
 _TOPIC = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{TOPIC_CHARS_MAX}}}\Z")
 
 
 def owned(tenant: str) -> frozenset[str]:
-    """The topics that hold what is this tenant's and nobody else's: what it was sent, and what it was refused."""
+    """The topics that only this tenant may read: its executions and its rejections."""
     return frozenset({INTERVALS_EXECUTIONS + tenant, *rejections(tenant)})
 
 
 def rejections(tenant: str) -> tuple[str, ...]:
-    """Where the wires tell a tenant of refusals."""
+    """The rejection topics of a tenant, on all wires."""
     names = (REJECTIONS + tenant, NATIVE_REJECTIONS + tenant)
     is_app = not tenant.startswith((INTERVALS_REQUESTS, INTERVALS_EXECUTIONS, REJECTIONS, NATIVE))
     return (*names, tenant + KASPR_REJECTIONS) if is_app else names
 
 
 def is_rejections(topic: str) -> bool:
-    """Whether the wires tell of refusals there."""
+    """Whether a topic is a rejection topic of any wire."""
     return topic.startswith((REJECTIONS, NATIVE_REJECTIONS)) or topic.endswith(KASPR_REJECTIONS)
 
 
 def is_topic(name: str) -> bool:
-    """Whether Kafka takes this as a topic's name."""
+    """Whether Kafka accepts this as a topic name."""
     return _TOPIC.match(name) is not None
 
 
 class Destinations:
-    """The rule for topics that requests name. `patterns` are globs by tenant; who has none may write anywhere.
+    """The rule for destination topics. `patterns` are globs by tenant; a tenant without any may write to all.
 
-    `schedules` are the request topics of etf1, the only ones that no name gives away. To `executions.<tenant>` its
-    tenant may always write: there Intervals delivers by construction.
+    `schedules` are the request topics of etf1, which cannot be recognised by their names. A tenant may always write to
+    its own `executions.<tenant>`, where Intervals delivers.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Destinations:
         self._schedules = schedules
 
     def forbidden(self, tenant: str, topic: str) -> str | None:
-        """Why this tenant may not write to the topic, None if it may."""
+        """Why a tenant may not write to a topic; None if it may."""
         if not is_topic(topic):
             return f"use letters, digits, '.', '_' and '-' only (1 to {TOPIC_CHARS_MAX}, not '.' or '..')"
         if reserved := self._reserved(tenant, topic):
@@ -75,7 +75,7 @@ class Destinations:
 
     def _reserved(self, tenant: str, topic: str) -> str | None:
         if topic in self._schedules or topic.startswith(INTERVALS_REQUESTS) or topic.endswith(KASPR_REQUESTS):
-            return "takes requests"
+            return "is a request topic"
         if topic.startswith(NATIVE) or topic.endswith((KASPR_ACTIONS, KASPR_REJECTIONS)):
             return "is reserved for Tidings"
         if topic in _KAFKA:
@@ -86,7 +86,7 @@ class Destinations:
         return None
 
 
-TENANT_CHARS_MAX = 229  # with the longest that a wire puts around it, it still is a topic's name
+TENANT_CHARS_MAX = 229  # still a valid topic name with the longest prefix or suffix of a wire
 
 REJECT_REASON = "tidings-reject-reason"
 SOURCE_TOPIC = "tidings-source-topic"
@@ -95,23 +95,22 @@ SOURCE_OFFSET = "tidings-source-offset"
 
 
 class Wire(ABC):
-    """A Kafka protocol as pure functions. Any record gives an answer: `read` does not raise.
+    """A request format on Kafka, as pure functions. `read` never raises: every record gets an answer.
 
-    `sources` says for the fields of a request where on this wire they come from, so that a refusal by admission
-    names what the client wrote.
+    `sources` maps the fields of a request to the headers of this wire, so that a refusal names what the client wrote.
     """
 
     name: ClassVar[str]
     sources: ClassVar[Mapping[str, str]]
-    own_tenants: frozenset[str] = frozenset()  # tenants that it serves without any setting that names them
+    own_tenants: frozenset[str] = frozenset()  # tenants that need no setting
 
     def __init__(self, destinations: Destinations | None = None) -> None:
         self._destinations = destinations or Destinations()
-        self._tenant_of: dict[str, str | None] = {}  # by topic, as often as it is read
+        self._tenant_of: dict[str, str | None] = {}  # cache by topic
 
     @abstractmethod
     def tenant_of(self, topic: str) -> str | None:
-        """Whose requests the topic takes, None if it is not a request topic of this wire."""
+        """The tenant of a request topic; None if the topic is not one of this wire."""
 
     @abstractmethod
     def requests(self, tenant: str) -> tuple[str, ...]:
@@ -119,18 +118,18 @@ class Wire(ABC):
 
     @abstractmethod
     def rejections(self, tenant: str) -> str:
-        """The topic that tells a tenant of refusals."""
+        """The rejection topic of a tenant."""
 
     @abstractmethod
     def ask(self, tenant: str, record: Record) -> Ask | Tell | Nothing | Refusal:
-        """What a record of this tenant asks for; may raise `Invalid`."""
+        """Decode a record of a tenant; may raise `Invalid`."""
 
     def topics(self, tenant: str) -> tuple[str, ...]:
-        """What has to exist for a tenant, beside its request topic and the destinations that it names."""
+        """The response topics of a tenant, which are created when its request topic is found."""
         return (self.rejections(tenant),)
 
     def read(self, record: Record) -> Ask | Tell | Nothing | Refusal:
-        """What a record asks for, or why it is refused."""
+        """Decode a record, or say why it is refused."""
         try:
             tenant = self._tenant_of[record.topic]
         except KeyError:
@@ -145,27 +144,27 @@ class Wire(ABC):
             return Refusal(tenant, (str(invalid),))
 
     def refuse(self, tenant: str, invalid: Invalid) -> Refusal:
-        """What admission says of a request, in the words of this wire."""
+        """A refusal by admission, with the field names of this wire."""
         reasons = (f"{self.sources.get(each.field, each.field)}: {each.detail}" for each in invalid.all)
         return Refusal(tenant, tuple(reasons))
 
     def rejection(self, record: Record, refusal: Refusal) -> Rejection:
-        """The record as it came, with its place and the reasons added to its headers.
+        """The record as it came, with its position and the reasons added to its headers.
 
-        Where it was refused before, what counts follows the last `tidings-source-topic`.
+        A record that was refused several times has several sets of them; the last set counts.
         """
-        headers = record.headers + told(record, refusal)
+        headers = record.headers + refusal_headers(record, refusal)
         return Rejection(self.rejections(refusal.tenant), record.key, record.value, headers)
 
     def destination(self, tenant: str, topic: str, header: str) -> str:
-        """The topic, if the tenant may write to it."""
+        """Check that the tenant may write to a topic, and return it."""
         if reason := self._destinations.forbidden(tenant, topic):
             raise Invalid(header, reason)
         return topic
 
 
-def told(record: Record, refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
-    """Where a record came from and why it is refused, as headers; a header for each reason."""
+def refusal_headers(record: Record, refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
+    """Headers with the position of a refused record, and one for each reason."""
     return (
         (SOURCE_TOPIC, record.topic.encode()),
         (SOURCE_PARTITION, str(record.partition).encode()),
@@ -175,7 +174,7 @@ def told(record: Record, refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
 
 
 def affixed(topic: str, prefix: str = "", suffix: str = "") -> str | None:
-    """The tenant between prefix and suffix, None if the topic is not of that form."""
+    """The tenant between prefix and suffix of a topic; None if the topic has another form."""
     if not (topic.startswith(prefix) and topic.endswith(suffix) and is_topic(topic)):
         return None
     tenant = topic[len(prefix) : len(topic) - len(suffix)]

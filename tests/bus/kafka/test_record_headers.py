@@ -1,4 +1,4 @@
-"""A record as it leaves for Kafka: a header that asks for the due time has it."""
+"""Headers of released records on Kafka."""
 
 import pytest
 
@@ -15,20 +15,20 @@ def outgoing(headers: tuple[tuple[str, bytes | None], ...], number: int = 1, *, 
     return Outgoing(0, "acme", "t", "one", 1, number, DUE, DUE, pack(Message(b"k", b"v", headers)), final)
 
 
-def test_the_due_time_in_seconds_stands_where_it_is_asked_for() -> None:
+def test_a_header_that_asks_for_the_due_time_gets_it_in_seconds() -> None:
     fire = "x-scheduler-cron-fire-timestamp"
     _, _, headers = RecordBuilder().record(outgoing((("a", b"1"), (fire, DUE_SECONDS), ("b", None))))
     assert headers[:3] == [("a", b"1"), (fire, b"1795165200"), ("b", None)]
 
 
-def test_the_last_of_several_is_marked() -> None:
+def test_the_last_occurrence_is_marked_final() -> None:
     released = RecordBuilder()
     assert ("tidings-final", b"true") in released.record(outgoing((), 3, final=True))[2]
     assert ("tidings-final", b"true") not in released.record(outgoing((), 3))[2]
     assert ("tidings-final", b"true") not in released.record(outgoing((), 1, final=True))[2]  # a one-shot
 
 
-def test_a_request_that_was_refused_keeps_its_own_id() -> None:
+def test_a_refused_request_keeps_its_id() -> None:
     message = pack(Message(b"k", b"v", (("tidings-id", b"mine"), ("tidings-attempt", b"9"))))
     refused = Outgoing(0, "acme", "tidings.rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
     names = [name for name, _ in RecordBuilder().record(refused)[2]]
@@ -38,7 +38,7 @@ def test_a_request_that_was_refused_keeps_its_own_id() -> None:
     assert [value for name, value in RecordBuilder().record(elsewhere)[2] if name == "tidings-id"] == [b"tid_1"]
 
 
-def test_what_its_topic_refuses_is_told_under_its_true_id_only() -> None:
+def test_the_rejection_of_a_refused_record_has_only_its_true_id() -> None:
     told = _rejection(outgoing((("tidings-id", b"forged"), ("a", b"1"))), "too large", DUE)
     headers = unpack(told.message).headers
     assert [name for name, _ in headers] == ["a", "tidings-source-id", "tidings-to", "tidings-reject-reason"]

@@ -81,7 +81,7 @@ RAW = 'KafkaError{code=_TRANSPORT,val=-195,str="Failed to get metadata: Local: B
 async def test_each_problem_with_kafka_is_told_once_in_plain_words(problems: list[str], told: str) -> None:
     clock = SystemClock()
     engine = Engine(MemoryStore(), clock)
-    engine.accompany(*map(Away, problems))
+    engine.add_service(*map(Away, problems))
     await engine.start()
     try:
         app = create_app(engine, version=VERSION)
@@ -180,7 +180,7 @@ async def test_it_ends_in_time_with_streams_polls_and_uploads_open() -> None:
         poll = asyncio.create_task(site.call("GET", "/v1/topics/a/records?wait=60"))
         upload = await site.session.post(site.at("/v1/schedules"), data=endless(), headers=NDJSON)
         assert b"scheduled" in await upload.content.readline()
-        await eventually(lambda: len(site.engine.following._bells) == 1)
+        await eventually(lambda: len(site.engine.following._signals) == 1)
         began = clock.elapsed()
         site.app.stop()
         assert (await poll).document["records"] == []

@@ -106,7 +106,7 @@ async def test_a_short_wait_ends_with_nothing(site: Site, wait: str) -> None:
 
 async def test_a_client_that_goes_away_stops_waiting(site: Site) -> None:
     waiting = asyncio.create_task(site.call("GET", "/v1/topics/poll/records?wait=60"))
-    bells = site.engine.following._bells
+    bells = site.engine.following._signals
     await eventually(lambda: bool(bells))
     waiting.cancel()
     await eventually(lambda: not bells)

@@ -1,4 +1,4 @@
-"""Facts as documents, and a queue that never holds anybody up."""
+"""Facts as documents, and the queue that never blocks."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ def outgoing(topic: str) -> Outgoing:
     return Outgoing(0, "t", topic, "a", 1, 2, AT, AT + 5, pack(Message(None, b"x")))
 
 
-def test_changes() -> None:
+def test_documents_of_changes() -> None:
     commands: list[Command] = [add(), Replace(add()), Cancel("t", "a"), add("orders", None)]
     outcomes = [
         Outcome("a", "scheduled", due=AT),
@@ -67,14 +67,14 @@ def test_a_refused_record_and_its_rejection_are_one_fact() -> None:
     assert list(documents([outgoing("rejections.t")])) == []
 
 
-def test_what_was_not_taken_is_rejected_whatever_its_id_holds() -> None:
+def test_a_command_without_effect_is_rejected_whatever_its_outcome() -> None:
     for word in ("cancelled", "already_released", "in_flight"):
         for command in (add(), Replace(add())):
             [(_, _, document)] = documents(Changed(AT, [command], [Outcome("a", word, state="cancelled")]))
             assert (document["fact"], document["outcome"]) == ("rejected", word)
 
 
-def test_releases_and_what_no_id_is_known_of() -> None:
+def test_documents_of_releases_and_of_facts_without_an_id() -> None:
     [(_, name, document)] = documents([outgoing("orders")])
     assert name == "a"
     assert (document["fact"], document["occurrence"]) == ("released", "a/1/2")
@@ -85,7 +85,7 @@ def test_releases_and_what_no_id_is_known_of() -> None:
     assert list(documents(Handed(AT, 3))) == []
 
 
-def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_that_do_not_fit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "WAITING_FACTS_MAX", 3)
     listener = KafkaFacts(Cluster("127.0.0.1:1"), SystemClock())
     listener(Changed(AT, [add(), add()], [Outcome("a", "scheduled")] * 2))
@@ -96,10 +96,10 @@ def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listener.problem is None
 
 
-async def test_what_goes_wrong_with_one_fact_ends_nothing(
+async def test_an_error_in_one_fact_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not a node, and not what is told after it."""
+    """The node continues, and later facts are published."""
     told: list[str | None] = []
 
     def produce(_: KafkaFacts, __: object, ___: str, ____: bytes, key: str | None) -> None:
@@ -118,10 +118,10 @@ async def test_what_goes_wrong_with_one_fact_ends_nothing(
     await listener.run()
     assert told == ["a", "c"]
     assert listener.dropped == 3
-    assert [record.levelname for record in caplog.records if "facts are lost" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "dropped" in record.message] == ["WARNING"]
 
 
-async def test_a_listener_that_is_cancelled_leaves_no_thread() -> None:
+async def test_a_cancelled_listener_leaves_no_thread() -> None:
     def threads() -> set[int | None]:
         return {thread.ident for thread in threading.enumerate() if "kafka-facts" in thread.name}
 

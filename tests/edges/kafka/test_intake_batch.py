@@ -1,4 +1,4 @@
-"""A batch of records: whatever is wrong with one, all others are taken, and it is told why it was not."""
+"""A batch of records: an invalid one is rejected with its reason, and all others are accepted."""
 
 import logging
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ SOON = (("intervals-schedule", b"PT1S"),)
 
 
 class Faulty(Intervals):
-    """A wire with a fault of our own, for one value."""
+    """A wire that fails for one value."""
 
     def ask(self, tenant: str, record: Record) -> Ask:
         if record.value == b"bad":
@@ -49,7 +49,7 @@ def batch(*found: Record) -> Batch:
     return Batch(engine, lambda _: wire, Reading(list(found), {}))
 
 
-def test_a_fault_of_a_wire_is_the_end_of_one_record_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_a_wire_refuses_one_record_only(caplog: pytest.LogCaptureFixture) -> None:
     made = batch(*records((b"k", b"good"), (b"k", b"bad"), (b"untold", b"bad"), (b"k", b"good")))
     assert [command.id for command in made.commands if isinstance(command, Add)] == [
         "assignments.t/0/0",
@@ -58,7 +58,9 @@ def test_a_fault_of_a_wire_is_the_end_of_one_record_only(caplog: pytest.LogCaptu
     assert made.ends == {("assignments.t", 0): 4}
     assert [refused.source for refused in made.refused] == [("assignments.t", 0, 1), ("assignments.t", 0, 2)]
     rejections = [
-        unpack(command.message) for command in made.follow([Outcome("", "scheduled")] * 2) if isinstance(command, Add)
+        unpack(command.message)
+        for command in made.on_outcomes([Outcome("", "scheduled")] * 2)
+        if isinstance(command, Add)
     ]
     assert [(message.key, message.value) for message in rejections] == [(b"k", b"bad"), (b"untold", b"bad")]
     first, second = (dict(message.headers) for message in rejections)
@@ -70,15 +72,15 @@ def test_a_fault_of_a_wire_is_the_end_of_one_record_only(caplog: pytest.LogCaptu
     assert all(record.exc_info for record in caplog.records)
 
 
-def test_what_could_not_be_read_of_a_record_is_told() -> None:
+def test_unreadable_headers_are_reported() -> None:
     unreadable = Record("assignments.t", 0, 0, 1_000_000, b"k", b"v", unreadable="has no headers that can be read")
     made = batch(unreadable)
     assert made.commands == []
     assert [refused.reasons for refused in made.refused] == [("has no headers that can be read",)]
 
 
-def test_a_cron_job_that_is_read_late_is_taken() -> None:
-    """Eight days of minutes are more than may be caught up with at once: the latest leave, and the job goes on."""
+def test_a_cron_job_that_is_read_late_is_accepted() -> None:
+    """Eight days of minutes are more than the catch-up limit: the latest are released, and the job continues."""
     headers = {"action": "CRON_ADD", "cron-expr": "* * * * *", "deliver-to": "out", "request-id": "job"}
     named = tuple((f"x-scheduler-{name}", text.encode()) for name, text in headers.items())
     clock, wire = SimulatedClock(), Kaspr()
@@ -89,7 +91,7 @@ def test_a_cron_job_that_is_read_late_is_taken() -> None:
     assert [command.id for command in made.commands if isinstance(command, Add)] == ["job"]
 
 
-async def test_what_the_store_finds_wrong_is_told_in_the_words_of_the_wire() -> None:
+async def test_a_rejection_by_the_store_names_the_header_of_the_wire() -> None:
     headers = {"to": "out", "rrule": "FREQ=DAILY", "calendar": "off"}
     named = tuple((f"tidings-{name}", text.encode()) for name, text in headers.items())
     clock, wire, store = SimulatedClock(), Native(), MemoryStore()
@@ -97,7 +99,7 @@ async def test_what_the_store_finds_wrong_is_told_in_the_words_of_the_wire() -> 
     engine = Engine(store, clock, Settings(bus="kafka"))
     made = Batch(engine, lambda _: wire, Reading([sent], {}))
     await store.acquire(clock.elapsed(), 1_000_000, Report())
-    [rejection] = made.follow(await store.apply(made.commands, clock.now()))
+    [rejection] = made.on_outcomes(await store.apply(made.commands, clock.now()))
     assert isinstance(rejection, Add)
     reason = dict(unpack(rejection.message).headers)["tidings-reject-reason"]
     assert (reason or b"").startswith(b"tidings-calendar: there is no calendar 'off'")

@@ -1,4 +1,4 @@
-"""Notifications from Kafka are accepted as those over HTTP are: checked, kept under their ids, once."""
+"""Notifications from Kafka are validated, stored under their ids and accepted once, like those over HTTP."""
 
 import logging
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def batch(office: Office, *values: Any, timestamp_us: int | None = None, partiti
 
 
 def reasons(made: Batch) -> list[list[str]]:
-    """Why each rejected record is, in order."""
-    told = [unpack(command.message).headers for command in made.follow([]) if isinstance(command, Add)]
+    """The reasons of each rejected record, in order."""
+    told = [unpack(command.message).headers for command in made.on_outcomes([]) if isinstance(command, Add)]
     return [[(text or b"").decode() for name, text in headers if name == "tidings-reject-reason"] for headers in told]
 
 
@@ -61,7 +61,7 @@ async def accepted(office: Office, *values: Any, **more: Any) -> Batch:
     return made
 
 
-async def test_it_is_found_told_and_explained_and_its_record_names_only_its_id(office: Office) -> None:
+async def test_an_accepted_notification_can_be_read_and_its_record_has_only_its_id(office: Office) -> None:
     made = await accepted(office, TEA, REMIND)
     assert (made.commands, reasons(made)) == ([], [])
     for name in ("tea", "remind"):
@@ -83,7 +83,7 @@ async def test_it_can_be_cancelled_and_erased(office: Office) -> None:
     assert await office.release("notify.email") == []
 
 
-async def test_what_was_given_up_can_be_sent_again(office: Office) -> None:
+async def test_a_failed_delivery_can_be_sent_again(office: Office) -> None:
     await accepted(office, TEA)
     await office.release("notify.email")
     failed = await office.deliver("tea", state="failed", reason="timeout", provider_id=None, sent=None)
@@ -91,7 +91,7 @@ async def test_what_was_given_up_can_be_sent_again(office: Office) -> None:
     assert (await retrying.retry(ACME, failed.name)).outcome == "retried"
 
 
-async def test_without_an_id_the_place_is_the_id(office: Office) -> None:
+async def test_without_an_id_the_position_of_the_record_is_the_id(office: Office) -> None:
     value = {name: TEA[name] for name in TEA if name != "id"}
     await accepted(office, value, value)
     assert [await office.lookup.get(ACME, f"{TOPIC}.0.{offset}") is not None for offset in range(3)] == [
@@ -101,7 +101,7 @@ async def test_without_an_id_the_place_is_the_id(office: Office) -> None:
     ]
 
 
-async def test_what_is_read_twice_is_accepted_once(office: Office) -> None:
+async def test_a_record_read_twice_is_accepted_once(office: Office) -> None:
     value = {**{name: TEA[name] for name in TEA if name != "id"}, "dedupe_key": "k"}
     for _ in range(2):
         made = await accepted(office, value, TEA, REMIND)
@@ -111,7 +111,7 @@ async def test_what_is_read_twice_is_accepted_once(office: Office) -> None:
     assert len(await office.release("notify.email")) == 3
 
 
-async def test_what_was_accepted_is_not_refused_for_what_is_gone_since(office: Office) -> None:
+async def test_an_accepted_notification_is_not_refused_for_a_template_deleted_since(office: Office) -> None:
     await accepted(office, REMIND)
     await office.templates.delete(ACME, "reminder", force=True)
     office.clock.advance(2 * SECOND)
@@ -130,7 +130,7 @@ async def test_a_duration_counts_from_the_record_however_late_it_is_read(office:
     assert schedule.due == sent + 300 * SECOND
 
 
-async def test_a_day_is_that_of_the_record_however_late_it_is_read(office: Office) -> None:
+async def test_a_relative_day_counts_from_the_record_however_late_it_is_read(office: Office) -> None:
     sent = office.clock.now()
     await accepted(office, {**TEA, "at": "tomorrow 09:00"}, timestamp_us=sent)
     office.clock.advance(86_400 * SECOND)
@@ -166,7 +166,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("value", "said"), WRONG, ids=[said for _, said in WRONG])
-async def test_what_is_wrong_is_refused_with_its_reason_and_the_others_are_taken(
+async def test_an_invalid_record_is_refused_with_its_reason_and_others_are_accepted(
     office: Office, value: object, said: str
 ) -> None:
     made = await accepted(office, {**TEA, "id": "before"}, value, {**TEA, "id": "after"})
@@ -177,7 +177,7 @@ async def test_what_is_wrong_is_refused_with_its_reason_and_the_others_are_taken
     assert len(await office.release("notify.email")) == 2
 
 
-async def test_of_two_under_one_id_the_earlier_counts(office: Office) -> None:
+async def test_of_two_records_with_one_id_the_earlier_counts(office: Office) -> None:
     made = await accepted(office, TEA, {**TEA, "content": {"text": "Cake."}}, TEA)
     [[reason]] = reasons(made)
     assert reason.startswith("the id belongs to a notification with other content")
@@ -188,7 +188,7 @@ async def test_of_two_under_one_id_the_earlier_counts(office: Office) -> None:
     assert status.notification.words.text == "Tea at nine."
 
 
-async def test_several_people_each_with_an_answer(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_of_several_users_has_an_outcome(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "REASONS_MAX", 1)
     several = {**TEA, "user": None, "users": ["bob", "ada", "eve"]}
     [told] = reasons(await accepted(office, several))
@@ -199,7 +199,7 @@ async def test_several_people_each_with_an_answer(office: Office, monkeypatch: p
     assert await office.lookup.get(ACME, "tea:ada") is not None
 
 
-async def test_a_batch_is_few_transactions(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_needs_few_transactions(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     scheduled: list[int] = []
     change, apply = office.cabinet.change, office.store.apply
@@ -220,11 +220,11 @@ async def test_a_batch_is_few_transactions(office: Office, monkeypatch: pytest.M
     assert len(written) + len(scheduled) <= 8
 
 
-class Away(Exception):
-    """Not what the store says when it is away."""
+class UnexpectedError(Exception):
+    """An error other than those that a store raises."""
 
 
-async def test_what_the_store_did_not_take_is_accepted_by_the_next_call(
+async def test_after_a_store_failure_the_next_call_accepts_the_rest(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = batch(office, TEA, {**TEA, "id": "n/1~2"}, {**TEA, "id": "cake"})
@@ -246,18 +246,18 @@ async def test_what_the_store_did_not_take_is_accepted_by_the_next_call(
     assert len(reasons(made)) == 1
 
 
-async def test_a_fault_of_ours_is_the_end_of_one_record_only(
+async def test_an_internal_error_refuses_one_record_only(
     office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     get = office.cabinet.get
 
     async def getting(keys: Sequence[Key], now: int) -> list[Document | None]:
         if any(key.name == "bad" for key in keys):
-            raise Away
+            raise UnexpectedError
         return await get(keys, now)
 
     monkeypatch.setattr(office.cabinet, "get", getting)
     made = await accepted(office, {**TEA, "id": "bad"}, TEA)
-    assert reasons(made) == [[notifications.FAULT]]
+    assert reasons(made) == [[notifications.INTERNAL_ERROR]]
     assert await office.lookup.get(ACME, "tea") is not None
     assert [record.levelno for record in caplog.records] == [logging.ERROR]

@@ -1,4 +1,4 @@
-"""An engine whose only way to the broker is a proxy that cuts and holds back, and what comes of its batches."""
+"""An engine behind a proxy that cuts and delays requests, and the fate of its batches."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ AT_RANDOM: list[tuple[Api, When]] = [
 
 @dataclass
 class Harm:
-    """What a reader of committed records did not get, or got more than once."""
+    """Records that a reader of committed records missed, or got more than once."""
 
     sent: int
     cuts: int
@@ -60,7 +60,7 @@ class Line:
         self.rules: list[Rule] = []
 
     async def send(self, count: int) -> None:
-        """So many messages, due now; durable when this returns."""
+        """Schedule this many messages, due now; durable on return."""
         tokens = [f"m{len(self.sent) + number}" for number in range(count)]
         requests = [Request(self.topic, token.encode(), token.encode(), id=token) for token in tokens]
         outcomes = await self.engine.submit([self.engine.admit(TENANT, request) for request in requests])
@@ -68,7 +68,7 @@ class Line:
         self.sent += tokens
 
     async def arrived(self) -> None:
-        """Until nothing is missing any more."""
+        """Wait until nothing is missing."""
         await eventually(self._is_all_there, timeout_s=ARRIVE_S_MAX)
 
     async def _is_all_there(self) -> bool:
@@ -78,7 +78,7 @@ class Line:
         return not (await self.harm()).lost
 
     async def harm(self) -> Harm:
-        """What is wrong now."""
+        """The present faults."""
         found = await asyncio.to_thread(read_all, self.broker, self.topic)
         seen = Counter((message.value() or b"").decode() for message in found)
         cuts = sum(rule.strikes for rule in self.rules)

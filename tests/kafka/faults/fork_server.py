@@ -1,4 +1,4 @@
-"""Where nodes that are joined to Kafka are born quickly (tests/faults/fork_server.py); `WITHOUT` leaves a guard out."""
+"""A fork server for nodes with Kafka (tests/faults/fork_server.py); `WITHOUT` disables a safeguard."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""What a reader of committed records finds, beside what was promised."""
+"""Compares what a reader of committed records finds with what was promised."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ EXAMPLES = 15
 
 @dataclass
 class Verdict:
-    """How many there were, and everything that is wrong."""
+    """The number of schedules, and all faults."""
 
     schedules: int = 0
     records: int = 0

@@ -1,4 +1,4 @@
-"""A load of schedules over Kafka, some cancelled and replaced over HTTP and Kafka, and what must come of each."""
+"""A load of schedules over Kafka, some cancelled or replaced, and the expected result of each."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ class Account:
 
     @property
     def topic(self) -> str:
-        """Where it is to arrive."""
+        """The destination topic."""
         return {"native": OUT, "kept back": SHUT}.get(self.kind, EXECUTIONS)
 
 

@@ -53,7 +53,7 @@ BROKER = "with the broker"
 
 @dataclass
 class Plan:
-    """How much of what."""
+    """The amounts of a run."""
 
     kills: int = 60
     zombies: int = 6
@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass
 class Counts:
-    """What was killed where."""
+    """Kills by place."""
 
     kills: Counter[str] = field(default_factory=Counter)
     passed_by: Counter[str] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Counts:
 
 
 class Loop:
-    """One store, one name on Kafka, many lives."""
+    """One store and one name on Kafka, through many restarts."""
 
     def __init__(
         self, plan: Plan, folder: Path, broker: Broker, requests: Requests, born: tuple[Nursery, Nursery]
@@ -132,7 +132,7 @@ class Loop:
         return names
 
     async def _live(self, name: str) -> None:
-        """One life, from birth to death."""
+        """Run one node from start to kill."""
         if name == ZOMBIE:
             await self._live_beside_a_zombie()
             return

@@ -1,4 +1,4 @@
-"""Nodes joined to Kafka, as processes."""
+"""Nodes with Kafka, as processes."""
 
 import contextlib
 import signal
@@ -27,11 +27,11 @@ def environment(folder: Path, servers: str, name: str) -> dict[str, str]:
 def nursery(
     folder: Path, lease_us: int = LEASE_US, without: str = ""
 ) -> contextlib.AbstractAsyncContextManager[Nursery]:
-    """Nodes with a short lease, and if wanted without one of their guards."""
+    """A fork server for nodes with a short lease, optionally without one safeguard."""
     return lives.nursery(folder, Pace(), lease_us, "tests.kafka.faults.fork_server", **{WITHOUT: without})
 
 
 async def die(node: Node, timeout_s: float = 10.0) -> None:
-    """kill -9, and wait until it is over."""
+    """Kill a node with SIGKILL, and wait for its end."""
     node.send(signal.SIGKILL)
     assert await node.ended(timeout_s)

@@ -1,14 +1,16 @@
-"""Tidings with one guard left out, to show what that guard is for."""
+"""Disables one safeguard, to show what it is for."""
 
 import importlib
 from typing import Any
+
+from tidings.bus.kafka.producers import TransactionalProducer
 
 MARKER = "marker"
 WATCH = "watch"
 
 
 def apply(name: str) -> None:
-    """Leave a guard out of this process: its nodes are not to be trusted from here on."""
+    """Disable a safeguard in this process."""
     if name == MARKER:
         _without_marker()
     elif name == WATCH:
@@ -18,16 +20,16 @@ def apply(name: str) -> None:
 
 
 def _without_marker() -> None:
-    """The usual outbox: publish in a transaction, then note in the store what is done, and go on from there."""
-    lane: Any = importlib.import_module("tidings.bus.kafka.producers")
+    """A usual outbox: publish in a transaction, then record the progress in the store."""
+    module: Any = importlib.import_module("tidings.bus.kafka.producers")
     forwarder: Any = importlib.import_module("tidings.bus.kafka.forwarder")
-    lane.Lane._mark = lambda *_: None
-    lane.read_marker = lambda *_, **__: None
+    TransactionalProducer._mark = lambda *_: None  # type: ignore[method-assign]
+    module.read_marker = lambda *_, **__: None
     forwarder.SETTLE_S = 0.0
 
 
 def _without_watch() -> None:
-    """A connection that was lost goes unnoticed, as with the plain recipe."""
+    """Lost connections are not detected."""
     client: Any = importlib.import_module("tidings.bus.kafka.client")
     client.Watch.emit = lambda *_: None
     client.Watch.error = lambda *_: None

@@ -133,7 +133,7 @@ async def test_a_waiting_member_is_woken_when_partitions_move(
     first, second, _ = nodes.engines
     m = await first.groups.join(*HERE)
     waiting = asyncio.create_task(fetch(first, m, wait_us=SECOND))
-    await eventually(lambda: first.groups._bells)
+    await eventually(lambda: first.groups._signals)
     begun = first.clock.elapsed()
     await second.groups.join(*HERE)
     assert await waiting == []
@@ -177,7 +177,7 @@ async def test_a_tenant_has_room_for_so_many_groups(nodes: Nodes, monkeypatch: p
     monkeypatch.setattr("tidings.bus.consumer_groups.GROUPS_PER_TENANT_MAX", 3)
     for number in range(3):
         await nodes.any().groups.join(ACME, TOPIC, f"group-{number}")
-    with pytest.raises(Invalid, match="there are 3 groups"):
+    with pytest.raises(Invalid, match="this tenant has 3 groups"):
         await nodes.any().groups.join(ACME, TOPIC, "one-more")
     await nodes.any().groups.join("globex", TOPIC, "one-more")
 

@@ -1,4 +1,4 @@
-"""Clients of Kafka, with the settings that every one of them shares."""
+"""Kafka clients: their shared settings, detection of lost connections, and a thread for blocking calls."""
 
 import asyncio
 import logging
@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 from confluent_kafka import KafkaError
 
-LOG_INFO = 6  # librdkafka tells of a lost connection at this level
-NOT_CONNECTED = "in state CONNECT"  # of a broker that could not be reached to begin with
+LOG_INFO = 6  # librdkafka logs a lost connection at this level
+NOT_CONNECTED = "in state CONNECT"  # in the log line of a broker that was never connected
 
 
-def _every(_: str) -> bool:
+def _any_topic(_: str) -> bool:
     return True
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """Which Kafka, under which name we are known there, and what else its clients need (SASL, TLS).
+    """A Kafka cluster, our name on it (`kafka.name`), and further client settings (SASL, TLS).
 
-    `takes` narrows the request topics to those that are ours to read. Those that are `compacted` are made so.
+    `takes` says whether this node reads a topic as a request topic. Topics in `compacted` are created as compacted.
     """
 
     servers: str
@@ -29,11 +29,11 @@ class Cluster(msgspec.Struct, frozen=True):
     create_topics: bool = True
     partitions: int = 1
     replication: int = 1
-    takes: Callable[[str], bool] = _every
+    takes: Callable[[str], bool] = _any_topic
     compacted: Set[str] = frozenset()
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Settings for librdkafka; underscores stand for dots."""
+        """Settings for librdkafka; an underscore in a name stands for a dot."""
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {
             "bootstrap.servers": self.servers,
@@ -46,11 +46,11 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class Watch(logging.Handler):
-    """Notices that a connection was lost, which librdkafka mends in silence.
+    """Detects lost connections from the log of librdkafka, which reconnects silently.
 
-    A request that was held up in the network may then still arrive, in the middle of what was sent since: whoever
-    relies on transactions must begin anew with another producer. A connection that could not be made carried nothing:
-    one broker of several may be away.
+    A request that was delayed in the network may still arrive after the reconnect, between requests that were sent
+    later. So a transactional producer must be replaced by a new one. A connection that was never established carried
+    no request, and does not count: one of several brokers may be down.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Watch(logging.Handler):
             self._note(text)
 
     def error(self, error: KafkaError) -> None:
-        """What the client reports by itself."""
+        """The error callback of the client."""
         self._note(str(error))
 
     def _note(self, text: str) -> None:
@@ -73,8 +73,8 @@ class Watch(logging.Handler):
             self.lost = text
 
 
-def quiet() -> logging.Logger:
-    """For clients whose complaints come back as errors anyway; while a broker is away they repeat them for ever."""
+def quiet_logger() -> logging.Logger:
+    """A logger for clients whose failures are returned as errors: they repeat them while a broker is down."""
     logger = logging.getLogger("tidings.kafka.client")
     logger.setLevel(logging.CRITICAL)
     return logger
@@ -84,19 +84,19 @@ T = TypeVar("T")
 
 
 class BlockingThread:
-    """Runs one piece of work after the other."""
+    """A single thread that runs blocking calls one after the other."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, name)
 
     def start(self, work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        """Begin, once what was started before has ended."""
+        """Queue a call; the future is done when the call is."""
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
     async def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """The same, to its end."""
+        """Run a call and wait for its result."""
         return await self.start(work, *arguments)
 
     def close(self) -> None:
-        """End after the work in hand."""
+        """End the thread after the calls that are queued."""
         self._pool.shutdown(wait=False)

@@ -1,7 +1,8 @@
-"""Turns: how many lanes of a node publish at the same time.
+"""The forwarder: publishes the outbox of a lane to Kafka, in order and once, while this process owns the lane.
 
-A transaction costs much the same whatever it holds, and holds up every reader of its partitions until it ends. So when
-many lanes have something, each waits for its turn and then takes all that has gathered, in fewer and shorter ones.
+A limit says how many lanes of a node publish at the same time. A transaction costs about the same whatever its size,
+and delays every reader of its partitions until it ends. So when many lanes have records, each waits for its turn and
+then publishes all that has accumulated, in fewer and shorter transactions.
 """
 
 import asyncio
@@ -9,15 +10,14 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import TracebackType
 
 from tidings import crash, ports
 from tidings.bus.kafka.client import BlockingThread
 from tidings.bus.kafka.follow_up import FollowUp
-from tidings.bus.kafka.producers import Estranged, LaneLost, TransactionalProducer
+from tidings.bus.kafka.producers import ProducerFailed, ProgressMismatch, TransactionalProducer
 from tidings.bus.kafka.progress_marker import Marker
-from tidings.bus.kafka.topics import NoTopic
+from tidings.bus.kafka.topics import TopicUnavailable
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Released
@@ -28,42 +28,43 @@ AT_ONCE_MAX = 2
 
 
 class PublishLimit:
-    """Given out in the order of asking."""
+    """Limits how many lanes publish at the same time; they wait in the order of their calls."""
 
     def __init__(self, at_once_max: int = AT_ONCE_MAX) -> None:
         self._free = asyncio.Semaphore(at_once_max)
 
     def turn(self) -> "PublishTurn":
+        """A turn of one lane, to be used as an asynchronous context manager."""
         return PublishTurn(self._free)
 
 
 class PublishTurn:
-    """One lane's. Who takes too long lets the next begin: what holds it up may be its own affair."""
+    """One lane's turn to publish. A lane that takes too long gives it up: the cause may concern that lane alone."""
 
     def __init__(self, free: asyncio.Semaphore) -> None:
         self._free = free
-        self._has_it = False
+        self._is_held = False
 
     async def __aenter__(self) -> "PublishTurn":
         await self._free.acquire()
-        self._has_it = True
+        self._is_held = True
         return self
 
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.pass_on()
+        self.give_up()
 
-    def pass_on(self) -> None:
-        """Let another have it."""
-        if self._has_it:
-            self._has_it = False
+    def give_up(self) -> None:
+        """Let the next lane begin."""
+        if self._is_held:
+            self._is_held = False
             self._free.release()
 
 
 BATCH_ROWS_MAX = 8_000
-AHEAD_ROWS_MIN = 1_000  # a batch of so many is part of a burst: the next is read while it is published
+AHEAD_ROWS_MIN = 1_000  # a batch of this size is part of a burst: the next one is read while it is published
 SETTLE_S = 1.0
 SLOW_S = 1.0
-TOLD_S = 2.0  # lanes that are well within it are told in one line
+LOG_S = 2.0  # lanes that connect within this time are logged in one line
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
 NOT_YET = "not connected to Kafka yet"
@@ -72,88 +73,97 @@ logger = logging.getLogger("tidings.kafka")
 
 
 class Forwarder:
-    """Takes the lane over, then publishes batch after batch. Everything that goes wrong ends in a new take-over."""
+    """A background service of a lane: takes the producer over, then publishes batch after batch.
+
+    Every failure leads to a new take-over. `on_connected` is called when the lane releases again, `on_published` with
+    the records that are on Kafka.
+    """
 
     def __init__(
         self,
+        *,
         outbox: ports.Lane,
-        lane: TransactionalProducer,
+        producer: TransactionalProducer,
         clock: Clock,
-        tell: Listener,
+        on_fact: Listener,
         owns: Callable[[], bool],
-        turns: PublishLimit,
+        limit: PublishLimit,
+        follow_up: FollowUp | None = None,
+        on_published: Callable[[Sequence[Outgoing]], None] | None = None,
+        on_connected: Callable[[], None] | None = None,
     ) -> None:
         self._outbox = outbox
-        self._turns = turns
-        self._lane = lane
+        self._limit = limit
+        self._producer = producer
+        self._follow_up = follow_up
+        self._on_published = on_published
+        self._on_connected = on_connected
         self._clock = clock
-        self._tell = tell
+        self._on_fact = on_fact
         self._owns = owns
         self._woken = asyncio.Event()
         self._stopping = False
-        self._thread = BlockingThread("tidings-kafka-lane")
-        self._published = 0  # the offset after the last that is known to be on Kafka
-        self._passed = 0  # everything before it is on Kafka, or kept back
+        self._thread = BlockingThread("tidings-kafka-forwarder")
+        self._published = 0  # the offset after the last one that is known to be on Kafka
+        self._passed = 0  # everything before it is on Kafka, or parked
         self._settled = 0
-        self._suspects: dict[str, str] = {}
-        self._trusted = False
+        self._parked_topics: dict[str, str] = {}  # with the reason
+        self._recheck_parked = False
+        self.parked = asyncio.Event()  # set when records are parked
         self._pause_s = RETRY_S_MIN
         self.problem: str | None = NOT_YET
         self.failures = self.waiting = 0
         self.has_begun = self.has_ended = False
-        self.published: Callable[[Sequence[Outgoing]], None] | None = None
-        self.follow_up: FollowUp | None = None
-        self.kept: Callable[[], None] = _nobody
-        self.well: Callable[[], None] = _nobody
         outbox.shut(True)
 
     def wake(self) -> None:
-        """There is something in the outbox, or something changed."""
+        """Look into the outbox now."""
         self._woken.set()
 
     async def run(self) -> None:
         """Forward until stopped."""
         try:
             while not self._stopping:
-                await self._live()
+                await self._session()
         finally:
             self.has_ended = True
-            await self._thread.run(self._lane.close)
+            await self._thread.run(self._producer.close)
             self._thread.close()
 
-    async def _live(self) -> None:
-        """From a take-over to the next thing that goes wrong."""
+    async def _session(self) -> None:
+        """Publish from a take-over until the next failure."""
         if not self._owns():
             await self._rest(0.1)
             return
         try:
             offset = await self._take_over()
-            self._is_well()
+            self._connected()
             await self._forward(offset)
         except (NotOwner, StoreError):
             await self._rest(0.1)
-        except LaneLost as error:
-            if error.refusals.topics:  # nothing of the batch is visible: without these topics it can be
-                self._suspects |= error.refusals.topics
+        except ProducerFailed as error:
+            if error.refusals.topics:  # nothing of the batch was committed: try again without these topics
+                self._parked_topics |= error.refusals.topics
             else:
-                await self._lost(str(error))
-        except NoTopic as error:
-            await self._lost(str(error))
+                await self._failed(str(error))
+        except TopicUnavailable as error:
+            await self._failed(str(error))
 
     def stop(self) -> None:
-        """End after the batch in hand."""
-        self._stopping = self._lane.stopping = True
+        """End after the present batch."""
+        self._stopping = True
+        self._producer.stop()
         self.wake()
 
-    def _is_well(self) -> None:
-        if self.problem is not None:
-            self.well()
+    def _connected(self) -> None:
+        if self.problem is not None and self._on_connected is not None:
+            self._on_connected()
         self.problem, self.has_begun = None, True
         self._outbox.shut(False)
 
-    async def _lost(self, reason: str) -> None:
+    async def _failed(self, reason: str) -> None:
         if self.problem in {None, NOT_YET}:
-            logger.warning("lane %d does not release to Kafka now, tries again: %s", self._outbox.number, reason)
+            logger.warning("lane %d cannot release to Kafka, trying again: %s", self._outbox.number, reason)
         self.problem = reason
         self.failures += 1
         self._outbox.shut(True)
@@ -163,50 +173,50 @@ class Forwarder:
         self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
 
     async def _take_over(self) -> int:
-        """Where to go on. What the marker says is the truth; the store must agree that it can be."""
+        """The offset to continue from. The marker on Kafka decides; the store must be consistent with it."""
         if not self.has_begun:
-            await self._thread.run(self._lane.peek)
-        marker = await self._thread.run(self._lane.take_over)
+            await self._thread.run(self._producer.peek)
+        marker = await self._thread.run(self._producer.take_over)
         await self._outbox.confirm()
         first, following = await self._outbox.outbox()
-        self._suspects = dict.fromkeys(await self._outbox.held_topics(), "kept back") | self._suspects
+        self._parked_topics = dict.fromkeys(await self._outbox.held_topics(), "parked") | self._parked_topics
         start = max(first, self._published)
         if marker is not None:
-            await self._agree(marker, first, following)
+            await self._check_marker(marker, first, following)
             if self.has_begun:
                 await self._catch_up(start, marker.next)
-            elif self.follow_up is not None:
-                await self._catch_up_follow_up(self.follow_up, first, marker.next)
+            elif self._follow_up is not None:
+                await self._catch_up_follow_up(self._follow_up, first, marker.next)
             start = max(start, marker.next)
-        elif first and self._lane.is_marked:
-            lost = "there is no progress of lane %d on Kafka: what left in the last second may leave again"
-            logger.warning(lost, self._outbox.number)
+        elif first and self._producer.has_markers:
+            text = "there is no progress of lane %d on Kafka: releases of the last second may be sent again"
+            logger.warning(text, self._outbox.number)
         self._pass(start)
         return start
 
-    async def _agree(self, marker: Marker, first: int, following: int) -> None:
-        """What was published last must be what the outbox has there, or had before it was settled."""
+    async def _check_marker(self, marker: Marker, first: int, following: int) -> None:
+        """Check that the record published last is the one that the outbox has, or had, at that offset."""
         if marker.next <= first:
             return
         found = [] if marker.next > following else await self._outbox.outgoing(marker.next - 1, 1)
         if not found or (marker.last and (found[0].offset, found[0].occurrence) != (marker.next - 1, marker.last)):
-            await self._outbox.confirm()  # whoever has taken the lane meanwhile settles what we look for
-            raise Estranged(
+            await self._outbox.confirm()  # a new owner of the lane may have removed the record meanwhile
+            raise ProgressMismatch(
                 f"Kafka has records up to {marker.next} of this store, which has others in their place: it was put back"
-                " to an older state. Start anew with an empty store and another kafka.name"
+                " to an older state. Start with an empty store and another kafka.name"
             )
 
     async def _catch_up(self, start: int, end: int) -> None:
-        """Tell of what was committed although we were told otherwise."""
+        """Announce records that were committed although the producer reported a failure."""
         while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
             arrived = [record for record in found if record.offset < end]
             self.announce(arrived)
-            if self.follow_up is not None:
-                self.follow_up.add(arrived)
+            if self._follow_up is not None:
+                self._follow_up.add(arrived)
             start = found[-1].offset + 1
 
     async def _catch_up_follow_up(self, follow_up: FollowUp, start: int, end: int) -> None:
-        """What a former owner published and did not settle: something may still have to follow it."""
+        """Queue records that a former owner published and that are still in the outbox."""
         while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
             follow_up.add([record for record in found if record.offset < end])
             start = found[-1].offset + 1
@@ -215,17 +225,17 @@ class Forwarder:
         settle_at = self._clock.elapsed()
         found: list[Outgoing] = []
         while self._owns() and not self._stopping:
-            async with self._turns.turn() as turn:
+            async with self._limit.turn() as turn:
                 self._woken.clear()
                 found = found or await self._next(offset)
                 is_idle = not found
                 if found:
                     try:
-                        ahead = await self._publish(await self._without_suspects(found), found, turn)
-                    except NoTopic as error:
+                        ahead = await self._publish(await self._without_parked(found), found, turn)
+                    except TopicUnavailable as error:
                         if not error.topics:
                             raise
-                        self._suspects |= error.topics  # nothing was begun: the same without these topics
+                        self._parked_topics |= error.topics  # nothing was sent: try again without these topics
                         continue
                     offset, found = found[-1].offset + 1, ahead
                     self._pass(offset)
@@ -235,11 +245,11 @@ class Forwarder:
                     await self._count()
                 await self._settle()
             if is_idle and not await self._rest(SETTLE_S):
-                await self._thread.run(self._lane.check)
+                await self._thread.run(self._producer.check)
         await self._settle()
 
     async def _next(self, offset: int) -> list[Outgoing]:
-        """The next batch; if there is none, all that was handed over is on Kafka or kept back."""
+        """The next batch; if there is none, everything in the outbox is on Kafka or parked."""
         if found := await self._outbox.outgoing(offset, BATCH_ROWS_MAX):
             return found
         following = await self._count()
@@ -248,54 +258,54 @@ class Forwarder:
         return found
 
     async def _publish(self, records: list[Outgoing], found: list[Outgoing], turn: PublishTurn) -> list[Outgoing]:
-        """Publish a batch; answers the next one, if it was worth the while to read it meanwhile."""
+        """Publish a batch; returns the next one if it was read meanwhile."""
         ahead: list[Outgoing] = []
         if not records:
             return ahead
-        publishing = self._thread.start(self._lane.publish, records)
+        publishing = self._thread.start(self._producer.publish, records)
         if len(found) >= AHEAD_ROWS_MIN:
             ahead = await self._outbox.outgoing(found[-1].offset + 1, BATCH_ROWS_MAX)
         if not (await asyncio.wait({publishing}, timeout=SLOW_S))[0]:
-            self._outbox.shut(True)  # what is due may be wanted no more by the time that Kafka answers
-            turn.pass_on()
+            self._outbox.shut(True)  # further due records stay on the timeline, where they can be cancelled
+            turn.give_up()
         refusals = await publishing
         self._outbox.shut(False)
-        self._suspects |= refusals.topics
-        records = await self._without_suspects(records)
+        self._parked_topics |= refusals.topics
+        records = await self._without_parked(records)
         self._pause_s = RETRY_S_MIN
         if records:
             self._published = records[-1].offset + 1
             self.announce(records)
-            if self.follow_up is not None:
-                self.follow_up.add(records)
+            if self._follow_up is not None:
+                self._follow_up.add(records)
         return ahead
 
-    async def _without_suspects(self, records: list[Outgoing]) -> list[Outgoing]:
-        """Topics that do not take their records hold up nobody else: theirs go another way, in order."""
-        if self._trusted:
-            self._trusted = False
+    async def _without_parked(self, records: list[Outgoing]) -> list[Outgoing]:
+        """Park the records of topics that refuse them, so that they do not block others; returns the rest."""
+        if self._recheck_parked:
+            self._recheck_parked = False
             still = await self._outbox.held_topics()
-            self._suspects = {topic: reason for topic, reason in self._suspects.items() if topic in still}
-        kept: dict[str, list[int]] = {}
-        for record in records if self._suspects else ():
-            if record.topic in self._suspects:
-                kept.setdefault(self._suspects[record.topic], []).append(record.offset)
-        for reason, offsets in kept.items():
+            self._parked_topics = {topic: why for topic, why in self._parked_topics.items() if topic in still}
+        parked: dict[str, list[int]] = {}
+        for record in records if self._parked_topics else ():
+            if record.topic in self._parked_topics:
+                parked.setdefault(self._parked_topics[record.topic], []).append(record.offset)
+        for reason, offsets in parked.items():
             await self._outbox.hold(offsets, reason)
-            self.kept()
-        return [record for record in records if record.topic not in self._suspects] if kept else records
+            self.parked.set()
+        return [record for record in records if record.topic not in self._parked_topics] if parked else records
 
-    def trust(self) -> None:
-        """Of some topic nothing is kept back any more. Which, is looked up between two batches: none is on its way."""
-        self._trusted = True
+    def unpark(self) -> None:
+        """A topic has no parked records left. Which one is looked up between two batches."""
+        self._recheck_parked = True
 
     def _pass(self, offset: int) -> None:
-        """Everything before it is on Kafka, or kept back."""
+        """Note that everything before an offset is on Kafka, or parked."""
         self._passed = max(self._passed, offset)
         self._outbox.arrived(self._passed)
 
     async def _settle(self) -> None:
-        waiting = None if self.follow_up is None else self.follow_up.first
+        waiting = None if self._follow_up is None else self._follow_up.first
         passed = self._passed if waiting is None else min(self._passed, waiting)
         if passed > self._settled:
             await self._outbox.settle(passed)
@@ -303,70 +313,65 @@ class Forwarder:
             self._settled = passed
 
     async def _count(self) -> int:
-        """How much waits to be on Kafka; answers the next offset that will be given."""
+        """Count the records that wait for Kafka; returns the next offset of the outbox."""
         first, following = await self._outbox.outbox()
         self.waiting = following - max(first, self._passed)
         return following
 
     def announce(self, records: Sequence[Outgoing]) -> None:
-        """These are on Kafka."""
+        """Publish the fact that these records are on Kafka."""
         now = self._clock.now()
         lateness_us = [now - record.due for record in records]
         topics = frozenset({(record.tenant, join("kafka", record.topic)) for record in records})
-        self._tell(Released(now, lateness_us, topics, Counter([record.tenant for record in records])))
-        if self.published is not None:
-            self.published(records)
+        self._on_fact(Released(now, lateness_us, topics, Counter([record.tenant for record in records])))
+        if self._on_published is not None:
+            self._on_published(records)
 
     async def _rest(self, seconds: float) -> bool:
-        """True if it was woken."""
+        """Sleep; True if woken."""
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self._woken.wait(), seconds)
         return False
 
 
-def _nobody() -> None:
-    """Nobody waits for it."""
-
-
-class Ways:
-    """The ways of all lanes as one, for those who watch; those of lanes that were lost still count."""
+class Forwarders:
+    """The forwarders of all lanes as one, for metrics. Failures of lanes that were lost still count."""
 
     def __init__(self) -> None:
         self._forwarders: dict[int, Forwarder] = {}
         self._failures = 0
-        self._well: set[int] = set()
+        self._connected: set[int] = set()
 
     def add(self, forwarder: Forwarder, number: int) -> None:
-        """The way of a lane that was gained."""
+        """Add the forwarder of a lane that was gained."""
         former = self._forwarders.get(number)
         self._failures += former.failures if former is not None else 0
         self._forwarders[number] = forwarder
-        forwarder.well = partial(self._is_well, number)
 
-    def _is_well(self, number: int) -> None:
-        """Many lanes are well at almost the same time: they are told together."""
-        if not self._well:
-            asyncio.get_running_loop().call_later(TOLD_S, self._tell_well)
-        self._well.add(number)
+    def on_connected(self, number: int) -> None:
+        """A lane releases to Kafka. Many lanes connect at almost the same time: they are logged together."""
+        if not self._connected:
+            asyncio.get_running_loop().call_later(LOG_S, self._log_connected)
+        self._connected.add(number)
 
-    def _tell_well(self) -> None:
-        logger.info("releases to Kafka, lanes %s", ranges(sorted(self._well)))
-        self._well.clear()
+    def _log_connected(self) -> None:
+        logger.info("releases to Kafka, lanes %s", ranges(sorted(self._connected)))
+        self._connected.clear()
 
     @property
     def problem(self) -> str | None:
-        """What one of them waits for."""
+        """Why a lane does not release to Kafka; None if all do."""
         problems = (forwarder.problem for forwarder in self._forwarders.values() if not forwarder.has_ended)
         return next((problem for problem in problems if problem is not None), None)
 
     @property
     def have_begun(self) -> bool:
-        """Whether Kafka's progress was seen to be that of our store, on one lane at least."""
+        """Whether the progress on Kafka was found to be that of our store, on at least one lane."""
         return any(forwarder.has_begun for forwarder in self._forwarders.values())
 
     @property
     def waiting(self) -> int:
-        """How much waits to be on Kafka."""
+        """How many records wait for Kafka."""
         return sum(forwarder.waiting for forwarder in self._forwarders.values() if not forwarder.has_ended)
 
     @property

@@ -1,6 +1,6 @@
-"""Markers: how far a lane has come, committed together with the records themselves.
+"""Progress markers: how far a lane's outbox is published, committed in the same transaction as the records.
 
-Each lane has a partition of `tidings.progress` for its home, so that what another left open there holds nobody up.
+Each lane has its partition of `tidings.progress`, so that an open transaction of one lane does not block the others.
 """
 
 from zlib import crc32
@@ -8,16 +8,16 @@ from zlib import crc32
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tidings.bus.kafka.client import Cluster, quiet
+from tidings.bus.kafka.client import Cluster, quiet_logger
 
 PROGRESS = "tidings.progress"
-HOMES = 16
+MARKER_PARTITIONS = 16
 STEP = 100
 READ_S = 10.0
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """The store that the lane belongs to, the next offset of its outbox, and which occurrence was published last."""
+    """The store of the lane, the next offset of its outbox, and the occurrence that was published last."""
 
     store: str
     next: int
@@ -28,25 +28,25 @@ encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Marker).decode
 
 
-def home_of(lane: str, partitions: int) -> int:
-    """The partition for the markers of a lane: it stays where it is when a topic of 16 or more is given more."""
-    return crc32(lane.encode()) % HOMES if partitions >= HOMES else 0
+def partition_of(key: str, partitions: int) -> int:
+    """The partition for the markers of a key. It stays the same when a topic of 16 or more gets more partitions."""
+    return crc32(key.encode()) % MARKER_PARTITIONS if partitions >= MARKER_PARTITIONS else 0
 
 
-def read_marker(cluster: Cluster, key: str, home: int, *, waits: bool = True) -> Marker | None:
-    """The last committed marker of this key, at the home of its lane or where that was while there were fewer.
+def read_marker(cluster: Cluster, key: str, partition: int, *, waits: bool = True) -> Marker | None:
+    """The last committed marker of a key in its partition, or in partition 0, where it was while there were fewer.
 
-    It waits for what is open to end; otherwise the answer is the last one that shows now.
+    Waits for open transactions to end; without `waits`, returns the last marker that is visible now.
     """
-    found = _last_of(cluster, key, home, waits)
-    return found if found is not None or home == 0 else _last_of(cluster, key, 0, waits)
+    found = _last_of(cluster, key, partition, waits)
+    return found if found is not None or partition == 0 else _last_of(cluster, key, 0, waits)
 
 
 def _last_of(cluster: Cluster, key: str, partition: int, waits: bool) -> Marker | None:
-    """Looks near the end first, and steps back while there is none.
+    """Read near the end first, and go back in growing steps until a marker is found.
 
-    The end is that of the log, not of what is committed: while the transaction of another lane is open, our own later
-    markers do not show, and an older one must not be taken for the last.
+    The end is the high watermark, not the last stable offset: while the transaction of another lane is open, our own
+    later markers are not visible, and an older one must not be taken for the last.
     """
     consumer = _consumer(cluster, "read_uncommitted")
     try:
@@ -75,14 +75,14 @@ def _consumer(cluster: Cluster, isolation_level: str) -> Consumer:
             fetch_wait_max_ms=10,
             enable_partition_eof=True,
         ),
-        logger=quiet(),
+        logger=quiet_logger(),
     )
 
 
 def _last_between(consumer: Consumer, key: str, start: TopicPartition, end: int, waits: bool) -> Marker | None:
-    """The last marker of a key in a span of offsets, once nothing in it is open; what was aborted does not show.
+    """The last marker of a key in a range of offsets, after the open transactions in it have ended.
 
-    Without waiting, that of the part before what is open.
+    Without `waits`, the last marker before the first open transaction. Aborted ones are never visible.
     """
     consumer.assign([start])
     found = None

@@ -1,4 +1,4 @@
-"""Following a topic of Kafka for one reader at a time: what is committed, from a position on, with its own consumer."""
+"""Readers of Kafka topics for the HTTP API: committed records from a position on, with one consumer per reader."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,22 +10,22 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin import AdminClient
 
-from tidings.bus.kafka.client import Cluster, quiet
+from tidings.bus.kafka.client import Cluster, quiet_logger
 from tidings.bus.log_reader import LATEST, encode, positions_of
 from tidings.clock import Clock
 from tidings.domain.errors import BusError, Invalid
 from tidings.domain.schedules.schedule import Message
 
-PREFIX = "kafka."  # a position on Kafka is none on the log
+PREFIX = "kafka."  # so that a cursor of Kafka is not taken for one of the log
 READERS_MAX = 32
 ASK_S = 10.0
 SLICE_S = 0.5
 SETTLE_S = 0.1
 SILENCE_US_MAX = 10_000_000
-LOOK_AGAIN_US = 2_000_000  # for a topic that comes later, or gets more partitions
+LOOK_AGAIN_US = 2_000_000  # for topics that are created later, and new partitions
 
 _UNLED = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-_SETTLING = _UNLED | {KafkaError.UNKNOWN_TOPIC_OR_PART}  # a topic that was just made, or whose leader moves
+_SETTLING = _UNLED | {KafkaError.UNKNOWN_TOPIC_OR_PART}  # a topic that was just created, or whose leader moves
 _PASSING = _UNLED | {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Seen(NamedTuple):
-    """A record as a reader of Kafka sees it, and the cursor behind it."""
+    """A record of a Kafka topic, and the cursor after it."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
 
 class KafkaTopicReader:
-    """Readers of Kafka's topics. What they may read is for the edges to say."""
+    """Opens readers of Kafka topics. The edges decide which topics a caller may read."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -56,10 +56,10 @@ class KafkaTopicReader:
         self._readers = 0
 
     async def topics(self) -> dict[str, int]:
-        """How many partitions each topic has, by name."""
+        """The number of partitions of every topic."""
 
         def ask() -> dict[str, int]:
-            found = AdminClient(self._cluster.options(), logger=quiet()).list_topics(timeout=ASK_S).topics
+            found = AdminClient(self._cluster.options(), logger=quiet_logger()).list_topics(timeout=ASK_S).topics
             return {name: len(topic.partitions) for name, topic in found.items()}
 
         try:
@@ -69,13 +69,13 @@ class KafkaTopicReader:
 
     @asynccontextmanager
     async def open(self, topic: str, cursor: str | None) -> AsyncIterator["Follower"]:
-        """A reader of a topic from a cursor on; raises `Invalid` for a cursor that is none of this topic."""
+        """Open a reader of a topic at a cursor; raises `Invalid` if the cursor is not one of this topic."""
         wanted = decode(cursor)
         if self._readers >= READERS_MAX:
-            raise BusError(f"{READERS_MAX} readers of Kafka are served already: try again later, or read from Kafka")
+            raise BusError(f"{READERS_MAX} readers of Kafka are open, the maximum: try again later, or read from Kafka")
         self._readers += 1
         thread = ThreadPoolExecutor(1, "tidings-kafka-follow")
-        follower = Follower(_Reading(self._cluster, topic), thread, self._clock)
+        follower = Follower(_TopicConsumer(self._cluster, topic), thread, self._clock)
         try:
             await follower.begin(wanted)
             yield follower
@@ -85,50 +85,50 @@ class KafkaTopicReader:
 
 
 class Follower:
-    """One topic from one position on."""
+    """A reader of one topic from a position on."""
 
-    def __init__(self, reading: "_Reading", thread: ThreadPoolExecutor, clock: Clock) -> None:
-        self._reading = reading
+    def __init__(self, consumer: "_TopicConsumer", thread: ThreadPoolExecutor, clock: Clock) -> None:
+        self._consumer = consumer
         self._thread = thread
         self._clock = clock
         self._looked_at = clock.elapsed()
 
     @property
     def cursor(self) -> str:
-        """The position behind everything that was read."""
-        return self._reading.cursor
+        """The position after everything that was read."""
+        return self._consumer.cursor
 
     async def begin(self, wanted: tuple[int, ...] | str | None) -> None:
-        """Find the position, once every partition has its leader; raises `BusError` if one stays without."""
-        begun = self._clock.elapsed()
+        """Set the start position once every partition has a leader; raises `BusError` if one has none for too long."""
+        started = self._clock.elapsed()
         while True:
             try:
-                return await self._on_thread(self._reading.begin, wanted)
+                return await self._on_thread(self._consumer.begin, wanted)
             except _Settling as error:
-                if self._clock.elapsed() - begun >= SILENCE_US_MAX:
+                if self._clock.elapsed() - started >= SILENCE_US_MAX:
                     raise BusError(str(error)) from None
             await asyncio.sleep(SETTLE_S)
 
     async def read(self, limit: int, wait_us: int, bytes_max: int) -> list[Seen]:
-        """What is there, at most so many and about so many bytes; waits for the first that long.
+        """Read up to `limit` records and about `bytes_max` bytes, waiting `wait_us` for the first.
 
-        Empty at the end of the topic only.
+        Empty only at the end of the topic.
         """
-        begun = self._clock.elapsed()
+        started = self._clock.elapsed()
         while True:
             if self._clock.elapsed() - self._looked_at > LOOK_AGAIN_US:
-                await self._on_thread(self._reading.grow)
+                await self._on_thread(self._consumer.grow)
                 self._looked_at = self._clock.elapsed()
-            found = await self._on_thread(self._reading.look, limit, bytes_max)
-            waited = self._clock.elapsed() - begun
-            if found or (self._reading.at_end and waited >= wait_us):
+            found = await self._on_thread(self._consumer.look, limit, bytes_max)
+            waited = self._clock.elapsed() - started
+            if found or (self._consumer.at_end and waited >= wait_us):
                 return found
-            if not self._reading.at_end and waited >= max(wait_us, SILENCE_US_MAX):
+            if not self._consumer.at_end and waited >= max(wait_us, SILENCE_US_MAX):
                 raise BusError("Kafka does not answer: try again")
 
     def close(self) -> None:
-        """Let go of the consumer, after the look in hand."""
-        self._thread.submit(self._reading.close)
+        """Close the consumer after the read in progress."""
+        self._thread.submit(self._consumer.close)
         self._thread.shutdown(wait=False)
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
@@ -143,8 +143,8 @@ class _Settling(BusError):
     """A partition has no leader yet."""
 
 
-class _Reading:
-    """One consumer without a group. Blocking: it belongs on a thread of its own."""
+class _TopicConsumer:
+    """A Kafka consumer without a group. It blocks: use it on a thread of its own."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._topic = topic
@@ -152,17 +152,17 @@ class _Reading:
         self._ended: set[int] = set()
         self._consumer = Consumer(
             cluster.options(
-                group_id=f"{cluster.name}-follow",  # librdkafka wants one; nothing is ever committed to it
+                group_id=f"{cluster.name}-follow",  # librdkafka requires one; nothing is committed to it
                 enable_auto_commit=False,
                 enable_auto_offset_store=False,
                 isolation_level="read_committed",
-                auto_offset_reset="earliest",  # what retention took is passed over
+                auto_offset_reset="earliest",  # skip what retention has deleted
                 enable_partition_eof=True,
                 fetch_wait_max_ms=100,
                 fetch_queue_backoff_ms=10,
                 queued_max_messages_kbytes=2_048,
             ),
-            logger=quiet(),
+            logger=quiet_logger(),
         )
 
     @property
@@ -171,7 +171,7 @@ class _Reading:
 
     @property
     def at_end(self) -> bool:
-        """Whether every partition was read to its end, as it was then."""
+        """Whether every partition was read to what was its end."""
         return len(self._ended) == len(self._positions)
 
     def begin(self, wanted: tuple[int, ...] | str | None) -> None:
@@ -185,14 +185,14 @@ class _Reading:
         self._assign()
 
     def grow(self) -> None:
-        """Take what has come into being since: the topic itself, or more partitions of it."""
+        """Add partitions that were created since, also those of a topic that did not exist."""
         more = self._partitions() - len(self._positions)
         if more > 0:
             self._positions += [0] * more
             self._assign()
 
     def look(self, limit: int, bytes_max: int) -> list[Seen]:
-        """What has come, after a short wait if nothing has; ends once it has that many bytes."""
+        """Poll for records, with a short wait for the first, until they have `bytes_max` bytes."""
         found: list[Seen] = []
         size, message = 0, self._consumer.poll(SLICE_S)
         for _ in range(limit):
@@ -213,7 +213,7 @@ class _Reading:
     def _seen(self, message: KafkaMessage) -> Seen | None:
         partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
         if error is not None and error.code() == KafkaError._PARTITION_EOF:
-            # Behind it may lie marks of transactions, which are no records.
+            # The end may lie after transaction markers, which are not records.
             self._positions[partition] = max(self._positions[partition], offset)
             self._ended.add(partition)
         elif error is not None:
@@ -226,11 +226,11 @@ class _Reading:
             headers = tuple(message.headers() or ())
             content = Message(message.key(), message.value(), headers)  # type: ignore[arg-type]  # names and bytes
             at = stamp_ms * 1_000 if kind else None
-            return Seen(self._topic, partition, offset, at, content, self.cursor)
+            return Seen(self._topic, partition, offset, at, message=content, cursor=self.cursor)
         return None
 
     def _partitions(self) -> int:
-        """How many there are; to ask for the topic by name might make it."""
+        """How many partitions there are. Lists all topics: asking for one by name might create it."""
         found = self._consumer.list_topics(timeout=ASK_S).topics.get(self._topic)
         return 0 if found is None else len(found.partitions)
 
@@ -240,23 +240,24 @@ class _Reading:
 
     def _assign(self) -> None:
         self._ended.clear()
-        places = [TopicPartition(self._topic, number, offset) for number, offset in enumerate(self._positions)]
-        self._consumer.assign(places)
+        self._consumer.assign(
+            [TopicPartition(self._topic, number, offset) for number, offset in enumerate(self._positions)]
+        )
 
 
 def decode(cursor: str | None) -> tuple[int, ...] | str | None:
-    """The positions that a cursor stands for, `latest`, or None for the beginning."""
+    """Decode a cursor: positions, `latest`, or None for the beginning."""
     if cursor is None or cursor == LATEST:
         return cursor
     if not cursor.startswith(PREFIX):
-        raise Invalid("cursor", "is not one of Kafka: leave it out, or ask with bus=log for the log's")
+        raise Invalid("cursor", "is not a cursor of a Kafka topic: leave it out, or read the log with bus=log")
     return positions_of(cursor[len(PREFIX) :])
 
 
 def _checked(wanted: tuple[int, ...], spans: list[tuple[int, int]]) -> list[int]:
     if len(wanted) > len(spans):
-        raise Invalid("cursor", f"is for {len(wanted)} partitions, this topic has {len(spans)}: leave it out")
+        raise Invalid("cursor", f"is for {len(wanted)} partitions, but this topic has {len(spans)}: leave it out")
     positions = [*wanted, *(0 for _ in spans[len(wanted) :])]
     if any(position > high for position, (_, high) in zip(positions, spans, strict=True)):
-        raise Invalid("cursor", "lies beyond the end of this topic: leave it out, or start with `latest`")
+        raise Invalid("cursor", "is beyond the end of this topic: leave it out, or start with `latest`")
     return [max(position, low) for position, (low, _) in zip(positions, spans, strict=True)]

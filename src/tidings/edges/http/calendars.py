@@ -55,7 +55,7 @@ class Calendars:
         check_name(name, "name")
         today = self._engine.clock.now() // DAY_US
         days = await asyncio.to_thread(_days, sent, today)  # a long text takes a while, and others wait
-        report = await self._engine.revision.put_calendar(call.caller.tenant, name, days)
+        report = await self._engine.rule_changes.put_calendar(call.caller.tenant, name, days)
         document: Document = {"name": name, "days": len(days), "moved": report.moved}
         return json_answer(document if days else document | {"note": NO_DAYS})
 
@@ -63,7 +63,7 @@ class Calendars:
         """Forget it; what is pending by it goes on without."""
         query_of(call.scope)
         name = call.text("name")
-        report = await self._engine.revision.drop_calendar(call.caller.tenant, name)
+        report = await self._engine.rule_changes.drop_calendar(call.caller.tenant, name)
         if report is None:
             raise _unknown(name)
         return json_answer({"name": name, "dropped": True, "moved": report.moved})
@@ -100,7 +100,7 @@ class Zones:
         if not call.caller.admin:
             raise Refusal("forbidden", "this concerns every tenant: use a key made with --admin")
         begun = self._engine.clock.now()
-        report = await self._engine.revision.zones()
+        report = await self._engine.rule_changes.zones()
         document: Document = {"version": timezone.VERSION, "changed": list(report.zones), "moved": report.moved}
         return json_answer(document | {"movements": await self._since(call.caller.tenant, begun, report.moved)})
 

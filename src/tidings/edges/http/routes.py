@@ -82,7 +82,7 @@ class Edge:
 
     def _tell_refused(self, tenant: str, invalid: Invalid) -> None:
         field_name = invalid.field if invalid.field in names_of(NewSchedule) else "body"
-        self.engine.tell(Refused(self.engine.clock.now(), tenant, field_name))
+        self.engine.publish(Refused(self.engine.clock.now(), tenant, field_name))
 
 
 Headers = Sequence[tuple[bytes, bytes]]

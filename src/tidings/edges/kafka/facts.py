@@ -1,7 +1,7 @@
-"""Facts for others to listen to: what happened to schedules, as records on Kafka. Best effort, after the commit.
+"""Facts about schedules as records on Kafka, published after the commit with best effort.
 
-They go to `tidings.facts`, and for tenants that speak Kaspr's protocol to `<app-id>-schedule-actions` as well. Nobody
-waits for them: they pass through a bounded queue, and what does not fit or does not arrive is counted and gone.
+They go to `tidings.facts`, and for tenants with Kaspr's protocol also to `<app-id>-schedule-actions`. They pass through
+a bounded queue and delay nothing; facts that do not fit or cannot be delivered are counted and dropped.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.topics import NoTopic, Topics
+from tidings.bus.kafka.topics import Topics, TopicUnavailable
 from tidings.clock import Clock
 from tidings.domain.facts import Changed, Fact, Missed, Refused
 from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, address
@@ -29,7 +29,7 @@ WAITING_FACTS_MAX = 100_000
 FLUSH_S = 2.0
 ASK_S = 2.0
 LOOK_AGAIN_US = 5_000_000
-COMPLAIN_US = 30_000_000
+LOG_US = 30_000_000
 
 ACTIONS: dict[type[Command], str] = {
     Add: "add",
@@ -39,23 +39,23 @@ ACTIONS: dict[type[Command], str] = {
     Resume: "resume",
     Fire: "fire",
 }
-# What came of a command, as a fact; any other outcome left the schedule as it was.
-TAKEN = {
+# The fact for each outcome of a command that schedules, and of other commands; any other outcome is `unchanged`.
+SCHEDULE_FACTS = {
     **dict.fromkeys(("scheduled", "released"), "accepted"),
     "replaced": "replaced",
     **dict.fromkeys(("rejected", "cancelled", "already_released", "in_flight", "unknown"), "rejected"),
 }
-CHANGED = {word: word for word in ("cancelled", "paused", "resumed", "fired", "rejected")}
+CHANGE_FACTS = {word: word for word in ("cancelled", "paused", "resumed", "fired", "rejected")}
 
-Told = tuple[str, str | None, dict[str, Any]]  # tenant, id, document
+FactDocument = tuple[str, str | None, dict[str, Any]]  # tenant, schedule id, document
 _encode = msgspec.json.Encoder().encode
 logger = logging.getLogger("tidings.kafka")
 
 
 class KafkaFacts:
-    """A listener of facts, and a companion of the engine; the producer has a thread of its own."""
+    """A listener of facts and a background service; the producer has a thread of its own."""
 
-    problem: str | None = None  # whether facts arrive is no reason not to be ready
+    problem: str | None = None  # undelivered facts do not make the node unready
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -66,7 +66,7 @@ class KafkaFacts:
         self._stopping = False
         self._thread = ThreadPoolExecutor(1, "tidings-kafka-facts")
         self._outlet: _Outlet | None = None
-        self._complain_at = 0
+        self._log_after = 0
         self.dropped = 0
 
     def __call__(self, fact: Fact) -> None:
@@ -76,10 +76,10 @@ class KafkaFacts:
             case Missed() | Refused():
                 self._put(1, fact)
             case _:
-                pass  # what was released is told by the forwarder, which knows each record
+                pass  # the forwarder calls `released`, because it knows each record
 
     def released(self, records: Sequence[Outgoing]) -> None:
-        """These are on Kafka now. May be called on any thread."""
+        """Publish facts of records that are on Kafka. May be called on any thread."""
         self._put(len(records), records)
 
     async def run(self) -> None:
@@ -91,10 +91,10 @@ class KafkaFacts:
             self._thread.shutdown(wait=False)
 
     def wake(self) -> None:
-        """There is nothing to be woken for: the queue wakes."""
+        """Nothing to do: the queue wakes the thread."""
 
     def stop(self) -> None:
-        """End after what waits, or a short time."""
+        """End after the queue is empty, or a short time."""
         self._stopping = True
         self._queue.put((0, None))
 
@@ -119,8 +119,8 @@ class KafkaFacts:
             self.dropped += self._outlet.producer.flush(FLUSH_S)
 
     def _send(self, item: Fact | Sequence[Outgoing], count: int) -> int:
-        """Hand them to the producer; answers how many are lost."""
-        told = 0
+        """Hand facts to the producer; returns how many are lost."""
+        sent = 0
         try:
             self._outlet = outlet = self._outlet or _Outlet(self._cluster, self._clock)
             outlet.prepare()
@@ -128,23 +128,23 @@ class KafkaFacts:
                 value = _encode(document)
                 for topic in outlet.topics(tenant):
                     self._produce(outlet.producer, topic, value, schedule_id)
-                told += 1
+                sent += 1
             outlet.producer.poll(0)
-        except Exception as error:  # noqa: BLE001 - whatever it is, facts are no reason for a node to end
-            self._complain(count - told, error)
+        except Exception as error:  # noqa: BLE001 - no error here may end the node
+            self._log_loss(count - sent, error)
             if _is_fatal(error):
                 self._outlet = None
-            return count - told
+            return count - sent
         return 0
 
-    def _complain(self, lost: int, error: Exception) -> None:
-        """Once in a while: what goes wrong is likely to go wrong for the next fact too."""
+    def _log_loss(self, lost: int, error: Exception) -> None:
+        """Log an error, but not more often than every 30 s: the next fact is likely to fail as well."""
         now = self._clock.elapsed()
-        if now < self._complain_at:
+        if now < self._log_after:
             return
-        self._complain_at = now + COMPLAIN_US
-        unexpected = not isinstance(error, NoTopic | KafkaException)
-        text = "%d facts are lost, and perhaps more: %s"
+        self._log_after = now + LOG_US
+        unexpected = not isinstance(error, TopicUnavailable | KafkaException)
+        text = "dropped %d facts, perhaps more will follow: %s"
         logger.warning(text, lost, error, exc_info=error if unexpected else None)
 
     def _produce(self, producer: Producer, topic: str, value: bytes, key: str | None) -> None:
@@ -164,7 +164,7 @@ class KafkaFacts:
 
 
 class _Outlet:
-    """Where facts go: a topic for all, and one for each tenant of Kaspr that has it."""
+    """The producer of facts, and the topics: one for all, and one for each Kaspr tenant that has it."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         options = cluster.options(enable_idempotence=True, linger_ms=20, message_timeout_ms=30_000)
@@ -194,17 +194,17 @@ class _Outlet:
         try:
             names = self.producer.list_topics(timeout=ASK_S).topics
         except KafkaException:
-            return  # it is asked again
+            return  # asked again later
         self._known = {name for name in names if name.endswith(KASPR_ACTIONS)}
 
 
 def _is_fatal(error: Exception) -> bool:
-    """Whether the producer is of no use any more."""
+    """Whether the producer must be replaced."""
     return isinstance(error, KafkaException) and bool(error.args[0].fatal())
 
 
-def documents(item: Fact | Sequence[Outgoing]) -> Iterator[Told]:
-    """A fact as documents, one for each schedule where it knows them."""
+def documents(item: Fact | Sequence[Outgoing]) -> Iterator[FactDocument]:
+    """A fact as documents: one for each schedule, where the fact names them."""
     match item:
         case Changed():
             for command, outcome in zip(item.commands, item.outcomes, strict=True):
@@ -219,14 +219,14 @@ def documents(item: Fact | Sequence[Outgoing]) -> Iterator[Told]:
             pass
 
 
-def _changed(at: int, command: Command, outcome: Outcome) -> Told:
+def _changed(at: int, command: Command, outcome: Outcome) -> FactDocument:
     tenant = address(command)[0]
     document: dict[str, Any] = {"fact": "", "at": format_instant(at), "tenant": tenant}
     add = command.add if isinstance(command, Replace) else command
     if isinstance(add, Add):
         bus, topic = split(add.topic)
         document |= {"bus": bus, "topic": topic}
-    words = TAKEN if isinstance(add, Add) else CHANGED
+    words = SCHEDULE_FACTS if isinstance(add, Add) else CHANGE_FACTS
     document["fact"] = words.get(outcome.outcome, "unchanged")
     document |= {"id": outcome.id, "action": ACTIONS[type(command)], "outcome": outcome.outcome}
     if outcome.due is not None:
@@ -238,7 +238,7 @@ def _changed(at: int, command: Command, outcome: Outcome) -> Told:
 
 
 def _refused(refused: Refused) -> dict[str, Any]:
-    """What was refused and why; of a record also where it lies."""
+    """A refused request with its reasons; for a record of Kafka also its position."""
     document: dict[str, Any] = {"fact": "rejected", "at": format_instant(refused.at), "tenant": refused.tenant}
     document["field"] = refused.field
     if refused.reasons:
@@ -249,7 +249,7 @@ def _refused(refused: Refused) -> dict[str, Any]:
     return document
 
 
-def _released(record: Outgoing) -> Told:
+def _released(record: Outgoing) -> FactDocument:
     document = {
         "fact": "released",
         "at": format_instant(record.released),

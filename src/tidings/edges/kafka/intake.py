@@ -1,4 +1,8 @@
-"""A batch of records on its way to be one transaction of the store."""
+"""Intake of requests from Kafka, exactly once: commands and read positions are committed in one transaction.
+
+A batch of records becomes commands, notifications and rejections. Notifications are accepted before the transaction,
+because accepting one again changes nothing.
+"""
 
 import asyncio
 import contextlib
@@ -9,15 +13,16 @@ from confluent_kafka import KafkaException
 
 from tidings import crash
 from tidings.bus.kafka.client import BlockingThread, Cluster
-from tidings.bus.kafka.producers import LaneLost
-from tidings.bus.kafka.topics import NoTopic
+from tidings.bus.kafka.producers import ProducerFailed
+from tidings.bus.kafka.topics import TopicUnavailable
 from tidings.delivery.notifying import Notifying
 from tidings.domain.errors import Invalid, Moved, NotOwner, StoreError
 from tidings.domain.facts import Refused
 from tidings.domain.names import DEFAULT_TENANT
 from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
 from tidings.domain.schedules.schedule import Message, join, pack
-from tidings.edges.kafka.notifications import NotificationIntake, wanted
+from tidings.edges.kafka.notifications import NotificationIntake
+from tidings.edges.kafka.notifications import decode as decode_notification
 from tidings.edges.kafka.request_reader import Reader, Reading
 from tidings.edges.kafka.request_topics import Positions, ReadFailed, TopicCreation
 from tidings.engine import Engine
@@ -25,30 +30,27 @@ from tidings.ports import SourcePosition
 from tidings.wires.kaspr import Kaspr
 from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
 from tidings.wires.requests import Requests
-from tidings.wires.wire import Wire, told
+from tidings.wires.wire import Wire, refusal_headers
 
-# Of a record that was to schedule something: what came of it instead.
-NOT_TAKEN = {
+# Outcomes by which a request to schedule is rejected, with the reason.
+REJECTED_OUTCOMES = {
     "rejected": "{reason}",
-    "cancelled": "the schedule of this id was cancelled: use another id",
-    "already_released": "the schedule of this id was released already: use another id",
-    "in_flight": "the schedule of this id is on its way already: use another id",
-    "unknown": "there is no schedule of this id, and its form is that of ids which Tidings makes: use another id",
+    "cancelled": "the schedule with this id was cancelled: use another id",
+    "already_released": "the schedule with this id is already released: use another id",
+    "in_flight": "the schedule with this id is already in flight: use another id",
+    "unknown": "there is no schedule with this id, and ids of this form are made by Tidings: use another id",
 }
 
-CANNOT_BE_READ = "cannot be read: this is a fault of Tidings, whose log tells more"
+UNREADABLE = "cannot be read because of an error in Tidings: see its log"
 
 logger = logging.getLogger("tidings.kafka")
 
 
 class Batch:
-    """Records as commands. What is refused is told on its rejection topic, in the same transaction.
+    """Records turned into commands. Rejections of refused records are written in the same transaction.
 
-    Notifications are not among the commands: they are to be accepted before.
-
-    Whatever goes wrong with a record is its own affair: it is refused, and the partition goes on.
-
-    Made on the reader's thread, while the batch before is stored: what it has to tell waits in `refused`.
+    Notifications are not among the commands: `accept` is called before. An error in one record refuses that record
+    only. A batch is built on the reader's thread while the one before is committed, so facts wait in `refused`.
     """
 
     def __init__(self, engine: Engine, wire_of: Callable[[str], Wire | None], reading: Reading) -> None:
@@ -57,41 +59,42 @@ class Batch:
         self._now = engine.clock.now()
         self.ends = {(record.topic, record.partition): record.offset + 1 for record in records}
         self.refused: list[Refused] = []
-        self.rejections: list[Command] = []  # all of them, once it is stored
-        self._unread: list[Command] = []
-        self._accepting = NotificationIntake(self._refuse)
-        self._asked: list[tuple[Wire, Record]] = []
+        self.rejections: list[Command] = []  # complete once the batch is committed
+        self._early_rejections: list[Command] = []  # of records that gave no command
+        self._notifications = NotificationIntake(self._refuse)
+        self._sources: list[tuple[Wire, Record]] = []  # of each command
         self.commands: list[Command] = []
         for record in records:
             wire = wire_of(record.topic)
             command = None if wire is None else self._command(wire, record)
             if wire is not None and command is not None:
-                self._asked.append((wire, record))
+                self._sources.append((wire, record))
                 self.commands.append(command)
 
     async def accept(self, notifying: Notifying) -> None:
-        """Accept its notifications; called again after the store failed, those that are left."""
-        await self._accepting.accept(notifying)
+        """Accept the notifications of the batch; another call after a failure of the store continues."""
+        await self._notifications.accept(notifying)
 
-    def follow(self, outcomes: Sequence[Outcome]) -> list[Command]:
-        """The rejections: of what could not be read or accepted, and of what could not be taken."""
-        self.rejections = list(self._unread)
-        for (wire, record), command, outcome in zip(self._asked, self.commands, outcomes, strict=True):
-            if outcome.outcome in NOT_TAKEN and isinstance(command, Add | Replace):
+    def on_outcomes(self, outcomes: Sequence[Outcome]) -> list[Command]:
+        """The rejections, as commands: of records that could not be read or accepted, and of rejected commands."""
+        self.rejections = list(self._early_rejections)
+        for (wire, record), command, outcome in zip(self._sources, self.commands, outcomes, strict=True):
+            if outcome.outcome in REJECTED_OUTCOMES and isinstance(command, Add | Replace):
                 refusal = _refusal(wire, wire.tenant_of(record.topic) or "", outcome)
                 self.rejections.append(self._rejection(wire, record, refusal))
         return self.rejections
 
     def _command(self, wire: Wire, record: Record) -> Command | None:
         try:
-            return self._asked_for(wire, record)
+            return self._decode(wire, record)
         except Exception:
             logger.exception("%s/%d/%d cannot be read", record.topic, record.partition, record.offset)
             tenant = wire.tenant_of(record.topic) or DEFAULT_TENANT
-            self._refuse(wire, record, Refusal(tenant, (CANNOT_BE_READ,)), "record")
+            self._refuse(wire, record, Refusal(tenant, (UNREADABLE,)), "record")
             return None
 
-    def _asked_for(self, wire: Wire, record: Record) -> Command | None:
+    def _decode(self, wire: Wire, record: Record) -> Command | None:
+        """The command of a record; None if it has none, because it is refused or asks for a notification."""
         answer = wire.read(record)
         if isinstance(answer, Nothing):
             return None
@@ -100,9 +103,9 @@ class Batch:
             return None
         try:
             if isinstance(answer, Tell):
-                self._accepting.add(wanted(wire, record, answer))
+                self._notifications.add(decode_notification(wire, record, answer))
                 return None
-            return self._of(answer)
+            return self._to_command(answer)
         except Invalid as invalid:
             self._refuse(wire, record, wire.refuse(answer.tenant, invalid), invalid.field)
             return None
@@ -110,15 +113,15 @@ class Batch:
     def _refuse(self, wire: Wire, record: Record, refusal: Refusal, field: str) -> None:
         source = record.topic, record.partition, record.offset
         self.refused.append(Refused(self._now, refusal.tenant, field, refusal.reasons, source))
-        self._unread.append(self._rejection(wire, record, refusal))
+        self._early_rejections.append(self._rejection(wire, record, refusal))
 
-    def _of(self, ask: Ask) -> Command:
+    def _to_command(self, ask: Ask) -> Command:
         match ask.verb:
             case "add":
-                assert ask.request is not None, "a wire gives what is to be scheduled"
+                assert ask.request is not None, "an add has a request"
                 return self._engine.command(ask.tenant, ask.request, self._now, reuse=ask.reuse)
             case "replace":
-                assert ask.request is not None, "a wire gives what is to be scheduled"
+                assert ask.request is not None, "a replace has a request"
                 add = self._engine.command(ask.tenant, ask.request, self._now, new=False)
                 return Replace(add, ask.reuse, ask.keep_count)
             case "cancel":
@@ -131,12 +134,16 @@ class Batch:
                 return Fire(ask.tenant, ask.id)
 
     def _rejection(self, wire: Wire, record: Record, refusal: Refusal) -> Add:
-        """A rejection is a schedule like any other, due now. If all else fails it has no headers but our own."""
+        """A rejection is a schedule that is due now. If the record's headers cannot be sent, it has only our own."""
         try:
             return self._due(refusal.tenant, wire.rejection(record, refusal))
         except Exception:
-            logger.exception("%s/%d/%d cannot be told as it came", record.topic, record.partition, record.offset)
-            plain = Rejection(wire.rejections(refusal.tenant), record.key, record.value, told(record, refusal))
+            logger.exception(
+                "the rejection of %s/%d/%d leaves out its headers", record.topic, record.partition, record.offset
+            )
+            plain = Rejection(
+                wire.rejections(refusal.tenant), record.key, record.value, refusal_headers(record, refusal)
+            )
             return self._due(refusal.tenant, plain)
 
     def _due(self, tenant: str, rejection: Rejection) -> Add:
@@ -145,10 +152,10 @@ class Batch:
 
 
 def _refusal(wire: Wire, tenant: str, outcome: Outcome) -> Refusal:
-    """Why something was not taken, in the words of its wire where it was wrong in itself."""
+    """Why a command was rejected; where the request was invalid, in the terms of its wire."""
     if (invalid := outcome.invalid()) is not None:
         return wire.refuse(tenant, invalid)
-    return Refusal(tenant, (NOT_TAKEN[outcome.outcome].format(reason=outcome.reason or "rejected"),))
+    return Refusal(tenant, (REJECTED_OUTCOMES[outcome.outcome].format(reason=outcome.reason or "rejected"),))
 
 
 BATCH_RECORDS_MAX = 1_000
@@ -158,7 +165,7 @@ COMMIT_US = 5_000_000
 
 
 class KafkaIntake:
-    """Reads what is ours to read; whatever goes wrong, it goes on from where the store stands."""
+    """Reads the request topics of this node. After any failure it continues from the positions in the store."""
 
     def __init__(
         self,
@@ -175,7 +182,7 @@ class KafkaIntake:
         self._notifying = notifying
         self._known: dict[str, Wire] = {}
         self._prepared: set[str] = set()
-        self._preparation = TopicCreation(cluster, engine.clock)
+        self._creation = TopicCreation(cluster, engine.clock)
         self._first_topics = requests.known_topics if cluster.create_topics else frozenset()
         self._thread = BlockingThread("tidings-kafka-intake")
         self._stopped = asyncio.Event()
@@ -183,7 +190,7 @@ class KafkaIntake:
         self.problem: str | None = None
         self.lag = 0
         self.rejected = 0
-        self.apps: frozenset[str] = frozenset()  # tenants that have a request topic of Kaspr's wire
+        self.apps: frozenset[str] = frozenset()  # tenants with a request topic of Kaspr's wire
         self._all_topics: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -192,7 +199,7 @@ class KafkaIntake:
         try:
             await self._keep_reading()
         finally:
-            self._preparation.close()
+            self._creation.close()
             self._thread.close()
 
     async def _keep_reading(self) -> None:
@@ -202,43 +209,47 @@ class KafkaIntake:
                     await self._rest(WAIT_S)
                     continue
                 reader = await self._thread.run(self._open)
-                self._preparation.want(self._first_topics)
+                self._creation.request(self._first_topics)
                 self._first_topics = frozenset()
-            except (LaneLost, NoTopic, KafkaException) as error:
-                self._lost(error)
+            except (ProducerFailed, TopicUnavailable, KafkaException) as error:
+                self._failed(error)
                 await self._rest(RETRY_S)
                 continue
             try:
                 await self._take(reader)
             except (NotOwner, ReadFailed, StoreError, KafkaException) as error:
-                self._lost(error)
+                self._failed(error)
                 await self._rest(RETRY_S)
             finally:
                 await self._thread.run(reader.close)
 
-    def _lost(self, error: Exception) -> None:
-        """Said once: while Kafka is away it is tried again and again."""
+    def report_problem(self, reason: str) -> None:
+        """Set the problem that is shown while no requests are read."""
+        self.problem = reason
+
+    def _failed(self, error: Exception) -> None:
+        """Log a failure once, not at every retry."""
         if self.problem is None:
-            logger.warning("does not read requests from Kafka now, tries again: %s", error)
+            logger.warning("cannot read requests from Kafka, trying again: %s", error)
         self.problem = str(error)
 
-    def _hear(self, reader: Reader) -> None:
-        """Kafka answers, whether there was anything to read or not; but perhaps only that nothing may be read."""
+    def _check_problem(self, reader: Reader) -> None:
+        """Clear the problem after a read, with or without records, unless no topic can be read."""
         if reader.problem is None:
-            self._is_well()
+            self._recovered()
         else:
-            self._lost(ReadFailed(reader.problem))
+            self._failed(ReadFailed(reader.problem))
 
-    def _is_well(self) -> None:
+    def _recovered(self) -> None:
         if self.problem is not None:
             logger.info("reads requests from Kafka again")
         self.problem = None
 
     def wake(self) -> None:
-        """There is nothing to be woken for: records come when they come."""
+        """Nothing to do: the reader polls Kafka."""
 
     def stop(self) -> None:
-        """End after the batch in hand."""
+        """End after the present batch."""
         self._stopped.set()
 
     def _open(self) -> Reader:
@@ -252,29 +263,29 @@ class KafkaIntake:
         try:
             while not self._stopped.is_set():
                 batch = await reading
-                self._hear(reader)
-                self._prepare(reader)
+                self._check_problem(reader)
+                self._create_topics(reader)
                 reading = self._thread.start(self._read, reader)
                 try:
                     await self._commit(batch, reader)
                 except Moved as moved:
-                    logger.info("others took what was read here: %s", moved)
+                    logger.info("another node has taken these partitions: %s", moved)
                     stale = batch.starts.keys() | (await reading).starts.keys()
                     await self._thread.run(reader.give_up, stale)
                     reading = self._thread.start(self._read, reader)
-                await self._tell_kafka(reader)
+                self._commit_to_kafka(reader)
         finally:
             await asyncio.wait({reading})
-            reading.exception()  # whatever it was, a new reader begins where the store stands
+            reading.exception()  # ignored: a new reader starts at the positions in the store
 
     def _read(self, reader: Reader) -> Batch:
         return Batch(self._engine, self._wire_of, reader.read(BATCH_RECORDS_MAX))
 
     async def _commit(self, batch: Batch, reader: Reader) -> None:
-        """Notifications, then one transaction; while the store is full it is tried again, and nothing more is read."""
+        """Accept the notifications, then commit the rest. Retries while the store fails; no more is read meanwhile."""
         if not batch.ends:
             return
-        taken = [
+        positions = [
             SourcePosition(reader.source_of(topic), partition, batch.starts[topic, partition], end)
             for (topic, partition), end in batch.ends.items()
         ]
@@ -282,29 +293,28 @@ class KafkaIntake:
             try:
                 await batch.accept(self._notifying)
                 crash.point("accept.done")
-                await self._engine.take(batch.commands, taken, batch.follow)
+                await self._engine.take(batch.commands, positions, batch.on_outcomes)
                 break
             except StoreError as error:
-                self._lost(error)
+                self._failed(error)
                 await self._rest(RETRY_S)
                 if self._stopped.is_set():
                     return
         reader.store(batch.ends)
-        self._is_well()
-        self._tell(batch)
+        self._recovered()
+        self._publish_refusals(batch)
 
-    def _tell(self, batch: Batch) -> None:
-        """What was refused."""
+    def _publish_refusals(self, batch: Batch) -> None:
         self.rejected += len(batch.rejections)
         for fact in batch.refused:
-            self._engine.tell(fact)
+            self._engine.publish(fact)
         if batch.refused:
             first = batch.refused[0]
-            text = "refused %d records, told on their rejection topics; the first, of %s: %s"
+            text = "refused %d records, see their rejection topics; the first, of %s: %s"
             logger.warning(text, len(batch.refused), first.source and first.source[0], "; ".join(first.reasons))
 
-    def _prepare(self, reader: Reader) -> None:
-        """What tenants that have appeared need: the topics they will be answered on."""
+    def _create_topics(self, reader: Reader) -> None:
+        """Create the response topics of tenants whose request topics were found."""
         names: set[str] = set()
         for topic in reader.topics - self._prepared:
             wire = self._wire_of(topic)
@@ -312,18 +322,19 @@ class KafkaIntake:
             if wire is not None and tenant is not None:
                 names.update(wire.topics(tenant))
             self._prepared.add(topic)
-        self._preparation.want(names)
+        self._creation.request(names)
         if reader.all_topics != self._all_topics:
             self._all_topics = reader.all_topics
             tenants = {self._tenant_of(topic, Kaspr) for topic in self._all_topics}
             self.apps = frozenset(tenant for tenant in tenants if tenant is not None)
 
     def _tenant_of(self, topic: str, kind: type[Wire]) -> str | None:
-        """The tenant whose requests of this wire the topic takes."""
+        """The tenant of a request topic, if it is one of this kind of wire."""
         wire = self._wire_of(topic)
         return wire.tenant_of(topic) if isinstance(wire, kind) else None
 
-    async def _tell_kafka(self, reader: Reader) -> None:
+    def _commit_to_kafka(self, reader: Reader) -> None:
+        """From time to time, commit the positions to Kafka for tools that show the lag, and update our own lag."""
         now = self._engine.clock.elapsed()
         if now - self._committed_at < COMMIT_US:
             return

@@ -1,7 +1,7 @@
-"""The notifications that a batch of records asks for, accepted as those over HTTP are.
+"""Notifications requested over Kafka, accepted in the same way as those over HTTP.
 
-They are accepted before the store learns how far was read: whoever reads them again, after a crash in between, finds
-each under its id and with the content that it has, and changes nothing.
+They are accepted before the positions of their records are committed. After a crash in between the records are read
+again, and accepting a notification with the same id and content changes nothing.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from tidings.wires.record import Record, Refusal, Tell
 from tidings.wires.wire import Wire
 
 VALUE = "the record's value"
-PEOPLE_MAX = 1_000  # at once
+USERS_MAX = 1_000  # in one go
 REASONS_MAX = 20
-FAULT = "cannot be accepted: this is a fault of Tidings, whose log tells more"
+INTERNAL_ERROR = "cannot be accepted because of an error in Tidings: see its log"
 
 Refuse = Callable[[Wire, Record, Refusal, str], None]
 
@@ -29,107 +29,109 @@ logger = logging.getLogger("tidings.kafka")
 _decoder = msgspec.json.Decoder(Notify)
 
 
-class Wanted(NamedTuple):
-    """A notification as it was asked for, and by which record."""
+class NotificationRecord(NamedTuple):
+    """A record that asks for a notification, and the decoded request."""
 
     wire: Wire
     record: Record
     tenant: str
-    ask: Notify
+    request: Notify
     since: int | None
 
     @property
-    def people(self) -> int:
-        """How many it is for."""
-        return len(self.ask.users) or 1
+    def users(self) -> int:
+        """How many users it is for."""
+        return len(self.request.users) or 1
 
 
-def wanted(wire: Wire, record: Record, tell: Tell) -> Wanted:
-    """What a record asks for; `Invalid` if that is no notification."""
+def decode(wire: Wire, record: Record, tell: Tell) -> NotificationRecord:
+    """Decode the notification of a record; raises `Invalid` if it is not one."""
     try:
-        ask = _decoder.decode(tell.value)
+        request = _decoder.decode(tell.value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refusal(error, Notify, VALUE) from None
-    if ask.id is None:
-        ask = msgspec.structs.replace(ask, id=tell.id)
-    return Wanted(wire, record, tell.tenant, ask, tell.since)
+    if request.id is None:
+        request = msgspec.structs.replace(request, id=tell.id)
+    return NotificationRecord(wire, record, tell.tenant, request, tell.since)
 
 
 class NotificationIntake:
-    """Accepts many at once; what cannot be accepted is refused, and keeps no other from it."""
+    """Accepts many notifications at once. Those that cannot be accepted are refused, and do not affect others."""
 
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
-        self._waiting: list[Wanted] = []
+        self._waiting: list[NotificationRecord] = []
 
-    def add(self, one: Wanted) -> None:
-        """Accept this one with the others."""
-        self._waiting.append(one)
+    def add(self, notification: NotificationRecord) -> None:
+        """Queue a notification for `accept`."""
+        self._waiting.append(notification)
 
     async def accept(self, notifying: Notifying) -> None:
-        """Accept all. Where the store fails it is raised: called again, this goes on with those that are left."""
+        """Accept all. A failure of the store is raised; another call continues with those that are left."""
         while self._waiting:
-            some = _together(self._waiting)
-            answers = await asyncio.gather(*(_accepted(notifying, one) for one in some), return_exceptions=True)
-            left, trouble = [], None
-            for one, answer in zip(some, answers, strict=True):
-                if isinstance(answer, NotOwner | StoreError):
-                    left.append(one)
-                    trouble = answer
+            batch = _next_batch(self._waiting)
+            results = await asyncio.gather(*(_accept(notifying, each) for each in batch), return_exceptions=True)
+            left, failure = [], None
+            for notification, result in zip(batch, results, strict=True):
+                if isinstance(result, NotOwner | StoreError):
+                    left.append(notification)
+                    failure = result
                 else:
-                    self._settle(one, answer)
-            self._waiting[: len(some)] = left
-            if trouble is not None:
-                raise trouble
+                    self._check(notification, result)
+            self._waiting[: len(batch)] = left
+            if failure is not None:
+                raise failure
 
-    def _settle(self, one: Wanted, answer: list[Accepted] | BaseException) -> None:
-        match answer:
+    def _check(self, notification: NotificationRecord, result: list[Accepted] | BaseException) -> None:
+        """Refuse the record if its notification was not accepted, for all users or some."""
+        wire, record, tenant, *_ = notification
+        match result:
             case Invalid():
-                self._refuse(one.wire, one.record, one.wire.refuse(one.tenant, answer), answer.field)
+                self._refuse(wire, record, wire.refuse(tenant, result), result.field)
             case BaseException():
-                place = one.record.topic, one.record.partition, one.record.offset
-                logger.error("%s/%d/%d cannot be accepted", *place, exc_info=answer)
-                self._refuse(one.wire, one.record, Refusal(one.tenant, (FAULT,)), "record")
+                place = record.topic, record.partition, record.offset
+                logger.error("%s/%d/%d cannot be accepted", *place, exc_info=result)
+                self._refuse(wire, record, Refusal(tenant, (INTERNAL_ERROR,)), "record")
             case _:
-                not_taken = [each for each in answer if each.outcome in {"rejected", "conflict"}]
-                if not_taken:
-                    told = Refusal(one.tenant, _reasons(one, not_taken))
-                    self._refuse(one.wire, one.record, told, not_taken[0].field or "id")
+                rejected = [each for each in result if each.outcome in {"rejected", "conflict"}]
+                if rejected:
+                    refusal = Refusal(tenant, _reasons(notification, rejected))
+                    self._refuse(wire, record, refusal, rejected[0].field or "id")
 
 
-async def _accepted(notifying: Notifying, one: Wanted) -> list[Accepted]:
-    """What was accepted and is read again is not refused for what changed since, such as a template that is gone."""
+async def _accept(notifying: Notifying, notification: NotificationRecord) -> list[Accepted]:
+    """Accept a notification. One that was accepted before is not refused because a template was deleted since."""
     try:
-        return await notifying.accept(one.tenant, one.ask, one.since)
+        return await notifying.accept(notification.tenant, notification.request, notification.since)
     except Invalid:
-        if await notifying.has(one.tenant, one.ask):
+        if await notifying.has(notification.tenant, notification.request):
             return []
         raise
 
 
-def _together(waiting: Sequence[Wanted]) -> list[Wanted]:
-    """The first of them, so many as can be accepted at once; of those under one id the earlier one comes first."""
-    some: list[Wanted] = []
+def _next_batch(waiting: Sequence[NotificationRecord]) -> list[NotificationRecord]:
+    """As many from the front as can be accepted at once. A second notification with the same id ends the batch."""
+    batch: list[NotificationRecord] = []
     names: set[tuple[str, str | None]] = set()
-    people = 0
-    for one in waiting:
-        name = one.tenant, one.ask.id
-        people += one.people
-        if name in names or (some and people > PEOPLE_MAX):
+    users = 0
+    for notification in waiting:
+        name = notification.tenant, notification.request.id
+        users += notification.users
+        if name in names or (batch and users > USERS_MAX):
             break
         names.add(name)
-        some.append(one)
-    return some
+        batch.append(notification)
+    return batch
 
 
-def _reasons(one: Wanted, not_taken: Sequence[Accepted]) -> tuple[str, ...]:
-    """Why, by person where it is for several; the others of them are accepted."""
+def _reasons(notification: NotificationRecord, rejected: Sequence[Accepted]) -> tuple[str, ...]:
+    """The reasons, with the user's name where there are several users; the other users' notifications are accepted."""
     reasons = []
-    for each in not_taken[:REASONS_MAX]:
+    for each in rejected[:REASONS_MAX]:
         reason = each.reason or "rejected"
         if each.field is not None:
             reason = f"{each.field}: {reason}"
-        reasons.append(f"{each.user}: {reason}" if one.ask.users else reason)
-    if len(not_taken) > REASONS_MAX:
-        reasons.append(f"and {len(not_taken) - REASONS_MAX} more of its users")
+        reasons.append(f"{each.user}: {reason}" if notification.request.users else reason)
+    if len(rejected) > REASONS_MAX:
+        reasons.append(f"and {len(rejected) - REASONS_MAX} more of its users")
     return tuple(reasons)

@@ -1,8 +1,8 @@
-"""How a store begins with Kafka. The first time there is no place to go on from: the settings say where to start.
+"""The start position on Kafka of a store that has not read any requests: `kafka.start`, earliest or latest.
 
-From the end means from where the request topics end at that moment, and these ends become the store's positions, all in
-one transaction: whatever crashes afterwards, what is written from then on is read. A topic that appears later is not
-among them and is read from its beginning, like every topic in the other case.
+With `latest`, the present ends of the request topics become the store's positions in one transaction, so everything
+that is written from then on is read, whatever crashes. A topic that is created later is read from its beginning, like
+all topics with `earliest`.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from tidings.bus.kafka.client import Cluster, quiet
+from tidings.bus.kafka.client import Cluster, quiet_logger
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.edges.kafka.intake import KafkaIntake
 from tidings.engine import Engine
@@ -26,13 +26,13 @@ ASK_S = 3.0
 RETRY_S = 0.5
 JOINED = SourcePosition(
     "@joined", 0, 0, 1
-)  # kept with the positions, for there may be no topic yet; no topic has this name
+)  # stored with the positions, because there may be no topic yet; not a valid topic name
 
 logger = logging.getLogger("tidings.kafka")
 
 
 class StartPosition:
-    """Runs an intake, once the store that has taken nothing from Kafka yet knows where to begin."""
+    """A background service: sets the start position of a new store, then runs the intake."""
 
     def __init__(self, engine: Engine, cluster: Cluster, intake: KafkaIntake, start: Start) -> None:
         self._engine = engine
@@ -43,52 +43,52 @@ class StartPosition:
 
     @property
     def problem(self) -> str | None:
-        """What it waits for, before it reads and then."""
+        """Why no requests are read; None if they are."""
         return self._intake.problem
 
-    @problem.setter
-    def problem(self, reason: str | None) -> None:
-        self._intake.problem = reason
-
     async def run(self) -> None:
-        """Begin, then read until stopped."""
+        """Set the start position, then read until stopped."""
         while not self._stopped.is_set() and not await self._begin():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), RETRY_S)
         await self._intake.run()
 
     def wake(self) -> None:
-        """There is nothing to be woken for."""
+        """Nothing to do: the intake polls Kafka."""
 
     def stop(self) -> None:
-        """End after the batch in hand."""
+        """End after the present batch."""
         self._stopped.set()
         self._intake.stop()
 
     async def _begin(self) -> bool:
-        """Whether it can be read; False while this process stands by, or Kafka is away."""
+        """True once the intake can start; False while this process stands by, or Kafka does not answer."""
         if not self._engine.readiness()[0]:
             return False
         try:
             if not await self._engine.store.positions():
-                await self._first()
+                await self._set_start()
         except (KafkaException, Moved, NotOwner, StoreError) as error:
-            self.problem = str(error.args[0])
+            self._intake.report_problem(str(error.args[0]))
             return False
         return True
 
-    async def _first(self) -> None:
+    async def _set_start(self) -> None:
         if self._start == "earliest":
-            logger.info("nothing is read from Kafka yet: begins at the beginning, what is past leaves (kafka.start)")
+            logger.info(
+                "first start with Kafka: reads requests from the beginning, releases overdue ones (kafka.start)"
+            )
             return
         parts = await asyncio.to_thread(ends, self._cluster)
         await self._engine.take([], [JOINED, *parts], lambda _: [])
-        logger.info("begins at the end of %d partitions of request topics (kafka.start)", len(parts))
+        logger.info(
+            "first start with Kafka: reads from the end of %d partitions of request topics (kafka.start)", len(parts)
+        )
 
 
 def ends(cluster: Cluster) -> list[SourcePosition]:
-    """The request topics that are there, up to their ends. What is in an open transaction is beyond its end."""
-    admin = AdminClient(cluster.options(), logger=quiet())
+    """The ends of all request topics. Records of an open transaction lie beyond the end."""
+    admin = AdminClient(cluster.options(), logger=quiet_logger())
     names = [name for name in admin.list_topics(timeout=ASK_S).topics if cluster.takes(name)]
     sources: dict[TopicPartition, str] = {}
     asked = admin.describe_topics(TopicCollection(names), request_timeout=ASK_S) if names else {}
@@ -98,11 +98,11 @@ def ends(cluster: Cluster) -> list[SourcePosition]:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
-            continue  # gone meanwhile
+            continue  # deleted meanwhile
         sources |= {TopicPartition(name, part.id): f"{name}@{topic.topic_id}" for part in topic.partitions}
     if not sources:
         return []
-    end: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client says no types here
+    end: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # untyped in the client
     found = admin.list_offsets(
         dict.fromkeys(sources, end), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ASK_S
     )

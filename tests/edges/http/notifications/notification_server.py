@@ -96,7 +96,7 @@ async def staffed(store: Store, folder: Path, key: str | None = None, **readers:
             "outbox": Outbox(OutboxSettings(terminal=False), clock, folder),
         }
         worker = Worker(store, engine.submit, channels, office.templates, clock, QUICK, tell=office.inbox)
-        engine.accompany(worker)
+        engine.add_service(worker)
         engine.listen(worker)
         return office
 

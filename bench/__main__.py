@@ -24,6 +24,7 @@ NAMES = (
     "recurring_burst",
     "recurrence",
     "parse",
+    "code_path",
     "kafka_intake",
     "kafka_burst",
     "kafka_lateness",

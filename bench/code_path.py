@@ -58,7 +58,7 @@ def run(options: Options) -> Report:
                 run_on_loop(_traced(folder / "path.db", tracer))
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
         files = sorted({name for visited in tracer.visited.values() for name in visited})
         note("\n".join(name.removeprefix(SOURCE) for name in files))
         rounds.add({"files": len(files), "changes": sum(len(visited) for visited in tracer.visited.values()) - 1})

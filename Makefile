@@ -61,7 +61,7 @@ fmt: setup-dev  ## format the code and apply the safe fixes
 	$(BIN)/ruff check --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: $(VENV)/.peers  ## run the benchmarks, or one: ARGS="burst --json"
+bench: $(VENV)/.peers  ## list the benchmarks; run one: ARGS="burst --json", all: ARGS=--all
 	$(BIN)/python -m bench $(ARGS)
 
 clean:  ## remove .venv and what the tools left behind

@@ -47,7 +47,7 @@ COMMANDS = {
     "nodes": ("nodes", "who shares the store, who owns which lanes, how late each runs"),
     "migrate": ("migrate", "bring a store up to the layout of this version"),
     "copy": ("copy", "move everything from one store to another"),
-    "bench": ("bench", "run the benchmarks"),
+    "bench": ("bench", "list the benchmarks, or run one"),
     "version": ("version", "print the version"),
 }
 

@@ -87,10 +87,14 @@ class Replace(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Nothing of this schedule leaves any more."""
+    """Nothing of this schedule leaves any more.
+
+    `with_deliveries` is set by whoever also stops the deliveries of the notification that the schedule belongs to.
+    """
 
     tenant: str
     id: str
+    with_deliveries: bool = False
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False):

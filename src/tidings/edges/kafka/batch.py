@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tidings.delivery.notifying import Notifying
-from tidings.domain.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
+from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
 from tidings.domain.destination import join
 from tidings.domain.errors import Invalid
 from tidings.domain.facts import Refused
@@ -66,7 +66,7 @@ class Batch:
         """The rejections: of what could not be read or accepted, and of what could not be taken."""
         self.rejections = list(self._unread)
         for (wire, record), command, outcome in zip(self._asked, self.commands, outcomes, strict=True):
-            if outcome.outcome in NOT_TAKEN and isinstance(command, Add | Replace):
+            if _is_refused(command, outcome):
                 refusal = _refusal(wire, wire.tenant_of(record.topic) or "", outcome)
                 self.rejections.append(self._rejection(wire, record, refusal))
         return self.rejections
@@ -129,6 +129,13 @@ class Batch:
     def _due(self, tenant: str, rejection: Rejection) -> Add:
         topic, key, value, headers = rejection
         return due_now(tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)
+
+
+def _is_refused(command: Command, outcome: Outcome) -> bool:
+    """Whether its sender has to hear of it: something was not scheduled, or may not be changed in this way."""
+    if isinstance(command, Add | Replace):
+        return outcome.outcome in NOT_TAKEN
+    return outcome.outcome == "rejected" and outcome.state not in FINISHED
 
 
 def _refusal(wire: Wire, tenant: str, outcome: Outcome) -> Refusal:

@@ -5,6 +5,7 @@ from typing import assert_never
 
 import msgspec
 
+from tidings.domain import ownership
 from tidings.domain.command import (
     Add,
     Cancel,
@@ -19,6 +20,7 @@ from tidings.domain.command import (
     overlong,
 )
 from tidings.domain.lateness import Lateness, Policy
+from tidings.domain.ownership import Current
 from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, Event
 from tidings.domain.when import Once, is_once
@@ -54,6 +56,8 @@ class Changes:
             return self._schedule(add, now)
         if row.add.content == add.content:
             return _unchanged(row, now)
+        if (refusal := _refusal(add, row)) is not None:
+            return refusal
         if row.is_finished:
             return self._schedule(add, now, row) if add.reuse else self._too_late(row)
         return Outcome(row.id, "rejected", state=row.state, reason=_TAKEN)
@@ -65,6 +69,8 @@ class Changes:
             return refusal
         if row is None:
             return self._new(replace.add, now)
+        if (owned := _refusal(replace, row)) is not None:
+            return owned
         if row.is_finished:
             return self._schedule(replace.add, now, row) if replace.reuse else self._too_late(row)
         if row.add.content == replace.add.content:
@@ -112,6 +118,8 @@ class Changes:
         row = self._rows.known(command.tenant, command.id, now)
         if row is None:
             return Outcome(command.id, "unknown", remembered_since=self._rows.remembered_since(now))
+        if (refusal := _refusal(command, row)) is not None:
+            return refusal
         if row.is_finished:
             return self._too_late(row)
         match command:
@@ -170,6 +178,10 @@ class Changes:
 
     def _find(self, add: Add, now: int) -> Row | None:
         return None if add.id is None else self._rows.known(add.tenant, add.id, now)
+
+
+def _refusal(command: Command, row: Row) -> Outcome | None:
+    return ownership.refusal(command, Current(row.id, row.add.topic, row.state, row.due, row.add.message))
 
 
 def _answer(row: Row, word: OutcomeWord, now: int) -> Outcome:

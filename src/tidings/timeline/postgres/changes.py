@@ -6,9 +6,11 @@ from zlib import crc32
 
 import msgspec
 
+from tidings.domain import ownership
 from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, overlong
 from tidings.domain.destination import is_kafka
 from tidings.domain.lateness import Lateness, Policy, deadline
+from tidings.domain.ownership import Current
 from tidings.domain.revising import Pending, calendar_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
@@ -83,10 +85,16 @@ class Changes:
             return self._insert(add, entry, 1)
         if found.content == add.content:
             return self._unchanged(found)
+        if (refusal := self._owned(add, found)) is not None:
+            return refusal
         if found.state in FINISHED:
             return self._reuse(add, entry, found) if add.reuse else self._too_late(found)
         reason = "this id holds another schedule: replace it, cancel it, or use another id"
         return Outcome(found.id, "rejected", found.due, found.state, reason)
+
+    def _owned(self, command: Command, found: Found) -> Outcome | None:
+        topic = self._names.destination(found.topic)[1]
+        return ownership.refusal(command, Current(found.id, topic, found.state, found.due, found.message))
 
     def _insert(self, asked: Add, entry: Entry, generation: int) -> Outcome:
         assert asked.id is not None, "what has no id is made with one"
@@ -134,6 +142,8 @@ class Changes:
             return refusal
         if found is None:
             return self._unknown(add.id) if MADE_ID.match(add.id) else self._insert(add, entry, 1)
+        if (refusal := self._owned(replace, found)) is not None:
+            return refusal
         if found.state in FINISHED:
             return self._reuse(add, entry, found) if replace.reuse else self._too_late(found)
         if found.content == add.content:
@@ -173,6 +183,8 @@ class Changes:
         found = entry.now
         if found is None:
             return self._unknown(command.id)
+        if (refusal := self._owned(command, found)) is not None:
+            return refusal
         if found.state in FINISHED:
             return self._too_late(found)
         match command:

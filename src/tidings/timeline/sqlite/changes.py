@@ -5,6 +5,7 @@ from zlib import crc32
 
 import msgspec
 
+from tidings.domain import ownership
 from tidings.domain.command import (
     FINISHED,
     Add,
@@ -17,6 +18,7 @@ from tidings.domain.command import (
     Resume,
 )
 from tidings.domain.lateness import Lateness, Policy, deadline
+from tidings.domain.ownership import Current
 from tidings.domain.revising import Pending, calendar_of, zone_of
 from tidings.domain.schedule import MADE_ID, make_id
 from tidings.domain.when import Once, is_once
@@ -25,7 +27,7 @@ from tidings.timeline.sqlite import single
 from tidings.timeline.sqlite.dates import days_of, keep_zone
 from tidings.timeline.sqlite.lookup import Found, find, in_flight, lateness_of
 from tidings.timeline.sqlite.rows import NO_DEADLINE
-from tidings.timeline.sqlite.writer import Writer
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
 from tidings.timeline.terms import Terms, encode_terms
 
 
@@ -51,6 +53,8 @@ class Changes:
         found = self._find(command.tenant, command.id, now)
         if found is None:
             return self._unknown(command.id, now)
+        if (refusal := self._refusal(command, found)) is not None:
+            return refusal
         if isinstance(command, Cancel) and found.state == "cancelled":
             return Outcome(command.id, "cancelled", found.due)
         if found.state in FINISHED:
@@ -76,10 +80,16 @@ class Changes:
             return None
         if found.content == add.content:
             return _unchanged(found, now)
+        if (refusal := self._refusal(add, found)) is not None:
+            return refusal
         if found.state in FINISHED:
             return self._reuse(found, add, now) if add.reuse else self._too_late(found)
         reason = "this id holds another schedule: replace it, cancel it, or use another id"
         return Outcome(add.id, "rejected", found.due, found.state, reason)
+
+    def _refusal(self, command: Command, found: Found) -> Outcome | None:
+        topic = self._writer.topic_names[found.partition // PARTITIONS_MAX][1]
+        return ownership.refusal(command, Current(found.id, topic, found.state, found.due, found.message))
 
     def _find(self, tenant: str, schedule_id: str, now: int) -> Found | None:
         return find(self._writer.connection, self._writer, tenant, schedule_id, now)
@@ -145,6 +155,8 @@ class Changes:
             return refusal
         if found is None:
             return self._unknown(add.id, now) if MADE_ID.match(add.id) else self._insert(add, now, 1)
+        if (refusal := self._refusal(replace, found)) is not None:
+            return refusal
         if found.state in FINISHED:
             return self._reuse(found, add, now) if replace.reuse else self._too_late(found)
         if found.content == add.content:

@@ -278,3 +278,25 @@ async def test_wrong_requests(desk: Desk) -> None:
     injected = {"to": "a@b.example", "channel": "email", "words": {"title": "x\r\nBcc: y@z.example", "text": "t"}}
     assert (await desk.call("POST", LIST, injected)).status == 400
     assert (await desk.call("POST", LIST, NINE, headers={"Idempotency-Key": "ä"})).status == 400
+
+
+async def test_its_schedule_is_not_changed_behind_its_back(each_desk: Desk) -> None:
+    await each_desk.welcome()
+    await each_desk.done("POST", LIST, NINE | {"id": "tea", "at": FAR})
+    asked = [
+        ("PUT", "/v1/schedules/tea", {"topic": "greetings", "value": "x"}),
+        ("PUT", "/v1/schedules/tea?reuse=true", {"topic": "greetings", "value": "x"}),
+        ("DELETE", "/v1/schedules/tea", None),
+        ("POST", "/v1/schedules", {"topic": "greetings", "value": "x", "id": "tea"}),
+    ]
+    for method, path, body in asked:
+        reply = await each_desk.call(method, path, body)
+        assert (reply.status, reply.document["outcome"]) == (409, "rejected")
+        assert reply.document["reason"].startswith("this schedule belongs to notification 'tea': ")
+    for verb, reason in (("pause", "paused"), ("resume", None)):
+        await each_desk.done("POST", f"/v1/schedules/tea/{verb}")
+        assert (await each_desk.done("GET", f"{LIST}/tea")).get("reason") == reason
+    assert (await each_desk.done("POST", "/v1/schedules/tea/fire"))["outcome"] == "fired"
+    assert (await each_desk.settled("tea"))["state"] == "sent"
+    reply = await each_desk.call("PUT", "/v1/schedules/tea?reuse=true", {"topic": "greetings", "value": "x"})
+    assert (reply.status, reply.document["reason"]) == (409, "this id belonged to a notification: use another id")

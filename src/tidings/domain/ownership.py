@@ -1,0 +1,76 @@
+"""Schedules that belong to a notification: which changes may name them, and what to do instead.
+
+The schedule of a notification has the notification's id, and each further attempt has a schedule of its own. Their
+message only names the notification. A change that replaced it, or cancelled it without the deliveries behind it, would
+leave a notification that says `pending` for ever. Pause, resume and fire change only when it leaves: they are taken.
+"""
+
+from typing import assert_never
+
+import msgspec
+
+from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, State
+from tidings.domain.message import unpack
+from tidings.domain.notification import TOPICS, Errand
+
+BELONGS = "this schedule belongs to notification"
+BELONGED = "this id belonged to a notification"
+
+_decode = msgspec.json.Decoder(Errand).decode
+
+
+class Current(msgspec.Struct, frozen=True, gc=False):
+    """The schedule that an id holds, as far as it matters here. `message` is packed, None once it is gone."""
+
+    id: str
+    topic: str
+    state: State
+    due: int
+    message: bytes | None
+
+
+def refusal(command: Command, current: Current) -> Outcome | None:
+    """Why a command that would change this schedule is rejected, None if it may go on."""
+    if current.topic not in TOPICS:
+        return None
+    if current.state in FINISHED:
+        reason = _reused(command)
+    else:
+        owner = owner_of(current.topic, current.message)
+        reason = None if owner is None else _cut_off(command, current.id, owner)
+    return None if reason is None else Outcome(current.id, "rejected", current.due, current.state, reason)
+
+
+def owner_of(topic: str, message: bytes | None) -> str | None:
+    """The id of the notification that a schedule belongs to; None for one that somebody scheduled themselves."""
+    if topic not in TOPICS or message is None:
+        return None
+    try:
+        return _decode(unpack(message).value or b"").notification
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _reused(command: Command) -> str | None:
+    """A finished one may have deliveries that wait for another attempt, and they go by its id."""
+    if isinstance(command, Add | Replace) and command.reuse:
+        return f"{BELONGED}: use another id"
+    return None
+
+
+def _cut_off(command: Command, schedule_id: str, owner: str) -> str | None:
+    belongs = f"{BELONGS} {owner!r}"
+    instead = f"DELETE /v1/notifications/{owner} or `tidings notifications cancel {owner}`"
+    match command:
+        case Add():
+            return f"{belongs}: use another id"
+        case Replace():
+            return f"{belongs}: cancel the notification ({instead}) and send a new one"
+        case Cancel():
+            return None if command.with_deliveries else f"{belongs}: cancel the notification ({instead})"
+        case Pause() | Resume() | Fire():
+            if schedule_id == owner:
+                return None
+            return f"{belongs}, as another attempt to deliver it: cancel the notification ({instead})"
+        case _:
+            assert_never(command)

@@ -18,7 +18,7 @@ from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, Refused, Released, Standing
 from tidings.domain.fleet import Fleet, Report
-from tidings.domain.request import Limits, Request
+from tidings.domain.request import Limits, Past, Request
 from tidings.domain.revising import calendar_of, with_days
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
 from tidings.domain.when import DAY_US, When
@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     limits: Limits = Limits()
     low_jitter_us: int = 0
+    past: Past = "send"
     id_retention_us: int = 7 * DAY_US
     lease_us: int = 3_000_000
     session_us: int = 4_000_000
@@ -55,7 +56,8 @@ class Engine:
         self.clock = clock = store.clock or clock
         self._listeners = list(listeners)
         self.lanes = Lanes(store, clock, self.tell)
-        self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
+        chosen = self.settings
+        self.admission = Admission(chosen.limits, chosen.low_jitter_us, chosen.bus, chosen.past)
         self.intake = Intake(store, clock, self.tell, self.lanes.wake)
         self._pacing = Pacing()
         self.owner = Owner(store, clock, self.settings.lease_us, self.lanes.follow, self.tell, self.report)

@@ -158,3 +158,17 @@ def notification(tenant: str, name: str) -> Add:
     """The schedule of a notification, as delivery submits it."""
     due, value = in_us(3_600), f'{{"notification":"{name}"}}'.encode()
     return Add(tenant, name, "notify.email", Once(due), pack(Message(None, value)), b"n" * 16, due)
+
+
+async def test_a_time_in_the_past_is_refused_where_a_record_asks_for_that(site: Site) -> None:
+    requests, out = f"tidings.requests.{site.name}", f"{site.name}-past"
+    headers: list[Header] = [("tidings-to", out), ("tidings-past", "refuse")]
+    hour_ago = in_us(-3_600)
+    site.send(requests, b"late", None, [*headers, ("tidings-at", format_instant(hour_ago))])
+    in_time = hour_ago // 1_000 - 1_000  # it was sent in time, and is read late
+    site.send(requests, b"read late", None, [*headers, ("tidings-at", format_instant(hour_ago))], in_time)
+    (record,) = await site.read(out, 1)
+    assert record.value() == b"read late"
+    (rejection,) = await site.read(f"tidings.rejections.{site.name}", 1)
+    assert rejection.value() == b"late"
+    assert "tidings-at: was due 60 minutes ago" in str(dict(headers_of(rejection))["tidings-reject-reason"])

@@ -10,7 +10,7 @@ import msgspec
 
 from tidings.config.channels import Channel
 from tidings.domain.fleet import ROLES, Role
-from tidings.domain.request import Limits
+from tidings.domain.request import Limits, Past
 from tidings.domain.units import DAY_US
 
 SECOND_US = 1_000_000
@@ -100,9 +100,10 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """How releases are spread."""
+    """How releases are spread, and what becomes of a time that has passed already."""
 
     low_priority_jitter_us: int = 0
+    past: Past = "send"
 
 
 class Logs(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from tidings.domain.rendered import (
     SUBJECT_CHARACTERS_MAX,
     ChannelName,
 )
+from tidings.domain.request import Past
 from tidings.domain.user import TRANSACTIONAL
 
 USERS_MAX = 1_000
@@ -81,6 +82,7 @@ class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     locale: str | None = None
     collapse: str | None = None
     batch: str | None = None
+    past: Past | None = None
 
     def asked_channels(self) -> tuple[ChannelName, ...]:
         """Those that are named; none if that is left to us."""
@@ -94,7 +96,7 @@ class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     def content(self) -> str:
         """A digest of what was asked, as it was asked: the same twice is a repeat."""
-        plain = msgspec.structs.replace(self, id=None)
+        plain = msgspec.structs.replace(self, id=None, past=None)
         return blake2b(_encode(plain), digest_size=CONTENT_BYTES).hexdigest()
 
 

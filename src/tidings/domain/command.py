@@ -52,6 +52,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     every due time later and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash`
     chooses the partition (None: no key, the id chooses). `topic` is the destination. `reuse` starts a new generation if
     the id is finished and its content was another. Behind `latest` its calendar may not move the first due time.
+    `note` is what its sender should know about its time, such as that it has passed.
     """
 
     tenant: str
@@ -68,6 +69,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     key_hash: int | None = None
     reuse: bool = False
     latest: int | None = None
+    note: str | None = None
 
 
 def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:

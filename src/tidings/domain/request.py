@@ -1,5 +1,7 @@
 """What a producer asks for, as it was sent, and the limits it must keep."""
 
+from typing import Literal
+
 import msgspec
 
 from tidings.domain.command import Priority
@@ -10,6 +12,8 @@ from tidings.domain.message import Headers
 from tidings.domain.names import BEHIND_BYTES_MAX, ID_BYTES_MOST
 
 DAY_S = 86_400
+
+Past = Literal["send", "refuse"]
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -29,11 +33,12 @@ class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     on_excluded: str | None = None
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class Request(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
 
     `bus` is where the topic lies; None is the node's own choice. `since` is what durations count from; None is now.
-    `timing` says when in more than one word.
+    `timing` says when in more than one word. `past` says what becomes of an `at` that has passed; None is the node's
+    own choice.
     """
 
     topic: str
@@ -53,6 +58,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     bus: Bus | None = None
     since: int | None = None
     timing: Timing | None = None
+    past: Past | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):

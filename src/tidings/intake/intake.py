@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from tidings.clock import Clock
-from tidings.domain.command import Command, Outcome
+from tidings.domain.command import Add, Command, Outcome, Replace
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Changed, Listener
 from tidings.ports import Receipt, Taken, Timeline
@@ -39,7 +41,7 @@ class Intake:
     async def _settle(self, commands: Sequence[Command], receipt: Receipt) -> list[Outcome]:
         """Commands with a receipt are a transaction of their own."""
         now = self._clock.now()
-        outcomes = await self._timeline.apply(commands, now, receipt)
+        outcomes = noted(commands, await self._timeline.apply(commands, now, receipt))
         self._announce(now, commands, outcomes)
         return outcomes
 
@@ -74,7 +76,7 @@ class Intake:
         self, group: _Group, commands: Sequence[Command], now: int, begun: Awaitable[list[Outcome]]
     ) -> None:
         try:
-            outcomes = await begun
+            outcomes = noted(commands, await begun)
         except (NotOwner, StoreError) as error:
             self._go_on()
             _answer_all(group, error)
@@ -111,6 +113,15 @@ class Intake:
     def _announce(self, now: int, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
         self._wake()
         self._tell(Changed(now, commands, outcomes))
+
+
+def noted(commands: Sequence[Command], outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes, of what was taken with what its sender should know."""
+    for index, command in enumerate(commands):
+        add = command.add if type(command) is Replace else command
+        if type(add) is Add and add.note is not None and outcomes[index].outcome in {"scheduled", "replaced"}:
+            outcomes[index] = msgspec.structs.replace(outcomes[index], note=add.note)
+    return outcomes
 
 
 def _answer_all(group: _Group, error: Exception) -> None:

@@ -19,6 +19,7 @@ TAKES = {
     "priority": "'high', 'normal' or 'low'",
     "late": "'fire_latest', 'fire_all' or 'skip'",
     **dict.fromkeys(("expires_after", "late_grace", "late_max", "jitter"), _DURATION),
+    "past": "'send' or 'refuse'",
     "labels": "a dictionary of texts, such as {'campaign': 'autumn'}",
     "state": "'pending', 'paused', 'in_flight', 'released', 'missed', 'cancelled' or 'ended'",
     "prefix": "text, such as 'order-'",

@@ -13,6 +13,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
 from tidings.domain.notification import Priority, Spread
 from tidings.domain.rendered import ChannelName
+from tidings.domain.request import Past
 from tidings.library.timing import Times, timing_of
 from tidings.library.values import at_of, duration_of
 
@@ -51,6 +52,7 @@ class NotifyOptions(Times, total=False):
     locale: str | None
     collapse: str | None
     batch: str | None
+    past: Past | None
 
 
 def ask_of(whom: Mapping[str, str | Device | Sequence[str] | None], options: NotifyOptions) -> Notify:

@@ -11,7 +11,7 @@ from tidings.domain.command import Priority, State
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Lateness, Policy
 from tidings.domain.message import Headers, Message, unpack
-from tidings.domain.request import Request
+from tidings.domain.request import Past, Request
 from tidings.domain.schedule import Event as StoredEvent
 from tidings.domain.schedule import Record as StoredRecord
 from tidings.domain.schedule import Schedule as StoredSchedule
@@ -44,6 +44,7 @@ class Options(Times, total=False):
     late_max: str | timedelta | None
     jitter: str | timedelta | None
     labels: dict[str, str] | None
+    past: Past | None
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +137,7 @@ def make_request(topic: str, value: Any = None, id: str | None = None, **options
         jitter=duration_of(options.get("jitter")),
         labels=options.get("labels"),
         timing=timing_of(options),
+        past=options.get("past"),
     )
     return checked(request)
 

@@ -1,7 +1,7 @@
 """The JSON document of a schedule as clients send it, read into a request; what was sent is stored."""
 
 import binascii
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -10,11 +10,12 @@ from tidings.domain.destination import BUSES, Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
-from tidings.domain.request import Request, Timing
+from tidings.domain.request import Past, Request, Timing
 from tidings.wires.refusal import refusal, refused_words
 
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 BUS_WORDS: dict[str, Bus] = {word: word for word in BUSES}
+PAST_WORDS: dict[str, Past] = {word: word for word in get_args(Past)}
 POLICIES: dict[str, Policy] = {word: word for word in ("fire_latest", "fire_all", "skip")}
 
 # As numbers: looking for a byte by its number is ten times as fast as by a bytes of length one.
@@ -65,6 +66,7 @@ class Document(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
     overlap: str | None = None
     calendar: str | None = None
     on_excluded: str | None = None
+    past: str | None = None
 
 
 class Named(msgspec.Struct, frozen=True, gc=False):
@@ -111,6 +113,7 @@ def read(body: bytes, topic: str | None = None, schedule_id: str | None = None) 
         document.labels,
         None if document.bus is None else _bus(document.bus),
         timing=timing_of(document),
+        past=None if document.past is None else _past(document.past),
     )
 
 
@@ -248,6 +251,12 @@ def _bus(word: str) -> Bus:
     if word not in BUS_WORDS:
         raise refused_words("bus", word, BUS_WORDS)
     return BUS_WORDS[word]
+
+
+def _past(word: str) -> Past:
+    if word not in PAST_WORDS:
+        raise refused_words("past", word, PAST_WORDS)
+    return PAST_WORDS[word]
 
 
 def _policy(word: str) -> Policy:

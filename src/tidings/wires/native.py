@@ -13,6 +13,7 @@ others leave as they came:
     tidings-missed                   of a RESUME: fire_all, fire_latest or skip what fell due meanwhile
     tidings-keep-count               of a REPLACE: `true` lets the numbers of a recurring schedule go on
     tidings-priority, tidings-late, tidings-late-grace, tidings-late-max, tidings-expires-after, tidings-jitter
+    tidings-past                     send (default) or refuse what was due before it was sent
     tidings-labels                   a JSON object of texts
     tidings-bus                      kafka (default) or log: where the destination lies
 
@@ -30,9 +31,9 @@ from tidings.domain.destination import Bus
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
 from tidings.domain.message import Headers
-from tidings.domain.request import Request, Timing
+from tidings.domain.request import Past, Request, Timing
 from tidings.wires.destinations import NATIVE
-from tidings.wires.document import BUS_WORDS, POLICIES, PRIORITIES, TIMING
+from tidings.wires.document import BUS_WORDS, PAST_WORDS, POLICIES, PRIORITIES, TIMING
 from tidings.wires.headers import Found, derived_id, id_of, required, text_of, verb_of
 from tidings.wires.moments import Times, again, once, since_of
 from tidings.wires.record import Ask, Record, Verb
@@ -56,6 +57,7 @@ LATE_MAX = "tidings-late-max"
 JITTER = "tidings-jitter"
 BUS = "tidings-bus"
 LABELS = "tidings-labels"
+PAST = "tidings-past"
 MISSED = "tidings-missed"
 KEEP_COUNT = "tidings-keep-count"
 
@@ -71,7 +73,7 @@ VERBS: dict[str, Verb] = {
 TIMES = {name: PREFIX + name.replace("_", "-") for name in TIMING}
 TAKEN = (
     *(TO, AT, EVERY, *TIMES.values(), ID, ACTION, MISSED, KEEP_COUNT),
-    *(PRIORITY, EXPIRES_AFTER, LATE, LATE_GRACE, LATE_MAX, JITTER, LABELS, BUS),
+    *(PRIORITY, EXPIRES_AFTER, LATE, LATE_GRACE, LATE_MAX, JITTER, PAST, LABELS, BUS),
 )
 COUNT_DIGITS_MAX = 9
 
@@ -120,6 +122,7 @@ class Native(Wire):
             labels=_labels(found),
             bus=_bus(found),
             timing=timing,
+            past=_past(found),
         )
         keep_count = (text_of(found, KEEP_COUNT) or "").lower() == "true"
         return Ask(tenant, verb, schedule_id, request, reuse=given is None, keep_count=keep_count)
@@ -190,6 +193,15 @@ def _bus(found: Found) -> Bus | None:
     if word not in BUS_WORDS:
         raise refused_words(BUS, word, BUS_WORDS)
     return BUS_WORDS[word]
+
+
+def _past(found: Found) -> Past | None:
+    word = text_of(found, PAST)
+    if word is None:
+        return None
+    if word not in PAST_WORDS:
+        raise refused_words(PAST, word, PAST_WORDS)
+    return PAST_WORDS[word]
 
 
 def _labels(found: Found) -> dict[str, str] | None:

@@ -11,7 +11,7 @@ from tidings.edges.cli.arguments import Arguments, add_bus, pair
 from tidings.edges.cli.exits import Exit, Failure
 from tidings.edges.cli.timing import add_timing, timing_of
 
-POLICIES = ("expires_after", "late", "late_grace", "late_max", "jitter")
+POLICIES = ("expires_after", "late", "late_grace", "late_max", "jitter", "past")
 
 
 def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
@@ -46,9 +46,15 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--late-grace", metavar="DURATION", help="how late `skip` still lets pass")
     parser.add_argument("--late-max", metavar="DURATION", help="missed when later than this, under any policy")
     parser.add_argument("--jitter", metavar="DURATION", help="spread the due time over this long")
+    add_past(parser)
     parser.add_argument(
         "--label", action="append", default=[], type=pair, metavar="NAME=VALUE", help="a label to search by"
     )
+
+
+def add_past(parser: argparse.ArgumentParser) -> None:
+    """What becomes of a time that has passed."""
+    parser.add_argument("--past", choices=("send", "refuse"), help="an --at more than a minute ago (send: now)")
 
 
 def message_of(arguments: Arguments) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from typing import Any
 from tidings.edges.cli.arguments import Arguments, add_server, client_of
 from tidings.edges.cli.client import faults
 from tidings.edges.cli.exits import Exit, Failure
-from tidings.edges.cli.message import text_of
+from tidings.edges.cli.message import add_past, text_of
 from tidings.edges.cli.screen import Screen, shown
 from tidings.edges.cli.templates import PARTS, add_variables, variables_of
 from tidings.edges.cli.timing import add_timing, timing_of
 
 WORDS = ("title", "text", "html")
 PLAIN = ("id", "template", "priority", "category", "dedupe_key", "dedupe_window", "expires_after", "locale")
-MORE = ("collapse", "batch", "late", "late_grace", "late_max", "jitter", "count", "spread")
+MORE = ("collapse", "batch", "late", "late_grace", "late_max", "jitter", "past", "count", "spread")
 CODES = {"rejected": Exit.USAGE, "conflict": Exit.CONFLICT}
 
 
@@ -60,6 +60,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--late-grace", metavar="DURATION", help="how late `skip` still lets pass")
     parser.add_argument("--late-max", metavar="DURATION", help="missed when later than this, under any policy")
     parser.add_argument("--jitter", metavar="DURATION", help="spread the due time over this long")
+    add_past(parser)
 
 
 def notify(arguments: Arguments, screen: Screen) -> int:

@@ -19,7 +19,9 @@ MARKS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Fill in the parser."""
     add_timing(parser, required=True, ends=False)
-    parser.add_argument("--after", metavar="TIME", help="only what follows: a time, local in --zone, or +1d (now)")
+    parser.add_argument(
+        "--after", metavar="TIME", help="only what comes after: a time, local in --zone, or +1d; left out: from now on"
+    )
     parser.add_argument(
         "--count",
         type=positive,

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from tidings.delivery.notifying import Notifying
 from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
 from tidings.domain.destination import join
@@ -13,6 +15,7 @@ from tidings.domain.names import DEFAULT_TENANT
 from tidings.edges.kafka.accepting import Accepting, wanted
 from tidings.edges.kafka.reader import Reading
 from tidings.engine import Engine
+from tidings.wires.moments import since_of
 from tidings.wires.record import Ask, Record, Refusal, Rejection, Tell
 from tidings.wires.wire import Wire, told
 
@@ -89,10 +92,19 @@ class Batch:
             if isinstance(answer, Tell):
                 self._accepting.add(wanted(wire, record, answer))
                 return None
-            return self._of(answer)
+            return self._of(self._sent(answer, record))
         except Invalid as invalid:
             self._refuse(wire, record, wire.refuse(answer.tenant, invalid), invalid.field)
             return None
+
+    def _sent(self, ask: Ask, record: Record) -> Ask:
+        """Where a time in the past is refused, it counts when the record was sent: reading it late is not its fault."""
+        request = ask.request
+        if request is None or request.since is not None or not isinstance(request.at, int):
+            return ask
+        if (request.past or self._engine.settings.past) != "refuse":
+            return ask
+        return msgspec.structs.replace(ask, request=msgspec.structs.replace(request, since=since_of(record)))
 
     def _refuse(self, wire: Wire, record: Record, refusal: Refusal, field: str) -> None:
         source = record.topic, record.partition, record.offset

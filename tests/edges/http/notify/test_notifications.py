@@ -8,8 +8,10 @@ import pytest
 from tests.edges.http.notify.desk import FAR, NINE, Desk
 from tidings.delivery.filing import delivery_put
 from tidings.domain.delivery import Delivery
+from tidings.domain.iso8601 import format_instant
 from tidings.domain.rendered import Email
 from tidings.domain.verdict import Temporary
+from tidings.testing import eventually
 
 LIST = "/v1/notifications"
 
@@ -300,3 +302,32 @@ async def test_its_schedule_is_not_changed_behind_its_back(each_desk: Desk) -> N
     assert (await each_desk.settled("tea"))["state"] == "sent"
     reply = await each_desk.call("PUT", "/v1/schedules/tea?reuse=true", {"topic": "greetings", "value": "x"})
     assert (reply.status, reply.document["reason"]) == (409, "this id belonged to a notification: use another id")
+
+
+async def test_of_many_who_are_told_at_once_is_said(each_desk: Desk) -> None:
+    """Nine o'clock has passed for one of them, and not for the other."""
+    await each_desk.welcome("ada", "bob")
+    await each_desk.done("PATCH", "/v1/users/bob", {"zone": "Pacific/Kiritimati"})  # 14 h before UTC
+    await each_desk.done("PATCH", "/v1/users/ada", {"zone": "Etc/GMT+12"})  # 12 h behind it
+    now = each_desk.site.engine.clock.now()
+    at = format_instant(now + 3_600_000_000)[:19]  # it was so in Kiritimati 13 hours ago
+    ask = {"users": ["ada", "bob"], "template": "reminder", "variables": {"what": "x"}, "at": at}
+    ada, bob = (await each_desk.done("POST", LIST, ask))["notifications"]
+    assert (ada["outcome"], "note" in ada) == ("scheduled", False)
+    assert (bob["outcome"], bob["note"]) == ("scheduled", "due 13 hours ago: sent now")
+    ada, bob = (await each_desk.done("POST", LIST, ask | {"past": "refuse"}))["notifications"]
+    assert (ada["outcome"], bob["outcome"]) == ("scheduled", "rejected")
+    assert bob["errors"][0]["detail"].startswith("was due 13 hours ago")
+
+
+async def test_what_expired_before_it_was_asked_for_is_not_sent(each_desk: Desk) -> None:
+    await each_desk.welcome()
+    told = await each_desk.done("POST", LIST, NINE | {"at": "2020-01-01T00:00:00Z", "expires_after": "PT1H"})
+    assert told["note"].endswith("not sent, it is counted as missed (expired)")
+
+    async def state() -> str | None:
+        found = (await each_desk.done("GET", f"{LIST}/{told['id']}"))["state"]
+        return str(found) if found != "pending" else None
+
+    assert await eventually(state) == "expired"
+    assert each_desk.mail.calls == []

@@ -7,7 +7,7 @@ from tidings.domain.destination import BUSES
 from tidings.domain.recurrence.parts import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.request import Limits
 from tidings.edges.http.openapi.shapes import Schema, array, instant, number, or_null, ref, shape, text
-from tidings.wires.document import POLICIES, PRIORITIES
+from tidings.wires.document import PAST_WORDS, POLICIES, PRIORITIES
 
 _LIMITS = Limits()
 
@@ -66,7 +66,7 @@ MESSAGE_SHOWN: dict[str, Schema] = {
 _ID = text(f"Its name, up to {_LIMITS.id_bytes_max} bytes of UTF-8. One is made if it is left out.")
 TOPIC = text("Where it goes.", maxLength=_LIMITS.topic_chars_max, pattern=r"^[A-Za-z0-9._-]+$")
 AT = text(
-    "When: an instant with offset, a duration from now (`PT5S`, `+5s`), absent or past is now.",
+    "When: an instant with offset, a duration from now (`PT5S`, `+5s`), absent is now. One in the past: see `past`.",
     examples=["2026-11-20T09:00:00Z", "+5s"],
 )
 EVERY = text(
@@ -103,11 +103,16 @@ def nullable(fields: dict[str, Schema]) -> dict[str, Schema]:
     return made
 
 
+PAST = text(
+    "What becomes of an `at` more than a minute ago: sent now, or refused. Absent: what the server is set to.",
+    enum=[*PAST_WORDS, None],
+)
 _SENT = {name: or_null(schema) for name, schema in _POLICY.items()}
 for _words in ("priority", "late"):
     _SENT[_words] = _SENT[_words] | {"enum": [*_POLICY[_words]["enum"], None]}
 _SENT |= {
     "jitter": or_null(_duration("Spreads due times over this window, stable for an id.")),
+    "past": or_null(PAST),
     "labels": _LABELS | {"type": ["object", "null"], "maxProperties": _LIMITS.labels_max},
     "bus": or_null(text("Where the topic lies; Kafka where there is one.", enum=list(BUSES))),
 }
@@ -120,7 +125,7 @@ _OUTCOME: dict[str, Schema] = {
     "reason": text("Why."),
     "in_flight": number("The occurrence that is being released; what follows it was changed."),
     "remembered_since": instant("What finished before is forgotten."),
-    "note": text("What to know of its times, such as that clocks jump over it."),
+    "note": text("What to know of its times, such as that they have passed, or that clocks jump over them."),
 }
 _ERROR = shape("One fault.", "field detail", field=text("The field."), detail=text("What to change."))
 _STATE = text("Where it stands.", enum=list(get_args(State)))

@@ -6,7 +6,7 @@ from tidings.delivery.templates.parts import Urgency
 from tidings.domain.delivery import State
 from tidings.domain.notification import Priority, Spread
 from tidings.edges.http.openapi.people import CHANNEL, NEXT
-from tidings.edges.http.openapi.schedules import AT, COUNT, EVERY, RULE, nullable
+from tidings.edges.http.openapi.schedules import AT, COUNT, EVERY, PAST, RULE, nullable
 from tidings.edges.http.openapi.shapes import Schema, array, instant, number, or_null, ref, shape, text
 from tidings.wires.document import POLICIES
 
@@ -59,6 +59,7 @@ _ASKED: dict[str, Schema] = {
     "late_grace": or_null(_duration("How late `skip` still releases.")),
     "late_max": or_null(_duration("How late anything is still released.")),
     "jitter": or_null(_duration("Spreads due times over this window.")),
+    "past": or_null(PAST),
     "priority": text("Who goes first.", enum=list(get_args(Priority)), default="normal"),
     "category": text("What preferences are asked about.", default="transactional"),
     "dedupe_key": or_null(text("A second one under this key, for the same person, is skipped.")),

@@ -217,7 +217,7 @@ class Engine:
         return await self.store.history(tenant, schedule_id, self.clock.now())
 
     async def page(self, tenant: str, query: Query) -> Page:
-        """Schedules that fit a query, in due order."""
+        """Schedules that fit a query: what is to come, the next due first, then what is finished, the latest first."""
         return await self.store.page(tenant, query, self.clock.now())
 
     async def count(self) -> Count:

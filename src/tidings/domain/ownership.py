@@ -11,10 +11,8 @@ import msgspec
 
 from tidings.domain.command import FINISHED, Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, State
 from tidings.domain.message import unpack
+from tidings.domain.names import BELONGED, BELONGS
 from tidings.domain.notification import TOPICS, Errand
-
-BELONGS = "this schedule belongs to notification"
-BELONGED = "this id belonged to a notification"
 
 _decode = msgspec.json.Decoder(Errand).decode
 

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from tidings.domain.ownership import BELONGED, BELONGS
+from tidings.domain.names import BELONGED, BELONGS
 
 SEND_KEY = "send 'Authorization: Bearer <key>'; `tidings keys create` makes one"
 

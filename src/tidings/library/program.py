@@ -282,7 +282,7 @@ class Tidings:
         prefix: str | None = None,
         label: tuple[str, str] | None = None,
     ) -> AsyncIterator[Schedule]:
-        """Every schedule that fits, in due order."""
+        """Every schedule that fits: what is to come, the next due first, then what is finished, the latest first."""
         return self._pages(checked(Query(topic=topic, state=state, prefix=prefix, label=label, limit=PAGE_ROWS)))
 
     def follow(self, topic: str, start: str = BEGINNING) -> AsyncIterator[Record]:

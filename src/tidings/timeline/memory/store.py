@@ -201,7 +201,7 @@ class MemoryStore(Alone):
         return [] if row is None else list(row.events)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        """Schedules of a tenant that fit a query, in due order."""
+        """Schedules of a tenant that fit a query, what is to come first."""
         return page(self._rows.of_tenant(tenant, now), query, self._rows.in_flight)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:

@@ -221,7 +221,7 @@ SCHEMAS: dict[str, Schema] = {
         count=number("How many."),
     ),
     "SchedulePage": shape(
-        "Some schedules in due order, without their values and headers.",
+        "Some schedules, those to come first, without their values and headers.",
         "schedules cursor",
         schedules=array(ref("Schedule")),
         cursor=or_null(text("Where to go on; null: that was all.")),

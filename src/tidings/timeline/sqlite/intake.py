@@ -15,6 +15,7 @@ from tidings.ports import Receipt, Taken
 from tidings.timeline.sqlite import outbox
 from tidings.timeline.sqlite.changes import Changes
 from tidings.timeline.sqlite.parcels import HEAD, Rows
+from tidings.timeline.sqlite.repeats import Repeats
 from tidings.timeline.sqlite.rows import NO_DEADLINE, REASONS, Numbers, digits
 from tidings.timeline.sqlite.writer import TOPICS_PER_TENANT_MAX, Writer
 
@@ -28,6 +29,7 @@ class Intake:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._changes = Changes(writer)
+        self._repeats = Repeats(writer)
 
     def apply(
         self, commands: Sequence[Command], now: int, receipt: Receipt | None, taken: Taken | None = None
@@ -107,7 +109,7 @@ class Intake:
         )
 
     def _add(self, adds: list[Add], now: int) -> list[Outcome]:
-        """One-shots of one tenant, all at once; those whose id may be known already are looked at one by one."""
+        """One-shots of one tenant, all at once; those whose id may be known already are looked up first."""
         if adds[0].id is None:
             return _Batch(self._writer, now).write(adds, None)
         idmap = self._writer.idmap
@@ -118,13 +120,20 @@ class Intake:
         recent = idmap.state[0].arrivals
         if not recent.keys().isdisjoint(hashes):
             suspects |= {index for index, id_hash in enumerate(hashes) if id_hash in recent}
-        known = {index: self._changes.add_known(adds[index], now) for index in suspects}
+        known = self._known(adds, hashes, suspects, now) if suspects else {}
         fresh = [index for index in range(len(adds)) if known.get(index) is None] if suspects else range(len(adds))
         outcomes = _Batch(self._writer, now).write([adds[index] for index in fresh], [hashes[index] for index in fresh])
         if len(fresh) == len(adds):
             return outcomes
         following = iter(outcomes)
         return [known.get(index) or next(following) for index in range(len(adds))]
+
+    def _known(self, adds: list[Add], hashes: list[int], suspects: set[int], now: int) -> dict[int, Outcome | None]:
+        """The answers to those whose id is there already, None for those whose id is not."""
+        known: dict[int, Outcome | None] = dict(self._repeats.unchanged(adds, hashes, suspects, now))
+        for index in suspects - known.keys():
+            known[index] = self._changes.add_known(adds[index], now)
+        return known
 
     def _add_in_turn(self, adds: list[Add], hashes: list[int], now: int) -> list[Outcome]:
         """The same id more than once in a batch: each sees what those before it did."""

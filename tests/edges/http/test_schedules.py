@@ -9,6 +9,7 @@ import pytest
 from tests.edges.http.site import FAR, Site
 from tidings.domain.iso8601 import parse_instant
 from tidings.domain.schedule import make_id
+from tidings.testing import eventually
 
 NEW = {
     "id": "order-42-reminder",
@@ -71,8 +72,12 @@ async def test_a_past_moment_too_late_for_its_policy_is_missed(
         assert document["note"].endswith(f"not sent, it is counted as missed ({reason})")
         shown = await each_site.state_of(document["id"], "missed")
         assert shown["reason"] == reason
-    figures = (await each_site.call("GET", "/metrics")).body
-    assert f'tidings_missed_total{{reason="{reason}"}} 4'.encode() in figures
+
+    async def is_counted() -> bool:
+        figures = (await each_site.call("GET", "/metrics")).body
+        return f'tidings_missed_total{{reason="{reason}"}} 4'.encode() in figures
+
+    assert await eventually(is_counted)  # it is told after the commit
     assert await each_site.records("greetings") == []
 
 

@@ -22,6 +22,7 @@ from tidings.domain.names import check_storable
 from tidings.domain.request import Limits, Request
 from tidings.domain.revising import calendar_of, with_days
 from tidings.domain.schedule import Event, Page, Query, Record, Schedule
+from tidings.domain.vocabulary import Past
 from tidings.domain.when import DAY_US, When
 from tidings.intake.admission import Admission, check_new_id
 from tidings.intake.intake import Intake
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     limits: Limits = Limits()
     low_jitter_us: int = 0
+    past: Past = "send"
     id_retention_us: int = 7 * DAY_US
     lease_us: int = 3_000_000
     session_us: int = 4_000_000
@@ -56,7 +58,8 @@ class Engine:
         self.clock = clock = store.clock or clock
         self._listeners = list(listeners)
         self.lanes = Lanes(store, clock, self.publish)
-        self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
+        chosen = self.settings
+        self.admission = Admission(chosen.limits, chosen.low_jitter_us, chosen.bus, chosen.past)
         self.intake = Intake(store, clock, self.publish, self.lanes.wake)
         self._lateness = Pacing()
         self.owner = Owner(
@@ -230,7 +233,7 @@ class Engine:
         return await self.store.history(tenant, schedule_id, self.clock.now())
 
     async def page(self, tenant: str, query: Query) -> Page:
-        """Schedules that match a query, in the order of their due times."""
+        """Schedules that match a query: pending ones first, by due time, then finished ones, the latest first."""
         for field, text in (("topic", query.topic), ("prefix", query.prefix), ("label", ":".join(query.label or ()))):
             check_storable(text or "", field)
         return await self.store.page(tenant, query, self.clock.now())

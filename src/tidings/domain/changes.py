@@ -26,6 +26,7 @@ from tidings.domain.command import (
 from tidings.domain.errors import Invalid
 from tidings.domain.lateness import CATCH_UP_MAX, Policy
 from tidings.domain.names import check_storable, check_storable_id
+from tidings.domain.ownership import change_refused
 from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
 from tidings.domain.recurrence.resolve import is_swallowed
 from tidings.domain.revising import Pending, calendar_of, passed, with_days
@@ -41,8 +42,9 @@ class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a store holds under an id, as far as a decision depends on it.
 
     `n` and `due` are those of the pending occurrence, of a finished schedule those of its last one; `finished` is when
-    it finished. `leaving` says that the record of a one-shot is in the outbox and not known to be on Kafka; `in_flight`
-    is the number of the latest occurrence of a recurring schedule of which the same is true.
+    it finished. `topic` and the packed `message` tell whether it belongs to a notification. `leaving` says that the
+    record of a one-shot is in the outbox and not known to be on Kafka; `in_flight` is the number of the latest
+    occurrence of a recurring schedule of which the same is true.
     """
 
     id: str
@@ -53,6 +55,8 @@ class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     due: int
     accepted: int
     terms: Terms | None
+    topic: str
+    message: bytes | None
     finished: int | None = None
     reason: str | None = None
     leaving: bool = False
@@ -179,6 +183,12 @@ def decide(
         return Change(refused(add.id, invalid))
 
 
+def _owned(command: Command, current: Current) -> Change | None:
+    """The refusal of a command that would separate a notification from its schedule."""
+    reason = change_refused(command, current.id, current.state, current.topic, current.message)
+    return None if reason is None else Change(Outcome(current.id, "rejected", current.due, current.state, reason))
+
+
 # New schedules
 
 
@@ -187,6 +197,8 @@ def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | No
         return _begin(_dated(add, days), now)
     if current.content == add.content:
         return Change(_unchanged(current, now))
+    if (owned := _owned(add, current)) is not None:
+        return owned
     if current.is_finished:
         return _reuse(add, current, now, days) if add.reuse else Change(_too_late(current))
     return Change(Outcome(current.id, "rejected", current.due, current.state, _TAKEN))
@@ -218,6 +230,8 @@ def _replace(
     if current is None:
         # Ids of this form are made by the store alone.
         return Change(_unknown(add.id, remembered_since)) if MADE_ID.match(add.id) else _begin(_dated(add, days), now)
+    if (owned := _owned(replace, current)) is not None:
+        return owned
     if current.is_finished:
         return _reuse(add, current, now, days) if replace.reuse else Change(_too_late(current))
     if current.content == add.content:
@@ -310,6 +324,8 @@ def _change(
 ) -> Change:
     if current is None:
         return Change(_unknown(command.id, remembered_since))
+    if (owned := _owned(command, current)) is not None:
+        return owned
     if isinstance(command, Cancel) and current.state == "cancelled":
         return Change(Outcome(current.id, "cancelled", current.due, in_flight=current.in_flight))
     if current.is_finished:

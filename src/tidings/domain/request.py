@@ -5,7 +5,7 @@ import msgspec
 from tidings.domain.destination import Bus
 from tidings.domain.limits import DAY_S, LIMITS_MOST, Limits
 from tidings.domain.message import Headers
-from tidings.domain.vocabulary import Policy, Priority
+from tidings.domain.vocabulary import Past, Policy, Priority
 
 __all__ = ["DAY_S", "LIMITS_MOST", "Limits", "Request", "Timing"]
 
@@ -27,7 +27,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     on_excluded: str | None = None
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class Request(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
 
     Durations count from `since`, which is now if it is None. `timing` has what says when beside `at` and `every`. The
@@ -52,3 +52,4 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     jitter: str | None = None
     labels: dict[str, str] | None = None
     bus: Bus | None = None
+    past: Past | None = None

@@ -98,7 +98,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
-    """Some schedules in due order, and where to go on (None: that was all). May be short while there is more."""
+    """Some schedules, those to come first, and where to go on (None: that was all). May be short with more to come."""
 
     schedules: tuple[Schedule, ...]
     cursor: str | None

@@ -14,6 +14,7 @@ class Priority(IntEnum):
 
 PriorityName = Literal["high", "normal", "low"]
 Policy = Literal["fire_latest", "fire_all", "skip"]
+Past = Literal["send", "refuse"]  # what happens to a schedule whose time has passed
 State = Literal["pending", "paused", "in_flight", "released", "missed", "cancelled", "ended"]
 OutcomeWord = Literal[
     "scheduled",

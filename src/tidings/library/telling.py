@@ -13,6 +13,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.lateness import Policy
 from tidings.domain.notification import InlineContent, Priority, Spread
 from tidings.domain.rendered import ChannelName
+from tidings.domain.vocabulary import Past
 from tidings.library.timing import Times, timing_of
 from tidings.library.values import at_of, duration_of
 from tidings.shapes.fields import fields_of, names_of
@@ -54,6 +55,7 @@ class NotifyOptions(Times, total=False):
     locale: str | None
     collapse: str | None
     batch: str | None
+    past: Past | None
 
 
 def ask_of(whom: Mapping[str, str | Device | Sequence[str] | None], options: NotifyOptions) -> Notify:

@@ -16,7 +16,7 @@ from tidings.domain.request import Request
 from tidings.domain.schedule import Event as StoredEvent
 from tidings.domain.schedule import Record as StoredRecord
 from tidings.domain.schedule import Schedule as StoredSchedule
-from tidings.domain.vocabulary import PriorityName
+from tidings.domain.vocabulary import Past, PriorityName
 from tidings.domain.when import When
 from tidings.library.checks import checked, encoded, wrong
 from tidings.library.timing import Times, local_text, timing_of
@@ -46,6 +46,7 @@ class Options(Times, total=False):
     late_max: str | timedelta | None
     jitter: str | timedelta | None
     labels: dict[str, str] | None
+    past: Past | None
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ COMMANDS = {
     "nodes": ("nodes", "show the nodes that share the store, their lanes and their lateness"),
     "migrate": ("migrate", "migrate a store to the layout of this version"),
     "copy": ("copy", "move everything from one store to another"),
-    "bench": ("bench", "run the benchmarks"),
+    "bench": ("bench", "list the benchmarks, or run one"),
     "version": ("version", "print the version"),
 }
 

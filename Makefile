@@ -64,7 +64,7 @@ fmt: setup-dev  ## format the code and apply the safe fixes
 docs: setup-dev  ## write the tables of docs/reference that are derived from the code
 	$(BIN)/python -m tests.docs.tables
 
-bench: $(VENV)/.peers  ## run the benchmarks, or one: ARGS="burst --json"
+bench: $(VENV)/.peers  ## list the benchmarks; run one: ARGS="burst --json", all: ARGS=--all
 	$(BIN)/python -m bench $(ARGS)
 
 clean:  ## remove .venv and what the tools left behind

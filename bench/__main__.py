@@ -1,16 +1,20 @@
-"""`python -m bench [NAME] [--json] [--rounds N] [--scale F] [--save]`: run the benchmarks, or one of them."""
+"""`python -m bench NAME [--json] [--rounds N] [--scale F] [--save]`: run one benchmark; without a name list them."""
 
 import argparse
+import ast
 import importlib
-import subprocess
+import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Protocol, cast
 
 from bench.options import ROUNDS, Options
 from bench.report import Bar, Report, save, table, to_json
 from bench.screen import note
 from tests.servers.downloads import Missing
+from tidings.edges.cli.commands.serve import call
 
 NAMES = (
     "intake",
@@ -59,11 +63,38 @@ class Benchmark(Protocol):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one here, or all of them, each in a process of its own."""
-    chosen = _parser().parse_args(arguments)
-    if chosen.name is None:
-        codes = [subprocess.call([sys.executable, "-m", "bench", name, *arguments]) for name in NAMES]
-        return max(code for code in codes if code != LEFT_OUT)
+    """List the benchmarks, run one here, or with `--all` run each in a process of its own."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.name is not None and chosen.all:
+        parser.error("give either a name or --all, not both")
+    if chosen.name is None and not chosen.all:
+        print(_listing())
+        return 0
+    if chosen.name is not None and chosen.name not in NAMES:
+        print(f"there is no benchmark {chosen.name!r}. {_listing()}", file=sys.stderr)
+        return 2
+    if chosen.all:
+        return _run_all([argument for argument in arguments if argument != "--all"])
+    _clean_up_on_signals()
+    try:
+        return _run(chosen)
+    except KeyboardInterrupt:
+        note(f"{chosen.name}: stopped, its temporary data is removed")
+        return 128 + _stopped_by[-1]
+
+
+def _run_all(options: Sequence[str]) -> int:
+    codes = []
+    for name in NAMES:
+        code = call([sys.executable, "-m", "bench", name, *options])
+        if code > 128:  # stopped by a signal, and the others with it
+            return code
+        codes.append(code)
+    return max(code for code in codes if code != LEFT_OUT)
+
+
+def _run(chosen: argparse.Namespace) -> int:
     options = Options(chosen.rounds, chosen.scale, chosen.pending, chosen.keep)
     benchmark = cast(Benchmark, importlib.import_module(f"bench.{chosen.name}"))
     try:
@@ -78,9 +109,36 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+_stopped_by = [int(signal.SIGINT)]
+
+
+def _clean_up_on_signals() -> None:
+    """Let SIGTERM end a run in the way of SIGINT: every `with` block is left, which removes the temporary data."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        _stopped_by.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def _listing() -> str:
+    """Every benchmark with the first line of its file. The files are not imported: some need servers' clients."""
+    width = max(map(len, NAMES))
+    lines = [f"  {name:{width}}  {_summary(name)}" for name in NAMES]
+    return "\n".join(["Benchmarks:", *lines, "Run one with its name, or all of them with --all (hours)."])
+
+
+def _summary(name: str) -> str:
+    source = (Path(__file__).parent / f"{name}.py").read_text()
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m bench", description="Benchmarks, beside their limits and peers.")
-    parser.add_argument("name", nargs="?", choices=NAMES, help="which one; without it all of them")
+    parser.add_argument("name", nargs="?", help="which one to run; without it they are listed")
+    parser.add_argument("--all", action="store_true", help="run all of them, one after the other")
     parser.add_argument("--json", action="store_true", help="one object a benchmark instead of a table")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"medians are over so many ({ROUNDS})")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink sizes and times, such as 0.01 for a trial")

@@ -15,7 +15,7 @@ from tidings.dispatch.leases import LatenessWindow, LeaseHolder
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, OwnershipChanged, Refused, Released
 from tidings.domain.fleet import Fleet, Report
-from tidings.domain.names import check_storable
+from tidings.domain.names import Past, check_storable
 from tidings.domain.schedules.command import Add, Command, Outcome, Replace
 from tidings.domain.schedules.request import Limits, Request
 from tidings.domain.schedules.reschedule import calendar_of, with_days
@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     limits: Limits = Limits()
     low_jitter_us: int = 0
+    past: Past = "send"
     id_retention_us: int = 7 * DAY_US
     lease_us: int = 3_000_000
     session_us: int = 4_000_000
@@ -54,7 +55,8 @@ class Engine:
         self.clock = clock = store.clock or clock
         self._listeners = list(listeners)
         self.lanes = Lanes(store, clock, self.publish)
-        self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
+        chosen = self.settings
+        self.admission = Admission(chosen.limits, chosen.low_jitter_us, chosen.bus, chosen.past)
         self.intake = Intake(store, clock, self.publish, self.lanes.wake)
         self._lateness = LatenessWindow()
         self.owner = LeaseHolder(
@@ -228,7 +230,7 @@ class Engine:
         return await self.store.history(tenant, schedule_id, self.clock.now())
 
     async def page(self, tenant: str, query: Query) -> Page:
-        """Schedules that match a query, in the order of their due times."""
+        """Schedules that match a query: pending ones first, by due time, then finished ones, the latest first."""
         for field, text in (("topic", query.topic), ("prefix", query.prefix), ("label", ":".join(query.label or ()))):
             check_storable(text or "", field)
         return await self.store.page(tenant, query, self.clock.now())

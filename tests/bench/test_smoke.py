@@ -1,6 +1,8 @@
 """Every benchmark runs, on tiny sizes, and says its result in the agreed shape."""
 
+import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.__main__ import LEFT_OUT
+from bench.__main__ import LEFT_OUT, NAMES
 from bench.report import Report
 from tests.servers.downloads import Missing
 from tests.servers.fixtures import leave_out
+from tidings.testing import eventually
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT_S = 240
@@ -70,7 +73,54 @@ def test_an_unknown_benchmark_is_refused_by_name() -> None:
     command = [sys.executable, "-m", "bench", "nothing"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 2
-    assert b"nothing" in done.stderr
+    assert b"there is no benchmark 'nothing'" in done.stderr
+    assert all(f"\n  {name} ".encode() in done.stderr for name in NAMES)
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize("command", [("bench",), ("tidings", "bench")])
+def test_without_a_name_they_are_listed(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0
+    lines = done.stdout.decode().splitlines()[1:-1]
+    assert [line.split()[0] for line in lines] == list(NAMES)
+    assert all(len(line.split()) > 3 for line in lines)  # each says what it measures
+
+
+def test_a_name_and_all_of_them_exclude_each_other() -> None:
+    command = [sys.executable, "-m", "tidings", "bench", "--all", "burst"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 2
+    assert b"not both" in done.stderr
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", [("bench", "intake"), ("tidings", "bench", "--all")])
+async def test_a_run_that_is_stopped_removes_its_data(
+    command: tuple[str, ...], number: signal.Signals, tmp_path: Path
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", *command),
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        await eventually(lambda: _files_in(tmp_path), 30)
+        process.send_signal(number)
+        assert await asyncio.wait_for(process.wait(), 30) == 128 + number
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert _files_in(tmp_path) == []
 
 
 @pytest.mark.slow

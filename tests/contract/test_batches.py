@@ -158,3 +158,37 @@ async def test_nothing_is_lost_over_many_batches(store: Store) -> None:
     for one in expected - set(kept):
         assert (await found(store, one, NOW + MINUTE)).state == "missed"
     assert all(record.due <= record.released for record in await records(store))
+
+
+async def test_a_batch_that_comes_again_is_answered_by_how_each_stands(store: Store) -> None:
+    """Of what is due soon, later and much later, of what has left, was changed or is another tenant's."""
+    dues = [0, SECOND, 20 * MINUTE, DAY, DAY + 1, 3 * DAY, 40 * DAY, 40 * DAY + 1]
+    batch = [add(f"s{number}", NOW + due) for number, due in enumerate(dues * 20)]
+    outcomes = await applied(store, *batch)
+    assert {outcome.outcome for outcome in outcomes} == {"scheduled"}
+    theirs = [add(one.id, one.due, tenant="globex") for one in batch[:40]]
+    assert {outcome.outcome for outcome in await applied(store, *theirs)} == {"scheduled"}
+    await drain(store, NOW)
+    changed: list[Command] = [
+        Cancel(ACME, "s11"),
+        Pause(ACME, "s12"),
+        Replace(add("s13", NOW + 2 * DAY)),
+        Fire(ACME, "s14"),
+        Cancel(ACME, "s15"),
+    ]
+    await applied(store, *changed)
+    others = [add("new", NOW + DAY), add("s21", NOW + 7 * DAY)]
+    again = await applied(store, *(one for one in reversed(batch) if one.id != "s21"), *others)
+    standing = {outcome.id: (outcome.outcome, outcome.due, outcome.state or "pending") for outcome in again}
+    for one in batch:
+        assert one.id is not None
+        state = "released" if one.due == NOW else "pending"
+        if one.id not in {"s11", "s12", "s13", "s14", "s15", "s21"}:
+            assert standing[one.id] == ("unchanged", one.due, state)
+    assert standing["s11"] == ("unchanged", NOW + DAY, "cancelled")
+    assert standing["s12"] == ("unchanged", NOW + DAY + 1, "paused")
+    assert standing["s13"][0] == "rejected"
+    assert standing["s14"] == ("unchanged", NOW, "pending")
+    assert standing["s15"] == ("unchanged", NOW + 40 * DAY + 1, "cancelled")
+    assert (standing["new"][0], standing["s21"][0]) == ("scheduled", "rejected")
+    assert {outcome.outcome for outcome in await applied(store, *theirs)} == {"unchanged"}

@@ -23,7 +23,7 @@ from tests.contract.factories import (
     tend,
     words,
 )
-from tidings.domain.schedules.command import Cancel, Fire, Pause, Priority, Replace, Resume
+from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Pause, Priority, Replace, Resume
 from tidings.domain.schedules.lateness import Lateness
 from tidings.ports import Store
 
@@ -279,3 +279,72 @@ async def test_the_history_of_a_fired_one_keeps_when_it_was_to_leave(store: Stor
     history = await store.history(ACME, "one", NOW)
     assert [event.event for event in history] == ["accepted", "fired", "released"]
     assert history[0].due == due
+
+
+# --- schedules that belong to a notification ---
+
+ERRAND = b'{"notification":"tea"}'
+AGAIN = b'{"notification":"tea","delivery":"tea/1","attempt":2}'
+
+
+def told(schedule_id: str = "tea", value: bytes = ERRAND) -> Add:
+    return add(schedule_id, LATE, topic="notify.email", value=value)
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (Replace(add("tea", NOW)), "cancel the notification (DELETE /v1/notifications/tea"),
+        (Replace(add("tea", NOW), reuse=True), "cancel the notification (DELETE /v1/notifications/tea"),
+        (Cancel(ACME, "tea"), "cancel the notification (DELETE /v1/notifications/tea"),
+        (add("tea", NOW), "use another id"),
+        (add("tea", NOW, reuse=True), "use another id"),
+        (Replace(add("tea/1~2", NOW)), "cancel the notification"),
+        (Cancel(ACME, "tea/1~2"), "cancel the notification"),
+        (Pause(ACME, "tea/1~2"), "cancel the notification"),
+        (Resume(ACME, "tea/1~2"), "cancel the notification"),
+        (Fire(ACME, "tea/1~2"), "cancel the notification"),
+    ],
+)
+async def test_a_change_that_would_cut_a_notification_off_is_refused(
+    store: Store, command: Command, advice: str
+) -> None:
+    await applied(store, told(), told("tea/1~2", AGAIN))
+    outcome = await answer(store, command)
+    assert (outcome.outcome, outcome.state, outcome.due) == ("rejected", "pending", LATE)
+    assert (outcome.reason or "").startswith("this schedule belongs to notification 'tea'")
+    assert advice in (outcome.reason or "")
+    await drain(store, LATE)
+    assert sorted(record.message for record in await records(store, "notify.email")) == sorted(
+        [told().message, told("", AGAIN).message]
+    )
+
+
+async def test_a_notification_may_be_paused_fired_and_cancelled_with_its_deliveries(store: Store) -> None:
+    await applied(store, told(), told("other"), told("third"))
+    assert await words(store, Pause(ACME, "tea"), Resume(ACME, "tea"), Fire(ACME, "tea")) == [
+        "paused",
+        "resumed",
+        "fired",
+    ]
+    assert await words(store, Cancel(ACME, "other", with_deliveries=True), told("third")) == ["cancelled", "unchanged"]
+    await drain(store, LATE)
+    assert await state(store, "other") == "cancelled"
+
+
+async def test_the_id_of_a_finished_notification_is_not_used_again(store: Store) -> None:
+    await applied(store, told())
+    await drain(store, LATE)
+    for command in (Replace(add("tea"), reuse=True), add("tea", reuse=True)):
+        outcome = await answer(store, command, LATE)
+        assert (outcome.outcome, outcome.reason) == (
+            "rejected",
+            "this id belonged to a notification: use another id",
+        )
+    assert await words(store, Replace(add("tea")), Cancel(ACME, "tea"), now=LATE) == ["already_released"] * 2
+
+
+async def test_what_somebody_scheduled_for_a_topic_of_notifications_is_theirs(store: Store) -> None:
+    inline = add("mine", LATE, topic="notify.email", value=b'{"inline":{"id":"mine","tenant":"acme","channels":[]}}')
+    await applied(store, inline, add("text", LATE, topic="notify.email", value=b"no JSON"))
+    assert await words(store, Replace(add("mine", NOW)), Cancel(ACME, "text")) == ["replaced", "cancelled"]

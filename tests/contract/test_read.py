@@ -196,14 +196,33 @@ async def test_pages_with_every_state(store: Store) -> None:
 
 
 async def test_pages_go_on_while_things_change(store: Store) -> None:
-    """A cursor points between rows: what was shown is not shown again, what stays is not passed over."""
+    """A cursor points between rows: what is to come is shown once; what finished meanwhile is told at the end."""
     await applied(store, *(add(f"s{number}", NOW + number * MINUTE) for number in range(1, 9)))
     first = await store.page(ACME, Query(limit=3), NOW)
     assert first.cursor is not None
     await applied(store, Cancel(ACME, "s2"), Replace(add("s1", NOW + SECOND)), Pause(ACME, "s6"), add("new", NOW + 1))
     shown = [one.id for one in first.schedules]
     shown += [one.id for one in await listed(store, Query(limit=3, after=first.cursor))]
-    assert shown == [f"s{number}" for number in range(1, 9)]
+    assert shown == [*(f"s{number}" for number in range(1, 9)), "s2"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+async def test_what_is_to_come_is_listed_before_what_is_finished(store: Store, limit: int) -> None:
+    left = [add(f"left-{number}", NOW + number) for number in range(5)]
+    again = [every("ended", NOW - MINUTE, period=MINUTE, count=2), add("same", NOW + 4)]
+    await applied(store, *left, *again, add("cancelled", NOW + DAY), Cancel(ACME, "cancelled"))
+    await drain(store, NOW + 4)
+    soon = [add("soon", NOW + SECOND), every("often", NOW + MINUTE), add("far", NOW + 50 * DAY)]
+    await applied(store, *soon, add("held", NOW + HOUR), Pause(ACME, "held"), now=NOW + 4)
+    ahead = ["soon", "often", "held", "far"]
+    behind = ["cancelled", "same", "left-4", "left-3", "left-2", "left-1", "ended", "left-0"]
+    assert await ids(store, NOW + 4, limit) == ahead + behind
+    assert await ids(store, NOW + 4, limit, due_from=NOW + 2, due_to=NOW + DAY) == [
+        *ahead[:3],
+        *behind[1:5],
+    ]
+    assert await ids(store, NOW + 4, limit, state="released") == behind[1:6] + behind[7:]
+    assert await ids(store, NOW + 4, limit, due_to=NOW + 1) == behind[6:]
 
 
 async def test_a_fire_that_has_not_left_is_no_schedule_of_its_own(store: Store) -> None:
@@ -258,14 +277,14 @@ async def test_finished_ones_are_found_by_the_same_conditions(store: Store) -> N
     assert await ids(store, topic="x") == ["a"]
     assert await ids(store, prefix="b") == ["b"]
     assert await ids(store, due_from=NOW + 2, due_to=NOW + 3) == ["b"]
-    assert await ids(store) == ["a", "b", "c"]
+    assert await ids(store) == ["c", "b", "a"]
 
 
 async def test_a_recurring_one_that_has_ended_is_listed_by_its_last_moment(store: Store) -> None:
     await applied(store, every("often", NOW, period=MINUTE, count=3), add("between", NOW + MINUTE))
     await drain(store, NOW + 2 * MINUTE)
-    assert await ids(store) == ["between", "often"]
-    assert await ids(store, limit=1) == ["between", "often"]
+    assert await ids(store) == ["often", "between"]
+    assert await ids(store, limit=1) == ["often", "between"]
     assert await ids(store, due_from=NOW + 2 * MINUTE) == ["often"]
     assert await ids(store, due_to=NOW + 2 * MINUTE) == ["between"]
 

@@ -240,7 +240,7 @@ async def test_a_repeat_says_how_it_stands(office: Office) -> None:
     assert (told.outcome, told.state) == ("unchanged", "pending")
     assert "cancel that one" in ((await again("one", category="news")).reason or "")
     await office.cancelling.cancel(ACME, "one")
-    await office.engine.submit([Cancel(ACME, "two")])
+    await office.engine.submit([Cancel(ACME, "two", with_deliveries=True)])
     for name in ("one", "two"):
         told = await again(name)
         assert (told.outcome, told.state) == ("unchanged", "cancelled")
@@ -298,7 +298,7 @@ async def test_a_duplicate_stays_what_it_is(office: Office) -> None:
 async def test_what_was_cancelled_keeps_nobody_from_being_told(office: Office, by: str) -> None:
     first = await office.notify(**NINE, dedupe_key="order-42")
     if by == "its schedule":
-        await office.engine.submit([Cancel(ACME, first.id)])
+        await office.engine.submit([Cancel(ACME, first.id, with_deliveries=True)])
     else:
         await office.cancelling.cancel(ACME, first.id)
     second = await office.notify(**NINE, dedupe_key="order-42")

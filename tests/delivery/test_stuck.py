@@ -53,7 +53,7 @@ async def test_a_turn_whose_name_somebody_has_taken(world: World) -> None:
     later = world.clock.now() + 3_600 * SECOND
     taken = Add(TENANT, "n-1/1~2", "greetings", Once(later), pack(Message(None, b"hi")), b"o" * 16, later)
     cancelled = errands.turn(TENANT, words("n-1"), DeliveryJob("n-1", delivery="n-1/1", attempt=3), later)
-    await world.engine.submit([taken, cancelled, Cancel(TENANT, "n-1/1~3")])
+    await world.engine.submit([taken, cancelled, Cancel(TENANT, "n-1/1~3", with_deliveries=True)])
     provider = Recorder()
     provider.answer = lambda _: Temporary("provider_error") if len(provider.calls) == 1 else None
     world.start(world.worker({"mail": provider}))

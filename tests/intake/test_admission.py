@@ -1,11 +1,16 @@
 """Admission: when a schedule is due, and how much of the past may be caught up with."""
 
+from typing import Any
+
 import pytest
 
-from tests.contract.factories import ACME, DAY, HOUR, NOW, SECOND
+from tests.contract.factories import ACME, DAY, HOUR, MILLISECOND, MINUTE, NOW, SECOND
 from tidings.domain.errors import Invalid
+from tidings.domain.names import Past
+from tidings.domain.schedules.command import Priority
 from tidings.domain.schedules.iso8601 import format_instant
-from tidings.domain.schedules.request import Limits, Request
+from tidings.domain.schedules.lateness import Lateness, deadline
+from tidings.domain.schedules.request import Limits, Request, Timing
 from tidings.domain.schedules.when import Every, Once
 from tidings.intake.admission import Admission
 
@@ -18,8 +23,88 @@ def every(start: int, period: str = "PT1S", **policy: str) -> Request:
 
 @pytest.mark.parametrize("at", [None, 0, NOW - DAY, NOW, format_instant(NOW - DAY), "1970-01-01T00:00:00Z"])
 def test_what_has_passed_is_due_when_it_is_taken(at: int | str | None) -> None:
-    add = ADMISSION.admit(ACME, Request("t", at=at, expires_after="PT1H"), NOW)
+    add = ADMISSION.admit(ACME, Request("t", at=at), NOW)
     assert (add.when, add.due) == (Once(NOW), NOW)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ({"late": "skip"}, "late_skipped"),
+        ({"late": "skip", "late_grace": "PT59M"}, "late_skipped"),
+        ({"late_max": "PT59M"}, "late_max"),
+        ({"expires_after": "PT59M"}, "expired"),
+        ({"expires_after": "PT59M", "jitter": "PT1M"}, "expired"),
+    ],
+)
+@pytest.mark.parametrize("local", [False, True])
+def test_what_has_passed_too_long_ago_for_its_policy_is_missed(
+    policy: dict[str, Any], reason: str, local: bool
+) -> None:
+    asked = NOW - HOUR
+    at = {"at": format_instant(asked)[:19], "timing": Timing(zone="UTC")} if local else {"at": asked}
+    add = ADMISSION.admit(ACME, Request("t", **at, **policy), NOW)
+    assert (add.when, add.due, add.jitter_us) == (Once(asked), asked, 0)
+    assert add.note == f"due 60 minutes ago: not sent, it is counted as missed ({reason})"
+    assert deadline(add.due, add.lateness) is not None
+
+
+def test_of_a_policy_only_what_is_left_counts_for_what_has_passed() -> None:
+    policy: dict[str, Any] = {"late": "skip", "late_grace": "PT2H", "late_max": "PT3H", "expires_after": "PT4H"}
+    add = ADMISSION.admit(ACME, Request("t", at=NOW - HOUR, **policy), NOW)
+    assert (add.due, add.lateness) == (NOW, Lateness("skip", HOUR, 2 * HOUR, 3 * HOUR))
+    assert add.note == "due 60 minutes ago: sent now"
+
+
+@pytest.mark.parametrize(
+    ("late_us", "note"),
+    [
+        (0, None),
+        (5 * MILLISECOND, None),
+        (MINUTE, None),
+        (MINUTE + SECOND, "due 61 seconds ago: sent now"),
+        (90 * MINUTE, "due 90 minutes ago: sent now"),
+        (6 * 366 * DAY, "due 6 years ago: sent now"),
+    ],
+)
+def test_a_time_more_than_a_minute_ago_is_told(late_us: int, note: str | None) -> None:
+    assert ADMISSION.admit(ACME, Request("t", at=NOW - late_us), NOW).note == note
+
+
+@pytest.mark.parametrize(("node", "asked"), [("refuse", None), ("send", "refuse"), ("refuse", "refuse")])
+def test_a_time_more_than_a_minute_ago_is_refused_where_that_is_asked(node: Past, asked: Past | None) -> None:
+    admission = Admission(Limits(), past=node)
+    with pytest.raises(Invalid, match="at: was due 24 hours ago: give a time to come, or 'past': 'send'"):
+        admission.admit(ACME, Request("t", at=NOW - DAY, past=asked), NOW)
+    for at in (None, NOW, NOW - MINUTE, NOW + HOUR):
+        assert admission.admit(ACME, Request("t", at=at, past=asked), NOW).due >= NOW
+    admission.admit(ACME, Request("t", at=NOW - DAY, past="send"), NOW)
+    sent_in_time = Request("t", at=NOW - DAY, since=NOW - 2 * DAY, past=asked)  # and read late
+    assert admission.admit(ACME, sent_in_time, NOW).due == NOW
+
+
+def test_what_may_be_in_the_past_is_no_part_of_the_content() -> None:
+    one, other = (
+        ADMISSION.admit(ACME, Request("t", id="a", at=NOW, labels={"a": "b"}, past=past), NOW)
+        for past in (None, "refuse")
+    )
+    assert one.content == other.content
+
+
+@pytest.mark.parametrize("at", [None, NOW, NOW - DAY, NOW - 1])
+def test_low_priority_is_not_spread_where_it_is_due_now(at: int | None) -> None:
+    admission = Admission(Limits(), low_jitter_us=MINUTE)
+    dues = {admission.admit(ACME, Request("t", at=at, priority=Priority.LOW), NOW).due for _ in range(20)}
+    assert dues == {NOW}
+    asked = Request("t", at=at, priority=Priority.LOW, jitter="PT1M")  # by the sender, who knows why
+    assert len({admission.admit(ACME, asked, NOW).due for _ in range(20)}) > 10
+
+
+def test_low_priority_is_spread_where_it_is_scheduled_ahead() -> None:
+    admission = Admission(Limits(), low_jitter_us=MINUTE)
+    ahead = [Request("t", at=NOW + SECOND, priority=Priority.LOW), Request("t", every="PT1H", priority=Priority.LOW)]
+    for request in ahead:
+        assert len({admission.admit(ACME, request, NOW).jitter_us for _ in range(20)}) > 10
 
 
 @pytest.mark.parametrize("at", [NOW + HOUR, format_instant(NOW + HOUR), "+1h"])

@@ -1,11 +1,17 @@
 """Clients of all wires on a real broker: messages arrive at their time, unchanged."""
 
 import time
+import uuid
+from pathlib import Path
 
 import pytest
 
-from tests.kafka.site import Header, Site, headers_of
+from tests.kafka.site import Header, Site, headers_of, opened
+from tests.servers.kafka import Broker
+from tidings.domain.schedules.command import Add
 from tidings.domain.schedules.iso8601 import format_instant
+from tidings.domain.schedules.schedule import Message, pack
+from tidings.domain.schedules.when import Once
 
 pytestmark = pytest.mark.slow
 
@@ -113,3 +119,56 @@ async def test_headers_cannot_forge_the_identity_of_a_record(site: Site) -> None
     assert names[:2] == ["intervals-schedule", "other"]
     assert (names.count("tidings-id"), names.count("tidings-occurrence")) == (1, 1)
     assert dict(headers_of(record))["tidings-id"] != b"forged"
+
+
+async def test_the_schedule_of_a_notification_is_not_changed_by_any_wire(broker: Broker, tmp_path: Path) -> None:
+    etf1 = f"etf1-{uuid.uuid4().hex[:8]}"
+    name = f"site-{uuid.uuid4().hex[:8]}"
+    async with opened(broker, tmp_path, name=name, schedules={etf1: name}) as site:
+        await site.engine.submit([notification(name, "tea")])
+        later = str(in_us(3_600) // SECOND_US)
+        native: list[Header] = [("tidings-id", b"tea"), ("tidings-to", b"out"), ("tidings-at", b"+1h")]
+        site.send(f"tidings.requests.{name}", b"1", None, [*native, ("tidings-action", b"REPLACE")])
+        site.send(f"tidings.requests.{name}", b"2", None, [("tidings-id", b"tea"), ("tidings-action", b"CANCEL")])
+        intervals: list[Header] = [("intervals-id", b"tea"), ("intervals-schedule", b"PT1H")]
+        site.send(f"assignments.{name}", b"3", None, [*intervals, ("intervals-action", b"REPLACE")])
+        kaspr: list[Header] = [
+            ("x-scheduler-action", "REPLACE"),
+            ("x-scheduler-request-id", "tea"),
+            ("x-scheduler-deliver-at", format_instant(in_us(3_600))),
+            ("x-scheduler-deliver-to", "out"),
+        ]
+        site.send(f"{name}-schedule-requests", b"4", None, kaspr)
+        site.send(etf1, b"5", b"tea", [("scheduler-epoch", later), ("scheduler-target-topic", "out")])
+        site.send(etf1, None, b"tea")
+        for topic, count in (
+            (f"tidings.rejections.{name}", 2),
+            (f"rejections.{name}", 3),  # of Intervals, and of etf1
+            (f"{name}-schedule-rejections", 1),
+        ):
+            for rejection in await site.read(topic, count):
+                reason = str(dict(headers_of(rejection))["tidings-reject-reason"])
+                assert "this schedule belongs to notification 'tea': cancel the notification" in reason
+        found = await site.engine.find(name, "tea")
+        assert found is not None
+        assert (found.topic, found.state, found.generation) == ("notify.email", "pending", 1)
+
+
+def notification(tenant: str, name: str) -> Add:
+    """The schedule of a notification, as delivery submits it."""
+    due, value = in_us(3_600), f'{{"notification":"{name}"}}'.encode()
+    return Add(tenant, name, "notify.email", Once(due), pack(Message(None, value)), b"n" * 16, due)
+
+
+async def test_a_time_in_the_past_is_refused_where_a_record_asks_for_that(site: Site) -> None:
+    requests, out = f"tidings.requests.{site.name}", f"{site.name}-past"
+    headers: list[Header] = [("tidings-to", out), ("tidings-past", "refuse")]
+    hour_ago = in_us(-3_600)
+    site.send(requests, b"late", None, [*headers, ("tidings-at", format_instant(hour_ago))])
+    in_time = hour_ago // 1_000 - 1_000  # it was sent in time, and is read late
+    site.send(requests, b"read late", None, [*headers, ("tidings-at", format_instant(hour_ago))], in_time)
+    (record,) = await site.read(out, 1)
+    assert record.value() == b"read late"
+    (rejection,) = await site.read(f"tidings.rejections.{site.name}", 1)
+    assert rejection.value() == b"late"
+    assert "tidings-at: was due 60 minutes ago" in str(dict(headers_of(rejection))["tidings-reject-reason"])

@@ -210,3 +210,17 @@ async def test_what_it_does_not_take(t: Tidings) -> None:
         await t.notify("nobody", text="x")
     with pytest.raises(Invalid, match="mail"):
         await t.users.put("ada", mail="ada@example.com")
+
+
+async def test_its_schedule_is_not_changed_behind_its_back(t: Tidings) -> None:
+    await t.notify("ada", template="reminder", variables={"name": "Ada"}, id="tea", at=timedelta(hours=1))
+    for outcome in (await t.replace("tea", "greetings", "x"), await t.cancel("tea")):
+        assert outcome.outcome == "rejected"
+        assert (outcome.reason or "").startswith("this schedule belongs to notification 'tea': cancel the notification")
+    [added] = await t.schedule_many([tidings.Request("greetings", b"x", id="tea")])
+    assert added.reason == "this schedule belongs to notification 'tea': use another id"
+    found = await t.notifications.get("tea")
+    assert found is not None
+    assert found.state == "pending"
+    assert (await t.fire("tea")).outcome == "fired"
+    await settled(t, "tea")

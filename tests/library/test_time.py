@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import tidings
+from tidings.config.settings import Dispatch
 from tidings.domain.errors import Invalid
 from tidings.domain.schedules.when import Cron, Local, Rule
 from tidings.testing import SimulatedClock
@@ -135,3 +136,31 @@ async def test_a_preview_shows_as_many_as_over_http_at_most(limit: Any) -> None:
                 await t.preview(limit=limit, **when)  # type: ignore[arg-type]
             assert len(await t.preview(limit=1_000, **when)) == 1_000  # type: ignore[arg-type]
             assert len(await t.preview(limit=7, count=5, **when)) == 5  # type: ignore[arg-type]
+
+
+async def test_previews_begin_after_a_moment() -> None:
+    async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
+        first = datetime(2027, 1, 1, tzinfo=UTC)
+        for rule in ({"every": "R/2027-01-01T00:00:00Z/PT1H"}, {"cron": "0 * * * *", "zone": "UTC"}):
+            [shown] = await t.preview(after=first, limit=1, **rule)  # type: ignore[arg-type]
+            assert shown.due_at == first + timedelta(hours=1)
+
+
+async def test_times_that_have_passed() -> None:
+    clock = SimulatedClock(START)
+    async with tidings.open(":memory:", clock=clock) as t:
+        long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+        assert (await t.schedule("t", "x", at=long_ago)).note == "due 6 years ago: sent now"
+        outcome = await t.schedule("t", "x", at=long_ago, late_max=timedelta(hours=1))
+        assert outcome.note == "due 6 years ago: not sent, it is counted as missed (late_max)"
+        assert (await t.replace("other", "t", "x", at=long_ago)).note == "due 6 years ago: sent now"
+        with pytest.raises(Invalid, match="at: was due 6 years ago"):
+            await t.schedule("t", "x", at=long_ago, past="refuse")
+        with pytest.raises(Invalid, match="past: give 'send' or 'refuse'"):
+            await t.schedule("t", "x", past="maybe")  # type: ignore[arg-type]
+        assert (await t.preview(at=long_ago)).note == "due 6 years ago: sent now"
+    config = tidings.Config(dispatch=Dispatch(past="refuse"))
+    async with tidings.open(":memory:", clock=clock, config=config) as t:
+        with pytest.raises(Invalid, match="at: was due 6 years ago"):
+            await t.schedule("t", "x", at=long_ago)
+        assert (await t.schedule("t", "x", at=long_ago, past="send")).outcome == "scheduled"

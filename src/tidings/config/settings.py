@@ -10,6 +10,7 @@ import msgspec
 
 from tidings.config.channels import Channel
 from tidings.domain.fleet import ROLES, Role
+from tidings.domain.names import Past
 from tidings.domain.schedules.request import Limits
 from tidings.domain.units import DAY_US
 
@@ -106,9 +107,10 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """How releases are spread."""
+    """How releases are spread, and what becomes of a time that has passed already."""
 
     low_priority_jitter_us: int = 0
+    past: Past = "send"
 
 
 class Logs(msgspec.Struct, frozen=True):

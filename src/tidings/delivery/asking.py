@@ -46,7 +46,7 @@ class Notify(NewNotification, frozen=True, kw_only=True):
 
     def digest(self) -> str:
         """A digest of the request as it was sent: a second one with the same digest is a repeat."""
-        plain = msgspec.structs.replace(self, id=None, content=self.inline(), words=None)
+        plain = msgspec.structs.replace(self, id=None, past=None, content=self.inline(), words=None)
         return blake2b(_encode(plain), digest_size=CONTENT_BYTES).hexdigest()
 
 

@@ -39,7 +39,7 @@ class Cancelling:
             reason = f"it was skipped as a duplicate of {kept.first}: there is nothing to cancel"
             return Outcome(notification_id, "already_released", reason=reason)
         schedule = await self._schedules.find(tenant, notification_id)
-        [outcome] = await self._schedules.submit([Cancel(tenant, notification_id)])
+        [outcome] = await self._schedules.submit([Cancel(tenant, notification_id, with_deliveries=True)])
         if outcome.outcome == "unknown" and kept.created + UNFINISHED_US <= self._clock.now():
             outcome = await self._forgotten(tenant, notification_id)
         if outcome.outcome == "cancelled":  # from now on no worker claims anything of it

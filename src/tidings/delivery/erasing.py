@@ -104,7 +104,7 @@ class Erasing:
         if not names:
             return 0
         before = await asyncio.gather(*(self._schedules.find(tenant, name) for name in names))
-        outcomes = await self._schedules.submit([Cancel(tenant, name) for name in names])
+        outcomes = await self._schedules.submit([Cancel(tenant, name, with_deliveries=True) for name in names])
         return sum(
             1
             for schedule, outcome in zip(before, outcomes, strict=True)

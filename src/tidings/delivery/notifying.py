@@ -199,7 +199,12 @@ class Notifying:
 
     def _case(self, plan: Plan, notification_id: str, user: User | None) -> _Case:
         made = draft(plan, notification_id, user)
-        return _Case(made, self._schedules.command(plan.tenant, made.request, plan.now))
+        command = self._schedules.command(plan.tenant, made.request, plan.now)
+        expires_after_us = command.lateness.expires_after_us
+        if expires_after_us != made.notification.expires_after_us:  # its time has passed: part of it is used up
+            shorter = msgspec.structs.replace(made.notification, expires_after_us=expires_after_us)
+            made = msgspec.structs.replace(made, notification=shorter)
+        return _Case(made, command)
 
     async def _take(self, cases: Sequence[_Case], plan: Plan) -> None:
         """Write down and schedule; whoever was faster under the same id or key is looked at again."""

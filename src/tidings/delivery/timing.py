@@ -50,6 +50,7 @@ def request_for(
         since=since,
         labels={name: text for name, text in labels.items() if text is not None} or None,
         timing=None if timing == _NONE else timing,
+        past=ask.past,
     )
 
 

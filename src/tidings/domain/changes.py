@@ -1,7 +1,9 @@
-"""The decision on every command: the answer to it, and the effects that a store applies.
+"""Schedules that belong to a notification: which changes may name them, and what to do instead.
 
-A store loads what it holds under the id (`Current`), asks `decide`, and applies the effects in their order, inside one
-transaction. Nothing here reads or writes anything, so that all stores answer alike.
+The schedule of a notification has the notification's id, and each further attempt has a schedule of its own. Their
+message only names the notification. A change that replaced it, or cancelled it without the deliveries behind it, would
+leave a notification that stays `pending` for ever. Pause, resume and fire change only when it is released: they are
+accepted.
 """
 
 from collections.abc import Iterable
@@ -10,7 +12,8 @@ from typing import Literal, NamedTuple, assert_never
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import check_storable, check_storable_id
+from tidings.domain.names import BELONGED, BELONGS, check_storable, check_storable_id
+from tidings.domain.notifications.notification import TOPICS, DeliveryJob
 from tidings.domain.recurrence.local_time import is_swallowed
 from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
 from tidings.domain.schedules.command import (
@@ -30,9 +33,57 @@ from tidings.domain.schedules.command import (
 from tidings.domain.schedules.lateness import CATCH_UP_MAX, Policy
 from tidings.domain.schedules.recurrence_state import RecurrenceState, terms_of
 from tidings.domain.schedules.reschedule import Pending, calendar_of, passed, with_days
-from tidings.domain.schedules.schedule import MADE_ID, Event
+from tidings.domain.schedules.schedule import MADE_ID, Event, unpack
 from tidings.domain.schedules.when import Once, is_once, occurrence
 from tidings.domain.schedules.when import continued as when_continued
+
+_decode = msgspec.json.Decoder(DeliveryJob).decode
+
+
+def change_refused(command: Command, schedule_id: str, state: State, topic: str, message: bytes | None) -> str | None:
+    """Why a command must not change this schedule, None if it may. `message` is packed, None once it is gone."""
+    if topic not in TOPICS:
+        return None
+    if state in FINISHED:
+        return _reused(command)
+    owner = owner_of(topic, message)
+    return None if owner is None else _cut_off(command, schedule_id, owner)
+
+
+def owner_of(topic: str, message: bytes | None) -> str | None:
+    """The id of the notification that a schedule belongs to; None for one that somebody scheduled themselves."""
+    if topic not in TOPICS or message is None:
+        return None
+    try:
+        return _decode(unpack(message).value or b"").notification
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _reused(command: Command) -> str | None:
+    """Refuse to reuse a finished id: its notification may have deliveries that wait for another attempt."""
+    if isinstance(command, Add | Replace) and command.reuse:
+        return f"{BELONGED}: use another id"
+    return None
+
+
+def _cut_off(command: Command, schedule_id: str, owner: str) -> str | None:
+    belongs = f"{BELONGS} {owner!r}"
+    instead = f"DELETE /v1/notifications/{owner} or `tidings notifications cancel {owner}`"
+    match command:
+        case Add():
+            return f"{belongs}: use another id"
+        case Replace():
+            return f"{belongs}: cancel the notification ({instead}) and send a new one"
+        case Cancel():
+            return None if command.with_deliveries else f"{belongs}: cancel the notification ({instead})"
+        case Pause() | Resume() | Fire():
+            if schedule_id == owner:
+                return None
+            return f"{belongs}, as another attempt to deliver it: cancel the notification ({instead})"
+        case _:
+            assert_never(command)
+
 
 _TAKEN = "this id holds another schedule: replace it, cancel it, or use another id"
 
@@ -41,8 +92,9 @@ class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a store holds under an id, as far as a decision depends on it.
 
     `n` and `due` are those of the pending occurrence, of a finished schedule those of its last one; `finished` is when
-    it finished. `leaving` says that the record of a one-shot is in the outbox and not known to be on Kafka; `in_flight`
-    is the number of the latest occurrence of a recurring schedule of which the same is true.
+    it finished. `topic` and the packed `message` tell whether it belongs to a notification. `leaving` says that the
+    record of a one-shot is in the outbox and not known to be on Kafka; `in_flight` is the number of the latest
+    occurrence of a recurring schedule of which the same is true.
     """
 
     id: str
@@ -53,6 +105,8 @@ class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     due: int
     accepted: int
     terms: RecurrenceState | None
+    topic: str
+    message: bytes | None
     finished: int | None = None
     reason: str | None = None
     leaving: bool = False
@@ -179,6 +233,12 @@ def decide(
         return Change(refused(add.id, invalid))
 
 
+def _owned(command: Command, current: Current) -> Change | None:
+    """The refusal of a command that would separate a notification from its schedule."""
+    reason = change_refused(command, current.id, current.state, current.topic, current.message)
+    return None if reason is None else Change(Outcome(current.id, "rejected", current.due, current.state, reason))
+
+
 # New schedules
 
 
@@ -187,6 +247,8 @@ def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | No
         return _begin(_dated(add, days), now)
     if current.content == add.content:
         return Change(_unchanged(current, now))
+    if (owned := _owned(add, current)) is not None:
+        return owned
     if current.is_finished:
         return _reuse(add, current, now, days) if add.reuse else Change(_too_late(current))
     return Change(Outcome(current.id, "rejected", current.due, current.state, _TAKEN))
@@ -218,6 +280,8 @@ def _replace(
     if current is None:
         # Ids of this form are made by the store alone.
         return Change(_unknown(add.id, remembered_since)) if MADE_ID.match(add.id) else _begin(_dated(add, days), now)
+    if (owned := _owned(replace, current)) is not None:
+        return owned
     if current.is_finished:
         return _reuse(add, current, now, days) if replace.reuse else Change(_too_late(current))
     if current.content == add.content:
@@ -310,6 +374,8 @@ def _change(
 ) -> Change:
     if current is None:
         return Change(_unknown(command.id, remembered_since))
+    if (owned := _owned(command, current)) is not None:
+        return owned
     if isinstance(command, Cancel) and current.state == "cancelled":
         return Change(Outcome(current.id, "cancelled", current.due, in_flight=current.in_flight))
     if current.is_finished:

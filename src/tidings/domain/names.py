@@ -12,6 +12,10 @@ ID_BYTES_MOST = 999  # what every store can hold
 _SHORT_CHARS = ID_BYTES_MOST // 4  # never more bytes than may be, whatever the characters
 BEHIND_BYTES_MAX = 99  # what a delivery has behind an id: its occurrence, its channel, its turn
 
+# How a refusal begins that concerns the id of a notification; the command line shows it as it is.
+BELONGS = "this schedule belongs to notification"
+BELONGED = "this id belonged to a notification"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ID_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -72,6 +76,7 @@ class Priority(IntEnum):
 
 PriorityName = Literal["high", "normal", "low"]
 Policy = Literal["fire_latest", "fire_all", "skip"]
+Past = Literal["send", "refuse"]  # what happens to a schedule whose time has passed
 State = Literal["pending", "paused", "in_flight", "released", "missed", "cancelled", "ended"]
 OutcomeWord = Literal[
     "scheduled",

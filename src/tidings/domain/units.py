@@ -42,6 +42,16 @@ def format_span(us: int) -> str:
     return f"{us // SPANS[unit]}{unit}"
 
 
+def rough_span(us: int) -> str:
+    """A length of time for people, in the largest unit of which it has at least two: `6 years`, `36 hours`."""
+    for unit in ("year", "day", "hour", "minute"):
+        count = us // SPANS[unit[0]]
+        if count >= 2:
+            return f"{count} {unit}s"
+    seconds = us // SPANS["s"]
+    return f"{seconds} second{'' if seconds == 1 else 's'}"
+
+
 def _parse(text: str, units: dict[str, int], hint: str) -> int:
     found = _PART.fullmatch(text.strip())
     if found is None:

@@ -3,6 +3,8 @@
 import re
 from typing import NamedTuple
 
+from tidings.domain.names import BELONGED, BELONGS
+
 SEND_KEY = "send 'Authorization: Bearer <key>'; `tidings keys create` makes one"
 
 TENANT_CHARS_MAX = 229  # a tenant of Kafka's requests is what its topic's name leaves room for
@@ -60,6 +62,8 @@ def advice(outcome: str, state: str | None, reason: str | None, words: Words) ->
             return f"it has left already: {anew}"
         case "cancelled", _:
             return f"it was cancelled: {anew}"
+        case "rejected", _ if reason is not None and reason.startswith((BELONGS, BELONGED)):
+            return reason
         case "rejected", "missed":
             return f"{reason or 'it was missed'}: {anew}"
         case "rejected", "pending" | "paused":

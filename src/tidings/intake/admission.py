@@ -10,17 +10,19 @@ from zlib import crc32
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import check_id
+from tidings.domain.names import Past, check_id
 from tidings.domain.schedules import iso8601
 from tidings.domain.schedules.command import CONTENT_BYTES, NO_CONTENT, Add, Priority
-from tidings.domain.schedules.lateness import GRACE_DEFAULT_US, Lateness, overdue_count
+from tidings.domain.schedules.lateness import GRACE_DEFAULT_US, Lateness, deadline, overdue_count, shortened
 from tidings.domain.schedules.request import Limits, Request, jittered
 from tidings.domain.schedules.reschedule import calendar_of
 from tidings.domain.schedules.schedule import KAFKA, MADE_ID, Bus, Headers, Message, pack
 from tidings.domain.schedules.when import Once, When, occurrence
+from tidings.domain.units import rough_span
 from tidings.intake.schedule_time import field_of, read_at, read_when, since
 
 SECOND_US = 1_000_000
+PAST_US = 60 * SECOND_US  # what is less late is not in the past: clocks differ, and requests take their time
 TOPICS_SEEN_MAX = 10_000
 NAME_SHOWN_CHARS = 48
 HALF = "hold half of a surrogate pair, which is no text: give whole characters"
@@ -35,8 +37,9 @@ _begun = blake2b(digest_size=CONTENT_BYTES)  # to be copied, which is cheaper th
 class Admission:
     """Turns requests of any edge into commands, under the limits of this node."""
 
-    def __init__(self, limits: Limits, low_jitter_us: int = 0, bus: Bus = "log") -> None:
+    def __init__(self, limits: Limits, low_jitter_us: int = 0, bus: Bus = "log", past: Past = "send") -> None:
         self._bus = bus
+        self._past = past
         self._forbidden: Callable[[str, str], str | None] = _anywhere
         self.limits = limits
         self._low_jitter_us = low_jitter_us
@@ -76,17 +79,23 @@ class Admission:
         at = request.at
         if request.every is None and request.timing is None:
             asked = at if type(at) is int else read_at(request, now)
-            due = max(asked, now)  # what has passed is due at once: nothing is late before it was taken
-            when: When = Once(due)
+            when: When = Once(asked)
         else:
             when = read_when(request, now, self.limits)
-            asked = due = self._first_due(when)
+            asked = self._first_due(when)
             self._check_catch_up(when, lateness, since(request, now))
         if not 0 <= asked <= now + self._horizon_us:
             raise self._beyond(when, asked)
+        due, note = asked, None
+        if asked < now and type(when) is Once:
+            due, lateness, note = self._passed(request, asked, now, lateness)
+            when = Once(due)
         labels = None if plain else self._labels(request.labels)
-        low = request.priority is Priority.LOW
-        jitter_us = self._jitter(tenant, request, message) if low or not plain else 0
+        # Low priority is spread only where it is scheduled ahead: what is due now leaves now.
+        low = request.priority is Priority.LOW and (due > now or type(when) is not Once)
+        jitter_us = self._jitter(tenant, request, message, low=low) if low or not plain else 0
+        if due < now and type(when) is Once:
+            jitter_us = 0  # it is missed, and was due when it was due
         return Add(
             tenant,
             request.id,
@@ -102,7 +111,26 @@ class Admission:
             None if request.key is None else crc32(request.key),
             reuse,
             None if calendar_of(when) is None else now + self._horizon_us,
+            note,
         )
+
+    def _passed(self, request: Request, asked: int, now: int, lateness: Lateness) -> tuple[int, Lateness, str | None]:
+        """When something is due whose moment has passed, its policy counted from then, and what its sender should know.
+
+        It is due now, unless it is too late for its own policy: then it is missed as of its own moment. What was sent
+        in time and is read late, such as a record on Kafka, is not refused.
+        """
+        late_us = now - asked
+        ago = f"due {rough_span(late_us)} ago"
+        if (request.past or self._past) == "refuse" and since(request, now) - asked > PAST_US:
+            raise Invalid("at", f"was {ago}: give a time to come, or 'past': 'send' to send it now")
+        bound = deadline(asked, lateness)
+        if bound is not None and bound[0] < now:
+            return asked, lateness, f"{ago}: not sent, it is counted as missed ({bound[1]})"
+        note = None
+        if late_us > PAST_US:
+            note = f"{ago}: sent now" if request.jitter is None else f"{ago}: sent within its jitter from now on"
+        return now, shortened(lateness, late_us) if bound is not None else lateness, note
 
     def _on_kafka(self, tenant: str, topic: str) -> str:
         if self._bus == "log":
@@ -164,8 +192,9 @@ class Admission:
         days = self.limits.horizon_s // 86_400
         return Invalid(field, f"lies more than {days} days ahead, the most that is taken (limits.horizon)")
 
-    def _jitter(self, tenant: str, request: Request, message: bytes) -> int:
-        window_us = self._low_jitter_us if request.priority == Priority.LOW else 0
+    def _jitter(self, tenant: str, request: Request, message: bytes, *, low: bool) -> int:
+        """How much later it is due: within its own jitter, else within that of low priority."""
+        window_us = self._low_jitter_us if low else 0
         if request.jitter is not None:
             window_us = iso8601.parse_exact_duration(request.jitter, "jitter")
             if window_us > self.limits.jitter_max_s * SECOND_US:
@@ -215,6 +244,7 @@ def _digest(request: Request, destination: str, message: bytes, *, plain: bool) 
     else:
         content: Any = {"topic": destination, "bus": None, "id": None, "since": None}
         content |= {"value": None, "key": None, "headers": ()}  # they are in the message
+        content["past"] = None  # it says whether this is taken, not what it is
         sent = _encode(msgspec.structs.replace(request, **content))
     digest = _begun.copy()
     digest.update(message + sent)

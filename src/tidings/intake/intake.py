@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from tidings.batcher import Batcher
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Changed, Listener
-from tidings.domain.schedules.command import Command, Outcome
+from tidings.domain.schedules.command import Add, Command, Outcome, Replace
 from tidings.ports import IdempotencyKey, SourceBatch, Timeline
 
 BATCH_COMMANDS_MAX = 1_000
@@ -38,7 +40,7 @@ class Intake:
     async def _settle(self, commands: Sequence[Command], receipt: IdempotencyKey) -> list[Outcome]:
         """Commands with a receipt are a transaction of their own."""
         now = self._clock.now()
-        outcomes = await self._timeline.apply(commands, now, receipt)
+        outcomes = noted(commands, await self._timeline.apply(commands, now, receipt))
         self._announce(now, commands, outcomes)
         return outcomes
 
@@ -62,7 +64,7 @@ class Intake:
         now: int,
         begun: Awaitable[list[Outcome]],
     ) -> list[list[Outcome]]:
-        outcomes = await begun
+        outcomes = noted(commands, await begun)
         # Listeners are told once the next transaction has begun.
         asyncio.get_running_loop().call_soon(self._announce, now, commands, outcomes)
         if len(group) == 1:
@@ -76,3 +78,12 @@ class Intake:
     def _announce(self, now: int, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
         self._wake()
         self._tell(Changed(now, commands, outcomes))
+
+
+def noted(commands: Sequence[Command], outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes, with the notes of the schedules that were accepted."""
+    for index, command in enumerate(commands):
+        add = command.add if type(command) is Replace else command
+        if type(add) is Add and add.note is not None and outcomes[index].outcome in {"scheduled", "replaced"}:
+            outcomes[index] = msgspec.structs.replace(outcomes[index], note=add.note)
+    return outcomes

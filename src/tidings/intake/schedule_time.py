@@ -218,7 +218,7 @@ def _every(request: Request, timing: Timing, now: int, limits: Limits) -> Every:
 
 
 def _local(request: Request, timing: Timing, now: int) -> When:
-    """A wall time. What has passed is due at once: nothing is late before it was taken, but a gap stays one."""
+    """A wall time. One that has passed is a moment like any other, but a gap stays one."""
     if timing.zone is None:
         name = "gap" if timing.gap is not None else "overlap"
         raise Invalid(name, "says what clock changes do to a local time: give its 'zone', or leave it out")
@@ -230,7 +230,7 @@ def _local(request: Request, timing: Timing, now: int) -> When:
     when = read_local(request.at, timing.zone, gap, word("overlap", timing.overlap, OVERLAPS, "first"))
     last = occurrence(when, 2) or occurrence(when, 1)
     assert last is not None, "a wall time that was read exists"
-    return Once(now) if last <= now and not is_swallowed(when) else when
+    return Once(last) if last <= now and not is_swallowed(when) else when
 
 
 def _instant(name: str, text: str, timing: Timing) -> int:

@@ -181,17 +181,17 @@ def local_text(at: datetime) -> str:
     return at.isoformat(timespec="seconds" if not at.microsecond else "microseconds")
 
 
-def moments(when: When, after: int, count: object) -> tuple[list[Previewed], bool]:
-    """The next moments, each with its number, and whether more follow."""
+def moments(when: When, start: int, count: object) -> tuple[list[Previewed], bool]:
+    """The moments from `start` on, each with its number, and whether more follow."""
     if not isinstance(count, int) or not 1 <= count <= PREVIEW_MAX:
         raise Invalid("limit", f"give a whole number from 1 to {PREVIEW_MAX:,}: how many moments to show")
     if isinstance(when, Local | Rule | Cron):
-        lines = preview(when, after - 1, count)
+        lines = preview(when, start - 1, count)
         shown = [Previewed(line.number, _moment(line.at), line.wall, line.mark or "") for line in lines]
     else:
-        first = first_index_at_or_after(when, after) or 1
+        first = first_index_at_or_after(when, start) or 1
         found = ((n, occurrence(when, n)) for n in range(first, first + count))
-        shown = [Previewed(n, _moment(at)) for n, at in found if at is not None and at >= after]
+        shown = [Previewed(n, _moment(at)) for n, at in found if at is not None and at >= start]
     numbers = [one.occurrence for one in shown if one.occurrence is not None]
     return shown, len(numbers) == count and occurrence(when, numbers[-1] + 1) is not None
 

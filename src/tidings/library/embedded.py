@@ -261,15 +261,18 @@ class Tidings:
     # Reads
 
     async def preview(self, *, after: datetime | None = None, limit: int = 10, **options: Unpack[Options]) -> Preview:
-        """The next moments of a `when`, up to `limit` (1 to 1,000); nothing is stored. `count` is the rule's own."""
+        """The next moments of a `when`, up to `limit` (1 to 1,000); nothing is stored. `count` is the rule's own.
+
+        They are those from now on, or those after the moment `after`, which is not one of them itself.
+        """
         check_when(options)
         request = make_request("preview", **options)
         now = self._clock.now()
-        when = self.engine.admission.admit(self.tenant, request, now).when
-        when = await self.engine.dated(self.tenant, when)
-        shown, more = moments(when, now if after is None else instant_of(after), limit)
+        add = self.engine.admission.admit(self.tenant, request, now)
+        when = await self.engine.dated(self.tenant, add.when)
+        shown, more = moments(when, now if after is None else instant_of(after) + 1, limit)
         passed, note = passed_note(when, now, self.engine.settings.limits)
-        return Preview(shown, more=more, passed=passed, note=note)
+        return Preview(shown, more=more, passed=passed, note=add.note or note)
 
     async def find(self, id: str) -> Schedule | None:
         """A schedule as it stands, None if it is not (or no longer) known."""
@@ -290,7 +293,7 @@ class Tidings:
         prefix: str | None = None,
         label: tuple[str, str] | None = None,
     ) -> AsyncIterator[Schedule]:
-        """Every schedule that fits, in due order."""
+        """Every schedule that fits: what is to come, the next due first, then what is finished, the latest first."""
         return self._pages(checked(Query(topic=topic, state=state, prefix=prefix, label=label, limit=PAGE_ROWS)))
 
     def follow(self, topic: str, start: str = BEGINNING) -> AsyncIterator[Record]:

@@ -19,6 +19,7 @@ from tidings.delivery.retrying import Retried
 from tidings.delivery.templates import Content, Template
 from tidings.delivery.versions import StoredTemplate, TemplateLine
 from tidings.domain.errors import Invalid
+from tidings.domain.names import Past
 from tidings.domain.notifications.address import Device
 from tidings.domain.notifications.delivery import State
 from tidings.domain.notifications.message import ChannelName
@@ -81,6 +82,7 @@ class NotifyOptions(Times, total=False):
     locale: str | None
     collapse: str | None
     batch: str | None
+    past: Past | None
 
 
 def ask_of(whom: Mapping[str, str | Device | Sequence[str] | None], options: NotifyOptions) -> Notify:

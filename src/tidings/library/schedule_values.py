@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import PriorityName
+from tidings.domain.names import Past, PriorityName
 from tidings.domain.schedules.command import Outcome as StoredOutcome
 from tidings.domain.schedules.command import OutcomeWord, Priority, State
 from tidings.domain.schedules.lateness import Lateness, Policy
@@ -45,6 +45,7 @@ class Options(Times, total=False):
     late_max: str | timedelta | None
     jitter: str | timedelta | None
     labels: dict[str, str] | None
+    past: Past | None
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):

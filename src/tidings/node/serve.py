@@ -50,6 +50,7 @@ def build_engine(
     settings = Settings(
         limits=config.limits,
         low_jitter_us=config.dispatch.low_priority_jitter_us,
+        past=config.dispatch.past,
         id_retention_us=config.ids.retention_us,
         bus="log" if config.kafka.servers is None else "kafka",
         about=Report(name, config.node.roles, url, __version__),

@@ -132,7 +132,7 @@ class Accepted(Answer, frozen=True, kw_only=True):
     batch: Annotated[str | UnsetType, about("Its batch.")] = UNSET
     note: Annotated[
         str | UnsetType,
-        about("A remark: that the local time does not exist that day, or that its e-mail has no unsubscribe link."),
+        about("A remark: its time has passed, does not exist that day, or its e-mail has no unsubscribe link."),
     ] = UNSET
     state: Annotated[State | UnsetType, about("Of one that is `unchanged`: its state. It may have been cancelled.")] = (
         UNSET

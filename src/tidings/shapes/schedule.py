@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tidings.domain.limits import PREVIEW_MAX, Limits
-from tidings.domain.names import Mark, OutcomeWord, Policy, PriorityName, State
+from tidings.domain.names import Mark, OutcomeWord, Past, Policy, PriorityName, State
 from tidings.domain.recurrence.rule import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.schedules.schedule import Bus
 from tidings.shapes.fields import INSTANT, Answer, Base64, Cursor, Duration, Instant, Sent, about
@@ -47,7 +47,7 @@ class When(Sent, frozen=True, kw_only=True, gc=False):
         str | None,
         about(
             "When it is due: an instant with an offset, a duration from now, or a local time together with `zone`. "
-            "A past time is due at once.",
+            "A past time is due at once, unless `past` refuses it or its lateness policy says it is too late.",
             "2026-11-20T09:00:00Z",
             "+5s",
             absent="now",
@@ -165,7 +165,14 @@ class Timed(When, frozen=True, kw_only=True, gc=False):
         Duration | None,
         about(
             "Window over which due times are spread, by a hash of the id (without one: of the content). At most a day.",
-            absent="none; for `low` `dispatch.low_priority_jitter`",
+            absent="none; for `low` scheduled ahead `dispatch.low_priority_jitter`",
+        ),
+    ] = None
+    past: Annotated[
+        Past | None,
+        about(
+            "What happens if `at` was more than a minute ago: `send` sends it now, `refuse` refuses it.",
+            absent="`dispatch.past`, which is `send` unless configured",
         ),
     ] = None
 
@@ -236,7 +243,11 @@ class Preview(When, frozen=True, kw_only=True):
 
     after: Annotated[
         str | None,
-        about("Only moments after this: an instant, a local time, or a duration from now.", "+1d", absent="now"),
+        about(
+            "Only moments after this one, which is not shown itself: an instant, a local time, or a duration from now.",
+            "+1d",
+            absent="from now on",
+        ),
     ] = None
     count: Annotated[
         Annotated[int, Meta(ge=1, le=PREVIEW_MAX)],
@@ -247,7 +258,7 @@ class Preview(When, frozen=True, kw_only=True):
 # --- responses ---
 
 _DUE_AT = "When the next occurrence that can be released is due."
-_NOTE = "A remark on its times, such as that its local time does not exist that day."
+_NOTE = "A remark on its times, such as that they have passed, or that its local time does not exist that day."
 
 
 class Error(Answer, frozen=True, kw_only=True):

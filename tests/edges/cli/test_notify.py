@@ -313,3 +313,15 @@ def test_an_inbox_of_nobody(cli: Cli, ada: str) -> None:
     assert cli("inbox", ada).err == "the inbox is empty\n"
     nobody = cli("inbox", "nobody-at-all")
     assert (nobody.code, "unknown user 'nobody-at-all'" in nobody.err) == (3, True)
+
+
+def test_its_schedule_is_not_changed_behind_its_back(cli: Cli, ada: str) -> None:
+    assert cli("notify", ada, "--text", "x", "--channel", "in_app", "--at", "+1h", "--id", ada).code == 0
+    for said in (("replace", ada, "--to", cli.topic, "other", "--at", "+2h"), ("cancel", ada)):
+        done = cli(*said)
+        assert done.code == 4
+        assert f"`tidings notifications cancel {ada}`" in done.err
+    assert cli("pause", ada).code == 0
+    found = cli.json("notifications", "show", ada)
+    assert (found["state"], found["reason"]) == ("pending", "paused")
+    assert cli("notifications", "cancel", ada).code == 0

@@ -1,5 +1,6 @@
 """Rules, zones, calendars and previews on the command line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,31 @@ def test_resume_and_replace_take_their_choices(cli: Cli) -> None:
     assert cli.json("resume", "--missed", "skip", made["id"])["outcome"] == "resumed"
     argv = ("replace", made["id"], "--to", cli.topic, "--keep-count", "--cron", "@hourly", "y")
     assert cli.json(*argv)["outcome"] == "replaced"
+
+
+def test_a_time_that_has_passed_is_told(cli: Cli) -> None:
+    long_ago = ("schedule", "--to", cli.topic, "--at", "2020-01-01T00:00:00Z")
+    done = cli(*long_ago, "--id", cli.topic, "x")
+    assert (done.code, done.err.endswith(" years ago: sent now\n")) == (0, True)
+    assert cli(*long_ago, "--late", "skip", "x").err.endswith("not sent, it is counted as missed (late_skipped)\n")
+    refused = cli(*long_ago, "--past", "refuse", "x")
+    assert refused.code == 2
+    assert "give a time to come" in refused.err
+    seen = cli("preview", "--at", "2020-01-01T00:00:00Z")
+    assert seen.err.endswith(" years ago: sent now\n")
+
+
+def test_many_lines_tell_which_have_passed(cli: Cli, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    documents = [{"id": f"{cli.topic}-1", "at": "2020-01-01T00:00:00Z"}, {"id": f"{cli.topic}-2"}]
+    lines.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    done = cli("schedule", "--to", cli.topic, "--from", str(lines))
+    assert done.code == 0
+    assert done.err.startswith(f"line 1: {cli.topic}-1: due ")
+    assert "line 2" not in done.err
+
+
+def test_a_preview_after_a_moment_does_not_show_it(cli: Cli) -> None:
+    every = ("--every", "R/2030-01-01T00:00:00Z/PT1H", "--count", "1")
+    [moment] = cli.json("preview", *every, "--after", "2030-01-01T05:00:00Z")["moments"]
+    assert moment["due_at"] == "2030-01-01T06:00:00.000000Z"

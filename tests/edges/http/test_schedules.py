@@ -1,5 +1,6 @@
 """Schedules over HTTP: every row of the contract's table."""
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -8,6 +9,7 @@ import pytest
 from tests.edges.http.site import FAR, Site
 from tidings.domain.schedules.iso8601 import parse_instant
 from tidings.domain.schedules.schedule import make_id
+from tidings.testing import eventually
 
 NEW = {
     "id": "order-42-reminder",
@@ -42,15 +44,52 @@ async def test_a_new_one_is_scheduled_and_can_be_seen(each_site: Site) -> None:
     assert (shown["occurrence"], shown["generation"]) == (1, 1)
 
 
-async def test_a_past_moment_is_due_at_once_and_not_expired(each_site: Site) -> None:
-    sent = {"id": "past", "topic": "greetings", "at": "2020-01-01T00:00:00Z", "expires_after": "PT1H"}
+async def test_a_past_moment_is_sent_at_once_with_a_word(each_site: Site) -> None:
+    sent = {"id": "past", "topic": "greetings", "at": "2020-01-01T00:00:00Z"}
     before = each_site.engine.clock.now()
     made = await each_site.call("POST", "/v1/schedules", sent)
     assert parse_instant(made.document["due_at"]) >= before
+    assert re.fullmatch(r"due \d+ years ago: sent now", made.document["note"])
     await each_site.state_of("past", "released")
     [record] = await each_site.records("greetings")
     assert record["due_at"] == made.document["due_at"]
     assert (await each_site.call("POST", "/v1/schedules", sent)).document["outcome"] == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [({"late": "skip"}, "late_skipped"), ({"late_max": "PT1H"}, "late_max"), ({"expires_after": "PT1H"}, "expired")],
+)
+async def test_a_past_moment_too_late_for_its_policy_is_missed(
+    each_site: Site, policy: dict[str, str], reason: str
+) -> None:
+    sent = {"topic": "greetings", "at": "2020-01-01T00:00:00Z", **policy}
+    lines = [sent | {"id": f"many-{number}"} for number in range(3)]  # written together, and one by itself
+    many = await each_site.call("POST", "/v1/schedules", lines)
+    one = await each_site.call("POST", "/v1/schedules", sent | {"id": "one"})
+    for document in (*many.document, one.document):
+        assert (document["outcome"], document["due_at"]) == ("scheduled", "2020-01-01T00:00:00.000000Z")
+        assert document["note"].endswith(f"not sent, it is counted as missed ({reason})")
+        shown = await each_site.state_of(document["id"], "missed")
+        assert shown["reason"] == reason
+
+    async def is_counted() -> bool:
+        figures = (await each_site.call("GET", "/metrics")).body
+        return f'tidings_missed_total{{reason="{reason}"}} 4'.encode() in figures
+
+    assert await eventually(is_counted)  # it is told after the commit
+    assert await each_site.records("greetings") == []
+
+
+async def test_a_past_moment_is_refused_where_that_is_asked(each_site: Site) -> None:
+    sent = {"topic": "greetings", "at": "2020-01-01T00:00:00Z", "past": "refuse"}
+    reply = await each_site.call("POST", "/v1/schedules", sent)
+    assert reply.status == 400
+    [error] = reply.problem["errors"]
+    assert (error["field"], error["detail"][:8]) == ("at", "was due ")
+    assert (await each_site.call("POST", "/v1/schedules", sent | {"at": "+1h"})).status == 201
+    wrong = await each_site.call("POST", "/v1/schedules", sent | {"past": "maybe"})
+    assert (wrong.status, wrong.problem["errors"][0]["field"]) == (400, "past")
 
 
 async def test_without_an_id_one_is_made(each_site: Site) -> None:

@@ -168,12 +168,17 @@ async def test_previews_mark_what_clock_changes_do(site: Site) -> None:
 async def test_previews_follow_a_local_time_or_a_date(site: Site) -> None:
     asked = {"cron": "0 0 * * *", "zone": "Europe/Berlin", "count": 1}
     for after, first in (
-        ("2027-03-27", "2027-03-27T00:00:00+01:00"),
+        ("2027-03-27", "2027-03-28T00:00:00+01:00"),  # a date is its midnight, which is not after itself
+        ("2027-03-26T23:00:00Z", "2027-03-28T00:00:00+01:00"),
+        ("2027-03-26T22:59:59.999999Z", "2027-03-27T00:00:00+01:00"),
         ("2027-03-28 02:30", "2027-03-29T00:00:00+02:00"),
         ("2027-03-27T23:00:00.5Z", "2027-03-29T00:00:00+02:00"),
     ):
         moments = (await site.call("POST", "/v1/preview", asked | {"after": after})).document["moments"]
         assert moments[0]["due_at_local"] == first
+    hourly = {"every": "R/2027-03-27T00:00:00Z/PT1H", "count": 1, "after": "2027-03-27T05:00:00Z"}
+    [moment] = (await site.call("POST", "/v1/preview", hourly)).document["moments"]
+    assert (moment["occurrence"], moment["due_at"]) == (7, "2027-03-27T06:00:00.000000Z")
     refused = await site.call("POST", "/v1/preview", asked | {"after": "soon"})
     assert (refused.status, refused.problem["errors"][0]["field"]) == (400, "after")
 

@@ -67,12 +67,18 @@ async def test_every_id_is_found_through_all_levels(store: SqliteStore) -> None:
         assert await store.find(ACME, name, NOW) is None
 
 
-async def test_repeats_are_seen_wherever_the_first_one_lies(store: SqliteStore) -> None:
+@pytest.mark.parametrize("ahead_us", [SECOND, 40 * DAY])
+async def test_repeats_are_seen_wherever_the_first_one_lies(store: SqliteStore, ahead_us: int) -> None:
     ids = names(1_000)
-    await fill(store, ids)
-    repeats = await store.apply([add(name, NOW + SECOND) for name in ids], NOW)
-    assert {outcome.outcome for outcome in repeats} == {"unchanged"}
-    others = await store.apply([add(name, NOW + 2 * SECOND) for name in ids], NOW)
+    await fill(store, ids, NOW + ahead_us)
+    sent = [add(name, NOW + ahead_us) for name in ids]
+    repeats = await store.apply(sent, NOW)
+    assert [outcome.id for outcome in repeats] == ids
+    assert {(outcome.outcome, outcome.due) for outcome in repeats} == {("unchanged", NOW + ahead_us)}
+    suspects = range(len(sent))
+    hashes = store._writer.idmap.hashes(ACME, ids)
+    assert len(store._intake._repeats.unchanged(sent, hashes, suspects, NOW)) == len(sent)  # none is looked up alone
+    others = await store.apply([add(name, NOW + ahead_us + SECOND) for name in ids], NOW)
     assert {outcome.outcome for outcome in others} == {"rejected"}
 
 

@@ -46,6 +46,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     every due time later and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash`
     chooses the partition (None: no key, the id chooses). `topic` is the destination. `reuse` starts a new generation if
     the id is finished and its content was another. Behind `latest` its calendar may not move the first due time.
+    `note` is what its sender should know about its time, such as that it has passed.
     """
 
     tenant: str
@@ -62,6 +63,7 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     key_hash: int | None = None
     reuse: bool = False
     latest: int | None = None
+    note: str | None = None
 
 
 def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:
@@ -81,10 +83,14 @@ class Replace(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Nothing of this schedule leaves any more."""
+    """Nothing of this schedule leaves any more.
+
+    `with_deliveries` is set by whoever also stops the deliveries of the notification that the schedule belongs to.
+    """
 
     tenant: str
     id: str
+    with_deliveries: bool = False
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False):

@@ -85,6 +85,16 @@ def deadline(due: int, lateness: Lateness) -> tuple[int, MissedReason] | None:
     return None if bound is None else (due + bound[0], bound[1])
 
 
+def shortened(lateness: Lateness, by_us: int) -> Lateness:
+    """The policy of something that was this late already when it was accepted, as counted from then on."""
+    return Lateness(
+        lateness.policy,
+        max(0, lateness.grace_us - by_us) if lateness.policy == "skip" else lateness.grace_us,
+        None if lateness.max_us is None else max(0, lateness.max_us - by_us),
+        None if lateness.expires_after_us is None else max(0, lateness.expires_after_us - by_us),
+    )
+
+
 def decide(when: When, n: int, now: int, lateness: Lateness, pardon: Pardon | None = None) -> Decision:
     """Decide what to do at `now` with a schedule whose pending occurrence is n, however long the downtime was."""
     due, following = occurrence(when, n), occurrence(when, n + 1)

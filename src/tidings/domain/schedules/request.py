@@ -5,7 +5,7 @@ from hashlib import blake2b
 import msgspec
 
 from tidings.domain.limits import DAY_S, LIMITS_MOST, Limits
-from tidings.domain.names import Policy, Priority
+from tidings.domain.names import Past, Policy, Priority
 from tidings.domain.schedules.schedule import Bus, Headers
 
 __all__ = ["DAY_S", "LIMITS_MOST", "Limits", "Request", "Timing"]
@@ -28,7 +28,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     on_excluded: str | None = None
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class Request(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
 
     Durations count from `since`, which is now if it is None. `timing` has what says when beside `at` and `every`. The
@@ -53,6 +53,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     jitter: str | None = None
     labels: dict[str, str] | None = None
     bus: Bus | None = None
+    past: Past | None = None
 
 
 _DIGEST_BYTES = 8

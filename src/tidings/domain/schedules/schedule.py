@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 import struct
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -103,7 +103,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
-    """Some schedules in due order, and where to go on (None: that was all). May be short while there is more."""
+    """Some schedules, those to come first, and where to go on (None: that was all). May be short with more to come."""
 
     schedules: tuple[Schedule, ...]
     cursor: str | None
@@ -214,18 +214,32 @@ def is_kafka(destination: str) -> bool:
     return destination.startswith(KAFKA)
 
 
-Key = tuple[int, int]  # due time and arrival, the order of pages
+Key = tuple[int, int]  # due time and arrival
 
 
-def encode_cursor(key: Key) -> str:
-    """The text for a key."""
-    return base64.urlsafe_b64encode(struct.pack(">qq", *key)).decode().rstrip("=")
+class Place(NamedTuple):
+    """Where a schedule stands in a list."""
+
+    finished: bool
+    due: int
+    arrival: int
+
+    def order(self) -> tuple[bool, int, int]:
+        """What lists are sorted by."""
+        return (True, -self.due, -self.arrival) if self.finished else self
 
 
-def decode_cursor(text: str) -> Key:
-    """The key that a text stands for; raises `Invalid`."""
+_FORM = struct.Struct(">?qq")
+
+
+def encode_cursor(place: Place) -> str:
+    """The text for a place."""
+    return base64.urlsafe_b64encode(_FORM.pack(*place)).decode().rstrip("=")
+
+
+def decode_cursor(text: str) -> Place:
+    """The place that a text stands for; raises `Invalid`."""
     try:
-        due, arrival = struct.unpack(">qq", base64.urlsafe_b64decode(text + "=="))
+        return Place(*_FORM.unpack(base64.urlsafe_b64decode(text + "==")))
     except (binascii.Error, struct.error, ValueError):
         raise Invalid("cursor", "is not one that Tidings gave out: leave it out to begin anew") from None
-    return due, arrival

@@ -48,7 +48,7 @@ COMMANDS = {
     "nodes": ("admin.configure_nodes", "show the nodes that share the store, their lanes and their lateness"),
     "migrate": ("admin.configure_migrate", "migrate a store to the layout of this version"),
     "copy": ("admin.configure_copy", "move everything from one store to another"),
-    "bench": ("serve.configure_bench", "run the benchmarks"),
+    "bench": ("serve.configure_bench", "list the benchmarks, or run one"),
     "version": ("serve.configure_version", "print the version"),
 }
 

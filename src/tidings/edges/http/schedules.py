@@ -396,10 +396,10 @@ class Planning:
         at = sent.at if sent.scheduled_at is None else sent.scheduled_at
         timing = timing_of(sent, _TIMING)
         request = Request("preview", at=at, every=sent.every, timing=timing)
-        when = self._engine.admission.admit(call.caller.tenant, request, now).when
-        when = await self._engine.dated(call.caller.tenant, when)
-        after = now if sent.after is None else _after(sent.after, when, now)
-        return json_answer(_moments(when, after, sent.count, sent.zone) | self._passed(when, now))
+        add = self._engine.admission.admit(call.caller.tenant, request, now)
+        when = await self._engine.dated(call.caller.tenant, add.when)
+        start = now if sent.after is None else _after(sent.after, when, now) + 1  # strictly after that moment
+        return json_answer(_moments(when, start, sent.count, sent.zone) | self._passed(when, now, add.note))
 
     async def forecast(self, call: Call) -> Reply:
         """How many fall due in each step of time."""
@@ -419,9 +419,10 @@ class Planning:
         document["steps"] = [{"at": format_instant(at), "pending": pending} for at, pending in steps]
         return json_answer(document | {"complete": not cut})
 
-    def _passed(self, when: When, now: int) -> Document:
-        """How many moments of an interval lie before now, and what each policy would do with them."""
+    def _passed(self, when: When, now: int, told: str | None) -> Document:
+        """How many moments lie before now, and what would become of them if it were scheduled."""
         passed, note = passed_note(when, now, self._engine.settings.limits)
+        note = told or note
         return ({"passed": passed} if passed else {}) | ({} if note is None else {"note": note})
 
     def methods(self) -> dict[str, dict[str, Handler]]:
@@ -447,11 +448,11 @@ def _after(text: str, when: When, now: int) -> int:
     return instants_of(zone, parse_moment(text, "after"), "forward", "first")[0] * SECOND_US
 
 
-def _moments(when: When, after: int, count: int, zone: str | None) -> Document:
-    """The moments from an instant on; a single one that has passed is due now. An interval's zone is only shown."""
+def _moments(when: When, start: int, count: int, zone: str | None) -> Document:
+    """The moments from `start` on; a single one that has passed is due now. An interval's zone is only shown."""
     if isinstance(when, Local | Rule | Cron):
-        return _walls(when, after, count)
-    first = first_index_at_or_after(when, after)
+        return _walls(when, start, count)
+    first = first_index_at_or_after(when, start)
     moments: list[Document] = []
     more = False
     if first is not None:
@@ -466,9 +467,9 @@ def _moments(when: When, after: int, count: int, zone: str | None) -> Document:
     return {"moments": moments, "more": more}
 
 
-def _walls(when: Local | Rule | Cron, after: int, count: int) -> Document:
+def _walls(when: Local | Rule | Cron, start: int, count: int) -> Document:
     """The same with what clocks show, and what changes of them did."""
-    lines = preview(when, after - 1, count)
+    lines = preview(when, start - 1, count)
     numbers = [line.number for line in lines if line.number is not None]
     more = len(numbers) == count and occurrence(when, numbers[-1] + 1) is not None
     return {"moments": [moment_document(line) for line in lines], "more": more}

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
 from confluent_kafka import KafkaException
 
 from tidings import crash
@@ -19,7 +20,18 @@ from tidings.delivery.notifying import Notifying
 from tidings.domain.errors import Invalid, Moved, NotOwner, StoreError
 from tidings.domain.facts import Refused
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, due_now
+from tidings.domain.schedules.command import (
+    FINISHED,
+    Add,
+    Cancel,
+    Command,
+    Fire,
+    Outcome,
+    Pause,
+    Replace,
+    Resume,
+    due_now,
+)
 from tidings.domain.schedules.schedule import Message, join, pack
 from tidings.edges.kafka.notifications import NotificationIntake
 from tidings.edges.kafka.notifications import decode as decode_notification
@@ -28,7 +40,7 @@ from tidings.edges.kafka.request_topics import Positions, ReadFailed, TopicCreat
 from tidings.engine import Engine
 from tidings.ports import SourcePosition
 from tidings.wires.kaspr import Kaspr
-from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
+from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell, since_of
 from tidings.wires.requests import Requests
 from tidings.wires.wire import Wire, refusal_headers
 
@@ -79,7 +91,7 @@ class Batch:
         """The rejections, as commands: of records that could not be read or accepted, and of rejected commands."""
         self.rejections = list(self._early_rejections)
         for (wire, record), command, outcome in zip(self._sources, self.commands, outcomes, strict=True):
-            if outcome.outcome in REJECTED_OUTCOMES and isinstance(command, Add | Replace):
+            if _is_refused(command, outcome):
                 refusal = _refusal(wire, wire.tenant_of(record.topic) or "", outcome)
                 self.rejections.append(self._rejection(wire, record, refusal))
         return self.rejections
@@ -105,10 +117,19 @@ class Batch:
             if isinstance(answer, Tell):
                 self._notifications.add(decode_notification(wire, record, answer))
                 return None
-            return self._to_command(answer)
+            return self._to_command(self._sent(answer, record))
         except Invalid as invalid:
             self._refuse(wire, record, wire.refuse(answer.tenant, invalid), invalid.field)
             return None
+
+    def _sent(self, ask: Ask, record: Record) -> Ask:
+        """Where a time in the past is refused, it counts when the record was sent: reading it late is not its fault."""
+        request = ask.request
+        if request is None or request.since is not None or not isinstance(request.at, int):
+            return ask
+        if (request.past or self._engine.settings.past) != "refuse":
+            return ask
+        return msgspec.structs.replace(ask, request=msgspec.structs.replace(request, since=since_of(record)))
 
     def _refuse(self, wire: Wire, record: Record, refusal: Refusal, field: str) -> None:
         source = record.topic, record.partition, record.offset
@@ -149,6 +170,13 @@ class Batch:
     def _due(self, tenant: str, rejection: Rejection) -> Add:
         topic, key, value, headers = rejection
         return due_now(tenant, join("kafka", topic), pack(Message(key, value, headers)), self._now)
+
+
+def _is_refused(command: Command, outcome: Outcome) -> bool:
+    """Whether its sender has to hear of it: something was not scheduled, or may not be changed in this way."""
+    if isinstance(command, Add | Replace):
+        return outcome.outcome in REJECTED_OUTCOMES
+    return outcome.outcome == "rejected" and outcome.state not in FINISHED
 
 
 def _refusal(wire: Wire, tenant: str, outcome: Outcome) -> Refusal:

@@ -71,6 +71,8 @@ class Changes:
             due=row.due,
             accepted=row.accepted,
             terms=None if row.is_finished else row.terms,
+            topic=row.add.topic,
+            message=row.add.message,
             finished=row.finished,
             reason=row.reason,
             leaving=self._rows.in_flight(row),

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import msgspec
 
 from tidings.domain.changes import Begin, ahead
-from tidings.domain.errors import Invalid
 from tidings.domain.history import HISTORY_LINES_MAX
 from tidings.domain.recurrence import timezone
 from tidings.domain.schedules.command import FINISHED, Add, Command, Priority, Replace, State
@@ -21,8 +20,11 @@ from tidings.domain.schedules.schedule import (
     KeptZone,
     Moved,
     Page,
+    Place,
     Query,
     Schedule,
+    decode_cursor,
+    encode_cursor,
     is_kafka,
     make_id,
     split,
@@ -258,13 +260,13 @@ def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str
 def page(
     rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool], held: Callable[[Row], str | None]
 ) -> Page:
-    """The rows that fit, in order of (due, arrival), after the cursor."""
-    found = sorted((row for row in rows if _fits(row, query, in_flight)), key=_position)
+    """The rows that fit, in the order of lists, after the cursor."""
+    found = sorted((row for row in rows if _fits(row, query, in_flight)), key=lambda row: _place(row).order())
     if query.after is not None:
-        after = _decode_cursor(query.after)
-        found = [row for row in found if _position(row) > after]
+        after = decode_cursor(query.after).order()
+        found = [row for row in found if _place(row).order() > after]
     shown = found[: query.limit]
-    cursor = _encode_cursor(shown[-1]) if len(found) > len(shown) else None
+    cursor = encode_cursor(_place(shown[-1])) if len(found) > len(shown) else None
     return Page(tuple(view(row, in_flight=in_flight(row), held=held(row)) for row in shown), cursor)
 
 
@@ -292,20 +294,8 @@ def _has_label(row: Row, name: str, value: str) -> bool:
     return labels.get(name) == value
 
 
-def _position(row: Row) -> tuple[int, int]:
-    return row.due, row.arrival
-
-
-def _encode_cursor(row: Row) -> str:
-    return f"{row.due}.{row.arrival}"
-
-
-def _decode_cursor(cursor: str) -> tuple[int, int]:
-    due, _, arrival = cursor.partition(".")
-    try:
-        return int(due), int(arrival)
-    except ValueError:
-        raise Invalid("cursor", "is not one that a page gave: leave it out to start again") from None
+def _place(row: Row) -> Place:
+    return Place(row.is_finished, row.due, row.arrival)
 
 
 class Calendars:

@@ -206,7 +206,7 @@ class MemoryStore(SingleProcess):
         return history(schedule, row.events, self._rows.forgotten_until(now))
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        """Schedules of a tenant that fit a query, in due order."""
+        """Schedules of a tenant that fit a query, pending ones first."""
         return page(self._rows.of_tenant(tenant, now), query, self._rows.in_flight, self._held)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:

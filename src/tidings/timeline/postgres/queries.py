@@ -11,8 +11,8 @@ from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (
     BUSES,
     Event,
-    Key,
     Page,
+    Place,
     Query,
     Record,
     Schedule,
@@ -88,7 +88,7 @@ class Queries:
         return history(schedule, lines, now - self._shared.options.id_retention_us)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        """Schedules of a tenant that fit a query, in due order."""
+        """Schedules of a tenant that fit a query: what is to come, the next first, then what is finished."""
         names = self._shared.names
         if tenant not in names.tenants:
             await names.load()
@@ -99,9 +99,9 @@ class Queries:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             found = [row async for row in listing.rows(connection)]
         await names.know({row.topic for row in found}, {row.stream for row in found})
-        found.sort(key=_key)
+        found.sort(key=lambda row: _place(row).order())
         shown = found[: query.limit]
-        cursor = encode_cursor(_key(shown[-1])) if len(found) > len(shown) else None
+        cursor = encode_cursor(_place(shown[-1])) if len(found) > len(shown) else None
         return Page(tuple(present(names, row) for row in shown), cursor)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
@@ -197,18 +197,24 @@ class _Listing:
     def __init__(self, shared: StoreContext, tenant: str, query: Query, now: int) -> None:
         self._shared = shared
         self._query = query
-        after = decode_cursor(query.after) if query.after is not None else (-1, 0)
+        cursor = None if query.after is None else decode_cursor(query.after)
+        self._is_finished = cursor is not None and cursor.finished
+        after = (-1, 0) if cursor is None or cursor.finished else (cursor.due, cursor.arrival)
         if query.due_from is not None:
             after = max(after, (query.due_from - 1, _END))
         state = "released" if query.state == "in_flight" else query.state
         number = shared.names.tenants.get(tenant, -1)
         topics = [shared.names.topics.get((number, join(bus, query.topic or "")), -1) for bus in BUSES]
+        until = _END if query.due_to is None else query.due_to
         self._values: dict[str, object] = {
             "streams": streams_of(shared, tenant),
             "lanes": shared.lanes,
             "due": after[0],
             "arrival": after[1],
-            "until": _END if query.due_to is None else query.due_to,
+            "until": until,
+            "from": 0 if query.due_from is None else query.due_from,
+            "before": until,
+            "before_arrival": -1,
             "topics": None if query.topic is None else topics,
             "prefix": query.prefix,
             "label": None if query.label is None else query.label[0],
@@ -219,16 +225,22 @@ class _Listing:
             "limit": query.limit + 1,
             "remembered": now - shared.options.id_retention_us,
         }
+        if cursor is not None and cursor.finished and cursor.due < until:
+            self._values |= {"before": cursor.due, "before_arrival": cursor.arrival}
 
     async def rows(self, connection: Connection) -> Any:
-        """Whatever fits, each table in its order."""
-        state = self._query.state
-        if state in {None, "pending"}:
+        """Whatever fits, each table in its order; what is finished only where the rest does not fill the page."""
+        state, count = self._query.state, 0
+        if state in {None, "pending"} and not self._is_finished:
             for found in await self._pending(connection):
+                count += 1
                 yield found
-        if state in {None, "paused"}:
+        if state in {None, "paused"} and not self._is_finished:
             for row in await self._run(connection, "page_paused"):
+                count += 1
                 yield standing_row(row)
+        if count > self._query.limit:
+            return
         if state is None or state in FINISHED or state == "in_flight":
             for found in self._finished(await self._run(connection, "page_finished")):
                 yield found
@@ -268,8 +280,8 @@ def _label(labels: str, wanted: tuple[str, str]) -> bool:
     return msgspec.json.decode(labels, type=dict[str, str]).get(wanted[0]) == wanted[1]
 
 
-def _key(found: Found) -> Key:
-    return found.due, found.arrival
+def _place(found: Found) -> Place:
+    return Place(found.table == "finished", found.due, found.arrival)
 
 
 def on_log(topics: list[Topic]) -> list[Topic]:

@@ -1,7 +1,7 @@
 """A Bloom filter over whole arrays: says for a thousand hashes at once which of them a run may hold."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 import apsw
@@ -177,6 +177,29 @@ class IdMap:
         yield from state[0].places(id_hash)
         yield from self._places_in_runs(connection, id_hash, state[1])
 
+    def newest(
+        self, connection: apsw.Connection, hashes: Sequence[int], indexes: Iterable[int]
+    ) -> Iterator[tuple[int, tuple[int, int]]]:
+        """The newest (arrival, due) of some of these hashes, by index; for the writer, which nobody merges beside."""
+        recent, runs = self.state
+        elsewhere: list[int] = []
+        for index in indexes:
+            if hashes[index] in recent.arrivals:
+                yield index, next(recent.places(hashes[index]))
+            else:
+                elsewhere.append(index)
+        if not elsewhere:
+            return
+        elsewhere.sort(key=hashes.__getitem__)
+        sought = np.array([hashes[index] for index in elsewhere], dtype=np.int64)
+        found: dict[int, tuple[int, int]] = {}
+        probes = Probes(sought)
+        for run in runs:
+            held = run.filter.test(probes)
+            for at, place in _newest_in_run(connection, run, sought, held):
+                found[at] = max(place, found.get(at, place))
+        yield from ((elsewhere[at], place) for at, place in found.items())
+
     def _places_in_runs(
         self, connection: apsw.Connection, id_hash: int, runs: tuple[Run, ...]
     ) -> list[tuple[int, int]]:
@@ -268,6 +291,27 @@ def read_filter(connection: apsw.Connection, run: int) -> Filter:
     """A run's filter as it was written."""
     parts = connection.execute("SELECT words FROM filter WHERE run = ? ORDER BY part", (run,)).fetchall()
     return Filter(np.frombuffer(b"".join(words for (words,) in parts), dtype=np.uint64))
+
+
+def _newest_in_run(
+    connection: apsw.Connection, run: Run, sought: Hashes, held: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The newest place of each of some sorted hashes (`held` are their indexes), a chunk at a time."""
+    sql = "SELECT entries FROM chunk WHERE run = ? AND first <= ? ORDER BY first DESC LIMIT 1"
+    end = len(held)
+    while end:  # from the last to the first: a chunk begins with its first hash
+        row = connection.execute(sql, (run.number, int(sought[held[end - 1]]))).fetchone()
+        if row is None:
+            return
+        hashes, arrivals, dues = decode(row[0])
+        start = int(np.searchsorted(sought[held[:end]], hashes[0]))
+        wanted = sought[held[start:end]]
+        last = np.searchsorted(hashes, wanted, side="right") - 1
+        there = hashes[last] == wanted
+        chosen = last[there]
+        places = zip(arrivals[chosen].tolist(), dues[chosen].tolist(), strict=True)
+        yield from zip(held[start:end][there].tolist(), places, strict=True)
+        end = start
 
 
 def _run_places(connection: apsw.Connection, run: Run, id_hash: int) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from tidings.domain.schedules.schedule import (
     Event,
     Key,
     Page,
+    Place,
     Query,
     Schedule,
     decode_cursor,
@@ -33,7 +34,7 @@ _Row = tuple[Key, id_lookup.Found]
 
 
 class Pages:
-    """One page: each table in turn, merged in order of (due, arrival)."""
+    """One page: what is to come of each table, merged in order of (due, arrival), then what is finished, backwards."""
 
     def __init__(self, connection: apsw.Connection, writer: Writer, tenant: str, query: Query, now: int) -> None:
         self._connection = connection
@@ -41,7 +42,9 @@ class Pages:
         self._tenant = tenant
         self._query = query
         self._reach = _END
-        after = decode_cursor(query.after) if query.after is not None else (-1, 0)
+        cursor = None if query.after is None else decode_cursor(query.after)
+        self._is_finished = cursor is not None and cursor.finished
+        after = (-1, 0) if cursor is None or cursor.finished else (cursor.due, cursor.arrival)
         if query.due_from is not None and after < (query.due_from - 1, _END):
             after = (query.due_from - 1, _END)
         named = query.topic is not None
@@ -53,6 +56,9 @@ class Pages:
             "due": after[0],
             "arrival": after[1],
             "until": self._until,
+            "from": 0 if query.due_from is None else query.due_from,
+            "before": self._until,
+            "before_arrival": -1,
             "topic": self._topics[0] if named else None,
             "kafka_topic": self._topics[1] if named else None,
             "prefix": query.prefix,
@@ -64,31 +70,39 @@ class Pages:
             "limit": query.limit + 1,
             "remembered": now - writer.options.id_retention_us,
         }
+        if cursor is not None and cursor.finished and cursor.due < self._until:
+            self._values |= {"before": cursor.due, "before_arrival": cursor.arrival}
 
     def page(self) -> Page:
         """The schedules after the cursor."""
         with self._connection:  # one snapshot: nothing moves from table to table while we look
-            found = self._found()
-        found = sorted((row for row in found if row[0][0] < self._reach), key=lambda row: row[0])
+            found = [(Place(False, *key), row) for key, row in self._ahead()]
+            if self._reach == _END and len(found) <= self._query.limit:
+                found += [(Place(True, *key), row) for key, row in self._behind()]
         page = found[: self._query.limit]
         schedules = tuple(id_lookup.present(self._writer, row) for _, row in page)
-        return Page(schedules, self._cursor(found, page))
+        if len(found) > len(page):
+            return Page(schedules, encode_cursor(page[-1][0]))
+        return Page(schedules, None if self._reach == _END else encode_cursor(Place(False, self._reach - 1, _END)))
 
-    def _found(self) -> list[_Row]:
+    def _ahead(self) -> list[_Row]:
+        """What is pending or paused, as far as was looked."""
         state, found = self._query.state, list[_Row]()
+        if self._is_finished:
+            return found
         if state in {None, "pending"}:
             found += self._far()
             found += self._near()
         if state in {None, "paused"}:
             found += self._paused()
-        if state is None or state in FINISHED or state == "in_flight":
-            found += self._finished()
-        return found
+        return sorted((row for row in found if row[0][0] < self._reach), key=_key)
 
-    def _cursor(self, found: list[_Row], page: list[_Row]) -> str | None:
-        if len(found) > len(page):
-            return encode_cursor(page[-1][0])
-        return None if self._reach == _END else encode_cursor((self._reach - 1, _END))
+    def _behind(self) -> list[_Row]:
+        """What is finished, or on its way to Kafka."""
+        state = self._query.state
+        if state is None or state in FINISHED or state == "in_flight":
+            return sorted(self._finished(), key=_key, reverse=True)
+        return []
 
     def _near(self) -> Iterator[_Row]:
         for (tenant, *_), stream in list(self._writer.streams.items()):
@@ -138,6 +152,10 @@ class Pages:
             for arrival, origin, *row in self._connection.execute(_SQL[table], self._values).fetchall():
                 found = id_lookup.finished(arrival, origin, tuple(row))
                 yield (found.due, arrival), found
+
+
+def _key(row: _Row) -> Key:
+    return row[0]
 
 
 def forecast(

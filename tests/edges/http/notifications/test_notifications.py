@@ -9,6 +9,8 @@ from tests.edges.http.notifications.notification_server import FAR, NINE, Desk
 from tidings.delivery.filing import delivery_put
 from tidings.domain.notifications.delivery import Delivery, Temporary
 from tidings.domain.notifications.message import Email
+from tidings.domain.schedules.iso8601 import format_instant
+from tidings.testing import eventually
 
 LIST = "/v1/notifications"
 
@@ -290,3 +292,54 @@ async def test_the_former_name_of_content_is_still_accepted(desk: Desk) -> None:
     assert (both.status, both.problem["errors"][0]["field"]) == (400, "words")
     empty = await desk.call("POST", LIST, bare | {"words": {"text": " "}})
     assert empty.problem["errors"][0]["field"] == "words.text"
+
+
+async def test_its_schedule_is_not_changed_behind_its_back(each_desk: Desk) -> None:
+    await each_desk.welcome()
+    await each_desk.done("POST", LIST, NINE | {"id": "tea", "at": FAR})
+    asked = [
+        ("PUT", "/v1/schedules/tea", {"topic": "greetings", "value": "x"}),
+        ("PUT", "/v1/schedules/tea?reuse=true", {"topic": "greetings", "value": "x"}),
+        ("DELETE", "/v1/schedules/tea", None),
+        ("POST", "/v1/schedules", {"topic": "greetings", "value": "x", "id": "tea"}),
+    ]
+    for method, path, body in asked:
+        reply = await each_desk.call(method, path, body)
+        assert (reply.status, reply.document["outcome"]) == (409, "rejected")
+        assert reply.document["reason"].startswith("this schedule belongs to notification 'tea': ")
+    for verb, reason in (("pause", "paused"), ("resume", None)):
+        await each_desk.done("POST", f"/v1/schedules/tea/{verb}")
+        assert (await each_desk.done("GET", f"{LIST}/tea")).get("reason") == reason
+    assert (await each_desk.done("POST", "/v1/schedules/tea/fire"))["outcome"] == "fired"
+    assert (await each_desk.settled("tea"))["state"] == "sent"
+    reply = await each_desk.call("PUT", "/v1/schedules/tea?reuse=true", {"topic": "greetings", "value": "x"})
+    assert (reply.status, reply.document["reason"]) == (409, "this id belonged to a notification: use another id")
+
+
+async def test_of_many_who_are_told_at_once_is_said(each_desk: Desk) -> None:
+    """Nine o'clock has passed for one of them, and not for the other."""
+    await each_desk.welcome("ada", "bob")
+    await each_desk.done("PATCH", "/v1/users/bob", {"zone": "Pacific/Kiritimati"})  # 14 h before UTC
+    await each_desk.done("PATCH", "/v1/users/ada", {"zone": "Etc/GMT+12"})  # 12 h behind it
+    now = each_desk.site.engine.clock.now()
+    at = format_instant(now + 3_600_000_000)[:19]  # it was so in Kiritimati 13 hours ago
+    ask = {"users": ["ada", "bob"], "template": "reminder", "variables": {"what": "x"}, "at": at}
+    ada, bob = (await each_desk.done("POST", LIST, ask))["notifications"]
+    assert (ada["outcome"], "note" in ada) == ("scheduled", False)
+    assert (bob["outcome"], bob["note"]) == ("scheduled", "due 13 hours ago: sent now")
+    ada, bob = (await each_desk.done("POST", LIST, ask | {"past": "refuse"}))["notifications"]
+    assert (ada["outcome"], bob["outcome"]) == ("scheduled", "rejected")
+    assert bob["errors"][0]["detail"].startswith("was due 13 hours ago")
+
+
+async def test_what_expired_before_it_was_asked_for_is_not_sent(each_desk: Desk) -> None:
+    await each_desk.welcome()
+    told = await each_desk.done("POST", LIST, NINE | {"at": "2020-01-01T00:00:00Z", "expires_after": "PT1H"})
+    assert told["note"].endswith("not sent, it is counted as missed (expired)")
+
+    async def state() -> str | None:
+        found = (await each_desk.done("GET", f"{LIST}/{told['id']}"))["state"]
+        return str(found) if found != "pending" else None
+
+    assert await eventually(state) == "expired"
+    assert each_desk.mail.calls == []

@@ -176,7 +176,8 @@ class Tally:
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.bad: list[dict[str, Any]] = []
-        self.lines = self.refused = 0
+        self.noted: list[dict[str, Any]] = []
+        self.lines = self.refused = self.notes = 0
         self.worst = Exit.DONE
 
     def add(self, document: dict[str, Any]) -> None:
@@ -185,6 +186,10 @@ class Tally:
         outcome, state = str(document.get("outcome")), document.get("state")
         said = f"{outcome} ({state} already)" if outcome == "unchanged" and state in FINISHED_STATES else outcome
         self.outcomes[said] += 1
+        if document.get("note"):
+            self.notes += 1
+            if len(self.noted) < BAD_LINES_SHOWN:
+                self.noted.append(document)
         code = code_of_outcome(outcome)
         if code != Exit.DONE:
             self.worst = Exit.FAILED if Exit.FAILED in {code, self.worst} else code
@@ -195,7 +200,7 @@ class Tally:
 
 OF_THE_LINES = (
     "at", "every", "key", "header", "headers", "priority", "expires_after", "late", "late_grace", "late_max", "jitter",
-    "label", "labels", "bus",
+    "past", "label", "labels", "bus",
 )  # fmt: skip
 
 
@@ -314,6 +319,10 @@ def _summarise(tally: Tally, elapsed_us: int, arguments: Arguments, screen: Scre
         screen.note(f"line {document.get('line')}: {what}: {shown(reason)}")
     if hidden := tally.refused - len(tally.bad):
         screen.note(f"... and {hidden:,} more; --json shows each")
+    for document in tally.noted:
+        screen.note(f"line {document.get('line')}: {shown(document.get('id'))}: {shown(document.get('note'))}")
+    if hidden := tally.notes - len(tally.noted):
+        screen.note(f"... and {hidden:,} more notes; --json shows each")
     counts = ", ".join(f"{count:,} {word}" for word, count in tally.outcomes.most_common()) or "no lines"
     rate = tally.lines * 1_000_000 // max(elapsed_us, 1)
     text = f"{counts} in {elapsed_us / 1_000_000:,.1f} s ({rate:,}/s)"

@@ -74,7 +74,7 @@ def explain(arguments: Arguments, screen: Screen) -> int:
 
 
 def show_list(arguments: Arguments, screen: Screen) -> int:
-    """Schedules in due order."""
+    """Schedules: what is to come, the next due first, then what is finished."""
     query = {
         "topic": arguments.topic,
         "state": arguments.state,

@@ -49,7 +49,7 @@ class Changes:
         found = entry.now
         if found is not None and found.at is not None and found.at <= self._remembered:
             found = entry.now = None  # its id is free, though its row may still be there
-        change = self._decide(command, None if found is None else _current(found, entry))
+        change = self._decide(command, None if found is None else _current(found, entry, self._names))
         for effect in change.effects:
             self._apply(effect, entry, found)
         return change.outcome
@@ -145,7 +145,7 @@ def refusal_of(command: Command, names: Names) -> Outcome | None:
     return too_many_topics(add, TOPICS_PER_TENANT_MAX)
 
 
-def _current(found: Found, entry: ScheduleRow) -> Current:
+def _current(found: Found, entry: ScheduleRow, names: Names) -> Current:
     is_apart = found.part != TO_KAFKA or found.state in {"released", "missed"}
     return Current(
         id=found.id,
@@ -156,6 +156,8 @@ def _current(found: Found, entry: ScheduleRow) -> Current:
         due=found.due,
         accepted=found.accepted,
         terms=effective_terms(found),
+        topic=names.destination(found.topic)[1],
+        message=found.message,
         finished=found.at,
         reason=found.reason,
         leaving=found.flying,

@@ -385,6 +385,7 @@ class Run:
             loader = Loader(self._connection, self._shared.sql, self._shared.lanes, "lock")
             entries = await loader.entries(new)
             self._shared.land(entries.values())
+            await self._shared.names.know({entry.now.topic for entry in entries.values() if entry.now is not None})
             self._entries |= entries
         return self._entries
 

@@ -1,4 +1,5 @@
--- What readers see. Conditions that were not asked for are NULL; lists are in order of (due, arrival).
+-- What readers see. Conditions that were not asked for are NULL; lists have what is to
+-- come in order of (due, arrival), then what is finished backwards.
 
 -- name: page_pending
 -- Pending schedules of some streams; a row with n = 0 stands for the standing schedule of its arrival.
@@ -39,7 +40,7 @@ FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN LATERAL (
     SELECT f.*, f.part < 0 AND f.position >= l.outbox_first AS beyond, h.reason AS held FROM tidings.finished f
     LEFT JOIN tidings.lane l ON f.part < 0 AND l.lane = f.lane
     LEFT JOIN tidings.held h ON f.part < 0 AND h.lane = f.lane AND h."offset" = f.position
-    WHERE f.stream = s.stream AND (f.due, f.arrival) > (%(due)s, %(arrival)s) AND f.due < %(until)s
+    WHERE f.stream = s.stream AND (f.due, f.arrival) < (%(before)s, %(before_arrival)s) AND f.due >= %(from)s
       AND f.at > %(remembered)s
       AND (%(state)s::int IS NULL OR f.state = %(state)s::int)
       AND (%(flying)s::boolean IS NULL OR %(flying)s::boolean = (f.part < 0 AND coalesce(
@@ -47,9 +48,9 @@ FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN LATERAL (
       AND (%(topics)s::int[] IS NULL OR f.topic = ANY (%(topics)s::int[]))
       AND (%(prefix)s::text IS NULL OR starts_with(f.id, %(prefix)s::text))
       AND (%(label)s::text IS NULL OR f.labels::jsonb ->> %(label)s::text = %(value)s::text)
-    ORDER BY f.due, f.arrival LIMIT %(limit)s
+    ORDER BY f.due DESC, f.arrival DESC LIMIT %(limit)s
 ) f
-ORDER BY f.due, f.arrival LIMIT %(limit)s;
+ORDER BY f.due DESC, f.arrival DESC LIMIT %(limit)s;
 
 -- name: forecast
 -- Pending by step of time, for some streams.

@@ -81,6 +81,8 @@ class Changes:
             due=found.due,
             accepted=found.accepted,
             terms=effective_terms(found),
+            topic=self._writer.topic_names[found.partition // PARTITIONS_MAX][1],
+            message=found.message,
             finished=found.at,
             reason=found.reason,
             leaving=in_flight(self._writer, found),

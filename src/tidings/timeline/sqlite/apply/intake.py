@@ -17,6 +17,7 @@ from tidings.ports import IdempotencyKey, SourceBatch
 from tidings.timeline.sqlite.apply.changes import Changes
 from tidings.timeline.sqlite.pending.packed_rows import HEAD, NO_DEADLINE, REASONS, Numbers, Rows, digits
 from tidings.timeline.sqlite.release import outbox
+from tidings.timeline.sqlite.repeats import Repeats
 from tidings.timeline.sqlite.writer import TOPICS_PER_TENANT_MAX, Writer
 
 _encode_outcomes = msgspec.msgpack.Encoder().encode
@@ -29,6 +30,7 @@ class Intake:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._changes = Changes(writer)
+        self._repeats = Repeats(writer)
 
     def apply(
         self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, taken: SourceBatch | None = None
@@ -105,7 +107,7 @@ class Intake:
         return too_many_topics(add, TOPICS_PER_TENANT_MAX)
 
     def _add(self, adds: list[Add], now: int) -> list[Outcome]:
-        """One-shots of one tenant, all at once; those whose id may be known already are looked at one by one."""
+        """One-shots of one tenant, all at once; those whose id may be known already are looked up first."""
         if adds[0].id is None:
             return _Batch(self._writer, now).write(adds, None)
         idmap = self._writer.idmap
@@ -116,15 +118,24 @@ class Intake:
         recent = idmap.state[0].arrivals
         if not recent.keys().isdisjoint(hashes):
             suspects |= {index for index, id_hash in enumerate(hashes) if id_hash in recent}
-        found = {index: known for index in suspects if (known := self._changes.find(adds[index], now)) is not None}
-        outcomes: list[Outcome] = []
+        if not suspects:
+            return _Batch(self._writer, now).write(adds, hashes)
+        return self._add_suspects(adds, hashes, suspects, now)
+
+    def _add_suspects(self, adds: list[Add], hashes: list[int], suspects: set[int], now: int) -> list[Outcome]:
+        """The same where some ids may be known: repeats are recognised together, other known ids one by one."""
+        answers = self._repeats.unchanged(adds, hashes, suspects, now)
+        unsure = suspects - answers.keys()
+        found = {index: known for index in unsure if (known := self._changes.find(adds[index], now)) is not None}
         start = 0
         for index in [*sorted(found), len(adds)]:  # in order: what came later arrived later
-            outcomes += _Batch(self._writer, now).write(adds[start:index], hashes[start:index])
+            new = [each for each in range(start, index) if each not in answers]
+            outcomes = _Batch(self._writer, now).write([adds[each] for each in new], [hashes[each] for each in new])
+            answers.update(zip(new, outcomes, strict=True))
             if index < len(adds):
-                outcomes.append(self._changes.run_on(found[index], adds[index], now))
+                answers[index] = self._changes.run_on(found[index], adds[index], now)
             start = index + 1
-        return outcomes
+        return [answers[index] for index in range(len(adds))]
 
     def _add_in_turn(self, adds: list[Add], hashes: list[int], now: int) -> list[Outcome]:
         """The same id more than once in a batch: each sees what those before it did."""

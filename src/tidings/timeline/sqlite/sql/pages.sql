@@ -1,4 +1,4 @@
--- Listing, in order of (due, arrival). Conditions that were not asked for are NULL.
+-- Listing: what is to come in order of (due, arrival), what is finished backwards. Conditions not asked for are NULL.
 
 -- name: near
 -- Pending rows of one stream that are due soon.
@@ -36,7 +36,7 @@ ORDER BY due, arrival LIMIT :limit;
 -- Finished schedules that are still remembered.
 SELECT arrival, due, stream, due, partition, generation, n, accepted, content, id, labels, state, reason, at, position
 FROM finished
-WHERE (due, arrival) > (:due, :arrival) AND due < :until AND at > :remembered AND last_due IS NULL
+WHERE (due, arrival) < (:before, :before_arrival) AND due >= :from AND at > :remembered AND last_due IS NULL
   AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
   AND (:state IS NULL OR state = :state)
   AND (:flying IS NULL OR :flying = ifnull(
@@ -45,13 +45,13 @@ WHERE (due, arrival) > (:due, :arrival) AND due < :until AND at > :remembered AN
   AND (:topic IS NULL OR partition / 16 IN (:topic, :kafka_topic))
   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
   AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
-ORDER BY due, arrival LIMIT :limit;
+ORDER BY due DESC, arrival DESC LIMIT :limit;
 
 -- name: finished_last
 -- The same for those whose last occurrence was not their first.
 SELECT arrival, due, stream, last_due, partition, generation, n, accepted, content, id, labels, state, reason, at, position
 FROM finished
-WHERE (last_due, arrival) > (:due, :arrival) AND last_due < :until AND at > :remembered AND last_due IS NOT NULL
+WHERE (last_due, arrival) < (:before, :before_arrival) AND last_due >= :from AND at > :remembered AND last_due IS NOT NULL
   AND stream IN (SELECT stream FROM stream WHERE tenant = :tenant)
   AND (:state IS NULL OR state = :state)
   AND (:flying IS NULL OR :flying = ifnull(
@@ -60,7 +60,7 @@ WHERE (last_due, arrival) > (:due, :arrival) AND last_due < :until AND at > :rem
   AND (:topic IS NULL OR partition / 16 IN (:topic, :kafka_topic))
   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
   AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE key = :label AND value = :label_value))
-ORDER BY last_due, arrival LIMIT :limit;
+ORDER BY last_due DESC, arrival DESC LIMIT :limit;
 
 -- name: forecast_near
 -- Pending by step of time, for one tenant.

@@ -188,3 +188,28 @@ def test_labels_that_no_store_could_search(labels: dict[str, str]) -> None:
 def test_labels_that_are_no_text(labels: dict[str, str], schedule_id: str | None) -> None:
     with pytest.raises(Invalid, match=r"labels: .*surrogate"):
         ADMISSION.admit(ACME, Request("t", id=schedule_id, labels=labels), NOW)
+
+
+@pytest.mark.parametrize(
+    ("request_", "digest"),
+    [
+        (Request("t", b"v", id="a", at="2035-01-01T00:00:00Z"), "74049bcbca176049c92c6320c0e07210"),
+        (
+            Request("t", b"v", id="a", every="PT10M", labels={"a": "b"}, late="skip", priority=Priority.LOW),
+            "381b55d6e2681f2ecae882769b6695fd",
+        ),
+        (
+            Request(
+                "t", b"v", key=b"k", id="a", at="2035-01-01T00:00:00Z", expires_after="PT1H", jitter="PT1M", past="send"
+            ),
+            "57674768f72780ca81558f6f00df99b6",
+        ),
+        (
+            Request("t", b"v", id="a", timing=Timing(rrule="FREQ=DAILY", zone="Europe/Berlin", count=3)),
+            "e723a79df32a42224622ab231e49f08d",
+        ),
+    ],
+)
+def test_content_digests_are_those_of_version_0_1(request_: Request, digest: str) -> None:
+    """A schedule that an earlier version stored and that is sent again is `unchanged`."""
+    assert Admission(Limits()).admit("default", request_, 1_800_000_000_000_000).content.hex() == digest

@@ -45,8 +45,11 @@ class Notify(NewNotification, frozen=True, kw_only=True):
         return self.words if self.content is None else self.content
 
     def digest(self) -> str:
-        """A digest of the request as it was sent: a second one with the same digest is a repeat."""
-        plain = msgspec.structs.replace(self, id=None, past=None, content=self.inline(), words=None)
+        """A digest of the request as it was sent: a second one with the same digest is a repeat.
+
+        The content counts under its name in version 0.1, whose stores keep such digests.
+        """
+        plain = msgspec.structs.replace(self, id=None, past=None, content=None, words=self.inline())
         return blake2b(_encode(plain), digest_size=CONTENT_BYTES).hexdigest()
 
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
-from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -238,14 +237,18 @@ def _check_names(headers: Headers) -> None:
 
 
 def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:
-    """A digest of what was sent, as it was sent: `+5s` twice is the same."""
+    """A digest of the request as it was sent: `+5s` twice is the same.
+
+    Stores keep it to recognise a repeat, so it must stay as it was in version 0.1: leave a new field out of it unless
+    the field was given.
+    """
     if plain and request.every is None and request.timing is None:
         sent = f"{destination} {request.at!r} {_PRIORITIES[request.priority]}".encode()
     else:
-        content: Any = {"topic": destination, "bus": None, "id": None, "since": None}
+        content = msgspec.structs.asdict(request) | {"topic": destination, "bus": None, "id": None, "since": None}
         content |= {"value": None, "key": None, "headers": ()}  # they are in the message
-        content["past"] = None  # it says whether this is taken, not what it is
-        sent = _encode(msgspec.structs.replace(request, **content))
+        del content["past"]  # it says whether this is accepted, not what it is
+        sent = _encode(content)
     digest = _begun.copy()
     digest.update(message + sent)
     return digest.digest()

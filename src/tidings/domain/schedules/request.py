@@ -28,7 +28,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     on_excluded: str | None = None
 
 
-class Request(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
 
     Durations count from `since`, which is now if it is None. `timing` has what says when beside `at` and `every`. The

@@ -1,0 +1,36 @@
+"""The request of a notification: its digest, by which a repeat is recognised."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidings.delivery.asking import Notify
+
+
+@pytest.mark.parametrize(
+    ("sent", "digest"),
+    [
+        ({"user": "ada", "words": {"text": "hi", "title": "t"}, "at": "+1h"}, "521756dca552fec0f90883a4bd604d6b"),
+        ({"user": "ada", "content": {"text": "hi", "title": "t"}, "at": "+1h"}, "521756dca552fec0f90883a4bd604d6b"),
+        (
+            {
+                "user": "ada",
+                "template": "x",
+                "variables": {"a": 1},
+                "channels": ["email", "sms"],
+                "priority": "high",
+                "dedupe_key": "k",
+                "rdates": ["2027-01-01"],
+            },
+            "764bfb0f978de9f3ac036eb9f9f706c6",
+        ),
+        (
+            {"to": "a@example.com", "channel": "email", "content": {"text": "x"}, "past": "send"},
+            "2286347799673729e8b30d83136d48f9",
+        ),
+    ],
+)
+def test_digests_are_those_of_version_0_1(sent: dict[str, Any], digest: str) -> None:
+    """A notification that an earlier version accepted and that is sent again is `unchanged`."""
+    assert msgspec.json.decode(msgspec.json.encode(sent), type=Notify).digest() == digest

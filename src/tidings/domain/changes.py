@@ -163,7 +163,7 @@ class FireExtra(msgspec.Struct, frozen=True, gc=False):
 Effect = Event | Begin | Remove | Finish | Hold | Continue | FireOnce | FireExtra
 
 
-class Change(NamedTuple):
+class Decided(NamedTuple):
     """The answer to a command, and the effects to apply; an `Event` is a line for the schedule's history."""
 
     outcome: Outcome
@@ -212,7 +212,7 @@ def decide(
     *,
     days: tuple[int, ...] | None = None,
     remembered_since: int = 0,
-) -> Change:
+) -> Decided:
     """Decide on one command at `now`.
 
     `days` are those of the calendar that the command names, None if there is no such calendar. An id that finished
@@ -230,37 +230,37 @@ def decide(
                 assert_never(command)
     except Invalid as invalid:
         add = command.add if isinstance(command, Replace) else command
-        return Change(refused(add.id, invalid))
+        return Decided(refused(add.id, invalid))
 
 
-def _owned(command: Command, current: Current) -> Change | None:
+def _owned(command: Command, current: Current) -> Decided | None:
     """The refusal of a command that would separate a notification from its schedule."""
     reason = change_refused(command, current.id, current.state, current.topic, current.message)
-    return None if reason is None else Change(Outcome(current.id, "rejected", current.due, current.state, reason))
+    return None if reason is None else Decided(Outcome(current.id, "rejected", current.due, current.state, reason))
 
 
 # New schedules
 
 
-def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | None) -> Change:
+def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | None) -> Decided:
     if current is None:
         return _begin(_dated(add, days), now)
     if current.content == add.content:
-        return Change(_unchanged(current, now))
+        return Decided(_unchanged(current, now))
     if (owned := _owned(add, current)) is not None:
         return owned
     if current.is_finished:
-        return _reuse(add, current, now, days) if add.reuse else Change(_too_late(current))
-    return Change(Outcome(current.id, "rejected", current.due, current.state, _TAKEN))
+        return _reuse(add, current, now, days) if add.reuse else Decided(_too_late(current))
+    return Decided(Outcome(current.id, "rejected", current.due, current.state, _TAKEN))
 
 
-def _begin(add: Add, now: int, generation: int = 1) -> Change:
+def _begin(add: Add, now: int, generation: int = 1) -> Decided:
     terms = None if isinstance(add.when, Once) else terms_of(add)
     outcome = _answer(add.id or "", "scheduled", ahead(terms, 1, add.due, now))
-    return Change(outcome, (Begin(add, terms, generation),))
+    return Decided(outcome, (Begin(add, terms, generation),))
 
 
-def _reuse(asked: Add, current: Current, now: int, days: tuple[int, ...] | None) -> Change:
+def _reuse(asked: Add, current: Current, now: int, days: tuple[int, ...] | None) -> Decided:
     """Begin a new generation of a finished id; the old one stays in its history only."""
     add = _dated(asked, days)
     lines = [*_first_line(current), Event(now, "accepted", due=add.due)]
@@ -268,24 +268,24 @@ def _reuse(asked: Add, current: Current, now: int, days: tuple[int, ...] | None)
         at = current.finished or 0
         lines.insert(-1, Event(at, current.state, current.n, current.due, current.reason))
     outcome, begin = _begin(add, now, current.generation + 1)
-    return Change(outcome, (Remove(), *lines, *begin))
+    return Decided(outcome, (Remove(), *lines, *begin))
 
 
 def _replace(
     replace: Replace, current: Current | None, now: int, days: tuple[int, ...] | None, remembered_since: int
-) -> Change:
+) -> Decided:
     add = replace.add
     assert add.id is not None, "a replacement has an id"
     _check_count(replace, finished=current is not None and current.is_finished)
     if current is None:
         # Ids of this form are made by the store alone.
-        return Change(_unknown(add.id, remembered_since)) if MADE_ID.match(add.id) else _begin(_dated(add, days), now)
+        return Decided(_unknown(add.id, remembered_since)) if MADE_ID.match(add.id) else _begin(_dated(add, days), now)
     if (owned := _owned(replace, current)) is not None:
         return owned
     if current.is_finished:
-        return _reuse(add, current, now, days) if replace.reuse else Change(_too_late(current))
+        return _reuse(add, current, now, days) if replace.reuse else Decided(_too_late(current))
     if current.content == add.content:
-        return Change(_unchanged(current, now))
+        return Decided(_unchanged(current, now))
     terms = _terms(current)
     pending = Pending(terms.when, current.n, current.due - terms.jitter_us)
     keeps = replace.keep_count and terms.recurs
@@ -293,16 +293,16 @@ def _replace(
     new = _continued(dated, pending, now) if keeps else dated
     if new is None:
         reason = f"count: {current.n - 1:,} were given already, and are kept: give more, or begin the count anew"
-        return Change(Outcome(add.id, "rejected", reason=reason))
+        return Decided(Outcome(add.id, "rejected", reason=reason))
     return _replace_pending(new, current, now, current.n if keeps else 1)
 
 
-def _replace_pending(add: Add, current: Current, now: int, n: int) -> Change:
+def _replace_pending(add: Add, current: Current, now: int, n: int) -> Decided:
     paused = current.state == "paused"
     plain = isinstance(add.when, Once)
     terms = None if plain and not paused else terms_of(add)
     outcome = _answer(current.id, "replaced", ahead(None if plain else terms, n, add.due, now))
-    return Change(
+    return Decided(
         msgspec.structs.replace(outcome, state="paused" if paused else None, in_flight=current.in_flight),
         (
             Remove(),
@@ -371,21 +371,21 @@ def _first_due(current: Current) -> int | None:
 
 def _change(
     command: Cancel | Pause | Resume | Fire, current: Current | None, now: int, remembered_since: int
-) -> Change:
+) -> Decided:
     if current is None:
-        return Change(_unknown(command.id, remembered_since))
+        return Decided(_unknown(command.id, remembered_since))
     if (owned := _owned(command, current)) is not None:
         return owned
     if isinstance(command, Cancel) and current.state == "cancelled":
-        return Change(Outcome(current.id, "cancelled", current.due, in_flight=current.in_flight))
+        return Decided(Outcome(current.id, "cancelled", current.due, in_flight=current.in_flight))
     if current.is_finished:
-        return Change(_too_late(current))
+        return Decided(_too_late(current))
     match command:
         case Cancel():
-            return Change(_answered(current, "cancelled"), (Finish("cancelled"), Event(now, "cancelled")))
+            return Decided(_answered(current, "cancelled"), (Finish("cancelled"), Event(now, "cancelled")))
         case Pause():
             held = (Hold(_terms(current)), Event(now, "paused"))
-            return Change(_answered(current, "paused"), held if current.state == "pending" else ())
+            return Decided(_answered(current, "paused"), held if current.state == "pending" else ())
         case Resume():
             return _resume(current, now, command.missed)
         case Fire():
@@ -399,19 +399,19 @@ def _answered(current: Current, word: OutcomeWord) -> Outcome:
     return Outcome(current.id, word, current.due, in_flight=current.in_flight, note=note)
 
 
-def _resume(current: Current, now: int, missed: Policy | None) -> Change:
+def _resume(current: Current, now: int, missed: Policy | None) -> Decided:
     if current.state == "pending":
-        return Change(_unchanged(current, now))
+        return Decided(_unchanged(current, now))
     terms = _terms(current).pardoned(missed, now)
     outcome = _answer(current.id, "resumed", ahead(terms, current.n, current.due, now))
-    return Change(outcome, (Continue(terms), Event(now, "resumed")))
+    return Decided(outcome, (Continue(terms), Event(now, "resumed")))
 
 
-def _fire(current: Current, now: int) -> Change:
+def _fire(current: Current, now: int) -> Decided:
     outcome, line = Outcome(current.id, "fired", now), Event(now, "fired")
     if _terms(current).recurs:
-        return Change(outcome, (line, FireExtra()))
-    return Change(outcome, (*_first_line(current), line, FireOnce()))
+        return Decided(outcome, (line, FireExtra()))
+    return Decided(outcome, (*_first_line(current), line, FireOnce()))
 
 
 # Answers

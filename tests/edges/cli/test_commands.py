@@ -29,6 +29,10 @@ def test_schedule_carries_everything(cli: Cli) -> None:
     assert shown["value"] == '{"x": 1}'
     assert (shown["key"], shown["headers"]) == ("k", [["a", "1"], ["a", "2"], ["none", None]])
     assert (shown["labels"], shown["priority"], shown["late"]) == ({"c": "autumn"}, "high", "skip")
+    assert shown["late_grace"] == "PT5S"  # the tightest bound, which is all that a one-shot keeps
+    recurring = ["--every", "1h", "--count", "2", *policy, "--late-max", "2h", "x"]
+    made = cli.json("schedule", "--to", cli.topic, *recurring)
+    shown = cli.json("show", made["id"])
     assert (shown["late_grace"], shown["late_max"], shown["expires_after"]) == ("PT5S", "PT2H", "PT1H")
 
 

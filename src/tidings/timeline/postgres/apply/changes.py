@@ -8,9 +8,9 @@ import msgspec
 
 from tidings.domain.changes import (
     Begin,
-    Change,
     Continue,
     Current,
+    Decided,
     Effect,
     Finish,
     FireExtra,
@@ -66,7 +66,7 @@ class Changes:
             return msgspec.structs.replace(change.outcome, id=entry.now.id)
         return change.outcome
 
-    def _decide(self, command: Command, current: Current | None) -> Change:
+    def _decide(self, command: Command, current: Current | None) -> Decided:
         add = command.add if isinstance(command, Replace) else command
         calendar = calendar_of(add.when) if isinstance(add, Add) else None
         days = None if calendar is None else self._days.get((add.tenant, calendar))

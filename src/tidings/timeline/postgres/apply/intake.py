@@ -1,6 +1,7 @@
 """One-shots on their way into the tables, column by column."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence, Set
 from hashlib import sha256
 from operator import attrgetter
@@ -38,7 +39,7 @@ from tidings.timeline.postgres.apply.unit_of_work import (
 from tidings.timeline.postgres.calendars import Calendars, Revising, result
 from tidings.timeline.postgres.context import Arrivals, StoreContext
 from tidings.timeline.postgres.database import Connection, Contended
-from tidings.timeline.postgres.names import STREAMS, TO_KAFKA
+from tidings.timeline.postgres.names import TO_KAFKA
 from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
 
 _PLAIN = Lateness()
@@ -355,10 +356,14 @@ class Run:
     async def _load_in_flight(self, commands: Sequence[Command], keys: Sequence[bytes | None]) -> None:
         """Which schedules have a record on its way to Kafka; of those alone that go there."""
         shared, asked = self._shared, dict[tuple[int, str, int], ScheduleRow]()
+        often = Counter(keys)
         for command, key in zip(commands, keys, strict=True):
-            entry = None if key is None else self._entries[key]
-            if entry is not None and entry.before is not None and _goes_to_kafka(command, entry.before):
-                asked[entry.lane, entry.before.id, entry.before.stream // STREAMS] = entry
+            if key is None:
+                continue
+            entry, (tenant, name) = self._entries[key], address(command)
+            is_known = entry.before is not None or often[key] > 1
+            if is_known and name is not None and _goes_to_kafka(command, entry.before):
+                asked[entry.lane, name, shared.names.tenants.get(tenant, -1)] = entry
         if not asked:
             return
         places = database.int2s([lane for lane, _, _ in asked]), database.texts([name.encode() for _, name, _ in asked])
@@ -435,9 +440,10 @@ def _key(command: Command) -> bytes | None:
     return None if schedule_id is None else key_of(tenant, schedule_id)
 
 
-def _goes_to_kafka(command: Command, before: Found) -> bool:
+def _goes_to_kafka(command: Command, before: Found | None) -> bool:
     add = command.add if isinstance(command, Replace) else command
-    return before.part == TO_KAFKA or (isinstance(add, Add) and is_kafka(add.topic))
+    was_there = before is not None and before.part == TO_KAFKA
+    return was_there or (isinstance(add, Add) and is_kafka(add.topic))
 
 
 def are_new(commands: Sequence[Command]) -> bool:

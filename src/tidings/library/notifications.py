@@ -42,8 +42,7 @@ from tidings.library.notification_values import (
 )
 from tidings.library.schedule_values import Outcome, at_of, duration_of, outcome_of
 from tidings.shapes.fields import fields_of, names_of
-from tidings.shapes.notification import NewNotification
-from tidings.shapes.template import NewTemplate
+from tidings.shapes.notification import NewNotification, NewTemplate
 
 _DURATIONS = ("every", *(name for name, field in fields_of(NewNotification).items() if field.is_duration))
 _CONTENT = names_of(InlineContent)

@@ -12,7 +12,7 @@ import pytest
 from tests.edges.http.site import Site, serving
 from tidings.config.settings import Server
 from tidings.edges.http.auth import make_key
-from tidings.edges.http.connections import CHECKS, ReaderProtocol
+from tidings.edges.http.server import CHECKS, ReaderProtocol
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
 

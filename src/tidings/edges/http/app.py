@@ -9,9 +9,8 @@ from starlette.types import Receive, Scope, Send
 from tidings.config.settings import Server
 from tidings.delivery.office import Office
 from tidings.domain.errors import TidingsError
-from tidings.edges.http.admin import ApiKeys, Docs, Health, Nodes
+from tidings.edges.http.admin import ApiKeys, Calendars, Docs, Health, Nodes, Zones
 from tidings.edges.http.auth import KeyRing
-from tidings.edges.http.calendars import Calendars, Zones
 from tidings.edges.http.notifications.deliveries import Channels, Deliveries, Receipts
 from tidings.edges.http.notifications.notifications import Notifications
 from tidings.edges.http.notifications.suppressions import Suppressions, Unsubscribing

@@ -10,7 +10,7 @@ from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, query_of, whole_numb
 from tidings.edges.http.notifications.documents import content_document, stored_document, template_document
 from tidings.edges.http.notifications.notifications import limit_of, sent, unknown
 from tidings.edges.http.routes import Call, Edge, Handler, Reply, json_answer
-from tidings.shapes.template import NewTemplate, TemplatePreview
+from tidings.shapes.notification import NewTemplate, TemplatePreview
 
 BODY_BYTES_MAX = 4 << 20
 VERSION_MAX = 999_999_999

@@ -74,7 +74,7 @@ async def test_a_preview_says_what_has_passed_and_what_clocks_do() -> None:
 @pytest.mark.parametrize("option", [{"late": "skip"}, {"jitter": "5s"}, {"key": "k"}, {"labels": {"a": "b"}}])
 async def test_a_preview_refuses_what_does_not_say_when(option: dict[str, Any]) -> None:
     async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
-        with pytest.raises(Invalid, match=f"{next(iter(option))}: does not say when"):
+        with pytest.raises(Invalid, match=f"{next(iter(option))}: does not affect when it is due"):
             await t.preview(every="PT1H", **option)
 
 

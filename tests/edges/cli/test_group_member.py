@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidings.edges.cli.client import Patience
+from tidings.edges.cli.client import Retries
 from tidings.edges.cli.commands.topics import consume
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen
@@ -28,7 +28,7 @@ class Server:
 
 
 def test_who_loses_an_answer_joins_again_before_it_goes_on(monkeypatch: Any) -> None:
-    monkeypatch.setattr(Patience, "wait", lambda _: None)
+    monkeypatch.setattr(Retries, "wait", lambda _: None)
     server = Server(lost={2, 3})
     shown: list[dict[str, Any]] = []
 

@@ -233,7 +233,7 @@ def test_ten_megabytes_of_variables_are_refused_in_words(cli: Cli, ada: str, tmp
     file.write_text(json.dumps({"name": "x" * 10_500_000}))
     done = cli("notify", ada, "--template", ada, "--vars", f"@{file}")
     assert done.code == 2
-    assert "at most 4194304 bytes are taken here: send shorter variables" in done.err
+    assert "the body is larger than 4194304 bytes: send shorter variables" in done.err
     assert "ndjson" not in done.err
 
 

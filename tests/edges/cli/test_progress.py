@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidings.edges.cli.screen import WIDTH, Counted, Progress
+from tidings.edges.cli.screen import WIDTH, Progress, ProgressCount
 
 
 class Hand:
@@ -54,6 +54,6 @@ def test_it_is_silent_for_a_script(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_all_is_said_only_when_all_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    counted = Counted("done", Hand())
+    counted = ProgressCount("done", Hand())
     assert " 99%  60,007 of 60,017 done" in counted.line(60_007, 60_017, 2_000_000)
     assert "100%  60,017 of 60,017 done" in counted.line(60_017, 60_017, 2_000_000)

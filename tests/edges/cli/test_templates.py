@@ -136,8 +136,8 @@ def test_html_as_text_is_noticed(cli: Cli) -> None:
     [
         (("--subject", "x"), "the channel is missing"),
         (("--channel", "email"), "--subject, --html, --text"),
-        (("--channel", "sms", "--subject", "x"), "--subject is nothing that sms has"),
-        (("--channel", "email", "--subject", "x", "--body", "a", "--text", "b"), "--text comes twice"),
+        (("--channel", "sms", "--subject", "x"), "sms has no --subject"),
+        (("--channel", "email", "--subject", "x", "--body", "a", "--text", "b"), "--text is given twice"),
         (("--channel", "email", "--text", "x"), "subject"),
         (("--channel", "sms", "--text", "{{ name"), "parts.sms.en.text"),
         (("--channel", "webhook", "--body", "text"), "is not JSON"),

@@ -67,17 +67,17 @@ def test_a_preview_of_nothing_says_so(cli: Cli) -> None:
 def test_calendars(cli: Cli, tmp_path: Path) -> None:
     days = tmp_path / "days"
     days.write_text("# feasts\n2030-12-25\n2030-12-26\n")
-    assert cli("calendars", "put", "feasts", str(days)).out == "kept feasts: 2 days; 0 pending schedules moved\n"
+    assert cli("calendars", "put", "feasts", str(days)).out == "stored feasts: 2 days; 0 pending schedules moved\n"
     assert cli("calendars", "show", "feasts").out == "2030-12-25\n2030-12-26\n"
     ics = tmp_path / "days.ics"
     ics.write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;VALUE=DATE:20301225\nEND:VEVENT\nEND:VCALENDAR\n")
-    assert cli("calendars", "put", "feasts", str(ics)).out.startswith("kept feasts: 1 day; 0 pending")
+    assert cli("calendars", "put", "feasts", str(ics)).out.startswith("stored feasts: 1 day; 0 pending")
     assert cli.json("calendars", "put", "feasts", "--date", "2030-12-25", "--date", "2031-01-01")["days"] == 2
     assert "feasts" in cli("calendars", "list").out
     made = cli.json("schedule", "--to", cli.topic, "--cron", "0 9 25 12 *", "--calendar", "feasts", "x")
     assert cli.json("show", made["id"])["calendar"] == "feasts"
-    assert cli("calendars", "drop", "feasts").out == "dropped feasts; 0 pending schedules moved\n"
-    assert "any more: nothing is excluded by it" in cli("show", made["id"]).out
+    assert cli("calendars", "drop", "feasts").out == "deleted feasts; 0 pending schedules moved\n"
+    assert "was deleted: no days are excluded" in cli("show", made["id"]).out
     for verb in ("drop", "show"):
         unknown = cli("calendars", verb, "feasts")
         assert unknown.code == 3

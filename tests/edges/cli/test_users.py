@@ -94,7 +94,7 @@ def test_erase_says_what_it_removed(cli: Cli) -> None:
         (("put", "ada", "--in-quiet", "drop"), "--quiet is missing"),
         (("put", "ada", "--quiet", "25:00-07:00"), "22:00-07:00"),
         (("put", "ada", "--device", "abcdef"), "apns:abcdef or fcm:abcdef"),
-        (("put", "ada", "--prefer", "sms=maybe"), "say yes or no"),
+        (("put", "ada", "--prefer", "sms=maybe"), "give yes or no"),
         (("put", "ada", "--prefer", "sms"), "NAME=VALUE"),
         (("put", "a/b"), "is not a valid user id"),
         (("change", "ada"), "--remove FIELD"),

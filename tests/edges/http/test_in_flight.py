@@ -68,7 +68,7 @@ async def test_a_change_tells_why_it_is_kept_back(
     await hold(flying)
     kept = (await flying.call(method, path, document)).problem
     assert (kept["outcome"], kept["reason"]) == ("in_flight", WHY)
-    assert kept["detail"].endswith(f"kept back for now: {WHY}")
+    assert kept["detail"].endswith(f"held for now: {WHY}")
 
 
 @pytest.mark.parametrize("kept_back", [False, True], ids=["on its way", "kept back"])
@@ -100,7 +100,7 @@ async def test_explain_says_why_and_nothing_false(flying: Site, capsys: pytest.C
     assert "released" not in text, "it has left the timeline and is not on Kafka"
     await hold(flying)
     code, text = await command(flying, capsys, "explain", "one")
-    assert text.splitlines()[0] == f"one in_flight, kept back: {WHY}"
+    assert text.splitlines()[0] == f"one in_flight, held: {WHY}"
     explained = (await flying.call("GET", "/v1/schedules/one/explain")).document
     assert (explained["reason"], [event["event"] for event in explained["history"]]) == (WHY, ["accepted"])
 
@@ -108,11 +108,11 @@ async def test_explain_says_why_and_nothing_false(flying: Site, capsys: pytest.C
 async def test_the_command_line_tells_it_in_its_own_words(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = await command(flying, capsys, "cancel", "one")
     assert code == 4
-    assert "explain` shows how it stands" in text
+    assert "explain` shows its state" in text
     await hold(flying)
     code, text = await command(flying, capsys, "cancel", "one")
     assert code == 4
-    assert text.rstrip().endswith(f"kept back for now: {WHY}")
+    assert text.rstrip().endswith(f"held for now: {WHY}")
 
 
 async def test_records_that_tell_of_refusals_are_listed_only_by_their_topic(flying: Site) -> None:

@@ -45,7 +45,7 @@ async def test_keys_are_made_listed_and_revoked(each_site: Site) -> None:
     assert revoked.document == {"name": "worker", "revoked": True}
     assert (await each_site.call("GET", "/v1/schedules", headers=worker)).status == 401
     again = await each_site.call("DELETE", "/v1/keys/worker", headers=admin)
-    assert (again.status, again.problem["title"]) == (404, "There is nothing here")
+    assert (again.status, again.problem["title"]) == (404, "Not found")
 
 
 async def test_without_the_right_key_nobody_comes_in(each_site: Site) -> None:

@@ -13,7 +13,7 @@ from tests.edges.http.site import FAR, NDJSON, Site, serving
 from tidings.domain.errors import StoreError
 from tidings.domain.schedules.command import Command, Outcome
 from tidings.edges.http import ndjson
-from tidings.edges.http.readers import KeptAnswers
+from tidings.edges.http.readers import BufferedAnswers
 from tidings.ports import IdempotencyKey, SourceBatch
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -250,8 +250,8 @@ async def test_answers_that_nobody_reads_are_bounded() -> None:
         await reading.wait()
         sent.append(message["body"])
 
-    kept = KeptAnswers()
-    outbox = ndjson.Outbox(send, 100, kept)
+    kept = BufferedAnswers()
+    outbox = ndjson.AnswerBuffer(send, 100, kept)
     for _ in range(10):
         await outbox.put(b"x" * 10)
     full = asyncio.create_task(outbox.put(b"y"))
@@ -272,8 +272,8 @@ async def test_answers_of_all_clients_together_are_bounded(monkeypatch: pytest.M
     async def send(_: Any) -> None:
         await never.wait()
 
-    kept = KeptAnswers()
-    first, second, third = (ndjson.Outbox(send, 1_000, kept) for _ in range(3))
+    kept = BufferedAnswers()
+    first, second, third = (ndjson.AnswerBuffer(send, 1_000, kept) for _ in range(3))
     await first.put(b"x" * 200)
     await second.put(b"x" * 40)
     full = asyncio.create_task(third.put(b"x" * 60))

@@ -225,7 +225,7 @@ async def test_etags_guard_changes(each_site: Site) -> None:
     none_yet = {"If-None-Match": "*"}
     assert (await each_site.call("PUT", path, document, headers=none_yet)).status == 201
     there = await each_site.call("PUT", path, document, headers=none_yet)
-    assert (there.status, there.problem["title"]) == (412, "It has changed meanwhile")
+    assert (there.status, there.problem["title"]) == (412, "The precondition is not met")
     etag = (await each_site.call("GET", path)).headers["ETag"]
     assert (await each_site.call("GET", path, headers={"If-None-Match": etag})).status == 304
     assert (await each_site.call("GET", path, headers={"If-None-Match": '"other"'})).status == 200
@@ -253,7 +253,7 @@ async def test_an_idempotency_key_replays_the_answer(each_site: Site) -> None:
     assert "new key" in other.problem["detail"]
     elsewhere = await each_site.call("POST", "/v1/topics/greetings/records", {"value": "x"}, headers=headers)
     assert elsewhere.status == 422
-    assert "came before with another request" in elsewhere.problem["detail"]
+    assert "was used before for another request" in elsewhere.problem["detail"]
 
 
 async def test_an_idempotency_key_makes_fire_happen_once(each_site: Site) -> None:

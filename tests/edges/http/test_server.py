@@ -90,7 +90,7 @@ async def test_each_problem_with_kafka_is_told_once_in_plain_words(problems: lis
     finally:
         await engine.stop()
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
-    assert reply.problem["detail"] == f"changes are taken, but Kafka is away: {told}"
+    assert reply.problem["detail"] == f"changes are accepted, but Kafka is unavailable: {told}"
 
 
 class StandbyStore(MemoryStore):
@@ -254,7 +254,7 @@ async def test_who_waits_for_a_silent_store_at_the_end_is_told(caplog: pytest.Lo
             await store.asked.wait()
         reply = await asking
         assert reply.status == 503
-        assert "ask again, or another" in (await reply.json(content_type=None))["detail"]
+        assert "shutting down: try again" in (await reply.json(content_type=None))["detail"]
     assert "Traceback" not in caplog.text
 
 

@@ -199,7 +199,7 @@ async def test_a_schedule_whose_calendar_was_dropped_says_so(site: Site) -> None
     await site.call("POST", "/v1/schedules", {"topic": "t", "id": "one", **WEEKLY, "calendar": "off"})
     assert "note" not in (await site.call("GET", "/v1/schedules/one")).document
     await site.call("DELETE", "/v1/calendars/off")
-    told = "there is no calendar 'off' any more: nothing is excluded by it until one is put there again"
+    told = "the calendar 'off' was deleted: no days are excluded until it is stored again"
     shown = await site.call("GET", "/v1/schedules/one")
     assert (shown.document["calendar"], shown.document["note"]) == ("off", told)
     assert (await site.call("GET", "/v1/schedules/one/explain")).document["note"] == told
@@ -210,7 +210,7 @@ async def test_a_schedule_whose_calendar_was_dropped_says_so(site: Site) -> None
 async def test_a_calendar_without_days_is_kept_with_a_word(site: Site) -> None:
     kept = await site.call("PUT", "/v1/calendars/off", {"dates": []})
     assert kept.document["days"] == 0
-    assert "names no day" in kept.document["note"]
+    assert "it has no days" in kept.document["note"]
     cut = await site.call("PUT", "/v1/calendars/off", {"ics": "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20270104\n"})
     assert (cut.status, cut.problem["errors"][0]["field"]) == (400, "ics")
 
@@ -363,7 +363,7 @@ async def test_a_preview_says_why_it_does_not_take_the_rest_of_a_schedule(site: 
     reply = await site.call("POST", "/v1/preview", {"rrule": "FREQ=DAILY", field: "skip"})
     [error] = reply.problem["errors"]
     assert (reply.status, error["field"]) == (400, field)
-    assert error["detail"].startswith("does not say when: a preview takes only what does")
+    assert error["detail"].startswith("does not affect when it is due: a preview has only")
 
 
 async def test_how_many_a_preview_shows_is_not_how_often_a_rule_occurs(site: Site) -> None:

@@ -183,7 +183,7 @@ async def test_who_is_cut_off_before_the_first_record_resumes_from_there(site: S
 async def test_a_quiet_stream_shows_that_it_lives(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "HEARTBEAT_S", 0.01)
     async with follow(site) as response:
-        await asyncio.wait_for(response.content.readuntil(b": still here\n\n"), 10)
+        await asyncio.wait_for(response.content.readuntil(b": keep-alive\n\n"), 10)
 
 
 async def test_a_wrong_position_to_resume_from_is_refused(site: Site) -> None:

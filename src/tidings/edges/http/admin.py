@@ -15,7 +15,7 @@ from tidings.domain.recurrence.ics_calendar import TEXT_CHARS_MAX, parse_calenda
 from tidings.domain.schedules.iso8601 import format_instant
 from tidings.domain.schedules.reschedule import zone_of
 from tidings.domain.schedules.when import DAY_US
-from tidings.edges.advice import NO_ANSWER, plain
+from tidings.edges.advice import NO_ANSWER, kafka_text
 from tidings.edges.http.auth import make_key
 from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, body_kind, decode, query_of, read_body, whole_number
 from tidings.edges.http.openapi.describe import describe
@@ -43,13 +43,13 @@ class Calendars:
         self._engine = edge.engine
 
     async def index(self, call: Call) -> Reply:
-        """A tenant's calendars."""
+        """All calendars of the tenant."""
         query_of(call.scope)
         found = await self._engine.store.calendars(call.caller.tenant)
         return json_answer({"calendars": [calendar_document(one, whole=False) for one in found]})
 
     async def show(self, call: Call) -> Reply:
-        """One with its dates."""
+        """One calendar with its dates."""
         query_of(call.scope)
         name = call.text("name")
         calendar = await self._engine.store.calendar(call.caller.tenant, name)
@@ -58,7 +58,7 @@ class Calendars:
         return json_answer(calendar_document(calendar))
 
     async def put(self, call: Call) -> Reply:
-        """Keep it, and apply it to what is pending by it."""
+        """Store a calendar, and recompute the pending schedules that use it."""
         query_of(call.scope)
         body_kind(call.headers)
         body = await read_body(call.headers, call.receive, BODY_BYTES_MAX)
@@ -66,13 +66,13 @@ class Calendars:
         name = call.text("name")
         check_name(name, "name")
         today = self._engine.clock.now() // DAY_US
-        days = await asyncio.to_thread(_days, sent, today)  # a long text takes a while, and others wait
+        days = await asyncio.to_thread(_days, sent, today)  # a long text takes a while, and would block the loop
         report = await self._engine.revision.put_calendar(call.caller.tenant, name, days)
         document: Document = {"name": name, "days": len(days), "moved": report.moved}
         return json_answer(document if days else document | {"note": NO_DAYS})
 
     async def drop(self, call: Call) -> Reply:
-        """Forget it; what is pending by it goes on without."""
+        """Delete a calendar; pending schedules that use it continue without it."""
         query_of(call.scope)
         name = call.text("name")
         report = await self._engine.revision.drop_calendar(call.caller.tenant, name)
@@ -95,35 +95,37 @@ class Zones:
         self._engine = edge.engine
 
     async def show(self, call: Call) -> Reply:
-        """The version in use, the zones that something pending follows, and what was moved lately."""
+        """The version in use, the time zones of pending schedules, and the schedules that moved recently."""
         limit = whole_number(query_of(call.scope, "limit"), "limit", MOVED_DEFAULT, 1, 1_000)
-        kept = await self._engine.store.zones()
+        stored = await self._engine.store.zones()
         moved = await self._engine.store.moved(call.caller.tenant, limit)
         used = [
             {"name": zone.name, "version": zone.version, "changed": zone.content != timezone.content_of(zone.name)}
-            for zone in kept
+            for zone in stored
         ]
         document = {"version": timezone.VERSION, "zones": used, "moved": [moved_document(one) for one in moved]}
         return json_answer(document)
 
     async def apply(self, call: Call) -> Reply:
-        """Compute what is pending in zones whose rules have changed again."""
+        """Recompute the pending schedules of time zones whose rules have changed."""
         query_of(call.scope)
         if not call.caller.admin:
-            raise Refusal("forbidden", "this concerns every tenant: use a key made with --admin")
-        begun = self._engine.clock.now()
+            raise Refusal(
+                "forbidden", "this changes schedules of every tenant: use an admin key (created with --admin)"
+            )
+        started = self._engine.clock.now()
         report = await self._engine.revision.zones()
         document: Document = {"version": timezone.VERSION, "changed": list(report.zones), "moved": report.moved}
-        return json_answer(document | {"movements": await self._since(call.caller.tenant, begun, report.moved)})
+        return json_answer(document | {"movements": await self._moved_since(call.caller.tenant, started, report.moved)})
 
-    async def _since(self, tenant: str, begun: int, count: int) -> list[Document]:
-        """What of a tenant's was moved from a moment on, the latest first, each with its zone."""
+    async def _moved_since(self, tenant: str, started: int, count: int) -> list[Document]:
+        """The schedules of a tenant that moved since a moment, the latest first, each with its time zone."""
         if not count:
             return []
         moved = await self._engine.store.moved(tenant, min(count, MOVED_DEFAULT))
         lines = []
         for one in moved:
-            if one.at >= begun and one.cause.startswith("tzdata"):
+            if one.at >= started and one.cause.startswith("tzdata"):
                 schedule = await self._engine.find(tenant, one.id)
                 lines.append(moved_document(one, None if schedule is None else zone_of(schedule.when)))
         return lines
@@ -153,12 +155,12 @@ class ApiKeys:
         self._store = edge.engine.store
 
     async def index(self, call: Call) -> Reply:
-        """Every key, never the key itself."""
+        """All keys, without the keys themselves."""
         self._check(call)
         return json_answer({"keys": [_document(key) for key in await self._store.keys()]})
 
     async def create(self, call: Call) -> Reply:
-        """A new key, shown this once."""
+        """Create a key, and show it this once."""
         self._check(call)
         body_kind(call.headers)
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
@@ -171,7 +173,7 @@ class ApiKeys:
         return json_answer(_document(stored) | {"key": key}, 201, [(b"cache-control", b"no-store")])
 
     async def revoke(self, call: Call) -> Reply:
-        """From now on this key is nothing."""
+        """Revoke a key."""
         self._check(call)
         name = call.text("name")
         if not await self._store.revoke_key(name):
@@ -189,7 +191,7 @@ class ApiKeys:
     def _check(self, call: Call) -> None:
         query_of(call.scope)
         if not call.caller.admin:
-            raise Refusal("forbidden", "this key may not manage keys: use one made with --admin")
+            raise Refusal("forbidden", "this key may not manage keys: use an admin key (created with --admin)")
 
     async def _refresh(self) -> None:
         if self._edge.keys is not None:
@@ -206,16 +208,16 @@ def _document(key: ApiKey) -> Document:
 
 
 class Nodes:
-    """The resource `/v1/nodes`. It is about all tenants, so it wants an admin key."""
+    """The resource `/v1/nodes`. It is about all tenants, so it needs an admin key."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
     async def index(self, call: Call) -> Reply:
-        """Every node that lives, those that died a moment ago, and the lanes that nobody owns."""
+        """The nodes that are alive or ended abruptly a moment ago, and the lanes without an owner."""
         query_of(call.scope)
         if not call.caller.admin:
-            raise Refusal("forbidden", "this key may not see the nodes: use one made with --admin")
+            raise Refusal("forbidden", "this key may not list the nodes: use an admin key (created with --admin)")
         return json_answer(_fleet_document(await self._edge.engine.nodes()))
 
     def methods(self) -> dict[str, dict[str, Handler]]:
@@ -258,12 +260,12 @@ class Health:
         self._edge = edge
 
     async def alive(self, call: Call) -> Reply:
-        """The process answers."""
+        """Whether the process is alive: it answers."""
         query_of(call.scope)
         return json_answer({"status": "ok", "version": self._edge.version})
 
     async def ready(self, call: Call) -> Reply:
-        """Whether this process takes changes now."""
+        """Whether this process accepts changes now."""
         query_of(call.scope)
         ready, detail = self._edge.engine.readiness()
         if not ready or self._edge.stopping.is_set():
@@ -271,20 +273,20 @@ class Health:
             raise Refusal("unavailable", "stopping" if ready else detail, headers=headers)
         if problems := self._edge.engine.problems():
             headers = {"retry-after": str(RETRY_AFTER_S)}
-            told = dict.fromkeys(plain(problem).removeprefix(NO_ANSWER) for problem in problems)
-            text = f"changes are taken, but Kafka is away: {'; '.join(told)}"
+            reasons = dict.fromkeys(kafka_text(problem).removeprefix(NO_ANSWER) for problem in problems)
+            text = f"changes are accepted, but Kafka is unavailable: {'; '.join(reasons)}"
             raise Refusal("unavailable", text, headers=headers)
         notices = await self._notices()
         return json_answer({"status": "ready", "detail": detail, **({"notices": notices} if notices else {})})
 
     async def _notices(self) -> list[str]:
-        """What somebody must put right, though this process does all that it is asked."""
+        """Problems that an operator must fix, although this process works."""
         try:
             return await self._edge.office.notices()
         except StoreError:
-            return []  # what cannot be looked up now is told the next time
+            return []  # they are shown again once the store answers
 
-    async def figures(self, call: Call) -> Reply:
+    async def metrics(self, call: Call) -> Reply:
         """The metrics in the text format of Prometheus."""
         query_of(call.scope)
         if self._edge.metrics is None:
@@ -298,28 +300,28 @@ class Health:
         return {
             "/healthz": {"GET": self.alive},
             "/readyz": {"GET": self.ready},
-            "/metrics": {"GET": self.figures},
+            "/metrics": {"GET": self.metrics},
         }
 
 
 class Docs:
-    """The resources `/openapi.json` and `/docs`, and the way there."""
+    """The resources `/openapi.json` and `/docs`, and the redirect from `/`."""
 
     def __init__(self, edge: Edge) -> None:
         self._openapi = encode(describe(edge.version)) + b"\n"
 
     async def home(self, call: Call) -> Reply:
-        """Who asks for nothing is shown what there is."""
+        """Redirect to the documentation."""
         query_of(call.scope)
         return Answer(b"see /docs\n", 307, [(b"location", b"/docs")], b"text/plain; charset=utf-8")
 
     async def openapi(self, call: Call) -> Reply:
-        """OpenAPI 3.1."""
+        """The description in OpenAPI 3.1."""
         query_of(call.scope)
         return Answer(self._openapi)
 
     async def page(self, call: Call) -> Reply:
-        """The page to try it."""
+        """The page to try the API."""
         query_of(call.scope)
         headers = [(b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff")]
         return Answer(_page(), 200, headers, b"text/html; charset=utf-8")

@@ -31,8 +31,8 @@ STOP_S = 2
 TICK_S = 1.0
 KEEP_ALIVE_S = 30
 BACKLOG = 2048
-BUFFER_BYTES_MAX = 64 * 1024  # of one connection, before its senders wait
-CHECKS = 4  # in one `slow_reader_timeout`
+BUFFER_BYTES_MAX = 64 * 1024  # of one connection; above it, senders wait
+CHECKS = 4  # of a client's progress within one `slow_reader_timeout`
 GRACE_S = 2.0  # for a client to read why it is disconnected
 ALWAYS_SERVED = frozenset({"/healthz", "/readyz", "/metrics"})
 
@@ -41,8 +41,8 @@ _SECOND_US = 1_000_000
 logger = logging.getLogger("tidings.http")
 
 
-class ReaderProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol, which also disconnects clients that do not read."""
+class BoundedProtocol(HttpToolsProtocol):
+    """Uvicorn's HTTP protocol with a bounded write buffer, which disconnects clients that do not read their answer."""
 
     limits = Server()
 
@@ -64,7 +64,7 @@ class ReaderProtocol(HttpToolsProtocol):
         self._size = 0
         self._received = False
 
-    # For handlers
+    # Used by handlers
 
     @property
     def is_full(self) -> bool:
@@ -80,7 +80,7 @@ class ReaderProtocol(HttpToolsProtocol):
         self._ended()
         self.transport.abort()
 
-    # For the transport
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -93,7 +93,7 @@ class ReaderProtocol(HttpToolsProtocol):
         self.scope["state"]["connection"] = self
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Begin a request; one that was sent ahead of time waits until the answer before it was read."""
+        """Start a request; a pipelined one waits until the client has read the previous answer."""
         if self.is_full:
             self._waiting = cycle, app
             return
@@ -117,12 +117,12 @@ class ReaderProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():  # closing waits until this is read
+        if self.transport.get_write_buffer_size():  # the connection closes only once this is read
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
-        self._ended()  # uvicorn tells only the last of several requests that were sent at once
+        self._ended()  # of several pipelined requests, uvicorn notifies only the last
         super().connection_lost(exc)
 
     # Progress of the client
@@ -140,7 +140,7 @@ class ReaderProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _check(self) -> None:
-        """Count the checks since the client last read, or sent more of a body that it has not finished."""
+        """Count the checks since the client last read, or sent more of an unfinished body."""
         size = self.transport.get_write_buffer_size()
         cycle = self._running
         is_sending = self._received and cycle is not None and cycle.more_body
@@ -167,14 +167,14 @@ class ReaderProtocol(HttpToolsProtocol):
         if self.last_words is None or self.transport.is_closing():
             self.abort()
             return
-        # Behind what is not read yet: a client that goes on reading now learns why the stream ends.
+        # Queued after the unread bytes: a client that starts reading again learns why the stream ends.
         self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(self.last_words), self.last_words))
         self._ended()
         self.transport.close()
         self._timer = self.loop.call_later(GRACE_S, self.transport.abort)
 
     def _ended(self) -> None:
-        """Senders and receivers see a client that is gone."""
+        """Let senders and receivers see a disconnected client."""
         self.pipeline.clear()
         self._waiting = None
         cycle = self._running
@@ -183,7 +183,7 @@ class ReaderProtocol(HttpToolsProtocol):
             cycle.message_event.set()
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer requests over one connection too many; health checks are served, and all once others have closed."""
+        """Refuse requests on a connection above the limit, except health checks; serve all once others have closed."""
         if scope["path"] in ALWAYS_SERVED or len(self.connections) <= self.limits.connections_max:
             await self.config.loaded_app(scope, receive, send)
             return
@@ -193,23 +193,23 @@ class ReaderProtocol(HttpToolsProtocol):
         await problem_answer(Refusal("unavailable", detail, headers=headers))(send)
 
 
-def protocol_for(limits: Server) -> type[ReaderProtocol]:
-    """The protocol under these limits."""
-    return type("ReaderProtocol", (ReaderProtocol,), {"limits": limits})
+def protocol_for(limits: Server) -> type[BoundedProtocol]:
+    """The protocol class with these limits."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
 
 
 class PortTaken(StoreError):
-    """The address cannot be listened on; the text says what to do."""
+    """The address cannot be listened on."""
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us, and ends streams before it waits for them."""
+    """Uvicorn's server without its signal handlers; at shutdown, streams are ended before it waits for them."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
         self.listening = asyncio.Event()
-        self._ending = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -220,15 +220,15 @@ class _Server(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        """Uvicorn looks ten times a second whether to stop; this wakes once, for the Date header."""
+        """Wake once a second, for the Date header. Uvicorn's own loop polls ten times a second."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), TICK_S)
+                await asyncio.wait_for(self._stop_requested.wait(), TICK_S)
 
     def end(self) -> None:
-        """Stop in good order."""
+        """Shut down gracefully."""
         self.should_exit = True
-        self._ending.set()
+        self._stop_requested.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.stop()
@@ -262,7 +262,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{host}:{port} is in use by another program: stop it, or choose another port with --port"
     if error.errno == errno.EACCES:
-        return f"port {port} may not be used by this user: choose one above 1023 with --port"
+        return f"this user may not listen on port {port}: choose one above 1023 with --port"
     return f"cannot listen on {host}:{port}: {error.strerror}"
 
 
@@ -276,7 +276,7 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set, or without one until SIGINT or SIGTERM; then end within 3 s.
 
-    `started` is told the address once it listens.
+    `started` is called with the address once it listens.
     """
     async with running(app, host, port) as address:
         if started is not None:
@@ -286,14 +286,14 @@ async def serve(
 
 @contextlib.asynccontextmanager
 async def running(app: App, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[tuple[str, int]]:
-    """A server at work, and its address; at the end of the block it stops in good order."""
+    """Run a server and yield its address; at the end of the block it shuts down gracefully."""
     async with running_on(listen(host, port), app) as address:
         yield address
 
 
 @contextlib.asynccontextmanager
 async def running_on(listener: socket.socket, app: App) -> AsyncIterator[tuple[str, int]]:
-    """The same on a socket that listens already."""
+    """The same on a socket that is already listening."""
     server = _Server(_config(app), app)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="tidings-http")
     try:
@@ -314,14 +314,14 @@ def _config(app: App) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # the peer's own address decides whether it is this machine
+        proxy_headers=False,  # the address of the peer itself decides whether it is on loopback
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,
     )
 
 
 async def _signalled() -> None:
-    """Until the process is asked to end."""
+    """Wait for SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     signals = (signal.SIGINT, signal.SIGTERM)

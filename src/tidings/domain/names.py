@@ -70,6 +70,8 @@ class Priority(IntEnum):
     LOW = 2
 
 
+Bus = Literal["log", "kafka"]
+BUSES: tuple[Bus, ...] = ("log", "kafka")
 PriorityName = Literal["high", "normal", "low"]
 Policy = Literal["fire_latest", "fire_all", "skip"]
 State = Literal["pending", "paused", "in_flight", "released", "missed", "cancelled", "ended"]

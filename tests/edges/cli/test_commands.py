@@ -87,7 +87,7 @@ def test_recurring(cli: Cli) -> None:
         (("schedule", "--to", "not a topic", "v"), "topic: "),
         (("schedule", "--from", "x.ndjson", "v"), "leave out --id and VALUE"),
         (("schedule", "--from", "/no/such.ndjson"), "cannot read /no/such.ndjson"),
-        (("list", "--limit", "0"), "whole number from 1"),
+        (("list", "--limit", "0"), "whole number of at least 1"),
         (("list", "--state", "gone"), "choose from pending"),
         (("list", "--from", "never"), "from: 'never'"),
         (("list", "--from", "+2h", "--to", "+1h"), "to: is before 'from'"),
@@ -186,7 +186,7 @@ def test_fire_then_cancel_is_a_conflict(cli: Cli) -> None:
     cli.wait_released(cli.topic)
     late = cli("cancel", cli.topic)
     assert late.code == 4
-    assert "left already: `tidings replace --reuse` it" in late.err
+    assert "released already: `tidings replace --reuse` it" in late.err
 
 
 def test_replace(cli: Cli) -> None:

@@ -125,14 +125,14 @@ def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path, monkeypatch: pyte
 async def test_migrate_tells_its_steps(cli: Cli, old: Path) -> None:
     assert run(cli, "migrate", "--store", str(old), "--check")[:2] == (0, f"layout {KNOWN}: nothing to do\n")
     with apsw.Connection(str(old)) as connection:
-        connection.execute("DROP TABLE cabinet; DROP TABLE document; DROP TABLE tagged")
+        connection.execute("DROP INDEX log_in_outbox")
         connection.pragma("user_version", KNOWN - 1)
     code, out, _ = run(cli, "migrate", "--store", str(old), "--check")
-    assert (code, out) == (4, f"layout {KNOWN - 1}, this version needs {KNOWN}; to do: {KNOWN:04d} cabinet\n")
+    assert (code, out) == (4, f"layout {KNOWN - 1}, this version needs {KNOWN}; to do: {KNOWN:04d} outbox\n")
     code, out, _ = run(cli, "migrate", "--store", str(old))
     first, last = out.splitlines()
     assert code == 0
-    assert first.startswith(f"{KNOWN:04d} cabinet  ")
+    assert first.startswith(f"{KNOWN:04d} outbox  ")
     assert last == f"layout {KNOWN - 1} -> {KNOWN}"
     with apsw.Connection(str(old)) as connection:
         connection.pragma("user_version", KNOWN + 1)

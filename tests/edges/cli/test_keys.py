@@ -16,7 +16,7 @@ def test_create_list_revoke(cli: Cli, tmp_path: Path) -> None:
     assert made.code == 0
     assert made.out.startswith("tdk_")
     assert len(made.out.split()) == 1
-    assert "keep it" in made.err
+    assert "store it" in made.err
     assert "warning" not in made.err
     listed = cli("keys", "list", "--store", store)
     assert [line.split()[:3] for line in listed.out.splitlines()] == [

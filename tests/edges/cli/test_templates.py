@@ -128,7 +128,7 @@ def test_list(cli: Cli) -> None:
 def test_html_as_text_is_noticed(cli: Cli) -> None:
     done = cli("templates", "put", cli.topic, "--channel", "email", "--subject", "Hi", "--body", "<p>Hello</p>")
     assert done.code == 0
-    assert "give it as --html" in done.err
+    assert "use --html for HTML" in done.err
 
 
 @pytest.mark.parametrize(

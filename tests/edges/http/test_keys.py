@@ -135,7 +135,7 @@ async def test_without_keys_only_this_machine_is_served() -> None:
     for host in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"):
         assert (await authenticate(ring, {"client": (host, 1)}, {})).tenant == "default"
     for host in ("10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1"):
-        with pytest.raises(Refusal, match="only this machine") as refused:
+        with pytest.raises(Refusal, match="only clients on this machine") as refused:
             await authenticate(ring, {"client": (host, 1)}, {})
         assert refused.value.status == 401
     assert (await authenticate(None, {"client": None}, {})).admin

@@ -1,14 +1,14 @@
-"""Arguments that commands share: the server to call, paging, and the options derived from fields of the HTTP API."""
+"""What commands share: the server to call, options derived from fields of the HTTP API, paging and outcomes."""
 
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from tidings.domain.schedules.schedule import BUSES
+from tidings.domain.names import BUSES
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.exit_codes import Exit, Failure
-from tidings.edges.cli.screen import Screen
+from tidings.edges.cli.screen import Screen, shown
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -25,6 +25,7 @@ TENANT_VARIABLE = "TIDINGS_TENANT"
 URL_DEFAULT = "http://127.0.0.1:8460"
 PAGE_ROWS = 500
 LIMIT_DEFAULT = 50
+FINISHED_STATES = ("cancelled", "ended", "missed", "released")
 
 Arguments = argparse.Namespace
 Run = Callable[[Arguments, Screen], int]
@@ -242,3 +243,23 @@ def pages(
         yield page
         if cursor is None:
             return
+
+
+def show_outcome(document: dict[str, Any], where: str, arguments: Arguments, screen: Screen) -> int:
+    """Print the outcome of a change on one line."""
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    due = screen.moment(document.get("due_at"))
+    words = [screen.word(document.get("outcome")), screen.paint(shown(document.get("id")), "bold"), where]
+    state = document.get("state")
+    if state in FINISHED_STATES:
+        end = f": it is already {state}, and nothing new will be released"
+    else:
+        end = f", due {due}" if due else ""
+    screen.say(" ".join(word for word in words if word) + end)
+    if note := document.get("note"):
+        screen.note(f"{shown(document.get('id'))}: {shown(note)}")
+    if (number := document.get("in_flight")) is not None:
+        screen.note(f"{shown(document.get('id'))}: occurrence {number} is on its way to Kafka already, and will appear")
+    return Exit.DONE

@@ -85,7 +85,7 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal("unavailable", detail, headers={"retry-after": str(RETRY_AFTER_S)})
         case _:
             logger.error("a request failed unexpectedly", exc_info=error)
-            return Refusal("internal", "this is a bug in Tidings: see its log, and try again")
+            return Refusal("internal", "an internal error of Tidings: see its log, and try again")
 
 
 def problem_document(refusal: Refusal) -> Document:

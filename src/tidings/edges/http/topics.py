@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from tidings.domain.errors import BusError, Invalid
-from tidings.domain.schedules.schedule import BUSES, Bus
+from tidings.domain.names import BUSES, Bus
 from tidings.edges.advice import NO_ANSWER, kafka_text
 from tidings.edges.http.auth import Caller
 from tidings.edges.http.inputs import (

@@ -98,7 +98,7 @@ async def test_what_is_pending_is_not_taken_from(each_desk: Desk) -> None:
         ("PUT", ONE, text("{% for x in (1..9) %}"), 400, "parts.email"),
         ("PUT", ONE, text("x" * 70_000), 400, "parts.email"),
         ("PUT", ONE, text("x") | {"urgency": "digest", "expires_after": "PT1H"}, 400, "leave one out"),
-        ("PUT", ONE, text("x" * (5 << 20)), 413, "at most"),
+        ("PUT", ONE, text("x" * (5 << 20)), 413, "is larger than"),
         ("PUT", f"{ONE}?force=yes", text("x"), 400, "true"),
         ("PUT", "/v1/templates/no%20spaces", text("x"), 400, "name"),
         ("GET", f"{ONE}?version=zero", None, 400, "version"),

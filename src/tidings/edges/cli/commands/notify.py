@@ -13,11 +13,12 @@ from tidings.edges.cli.arguments import (
     add_paging,
     add_server,
     client_of,
+    show_outcome,
     show_pages,
 )
 from tidings.edges.cli.client import faults, segment
 from tidings.edges.cli.commands.deliveries import STATES, heads, row_of
-from tidings.edges.cli.commands.schedule import add_timing, show_outcome, text_of, timing_of
+from tidings.edges.cli.commands.schedule import add_timing, text_of, timing_of
 from tidings.edges.cli.commands.templates import PARTS, add_variables, variables_of
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen, clock_text, shown

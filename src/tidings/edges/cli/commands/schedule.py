@@ -16,7 +16,17 @@ from typing import Any, cast
 import msgspec
 
 from tidings.clock import SystemClock
-from tidings.edges.cli.arguments import Arguments, add_bus, add_field, add_server, client_of, pair, positive
+from tidings.edges.cli.arguments import (
+    FINISHED_STATES,
+    Arguments,
+    add_bus,
+    add_field,
+    add_server,
+    client_of,
+    pair,
+    positive,
+    show_outcome,
+)
 from tidings.edges.cli.client import Client, faults, reason_of, segment
 from tidings.edges.cli.exit_codes import Exit, Failure, code_of_outcome
 from tidings.edges.cli.screen import Progress, Screen, shown
@@ -44,8 +54,6 @@ LINE_FIELDS = (
     "at", "every", "key", "header", "headers", "priority", "expires_after", "late", "late_grace", "late_max", "jitter",
     "label", "labels", "bus",
 )  # fmt: skip
-
-FINISHED_STATES = ("cancelled", "ended", "missed", "released")
 
 
 def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
@@ -386,24 +394,4 @@ def publish(arguments: Arguments, screen: Screen) -> int:
         screen.json(answer)
     else:
         screen.say(f"{screen.word('published')} {screen.paint(shown(answer.get('id')), 'bold')} to {arguments.topic}")
-    return Exit.DONE
-
-
-def show_outcome(document: dict[str, Any], where: str, arguments: Arguments, screen: Screen) -> int:
-    """Print the outcome of a change on one line."""
-    if arguments.json:
-        screen.json(document)
-        return Exit.DONE
-    due = screen.moment(document.get("due_at"))
-    words = [screen.word(document.get("outcome")), screen.paint(shown(document.get("id")), "bold"), where]
-    state = document.get("state")
-    if state in FINISHED_STATES:
-        end = f": it is already {state}, and nothing new will be released"
-    else:
-        end = f", due {due}" if due else ""
-    screen.say(" ".join(word for word in words if word) + end)
-    if note := document.get("note"):
-        screen.note(f"{shown(document.get('id'))}: {shown(note)}")
-    if (number := document.get("in_flight")) is not None:
-        screen.note(f"{shown(document.get('id'))}: occurrence {number} is on its way to Kafka already, and will appear")
     return Exit.DONE

@@ -13,13 +13,12 @@ from tidings.edges.cli.arguments import (
     client_of,
     pair,
     positive,
+    show_outcome,
     show_pages,
 )
 from tidings.edges.cli.client import Client, segment
-from tidings.edges.cli.commands.schedule import add_timing, show_outcome, timing_of
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen, clock_text, shown
-from tidings.shapes.schedule import Preview
 
 STATES = ("pending", "paused", "in_flight", "released", "missed", "cancelled", "ended")
 TIMES = ("due_at", "accepted_at", "released_at", "finished_at", "at")
@@ -177,6 +176,9 @@ def _change(client: Client, schedule_id: str, arguments: Arguments, screen: Scre
 
 def configure_preview(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `preview`."""
+    from tidings.edges.cli.commands.schedule import add_timing
+    from tidings.shapes.schedule import Preview
+
     add_timing(parser, Preview, required=True, ends=False)
     add_field(parser, Preview, "after", metavar="TIME")
     add_field(parser, Preview, "count", type=positive, metavar="N")
@@ -186,6 +188,8 @@ def configure_preview(parser: argparse.ArgumentParser) -> None:
 
 def preview(arguments: Arguments, screen: Screen) -> int:
     """Show the next moments with their numbers; in a time zone also the local time, and the effect of DST."""
+    from tidings.edges.cli.commands.schedule import timing_of
+
     body = timing_of(arguments)
     body |= {name: value for name in ("after", "count") if (value := getattr(arguments, name)) is not None}
     document = client_of(arguments).call("POST", "/v1/preview", body=body)

@@ -10,7 +10,6 @@ from tidings.domain.history import history
 from tidings.domain.names import BUSES
 from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (
-    BUSES,
     Event,
     Key,
     Page,

@@ -8,7 +8,6 @@ from tidings.domain.history import history as history_of
 from tidings.domain.names import BUSES
 from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (
-    BUSES,
     Event,
     Key,
     Page,

@@ -169,7 +169,7 @@ async def test_a_program_learns_that_its_engine_has_failed(monkeypatch: pytest.M
         await opened.__aexit__(None, None, None)
 
 
-async def test_an_error_of_the_program_itself_goes_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_the_program_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = tidings.open(":memory:")
     await break_engine(await opened.__aenter__(), monkeypatch)
     mine = ValueError("mine")
@@ -191,7 +191,7 @@ async def test_it_must_be_opened_first() -> None:
         await tidings.open(":memory:").cancel("a")
 
 
-def test_the_package_offers_what_it_says() -> None:
+def test_the_package_exports_its_public_names() -> None:
     assert all(getattr(tidings, name) is not None for name in tidings.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         getattr(tidings, "nothing")  # noqa: B009 - mypy knows that it is not there

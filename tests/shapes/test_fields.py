@@ -1,4 +1,4 @@
-"""What is read from a declaration, and that every surface has every field of a schedule."""
+"""Field declarations as they are read, and that every edge has every field of a schedule."""
 
 from typing import Annotated, Literal
 
@@ -62,7 +62,7 @@ def test_choices_are_words_and_nothing_else() -> None:
         ("texts", 'an object of texts, for example {"k": "v"}'),
     ],
 )
-def test_a_refusal_says_what_to_send(name: str, said: str) -> None:
+def test_a_refusal_names_what_to_send(name: str, said: str) -> None:
     assert fields_of(Example)[name].send == said
 
 

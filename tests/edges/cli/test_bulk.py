@@ -44,7 +44,7 @@ def test_standard_input_with_a_topic_for_all(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_byte_order_mark_is_left_out(cli: Cli, end: bytes) -> None:
+def test_a_byte_order_mark_is_removed(cli: Cli, end: bytes) -> None:
     cli.stdin(b'\xef\xbb\xbf{"value": "a"}' + end)
     done = cli("schedule", "--from", "-", "--to", cli.topic)
     assert done.code == 0, done

@@ -13,7 +13,7 @@ from tidings.clock import SystemClock
 YEAR = 1970 + SystemClock().now() // 31_556_952_000_000 + 2  # well ahead, within the horizon
 
 
-def test_schedule_says_when_it_is_due(cli: Cli) -> None:
+def test_schedule_prints_when_it_is_due(cli: Cli) -> None:
     done = cli("schedule", "--to", cli.topic, "--at", "+1h", "--id", f"{cli.topic}-1", "hello")
     assert done.code == 0
     assert done.out.startswith(f"scheduled {cli.topic}-1 to {cli.topic}, due 20")
@@ -106,7 +106,7 @@ def test_wrong_usage_says_what_to_change(cli: Cli, argv: tuple[str, ...], said: 
     assert done.err.startswith("tidings: ")
 
 
-def test_without_a_command_there_is_help(cli: Cli) -> None:
+def test_help_is_printed_without_a_command(cli: Cli) -> None:
     done = cli()
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("usage: tidings")

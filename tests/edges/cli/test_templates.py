@@ -1,4 +1,4 @@
-"""`templates`: a part is merged into what is there, each change is a version, and what is wrong is said by name."""
+"""`templates`: parts are merged, each change is a version, and wrong usage is reported by option."""
 
 import json
 from pathlib import Path

@@ -22,7 +22,7 @@ def test_schedule_takes_rules_cron_and_local_times(cli: Cli) -> None:
     assert cli.json("schedule", "--to", cli.topic, *local, "x")["due_at"] == "2030-03-31T01:30:00.000000Z"
 
 
-def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> None:
+def test_a_local_time_in_a_dst_gap_is_accepted_with_a_note(cli: Cli) -> None:
     local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin", "--gap", "skip")
     done = cli("schedule", "--to", cli.topic, "--id", f"gone-{cli.topic}", *local, "x")
     assert done.code == 0
@@ -36,7 +36,7 @@ def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> No
     assert why in seen.err
 
 
-def test_show_tells_the_local_time(cli: Cli) -> None:
+def test_show_prints_the_local_time(cli: Cli) -> None:
     made = cli.json("schedule", "--to", cli.topic, *WEEKLY, "x")
     out = cli("show", made["id"]).out
     assert "due_at_local" in out
@@ -59,7 +59,7 @@ def test_preview_shows_wall_time_and_utc_with_marks(cli: Cli) -> None:
     assert document["moments"][0]["due_at_local"] == "2027-03-27T02:30:00+01:00"
 
 
-def test_a_preview_of_nothing_says_so(cli: Cli) -> None:
+def test_a_preview_without_occurrences_is_noted(cli: Cli) -> None:
     done = cli("preview", "--cron", "0 9 * * *", "--until", "2030-01-01", "--after", "2031-01-01T00:00:00Z")
     assert (done.code, done.out, done.err) == (0, "", "no occurrences follow\n")
 

@@ -1,4 +1,4 @@
-"""API keys: who may come in, and that tenants are apart."""
+"""API keys: authentication, and the isolation of tenants."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ async def test_keys_are_made_listed_and_revoked(each_site: Site) -> None:
     assert (again.status, again.problem["title"]) == (404, "Not found")
 
 
-async def test_without_the_right_key_nobody_comes_in(each_site: Site) -> None:
+async def test_requests_without_a_valid_key_are_refused(each_site: Site) -> None:
     await made(each_site, "boss", "default", admin=True)
     for headers in (
         {},

@@ -1,4 +1,4 @@
-"""The description of the API is true: every route is in it, and what is sent and answered has its shapes."""
+"""OpenAPI is complete and correct: it has every route, and requests and answers have its shapes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Clients that do not read: what they cost, when they are disconnected, and how many may read at once."""
+"""Clients that do not read: their cost, when they are disconnected, and how many may read at once."""
 
 import asyncio
 import json

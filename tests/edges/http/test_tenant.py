@@ -1,4 +1,4 @@
-"""`Tidings-Tenant`: for whom a request acts, and who may say so."""
+"""`Tidings-Tenant`: the tenant that a request acts for, and which keys may name another."""
 
 import asyncio
 import json

@@ -152,7 +152,7 @@ async def break_engine(t: Tidings, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Dispatcher, "tick", fail)
     t.engine.lanes.wake()
-    with pytest.raises(TidingsError, match=r"releases no more: OSError\('broken'\)"):
+    with pytest.raises(TidingsError, match=r"releases nothing any more: OSError\('broken'\)"):
         await take(t, "x", 1)
 
 
@@ -161,15 +161,15 @@ async def test_a_program_learns_that_its_engine_has_failed(monkeypatch: pytest.M
     t = await opened.__aenter__()
     await break_engine(t, monkeypatch)
     for call in (t.publish("x"), t.find("a"), t.cancel("a"), t.schedule_many([tidings.make_request("x")])):
-        with pytest.raises(TidingsError, match="releases no more"):
+        with pytest.raises(TidingsError, match="releases nothing any more"):
             await call
-    with pytest.raises(TidingsError, match="releases no more"):
+    with pytest.raises(TidingsError, match="releases nothing any more"):
         t.follow("x")
-    with pytest.raises(TidingsError, match="releases no more"):
+    with pytest.raises(TidingsError, match="releases nothing any more"):
         await opened.__aexit__(None, None, None)
 
 
-async def test_an_error_of_the_program_itself_goes_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_the_program_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = tidings.open(":memory:")
     await break_engine(await opened.__aenter__(), monkeypatch)
     mine = ValueError("mine")
@@ -177,7 +177,7 @@ async def test_an_error_of_the_program_itself_goes_before(monkeypatch: pytest.Mo
 
 
 async def test_a_file_in_use_is_refused_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.library.embedded.OWNER_PATIENCE_S", 0.3)
+    monkeypatch.setattr("tidings.library.embedded.OWNERSHIP_TIMEOUT_S", 0.3)
     path = str(tmp_path / "tidings.db")
     async with tidings.open(path) as first:
         with pytest.raises(NotOwner, match="another process owns"):
@@ -191,7 +191,7 @@ async def test_it_must_be_opened_first() -> None:
         await tidings.open(":memory:").cancel("a")
 
 
-def test_the_package_offers_what_it_says() -> None:
+def test_the_package_exports_its_public_names() -> None:
     assert all(getattr(tidings, name) is not None for name in tidings.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         getattr(tidings, "nothing")  # noqa: B009 - mypy knows that it is not there

@@ -26,7 +26,7 @@ __all__ = [
     "open",
 ]
 
-_PLACES = {
+_MODULES = {
     "Config": "tidings.config",
     "Limits": "tidings.domain.schedules.request",
     "Request": "tidings.domain.schedules.request",
@@ -36,14 +36,14 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The library, loaded when it is first asked for: the command line starts without it."""
-    if name not in _PLACES:
+    """Load a public name on first use, so that the command line starts without the library."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    """The public names, those that are not loaded yet too."""
+    """The public names, including those that are not loaded yet."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`python -m tidings`, and the command `tidings`: the command line, with a node behind it."""
+"""The entry point of `python -m tidings` and of the command `tidings`."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NodeHooks:
-    """What the command line asks of a node, loaded only when it does: most commands need nothing of it."""
+    """Gives the command line access to the node, whose modules are loaded on first use: most commands need none."""
 
     def run_node(self, config: "Config") -> int:
         from tidings.node import run_node
@@ -45,15 +45,17 @@ class NodeHooks:
 
         return revoke_key(store, schema, name)
 
-    def migrate_store(self, place: "StoreUrl", check: bool, tell: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, place: "StoreUrl", check: bool, on_step: "Callable[[Done], None]") -> "Plan":
         from tidings.node import migrate_store
 
-        return migrate_store(place, check, tell)
+        return migrate_store(place, check, on_step)
 
-    def copy_store(self, source: "StoreUrl", target: "StoreUrl", leave_log: bool, tell: "OnProgress") -> "Copied":
+    def copy_store(
+        self, source: "StoreUrl", target: "StoreUrl", leave_log: bool, on_progress: "OnProgress"
+    ) -> "Copied":
         from tidings.node import copy_store
 
-        return copy_store(source, target, leave_log, tell)
+        return copy_store(source, target, leave_log, on_progress)
 
     def take_back(self, source: "StoreUrl") -> "Move":
         from tidings.node import take_back

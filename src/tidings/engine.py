@@ -15,11 +15,11 @@ from tidings.dispatch.leases import LatenessWindow, LeaseHolder
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, OwnershipChanged, Refused, Released
 from tidings.domain.fleet import Fleet, Report
-from tidings.domain.names import Past, check_storable
+from tidings.domain.names import Bus, Past, check_storable
 from tidings.domain.schedules.command import Add, Command, Outcome, Replace
 from tidings.domain.schedules.request import Limits, Request
 from tidings.domain.schedules.reschedule import calendar_of, with_days
-from tidings.domain.schedules.schedule import Bus, Event, Page, Query, Record, Schedule
+from tidings.domain.schedules.schedule import Event, Page, Query, Record, Schedule
 from tidings.domain.schedules.when import DAY_US, When
 from tidings.intake.admission import Admission, check_new_id
 from tidings.intake.intake import Intake

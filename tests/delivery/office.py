@@ -24,7 +24,7 @@ from tidings.domain.notifications.delivery import Attempt, Delivery
 from tidings.domain.schedules.schedule import Record
 from tidings.engine import Engine
 from tidings.ports import ANY, Put, Store
-from tidings.shapes.template import NewTemplate
+from tidings.shapes.notification import NewTemplate
 from tidings.testing import SimulatedClock
 
 ACME = "acme"

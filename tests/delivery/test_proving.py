@@ -15,7 +15,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.notification import InlineContent
 from tidings.domain.notifications.user import User
-from tidings.shapes.template import NewTemplate
+from tidings.shapes.notification import NewTemplate
 
 ORDER = NewTemplate(
     Parts(

@@ -11,7 +11,7 @@ from tidings.delivery.templates import InAppPart, Parts, PushPart, SmsPart, Temp
 from tidings.delivery.versions import Latest
 from tidings.domain.errors import Conflict, Invalid
 from tidings.ports import Key, Put
-from tidings.shapes.template import NewTemplate
+from tidings.shapes.notification import NewTemplate
 
 
 async def test_versions(office: Office) -> None:

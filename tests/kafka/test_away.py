@@ -52,7 +52,7 @@ def test_reports_while_kafka_is_down(served: Served, tenant: str, capsys: pytest
             assert "KafkaError" not in err
         told = readiness(served)
         assert told["status"] == 503
-        words = told["detail"].removeprefix("changes are taken, but Kafka is away: ").split("; ")
+        words = told["detail"].removeprefix("changes are accepted, but Kafka is unavailable: ").split("; ")
         assert "KafkaError" not in told["detail"]
         assert len(set(words)) == len(words)
         code, out, _ = served.command(capsys, "explain", tenant)

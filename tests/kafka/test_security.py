@@ -136,8 +136,8 @@ async def test_wrong_credentials_are_reported_and_nothing_is_lost(guarded: Broke
     guarded.create_topic(f"assignments.{name}")
     schedule = {"topic": f"{name}-out", "at": "+0.2s", "value": "over http", "id": "one"}
     async with serving(tmp_path, guarded, name, **WRONG[case]) as served:
-        detail = await served.away("Kafka is away")
-        assert len(detail) > len("changes are taken, but Kafka is away: ")
+        detail = await served.away("Kafka is unavailable")
+        assert len(detail) > len("changes are accepted, but Kafka is unavailable: ")
         assert (await served.call("POST", "/v1/schedules", schedule))[0] == 201
         send(guarded, f"assignments.{name}", b"over kafka", "PT0.2S")
         if case != "no security":
@@ -162,7 +162,7 @@ async def test_the_return_of_a_broker_is_noticed_without_traffic(guarded: Broker
     async with serving(tmp_path, guarded, "patient", **RIGHT) as served:
         await served.ready()
         guarded.kill()
-        await served.away("Kafka is away")
+        await served.away("Kafka is unavailable")
         guarded.restart()
         await served.ready()
 

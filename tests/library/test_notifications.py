@@ -1,4 +1,4 @@
-"""People in the library: users, templates, notifications, deliveries, inboxes, from a program alone."""
+"""Notifications in the library: users, templates, notifications, deliveries and inboxes."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -71,7 +71,7 @@ def _said(folder: Path, *words: bytes) -> list[Path]:
     return [path for path in files if any(word in path.read_bytes() for word in words)]
 
 
-async def test_times_are_her_own(t: Tidings) -> None:
+async def test_local_times_are_in_the_users_time_zone(t: Tidings) -> None:
     moment = datetime(2030, 1, 1, 9)  # noqa: DTZ001 - what her clocks show
     hers = await t.notify("ada", text="x", channel="in_app", at=moment)
     assert hers.due_at == datetime(2030, 1, 1, 14, tzinfo=UTC)
@@ -106,7 +106,7 @@ async def test_a_bare_address_and_a_duplicate(t: Tidings) -> None:
     assert (again.outcome, again.reason, again.first) == ("skipped", "duplicate", first.id)
 
 
-async def test_a_repeat_says_that_it_was_cancelled(t: Tidings) -> None:
+async def test_a_repeat_of_a_cancelled_notification_has_its_state(t: Tidings) -> None:
     made = [await t.notify("ada", text="x", channel="in_app", at=timedelta(hours=1), id="mine") for _ in range(2)]
     assert [(each.outcome, each.state) for each in made] == [("scheduled", None), ("unchanged", "pending")]
     await t.notifications.cancel("mine")
@@ -197,7 +197,7 @@ async def test_suppressions(t: Tidings) -> None:
         ({"text": 5}, "content.text"),
     ],
 )
-async def test_what_is_wrong_is_said_by_field(t: Tidings, options: dict[str, Any], field: str) -> None:
+async def test_wrong_values_are_refused_by_field(t: Tidings, options: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as refused:
         await t.notify("ada", **options)
     assert refused.value.field == field

@@ -60,7 +60,7 @@ async def test_previews_store_nothing() -> None:
         assert [one async for one in t.list()] == []
 
 
-async def test_a_preview_says_what_has_passed_and_what_clocks_do() -> None:
+async def test_a_preview_shows_past_moments_and_dst_changes() -> None:
     async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
         past = await t.preview(every="R/2026-11-20T07:00:00Z/PT1H")
         assert (past.passed, past.more) == (2, True)
@@ -75,11 +75,11 @@ async def test_a_preview_says_what_has_passed_and_what_clocks_do() -> None:
 @pytest.mark.parametrize("option", [{"late": "skip"}, {"jitter": "5s"}, {"key": "k"}, {"labels": {"a": "b"}}])
 async def test_a_preview_refuses_what_does_not_say_when(option: dict[str, Any]) -> None:
     async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
-        with pytest.raises(Invalid, match=f"{next(iter(option))}: does not say when"):
+        with pytest.raises(Invalid, match=f"{next(iter(option))}: does not affect when it is due"):
             await t.preview(every="PT1H", **option)
 
 
-async def test_a_preview_follows_what_it_is_told() -> None:
+async def test_a_preview_uses_its_options() -> None:
     async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
         with pytest.raises(Invalid, match="after: give an aware datetime"):
             await t.preview(every="PT1H", after="soon")  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ async def test_calendars_pauses_and_replacements() -> None:
         ({"rrule": "FREQ=DAILY", "zone": "nowhere"}, "zone: 'nowhere' is not a time zone"),
     ],
 )
-async def test_what_is_wrong_is_said(options: dict[str, object], expected: str) -> None:
+async def test_wrong_values_are_refused(options: dict[str, object], expected: str) -> None:
     async with tidings.open(":memory:", clock=SimulatedClock(START)) as t:
         with pytest.raises(Invalid) as refused:
             await t.schedule("t", "x", **options)  # type: ignore[arg-type]

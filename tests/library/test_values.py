@@ -39,7 +39,7 @@ def test_options_of_a_notification_are_the_fields_of_a_request() -> None:
         (notification_values.Notification, notification.Notification, set()),
         (notification_values.Delivery, notification.Delivery, set()),
         (notification_values.Attempt, notification.Attempt, set()),
-        (notification_values.Story, notification.NotificationEvent, set()),
+        (notification_values.NotificationEvent, notification.NotificationEvent, set()),
     ],
 )
 def test_values_have_the_names_of_the_http_api(

@@ -99,7 +99,9 @@ def test_a_front_and_a_back(start: Start, shared: list[str]) -> None:
     assert [record["id"] for record in page["records"]] == ["a"]
 
     for method, path in (("GET", "/v1/schedules"), ("GET", "/v1/nodes"), ("GET", "/docs"), ("POST", "/v1/schedules")):
-        with pytest.raises(Failure, match=f"this node has no api role.*ask {front.url}, which has it") as away:
+        with pytest.raises(
+            Failure, match=f"this node does not have the role api.*use {front.url}, which has it"
+        ) as away:
             behind.call(method, path)
         assert away.value.document["status"] == 404
     assert behind.call("GET", "/healthz")["status"] == "ok"
@@ -126,7 +128,7 @@ def test_roles_that_cannot_be(tmp_path: Path, roles: str, said: str) -> None:
 
 def test_a_file_without_the_api(start: Start) -> None:
     behind = start("--roles", "dispatch").ready()
-    with pytest.raises(Failure, match="this node has no api role"):
+    with pytest.raises(Failure, match="this node does not have the role api"):
         behind.call("GET", "/v1/topics")
 
 

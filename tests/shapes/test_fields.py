@@ -1,4 +1,4 @@
-"""What is read from a declaration, and that every surface has every field of a schedule."""
+"""Field declarations as they are read, and that every edge has every field of a schedule."""
 
 from typing import Annotated, Literal
 
@@ -62,7 +62,7 @@ def test_choices_are_words_and_nothing_else() -> None:
         ("texts", 'an object of texts, for example {"k": "v"}'),
     ],
 )
-def test_a_refusal_says_what_to_send(name: str, said: str) -> None:
+def test_a_refusal_names_what_to_send(name: str, said: str) -> None:
     assert fields_of(Example)[name].send == said
 
 
@@ -105,24 +105,24 @@ def test_every_shape_is_in_openapi() -> None:
 
 
 # Fields that are not an option, a header or an attribute of the same name.
-OTHERWISE = {"topic", "key", "key_base64", "value", "value_base64", "headers", "scheduled_at"}
+SPECIAL_FIELDS = {"topic", "key", "key_base64", "value", "value_base64", "headers", "scheduled_at"}
 
 
 def test_a_request_carries_every_field_of_a_schedule() -> None:
-    converted = {*OTHERWISE, "id", "at", "priority"}
+    converted = {*SPECIAL_FIELDS, "id", "at", "priority"}
     assert {*TIMING, *CARRIED} == {*names_of(NewSchedule)} - converted
 
 
 def test_kafka_takes_every_field_of_a_schedule_as_a_header() -> None:
-    headers = {f"tidings-{name.replace('_', '-')}" for name in {*names_of(NewSchedule)} - OTHERWISE}
+    headers = {f"tidings-{name.replace('_', '-')}" for name in {*names_of(NewSchedule)} - SPECIAL_FIELDS}
     assert headers - {*native.TAKEN} == set()
 
 
 def test_the_command_line_has_an_option_for_every_field() -> None:
-    by_hand = {*OTHERWISE, "id", "labels", "bus", "count"}
+    by_hand = {*SPECIAL_FIELDS, "id", "labels", "bus", "count"}
     taken = {*schedule.WHEN, *schedule.BESIDE, *schedule.LISTS}
     assert {*names_of(NewSchedule)} - by_hand == taken | {*schedule.OPTIONS}
-    assert {*names_of(NewNotification)} - notify.OTHERWISE == {*notify.OPTIONS}
+    assert {*names_of(NewNotification)} - notify.SPECIAL_FIELDS == {*notify.OPTIONS}
 
 
 def test_an_outcome_has_the_fields_that_are_declared() -> None:

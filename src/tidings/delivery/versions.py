@@ -16,7 +16,7 @@ from tidings.domain.names import check_name
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.schedules.iso8601 import parse_exact_duration
 from tidings.ports import Document, DocumentStore, Key, Put, Remove
-from tidings.shapes.template import NewTemplate
+from tidings.shapes.notification import NewTemplate
 
 COMPILED_MAX = 256
 VERSIONS_MAX = 10_000

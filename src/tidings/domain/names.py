@@ -74,6 +74,8 @@ class Priority(IntEnum):
     LOW = 2
 
 
+Bus = Literal["log", "kafka"]
+BUSES: tuple[Bus, ...] = ("log", "kafka")
 PriorityName = Literal["high", "normal", "low"]
 Policy = Literal["fire_latest", "fire_all", "skip"]
 Past = Literal["send", "refuse"]  # what happens to a schedule whose time has passed

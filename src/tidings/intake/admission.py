@@ -9,13 +9,13 @@ from zlib import crc32
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import Past, check_id
+from tidings.domain.names import Bus, Past, check_id
 from tidings.domain.schedules import iso8601
 from tidings.domain.schedules.command import CONTENT_BYTES, NO_CONTENT, Add, Priority
 from tidings.domain.schedules.lateness import GRACE_DEFAULT_US, Lateness, deadline, overdue_count, shortened
 from tidings.domain.schedules.request import Limits, Request, jittered
 from tidings.domain.schedules.reschedule import calendar_of
-from tidings.domain.schedules.schedule import KAFKA, MADE_ID, Bus, Headers, Message, pack
+from tidings.domain.schedules.schedule import KAFKA, MADE_ID, Headers, Message, pack
 from tidings.domain.schedules.when import Once, When, occurrence
 from tidings.domain.units import rough_span
 from tidings.intake.schedule_time import field_of, read_at, read_when, since

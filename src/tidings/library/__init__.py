@@ -1,4 +1,4 @@
-"""The library: the same engine inside a Python program.
+"""The library: Tidings inside a Python program.
 
 async with tidings.open("tidings.db") as t:
     await t.schedule("greetings", {"hello": "world"}, at="+5s")

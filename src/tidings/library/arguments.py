@@ -1,4 +1,4 @@
-"""Refusals for values of the wrong type, in the words of a Python program: the field, and what to give."""
+"""The arguments of the library: values of the wrong type are refused by field, times become those of a request."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ from tidings.shapes.fields import fields_of
 from tidings.shapes.schedule import NewSchedule
 
 _DURATION = "a timedelta, or text such as 'PT1H' or '90s'"
-# What a field takes where that is not what JSON has: types of Python. The others follow from the shape.
+# What fields accept if that differs from JSON, in Python types; that of the others follows from the shape.
 TAKES = {
     "topic": "text, such as 'greetings'",
     "id": "text, such as 'order-42'",
-    "value": "bytes, text, None, or what can be JSON",
+    "value": "bytes, text, None, or a value that can be encoded as JSON",
     "key": "text, bytes or None",
     "headers": "a mapping of names to text, bytes or None, or pairs of these, such as [('trace', 'abc')]",
     "at": "an aware datetime, a timedelta, or text such as '+5s'",
@@ -31,21 +31,33 @@ TAKES = {
     "prefix": "text, such as 'order-'",
     "label": "a pair of texts, such as ('campaign', 'autumn')",
     "start": "'beginning', 'latest' or a cursor",
-    "requests": "what tidings.make_request makes",
+    "requests": "what tidings.make_request returns",
 }
 
 _FIELD = re.compile(r"`\$\.(\w+)")
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
+Moment = str | datetime | date
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_TIME = "a datetime, a date, or text such as '2026-11-20T09:00:00'"
+# The same for the fields about time.
+_TIME_TYPES = {
+    "zone": "a ZoneInfo, or a name such as 'Europe/Berlin'",
+    **dict.fromkeys(("start", "until"), _TIME),
+    **dict.fromkeys(("rdates", "exdates"), f"a list, each {_TIME}"),
+}
+
 
 def wrong(field: str) -> Invalid:
-    """The refusal of a value that is not of a type which this field takes."""
+    """The refusal of a value whose type the field does not accept."""
     return Invalid(field, f"give {TAKES.get(field) or takes(NewSchedule, field)}")
 
 
 def takes(shape: type[msgspec.Struct], name: str) -> str:
-    """What a field takes, as a Python program writes it."""
+    """What a field accepts, as a Python program writes it."""
     field = fields_of(shape)[name]
     if field.is_duration:
         return _DURATION
@@ -56,7 +68,7 @@ def takes(shape: type[msgspec.Struct], name: str) -> str:
 
 
 def check_text(text: object, field: str) -> None:
-    """Refuse what is not text, or cannot be written as UTF-8."""
+    """Raise `Invalid` for a value that is not text, or cannot be encoded as UTF-8."""
     if not isinstance(text, str):
         raise wrong(field)
     encoded(text, field)
@@ -67,50 +79,39 @@ def encoded(text: str, field: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise _half(field) from None
+        raise _lone_surrogate(field) from None
 
 
 def checked(struct: Struct) -> Struct:
-    """The struct with each field as its type says, by way of its packed form; raises `Invalid` for one that is not."""
+    """The struct with every field of its declared type, by encoding and decoding it; raises `Invalid` by field."""
     try:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(struct), type=type(struct))
     except msgspec.ValidationError as error:
         raise wrong(_FIELD.findall(str(error))[0]) from None
     except (TypeError, ValueError, OverflowError, RecursionError):
         for field, value in msgspec.structs.asdict(struct).items():
-            _check_packs(value, field)
+            _check_encodes(value, field)
         raise
 
 
-def _check_packs(value: object, field: str) -> None:
+def _check_encodes(value: object, field: str) -> None:
     try:
         msgspec.msgpack.encode(value)
     except UnicodeEncodeError:
-        raise _half(field) from None
+        raise _lone_surrogate(field) from None
     except (TypeError, ValueError, OverflowError, RecursionError):
         raise wrong(field) from None
 
 
-def _half(field: str) -> Invalid:
-    return Invalid(field, "holds half of a surrogate pair, which is no text: give whole characters")
+def _lone_surrogate(field: str) -> Invalid:
+    return Invalid(field, "contains half of a surrogate pair, which is not valid text: give whole characters")
 
 
-Moment = str | datetime | date
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-_TIME = "a datetime, a date, or text such as '2026-11-20T09:00:00'"
-# What a field takes where that is not what JSON has: types of Python.
-_OWN = {
-    "zone": "a ZoneInfo, or a name such as 'Europe/Berlin'",
-    **dict.fromkeys(("start", "until"), _TIME),
-    **dict.fromkeys(("rdates", "exdates"), f"a list, each {_TIME}"),
-}
-TIME_TAKES = {name: _OWN.get(name) or takes(NewSchedule, name) for name in Timing.__struct_fields__}
+TIME_TAKES = {name: _TIME_TYPES.get(name) or takes(NewSchedule, name) for name in Timing.__struct_fields__}
 
 
 class Times(TypedDict, total=False):
-    """What a schedule may be told about time beside `at` and `every`."""
+    """The options about time beside `at` and `every`."""
 
     rrule: str | None
     cron: str | None
@@ -127,9 +128,9 @@ class Times(TypedDict, total=False):
 
 
 class Previewed(msgspec.Struct, frozen=True):
-    """One moment of a preview. What a gap swallows (mark `skipped`) has no number and no instant.
+    """One moment of a preview. One that falls into a DST gap and is skipped has no number and no instant.
 
-    `local` is what clocks show then, with their offset, where it follows some.
+    `local` is the local time with its offset, if there is a time zone.
     """
 
     occurrence: int | None
@@ -139,9 +140,9 @@ class Previewed(msgspec.Struct, frozen=True):
 
 
 class Preview(list[Previewed]):
-    """The moments of a preview; `more` is whether others follow.
+    """The moments of a preview; `more` says whether others follow.
 
-    `passed` is how many lie before now, and `note` what to know before it is scheduled.
+    `passed` is how many are past, and `note` a remark on them or on local times.
     """
 
     def __init__(self, shown: Iterable[Previewed], *, more: bool, passed: int, note: str | None) -> None:
@@ -152,14 +153,17 @@ class Preview(list[Previewed]):
 
 
 def check_when(options: Mapping[str, object]) -> None:
-    """Refuse what does not say when, as a preview over HTTP does."""
+    """Raise `Invalid` for options that do not affect when it is due, as a preview over HTTP does."""
     for name, value in options.items():
         if value is not None and name not in {"at", "every", *TIME_TAKES}:
-            raise Invalid(name, "does not say when: a preview takes only what does, 'after' and 'limit'; leave it out")
+            raise Invalid(
+                name,
+                "does not affect when it is due: a preview takes only what does, 'after' and 'limit'",
+            )
 
 
 def timing_of(options: Times) -> Timing | None:
-    """What was said about time; None if that is nothing."""
+    """The timing of a request from its options; None if none is given."""
     given: dict[str, Any] = {name: options[name] for name in TIME_TAKES if options.get(name) is not None}  # type: ignore[literal-required]
     if not given:
         return None
@@ -216,7 +220,7 @@ def _text(value: object, name: str) -> str:
     match value:
         case datetime():
             if value.microsecond:
-                raise Invalid(name, "has a fraction of a second: rules count whole ones, leave it out")
+                raise Invalid(name, "has a fraction of a second: rules have whole seconds, leave the fraction out")
             return value.isoformat(timespec="seconds")
         case date():
             return value.isoformat()

@@ -1,4 +1,4 @@
-"""An engine of one's own inside a Python program."""
+"""`tidings.open`: an engine with its own store inside a Python program."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
         Deliveries,
         Inbox,
         Notifications,
+        NotificationServices,
         NotifyOptions,
-        People,
         Suppressions,
         Templates,
         Users,
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
 
 BATCH_REQUESTS = 1_000
 PAGE_ROWS = 500
-OWNER_PATIENCE_S = 5.0
-END_PATIENCE_S = 1.0
+OWNERSHIP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 1.0
 BEGINNING = "beginning"
 
 
 class Tidings:
-    """An engine of one's own, as one tenant. Use it as an asynchronous context manager."""
+    """An engine inside this process, used as one tenant. It is an asynchronous context manager."""
 
     def __init__(self, path: str, config: Config, tenant: str, clock: Clock) -> None:
         check_name(tenant, "tenant")
@@ -75,9 +75,9 @@ class Tidings:
         self._config = msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, path=path))
         self._clock = clock
         self._engine: Engine | None = None
-        self._told: People | None = None
-        self._last = AsyncExitStack()  # what is closed once the engine has stopped
-        self._working: asyncio.Task[None] | None = None  # until the engine is stopped, or one of its tasks fails
+        self._services: NotificationServices | None = None
+        self._after_stop = AsyncExitStack()  # closed once the engine has stopped
+        self._running: asyncio.Task[None] | None = None  # ends when the engine stops, or one of its tasks fails
         self.tenant = tenant
 
     async def __aenter__(self) -> "Tidings":
@@ -88,63 +88,65 @@ class Tidings:
         store = await open_store(self._path, self._config, self._clock)
         engine = build_engine(store, self._config, self._clock)
         try:
-            await self._join_people(engine)
+            await self._start_delivery(engine)
             await _start(engine, self._path)
         except BaseException:
             await engine.stop()
-            await self._last.aclose()
+            await self._after_stop.aclose()
             raise
         self._engine = engine
-        self._working = asyncio.create_task(engine.wait(), name="tidings-library")
-        self._working.add_done_callback(lambda _: engine.following.close())  # who follows learns of the end
+        self._running = asyncio.create_task(engine.wait(), name="tidings-library")
+        self._running.add_done_callback(lambda _: engine.following.close())  # ends the loops over `follow`
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         engine, self._engine = self._engine, None
-        assert engine is not None, "it was opened"
+        assert engine is not None, "the context was entered"
         await engine.stop()
-        await self._last.aclose()
-        if self._working is not None:
-            await asyncio.wait({self._working}, timeout=END_PATIENCE_S)
+        await self._after_stop.aclose()
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=STOP_TIMEOUT_S)
         if error is None:
-            self._check_working()
+            self._check_running()
 
     @property
     def engine(self) -> Engine:
-        """What lies below, for what this surface does not offer."""
+        """The engine itself, for what the library does not offer."""
         if self._engine is None:
             raise RuntimeError("Tidings is not open: use `async with tidings.open(...) as t:`")
-        self._check_working()
+        self._check_running()
         return self._engine
 
-    def _check_working(self) -> None:
+    def _check_running(self) -> None:
         """Raise if a task of the engine has failed: nothing is released from then on."""
-        working = self._working
-        if working is None or not working.done() or working.cancelled():
+        running = self._running
+        if running is None or not running.done() or running.cancelled():
             return
-        if failure := working.exception():
-            raise TidingsError(f"Tidings has failed and releases no more: {failure!r}; open it again") from failure
+        if failure := running.exception():
+            raise TidingsError(
+                f"Tidings has failed and releases nothing any more: {failure!r}; open it again"
+            ) from failure
 
-    async def _join_people(self, engine: Engine) -> None:
-        """Let workers run beside the engine."""
-        from tidings.library.notifications import People
+    async def _start_delivery(self, engine: Engine) -> None:
+        """Attach the delivery of notifications to the engine."""
+        from tidings.library.notifications import NotificationServices
         from tidings.node.delivery import join_people
 
-        people = await join_people(engine, self._config, self._last)
-        self._told = People(people.office, self.tenant)
+        delivery = await join_people(engine, self._config, self._after_stop)
+        self._services = NotificationServices(delivery.office, self.tenant)
 
     # Changes
 
     async def schedule(
         self, topic: str, value: Any = None, *, id: str | None = None, **options: Unpack[Options]
     ) -> Outcome:
-        """Schedule a value: bytes and text as they are, anything else as JSON."""
+        """Schedule a message: bytes and text as they are, other values as JSON."""
         return outcome_of(await self.engine.schedule(self.tenant, make_request(topic, value, id, **options)))
 
     async def schedule_many(self, requests: Iterable[Request]) -> Sequence[Outcome]:
-        """Schedule many, a batch a commit; each is answered in order, a bad one as `rejected`."""
+        """Schedule many, one commit for each batch. The outcomes are in order; an invalid request is `rejected`."""
         outcomes: list[Outcome] = []
         pending = iter(requests)
         while batch := [*islice(pending, BATCH_REQUESTS)]:
@@ -161,9 +163,9 @@ class Tidings:
         keep_count: bool = False,
         **options: Unpack[Options],
     ) -> Outcome:
-        """Put this in place of what the id holds; `reuse` begins again with a finished one.
+        """Replace the schedule with this id, or add it; `reuse` starts a finished one again.
 
-        With `keep_count` what a recurring one gave before counts against the end of the new one.
+        With `keep_count` the numbering continues, and earlier occurrences count towards the end.
         """
         check_text(id, "id")
         request = make_request(topic, value, id, **options)
@@ -173,80 +175,80 @@ class Tidings:
     async def publish(
         self, topic: str, value: Any = None, *, key: Text | None = None, headers: HeadersGiven = ()
     ) -> Outcome:
-        """Put a record on a topic now."""
+        """Publish a record to a topic now."""
         return await self.schedule(topic, value, key=key, headers=headers)
 
     async def cancel(self, id: str) -> Outcome:
-        """Nothing of this schedule leaves any more, if the answer is `cancelled`."""
+        """Cancel a schedule; if the outcome is `cancelled`, nothing more is released."""
         return await self._change(Cancel, id)
 
     async def pause(self, id: str) -> Outcome:
-        """Hold a schedule until it is resumed."""
+        """Pause a schedule until it is resumed."""
         return await self._change(Pause, id)
 
     async def resume(self, id: str, missed: Policy | None = None) -> Outcome:
-        """Let a paused schedule go on; `missed` says what becomes of what fell due meanwhile, else `late` does."""
+        """Resume a schedule; `missed` (default: its `late`) decides about occurrences that fell due meanwhile."""
         if missed not in {None, *get_args(Policy)}:
             raise Invalid("missed", "give 'fire_all', 'fire_latest' or 'skip'")
         return await self._change(partial(Resume, missed=missed), id)
 
     async def fire(self, id: str) -> Outcome:
-        """Release now: a one-shot instead of at its time, a recurring one in addition."""
+        """Release now: a one-shot instead of at its time, a recurring schedule additionally."""
         return await self._change(Fire, id)
 
-    # People
+    # Notifications
 
     async def notify(
         self, user: str | None = None, *, to: "str | Device | None" = None, **options: Unpack["NotifyOptions"]
     ) -> "Notified":
-        """Tell a user something, or whoever is behind an address; now, or at her hour."""
-        [notified] = await self._people.tell({"user": user, "to": to}, options)
+        """Notify a user, or a bare address, now or later; local times are in the user's time zone."""
+        [notified] = await self._notifications.notify({"user": user, "to": to}, options)
         return notified
 
     async def notify_many(self, users: Sequence[str], **options: Unpack["NotifyOptions"]) -> "Sequence[Notified]":
-        """The same for up to 1,000 users, each at her own hour and answered in order; who cannot be is `rejected`."""
-        return await self._people.tell({"users": [*users]}, options)
+        """The same for up to 1,000 users, each in their own time zone. The outcomes are in the order of `users`."""
+        return await self._notifications.notify({"users": [*users]}, options)
 
     @property
     def users(self) -> "Users":
-        """Who can be told something."""
-        return self._people.users
+        """People who can be notified."""
+        return self._notifications.users
 
     @property
     def templates(self) -> "Templates":
-        """What is said."""
-        return self._people.templates
+        """What messages say, by channel and language."""
+        return self._notifications.templates
 
     @property
     def notifications(self) -> "Notifications":
-        """What people were to be told, and what became of it."""
-        return self._people.notifications
+        """Notifications and what happened to them."""
+        return self._notifications.notifications
 
     @property
     def deliveries(self) -> "Deliveries":
-        """What was sent, through what, and how late."""
-        return self._people.deliveries
+        """What was sent, by which provider, and how late."""
+        return self._notifications.deliveries
 
     @property
     def inbox(self) -> "Inbox":
-        """What people were told inside the product."""
-        return self._people.inbox
+        """The in-app notifications of users."""
+        return self._notifications.inbox
 
     @property
     def suppressions(self) -> "Suppressions":
         """Addresses that nothing is sent to."""
-        return self._people.suppressions
+        return self._notifications.suppressions
 
     @property
-    def _people(self) -> "People":
+    def _notifications(self) -> "NotificationServices":
         _ = self.engine  # raises if it is not open, or has failed
-        assert self._told is not None
-        return self._told
+        assert self._services is not None
+        return self._services
 
     # Calendars
 
     async def put_calendar(self, name: str, dates: Iterable[date | str] | str) -> int:
-        """Keep days on which nothing happens: dates, or the text of an .ics file. Answers how many moved by it."""
+        """Store a calendar: dates, or the text of an .ics file. Returns how many pending occurrences moved."""
         check_name(name, "calendar")
         text = dates if isinstance(dates, str) else "\n".join(str(day) for day in dates)
         today = self._clock.now() // DAY_US
@@ -254,14 +256,14 @@ class Tidings:
         return (await self.engine.rule_changes.put_calendar(self.tenant, name, days)).moved
 
     async def drop_calendar(self, name: str) -> bool:
-        """Forget a calendar; what is pending by it goes on without. False if there is none."""
+        """Delete a calendar; schedules that use it continue without it. False if there is none."""
         check_name(name, "calendar")
         return await self.engine.rule_changes.drop_calendar(self.tenant, name) is not None
 
     # Reads
 
     async def preview(self, *, after: datetime | None = None, limit: int = 10, **options: Unpack[Options]) -> Preview:
-        """The next moments of a `when`, up to `limit` (1 to 1,000); nothing is stored. `count` is the rule's own.
+        """The next moments, up to `limit` (1 to 1,000); nothing is stored. `count` is the end of the rule.
 
         They are those from now on, or those after the moment `after`, which is not one of them itself.
         """
@@ -275,13 +277,13 @@ class Tidings:
         return Preview(shown, more=more, passed=passed, note=add.note or note)
 
     async def find(self, id: str) -> Schedule | None:
-        """A schedule as it stands, None if it is not (or no longer) known."""
+        """A schedule and its state; None if it is not known, or no longer."""
         check_text(id, "id")
         found = await self.engine.find(self.tenant, id)
         return None if found is None else schedule_of(found)
 
     async def explain(self, id: str) -> Sequence[Event]:
-        """What happened to a schedule and when, oldest first."""
+        """The history of a schedule, oldest first."""
         check_text(id, "id")
         return [event_of(event) for event in await self.engine.history(self.tenant, id)]
 
@@ -293,11 +295,11 @@ class Tidings:
         prefix: str | None = None,
         label: tuple[str, str] | None = None,
     ) -> AsyncIterator[Schedule]:
-        """Every schedule that fits: what is to come, the next due first, then what is finished, the latest first."""
+        """Every schedule that matches: pending ones first, by due time, then finished ones, the latest first."""
         return self._pages(checked(Query(topic=topic, state=state, prefix=prefix, label=label, limit=PAGE_ROWS)))
 
     def follow(self, topic: str, start: str = BEGINNING) -> AsyncIterator[Record]:
-        """Records of a topic without end, from the `beginning`, the `latest`, or a cursor on."""
+        """Records of a topic, without end, from the `beginning`, the `latest` or a cursor on."""
         check_text(topic, "topic")
         check_text(start, "start")
         self.engine.admission.check_topic(topic)
@@ -320,7 +322,7 @@ class Tidings:
             async for records, _ in batches:
                 for record in records:
                     yield record_of(record)
-        self._check_working()
+        self._check_running()
 
     async def _change(self, command: Callable[[str, str], Command], id: str) -> Outcome:
         check_text(id, "id")
@@ -354,17 +356,17 @@ def open(
 
 
 async def _start(engine: Engine, path: str) -> None:
-    """Start and wait until this process owns the store; a killed owner's lease runs out meanwhile."""
+    """Start the engine and wait until it owns the store; the lease of a killed owner expires meanwhile."""
     owned = asyncio.Event()
 
-    def hear(fact: Fact) -> None:
+    def on_fact(fact: Fact) -> None:
         if isinstance(fact, OwnershipChanged) and fact.owner:
             owned.set()
 
-    engine.listen(hear)
+    engine.listen(on_fact)
     await engine.start()
     try:
-        await asyncio.wait_for(owned.wait(), OWNER_PATIENCE_S)
+        await asyncio.wait_for(owned.wait(), OWNERSHIP_TIMEOUT_S)
     except TimeoutError:
         reason = engine.readiness()[1]
         raise NotOwner(f"{path}: {reason}; stop it, or talk to it over HTTP") from None

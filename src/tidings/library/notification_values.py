@@ -1,11 +1,11 @@
-"""What became of notifications, in a Python program's own types."""
+"""Notifications, deliveries, inboxes and suppressions in Python types."""
 
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from tidings.delivery.explaining import Line as StoredStory
+from tidings.delivery.explaining import Line as StoredEvent
 from tidings.delivery.notifying import Accepted
 from tidings.delivery.status import Status
 from tidings.delivery.suppressions import Suppression
@@ -19,11 +19,11 @@ from tidings.domain.notifications.user import Line as StoredLine
 from tidings.library.schedule_values import moment_of
 
 
-class Notified(msgspec.Struct, frozen=True):
-    """What became of a request for one person: `scheduled`, `unchanged`, `skipped`, `rejected` or `conflict`.
+class Notified(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome for one recipient: `scheduled`, `unchanged`, `skipped`, `rejected` or `conflict`.
 
-    `first` is the notification that a duplicate would repeat; `rejected` names the `field` at fault; `note` is what to
-    know of its time; `state` is how that stands which an `unchanged` one repeats: it may be cancelled.
+    `first` is the notification that a duplicate would repeat. A `rejected` one has the `field` at fault. `note` is a
+    remark on its time. `state` is that of the notification that an `unchanged` one repeats: it may be cancelled.
     """
 
     id: str
@@ -39,8 +39,8 @@ class Notified(msgspec.Struct, frozen=True):
     state: State | None = None
 
 
-class Attempt(msgspec.Struct, frozen=True):
-    """One call of a provider; without `ended_at` it is under way, or was cut off."""
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a provider. Without `ended_at` it is in progress, or was interrupted."""
 
     number: int
     channel: ChannelName
@@ -52,16 +52,16 @@ class Attempt(msgspec.Struct, frozen=True):
     provider_id: str | None
 
 
-class News(msgspec.Struct, frozen=True):
-    """What a provider told later."""
+class ProviderEvent(msgspec.Struct, frozen=True):
+    """What a provider reported after it had accepted a message."""
 
     at: datetime
     state: str
     reason: str
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """What became of one occurrence of a notification: through what, how late, and under which id of the provider."""
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One occurrence of a notification: its state, provider, attempts and lateness."""
 
     name: str
     notification: str
@@ -76,7 +76,7 @@ class Delivery(msgspec.Struct, frozen=True):
     sent_at: datetime | None
     next_try_at: datetime | None
     attempts: tuple[Attempt, ...]
-    news: tuple[News, ...]
+    news: tuple[ProviderEvent, ...]
 
     @property
     def late_ms(self) -> float | None:
@@ -84,10 +84,10 @@ class Delivery(msgspec.Struct, frozen=True):
         return None if self.sent_at is None else (self.sent_at - self.due_at).total_seconds() * 1_000
 
 
-class Notification(msgspec.Struct, frozen=True):
-    """A notification as it stands: its state and why, when it is due, and its deliveries, the latest last.
+class Notification(msgspec.Struct, frozen=True, kw_only=True):
+    """A notification: its state and the reason, when it is due, and its deliveries, the latest last.
 
-    `first` is the notification that a duplicate, which was skipped, would have repeated.
+    `first` is the notification that a skipped duplicate would have repeated.
     """
 
     id: str
@@ -110,8 +110,8 @@ class Notification(msgspec.Struct, frozen=True):
     first: str | None = None
 
 
-class Story(msgspec.Struct, frozen=True):
-    """Something that happened to a notification: when, what, and to which delivery."""
+class NotificationEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a notification's history: what happened, when, and to which delivery."""
 
     at: datetime
     event: str
@@ -125,8 +125,8 @@ class Story(msgspec.Struct, frozen=True):
     late_ms: float | None
 
 
-class InboxLine(msgspec.Struct, frozen=True):
-    """What a person is told inside the product, when it came, and when she read it."""
+class InboxLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in an inbox, when it arrived, and when the user read it."""
 
     id: str
     user: str
@@ -136,8 +136,8 @@ class InboxLine(msgspec.Struct, frozen=True):
     read_at: datetime | None
 
 
-class Suppressed(msgspec.Struct, frozen=True):
-    """An address that nothing is sent to: why, since when, and for which category (None: nothing at all)."""
+class Suppressed(msgspec.Struct, frozen=True, kw_only=True):
+    """An address that nothing is sent to: why, since when, and for which category (None: all)."""
 
     channel: ChannelName
     address: str | None
@@ -147,105 +147,118 @@ class Suppressed(msgspec.Struct, frozen=True):
 
 
 def notified_of(accepted: Accepted) -> Notified:
-    """What became of a request, as the program sees it."""
+    """The outcome for one recipient, in Python types."""
     return Notified(
-        accepted.id,
-        accepted.outcome,
-        accepted.user,
-        _maybe(accepted.due),
-        accepted.channels,
-        accepted.reason,
-        accepted.field,
-        accepted.first,
-        accepted.batch,
-        accepted.note,
-        accepted.state,
+        id=accepted.id,
+        outcome=accepted.outcome,
+        user=accepted.user,
+        due_at=_moment_or_none(accepted.due),
+        channels=accepted.channels,
+        reason=accepted.reason,
+        field=accepted.field,
+        first=accepted.first,
+        batch=accepted.batch,
+        note=accepted.note,
+        state=accepted.state,
     )
 
 
 def notification_of(status: Status) -> Notification:
-    """A notification as the program sees it."""
-    kept = status.notification
+    """A notification, in Python types."""
+    stored = status.notification
     return Notification(
-        kept.id,
-        status.state,
-        status.reason,
-        _maybe(status.due),
-        status.occurrence,
-        kept.user,
-        kept.to,
-        kept.channels,
-        kept.template,
-        kept.version,
-        kept.variables,
-        kept.priority,
-        kept.category,
-        kept.batch,
-        moment_of(kept.created),
-        _maybe(kept.cancelled),
-        tuple(map(delivery_of, status.deliveries)),
-        kept.first,
+        id=stored.id,
+        state=status.state,
+        reason=status.reason,
+        due_at=_moment_or_none(status.due),
+        occurrence=status.occurrence,
+        user=stored.user,
+        to=stored.to,
+        channels=stored.channels,
+        template=stored.template,
+        version=stored.version,
+        variables=stored.variables,
+        priority=stored.priority,
+        category=stored.category,
+        batch=stored.batch,
+        accepted_at=moment_of(stored.created),
+        cancelled_at=_moment_or_none(stored.cancelled),
+        deliveries=tuple(map(delivery_of, status.deliveries)),
+        first=stored.first,
     )
 
 
 def delivery_of(delivery: StoredDelivery) -> Delivery:
-    """A delivery as the program sees it."""
+    """A delivery, in Python types."""
     return Delivery(
-        delivery.name,
-        delivery.notification,
-        delivery.state,
-        delivery.reason,
-        delivery.channel,
-        delivery.user,
-        delivery.address,
-        delivery.provider,
-        delivery.provider_id,
-        moment_of(delivery.was_due),
-        _maybe(delivery.sent),
-        _maybe(delivery.next_try),
-        tuple(map(_attempt, delivery.attempts)),
-        tuple(News(moment_of(news.at), news.state, news.reason) for news in delivery.news),
+        name=delivery.name,
+        notification=delivery.notification,
+        state=delivery.state,
+        reason=delivery.reason,
+        channel=delivery.channel,
+        user=delivery.user,
+        address=delivery.address,
+        provider=delivery.provider,
+        provider_id=delivery.provider_id,
+        due_at=moment_of(delivery.was_due),
+        sent_at=_moment_or_none(delivery.sent),
+        next_try_at=_moment_or_none(delivery.next_try),
+        attempts=tuple(map(_attempt, delivery.attempts)),
+        news=tuple(ProviderEvent(moment_of(news.at), news.state, news.reason) for news in delivery.news),
     )
 
 
-def story_of(line: StoredStory) -> Story:
-    """A line of a notification's story as the program sees it."""
-    return Story(
-        moment_of(line.at),
-        line.event,
-        line.delivery,
-        line.attempt,
-        line.channel,
-        line.provider,
-        line.provider_id,
-        _maybe(line.due),
-        line.reason,
-        None if line.late_us is None else line.late_us / 1_000,
+def event_of(line: StoredEvent) -> NotificationEvent:
+    """A line of a notification's history, in Python types."""
+    return NotificationEvent(
+        at=moment_of(line.at),
+        event=line.event,
+        delivery=line.delivery,
+        attempt=line.attempt,
+        channel=line.channel,
+        provider=line.provider,
+        provider_id=line.provider_id,
+        due_at=_moment_or_none(line.due),
+        reason=line.reason,
+        late_ms=None if line.late_us is None else line.late_us / 1_000,
     )
 
 
 def line_of(line: StoredLine) -> InboxLine:
-    """A line of an inbox as the program sees it."""
-    return InboxLine(line.id, line.user, line.title, line.body, moment_of(line.at), _maybe(line.read))
+    """A message of an inbox, in Python types."""
+    return InboxLine(
+        id=line.id,
+        user=line.user,
+        title=line.title,
+        body=line.body,
+        at=moment_of(line.at),
+        read_at=_moment_or_none(line.read),
+    )
 
 
-def suppressed_of(kept: Suppression) -> Suppressed:
-    """A suppression as the program sees it."""
-    return Suppressed(kept.channel, kept.address, kept.reason, moment_of(kept.since), kept.category)
+def suppressed_of(stored: Suppression) -> Suppressed:
+    """A suppression, in Python types."""
+    return Suppressed(
+        channel=stored.channel,
+        address=stored.address,
+        reason=stored.reason,
+        since=moment_of(stored.since),
+        category=stored.category,
+    )
 
 
 def _attempt(attempt: StoredAttempt) -> Attempt:
     return Attempt(
-        attempt.number,
-        attempt.channel,
-        attempt.provider,
-        moment_of(attempt.begun),
-        _maybe(attempt.ended),
-        attempt.outcome,
-        attempt.detail,
-        attempt.provider_id,
+        number=attempt.number,
+        channel=attempt.channel,
+        provider=attempt.provider,
+        begun_at=moment_of(attempt.begun),
+        ended_at=_moment_or_none(attempt.ended),
+        outcome=attempt.outcome,
+        detail=attempt.detail,
+        provider_id=attempt.provider_id,
     )
 
 
-def _maybe(at: int | None) -> datetime | None:
+def _moment_or_none(at: int | None) -> datetime | None:
     return None if at is None else moment_of(at)

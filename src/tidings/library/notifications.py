@@ -1,4 +1,4 @@
-"""From the options of a notification to a request."""
+"""Notifications in the library: users, templates, notifications, deliveries, inboxes and suppressions."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -31,27 +31,32 @@ from tidings.library.notification_values import (
     Delivery,
     InboxLine,
     Notification,
+    NotificationEvent,
     Notified,
-    Story,
     Suppressed,
     delivery_of,
+    event_of,
     line_of,
     notification_of,
     notified_of,
-    story_of,
     suppressed_of,
 )
 from tidings.library.schedule_values import Outcome, at_of, duration_of, outcome_of
 from tidings.shapes.fields import fields_of, names_of
-from tidings.shapes.notification import NewNotification
-from tidings.shapes.template import NewTemplate
+from tidings.shapes.notification import NewNotification, NewTemplate
 
 _DURATIONS = ("every", *(name for name, field in fields_of(NewNotification).items() if field.is_duration))
 _CONTENT = names_of(InlineContent)
 
+PAGE_ROWS = 500
+
+T = TypeVar("T")
+Recipient = Mapping[str, str | Device | Sequence[str] | None]  # by field: `user`, `users` or `to`
+Page = Callable[[str | None], Awaitable[tuple[tuple[T, ...], str | None]]]
+
 
 class NotifyOptions(Times, total=False):
-    """The options of a notification: the fields of the HTTP API, in a Python program's own types.
+    """The options of a notification: the fields of the HTTP API, in Python types.
 
     A naive `at` is in the user's time zone, as is text such as `tomorrow 09:00`. Give a `template` with its
     `variables`, or content of your own as `text`, `title`, `html` and `data`.
@@ -85,8 +90,8 @@ class NotifyOptions(Times, total=False):
     past: Past | None
 
 
-def ask_of(whom: Mapping[str, str | Device | Sequence[str] | None], options: NotifyOptions) -> Notify:
-    """The request; raises `Invalid` by field."""
+def notify_request(recipient: Recipient, options: NotifyOptions) -> Notify:
+    """The request for a notification; raises `Invalid` by field."""
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if unknown := sorted(given.keys() - NotifyOptions.__optional_keys__):
         raise TypeError(
@@ -102,18 +107,12 @@ def ask_of(whom: Mapping[str, str | Device | Sequence[str] | None], options: Not
         document["at"] = at_of(document["at"], zoned=True)
     if (timing := timing_of(options)) is not None:
         document |= {name: value for name, value in msgspec.structs.asdict(timing).items() if value}
-    document |= {name: value for name, value in whom.items() if value}
+    document |= {name: value for name, value in recipient.items() if value}
     return convert(document, Notify)
 
 
-PAGE_ROWS = 500
-
-T = TypeVar("T")
-Page = Callable[[str | None], Awaitable[tuple[tuple[T, ...], str | None]]]
-
-
-class People:
-    """All of it, for one tenant."""
+class NotificationServices:
+    """Everything about notifications, for one tenant."""
 
     def __init__(self, office: Office, tenant: str) -> None:
         self._office = office
@@ -125,39 +124,39 @@ class People:
         self.inbox = Inbox(office, tenant)
         self.suppressions = Suppressions(office, tenant)
 
-    async def tell(
-        self, whom: Mapping[str, str | Device | Sequence[str] | None], options: NotifyOptions
-    ) -> Sequence[Notified]:
-        """Ask for a notification, for each person an answer of her own."""
-        return [*map(notified_of, await self._office.notifying.accept(self._tenant, ask_of(whom, options)))]
+    async def notify(self, recipient: Recipient, options: NotifyOptions) -> Sequence[Notified]:
+        """Accept a notification; returns an outcome for each recipient."""
+        return [
+            *map(notified_of, await self._office.notifying.accept(self._tenant, notify_request(recipient, options)))
+        ]
 
 
 class Users:
-    """Who can be told something."""
+    """The users of a tenant: people who can be notified."""
 
     def __init__(self, office: Office, tenant: str) -> None:
         self._office = office
         self._tenant = tenant
 
     async def put(self, id: str, **profile: Any) -> User:
-        """Keep a user, in place of what was known of her; the fields are those of the HTTP API."""
+        """Create a user, or replace their profile; the fields are those of the HTTP API."""
         check_text(id, "id")
         return (await self._office.users.put(self._tenant, id, convert(profile, Profile))).user
 
     async def change(self, id: str, **changes: Any) -> User | None:
-        """Change single fields, None removes one; None if there is no such user."""
+        """Change some fields; the value None removes one. Returns None if there is no such user."""
         check_text(id, "id")
         stored = await self._office.users.patch(self._tenant, id, changes)
         return None if stored is None else stored.user
 
     async def get(self, id: str) -> User | None:
-        """One user, None if there is none."""
+        """One user; None if there is none."""
         check_text(id, "id")
         stored = await self._office.users.get(self._tenant, id)
         return None if stored is None else stored.user
 
     def list(self, prefix: str = "") -> AsyncIterator[User]:
-        """Every user whose id begins so, by id."""
+        """Every user whose id starts with the prefix, by id."""
 
         async def page(cursor: str | None) -> tuple[tuple[User, ...], str | None]:
             found = await self._office.users.page(self._tenant, prefix, cursor, PAGE_ROWS)
@@ -166,22 +165,22 @@ class Users:
         return _all(page)
 
     async def delete(self, id: str) -> bool:
-        """Remove a user alone, and keep what she was told; False if there is none."""
+        """Delete the profile of a user, and keep their notifications; False if there is none."""
         check_text(id, "id")
         return await self._office.users.delete(self._tenant, id)
 
     def import_file(self, path: str | Path, form: Form) -> AsyncIterator[Imported]:
-        """Keep the users of a CSV or NDJSON file, with a report after each batch; bad lines are left out and told."""
+        """Import users from a CSV or NDJSON file; yields a report after each batch, with the lines left out."""
         return self._office.importing.run(self._tenant, form, _lines(Path(path)))
 
     async def erase(self, id: str) -> Erased:
-        """Remove all that is known of a person, everywhere, and say what that was."""
+        """Erase all data of a user, and return what was removed."""
         check_text(id, "id")
         return await self._office.erasing.erase(self._tenant, id)
 
 
 class Templates:
-    """What is said, by channel and language; every change is a new version."""
+    """Templates: subject and body by channel and language; every change is a new version."""
 
     def __init__(self, office: Office, tenant: str) -> None:
         self._templates = office.templates
@@ -190,16 +189,16 @@ class Templates:
     async def put(
         self, name: str, parts: Mapping[str, Any], *, force: bool = False, **options: str | None
     ) -> StoredTemplate:
-        """Keep a new version: parts by channel and language, and `locale`, `urgency` or `expires_after`.
+        """Store a new version: parts by channel and language, and `locale`, `urgency` or `expires_after`.
 
-        Raises `Conflict` if what is pending lacks a variable that it needs, unless `force` is given.
+        Raises `Conflict` if pending notifications lack a variable that it needs, unless `force` is given.
         """
         given = {key: value for key, value in options.items() if value is not None}
         draft = convert({"parts": parts, **given}, NewTemplate)
         return await self._templates.put(self._tenant, name, draft, force=force)
 
     async def get(self, name: str, version: int | None = None) -> StoredTemplate | None:
-        """A version, or the latest; None if there is none such."""
+        """A version, or the latest one; None if it does not exist."""
         return await self._templates.get(self._tenant, name, version)
 
     def list(self) -> AsyncIterator[TemplateLine]:
@@ -216,7 +215,7 @@ class Templates:
         return await self._templates.versions(self._tenant, name, before, limit)
 
     async def delete(self, name: str, *, force: bool = False) -> bool:
-        """Remove it with all its versions; False if there is none. `Conflict` while something pending needs it."""
+        """Delete a template; False if there is none. Raises `Conflict` if pending notifications need it."""
         return await self._templates.delete(self._tenant, name, force=force)
 
     async def preview(
@@ -228,20 +227,20 @@ class Templates:
         locale: str | None = None,
         version: int | None = None,
     ) -> Content | None:
-        """What it would say; None if there is no such template. Raises `Invalid` if a variable is missing."""
+        """Render a template; None if it does not exist. Raises `Invalid` if a variable is missing."""
         given = dict(variables or {})
         return await self._templates.preview(self._tenant, name, channel, given, version=version, locale=locale)
 
 
 class Notifications:
-    """What people were to be told, and what became of it."""
+    """The notifications of a tenant."""
 
     def __init__(self, office: Office, tenant: str) -> None:
         self._office = office
         self._tenant = tenant
 
     async def get(self, id: str) -> Notification | None:
-        """One with its deliveries, None if there is none."""
+        """One notification with its deliveries; None if there is none."""
         check_text(id, "id")
         found = await self._office.lookup.get(self._tenant, id)
         return None if found is None else notification_of(found)
@@ -258,20 +257,30 @@ class Notifications:
         category: str | None = None,
         priority: Priority | None = None,
     ) -> AsyncIterator[Notification]:
-        """Every notification that fits, the latest first."""
+        """Every notification that matches, the latest first."""
 
         async def page(cursor: str | None) -> tuple[tuple[Notification, ...], str | None]:
-            whose = (user, state, channel, template, batch, None, None)
-            search = Search(*whose, cursor, PAGE_ROWS, to, category, priority)
+            search = Search(
+                user=user,
+                state=state,
+                channel=channel,
+                template=template,
+                batch=batch,
+                cursor=cursor,
+                limit=PAGE_ROWS,
+                to=to,
+                category=category,
+                priority=priority,
+            )
             found = await self._office.lookup.page(self._tenant, search)
             return tuple(map(notification_of, found.notifications)), found.cursor
 
         return _all(page)
 
-    async def explain(self, id: str) -> Sequence[Story]:
-        """What happened to it, from its acceptance to what the provider told; empty if there is none."""
+    async def explain(self, id: str) -> Sequence[NotificationEvent]:
+        """The history of a notification, from acceptance to the receipt of the provider; empty if there is none."""
         check_text(id, "id")
-        return [story_of(line) for line in await self._office.explaining.explain(self._tenant, id) or ()]
+        return [event_of(line) for line in await self._office.explaining.explain(self._tenant, id) or ()]
 
     async def cancel(self, id: str) -> Outcome:
         """Nothing of it is sent any more, if the answer is `cancelled`."""
@@ -300,30 +309,30 @@ class Deliveries:
         channel: ChannelName | None = None,
         notification: str | None = None,
     ) -> AsyncIterator[Delivery]:
-        """Every delivery that fits, those due last first."""
+        """Every delivery that matches, the last due first."""
 
         async def page(cursor: str | None) -> tuple[tuple[Delivery, ...], str | None]:
-            search = Search(user, state, channel, cursor=cursor, limit=PAGE_ROWS)
+            search = Search(user=user, state=state, channel=channel, cursor=cursor, limit=PAGE_ROWS)
             found = await self._office.lookup.deliveries(self._tenant, search, notification)
             return tuple(map(delivery_of, found.deliveries)), found.cursor
 
         return _all(page)
 
     async def retry(self, name: str) -> Retried:
-        """Send again what was given up; `refused` if it was not."""
+        """Send a failed delivery again; `rejected` if its state does not allow that."""
         check_text(name, "name")
         return await self._office.retrying.retry(self._tenant, name)
 
 
 class Inbox:
-    """What people were told inside the product."""
+    """The inboxes of users: their in-app notifications."""
 
     def __init__(self, office: Office, tenant: str) -> None:
         self._inbox = office.inbox
         self._tenant = tenant
 
     def list(self, user: str, *, unread: bool = False) -> AsyncIterator[InboxLine]:
-        """Her lines, or those that she has not read, the latest first."""
+        """The messages of a user, or only the unread ones, the latest first."""
 
         async def page(cursor: str | None) -> tuple[tuple[InboxLine, ...], str | None]:
             found = await self._inbox.page(self._tenant, user, unread=unread, cursor=cursor, limit=PAGE_ROWS)
@@ -332,18 +341,18 @@ class Inbox:
         return _all(page)
 
     async def unread(self, user: str) -> int:
-        """How many lines she has not read; counted up to 1,000."""
+        """How many messages are unread, counted up to 1,000."""
         return (await self._inbox.unread(self._tenant, user)).count
 
     async def read(self, user: str, *ids: str) -> int:
-        """Mark these as read, or all that are there; says how many there were."""
+        """Mark these messages as read, or all that are in the inbox; returns how many were found."""
         if not ids:
             return await self._inbox.read_all(self._tenant, user)
         found = [await self._inbox.read_one(self._tenant, user, line) for line in ids]
         return sum(1 for line in found if line is not None)
 
     def follow(self, user: str) -> AsyncIterator[InboxLine]:
-        """Lines as they come, from now on, without end."""
+        """Messages as they arrive, from now on, without end."""
         check_text(user, "user")
         return self._follow(self._inbox.follow(self._tenant, user, self._inbox.cursor()))
 
@@ -362,7 +371,7 @@ class Suppressions:
         self._tenant = tenant
 
     def list(self, channel: ChannelName | None = None) -> AsyncIterator[Suppressed]:
-        """Those of a channel or all, the latest first."""
+        """The suppressions of a channel, or all, the latest first."""
 
         async def page(cursor: str | None) -> tuple[tuple[Suppressed, ...], str | None]:
             found = await self._suppressions.page(self._tenant, channel, cursor, PAGE_ROWS)
@@ -373,16 +382,16 @@ class Suppressions:
     async def add(
         self, channel: ChannelName, address: str | Device, reason: str = "by hand", *, category: str | None = None
     ) -> bool:
-        """Send nothing there from now on (of one category, or at all); False if that is so already."""
+        """Suppress an address, for one category or for all; False if it was suppressed already."""
         return await self._suppressions.add(self._tenant, channel, address, reason, category=category)
 
     async def remove(self, channel: ChannelName, address: str | Device, *, category: str | None = None) -> bool:
-        """Let messages go there again; False if they could."""
+        """Remove a suppression; False if there was none."""
         return await self._suppressions.remove(self._tenant, channel, address, category)
 
 
 async def _all(page: Page[T]) -> AsyncIterator[T]:
-    """Page after page."""
+    """The items of all pages."""
     cursor: str | None = None
     while True:
         found, cursor = await page(cursor)

@@ -1,4 +1,4 @@
-"""What goes in and comes out of the library, in a Python program's own types."""
+"""Schedules, records and outcomes in Python types, and their conversion from and to those of the engine."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -30,9 +30,11 @@ HeadersGiven = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
 _PRIORITY_NAMES: dict[Priority, PriorityName] = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
 _PRIORITIES: dict[str, Priority] = {name: priority for priority, name in _PRIORITY_NAMES.items()}
 
+_NO_MESSAGE = Message(None, None)
+
 
 class Options(Times, total=False):
-    """The options of a schedule: the fields of the HTTP API, in a Python program's own types."""
+    """The options of a schedule: the fields of the HTTP API, in Python types."""
 
     at: str | datetime | timedelta | None
     every: str | timedelta | None
@@ -49,7 +51,7 @@ class Options(Times, total=False):
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
-    """What was scheduled, byte for byte; of a finished schedule it may be gone."""
+    """Key, value and headers, byte for byte; those of a finished schedule may be gone."""
 
     key: bytes | None
     value: bytes | None
@@ -79,12 +81,12 @@ class Record(_Content, frozen=True, kw_only=True):
 
     @property
     def late_ms(self) -> float:
-        """How long after its due time it left."""
+        """How long after its due time it was released, in milliseconds."""
         return (self.released_at - self.due_at) / _MICROSECOND / 1_000
 
 
 class Schedule(_Content, frozen=True, kw_only=True):
-    """One schedule as it stands: pending, paused, or finished and still remembered.
+    """A schedule and its state: pending, paused, or finished and still remembered.
 
     `due_at` is when the pending occurrence is due, or the last one was; `occurrence` is its number.
     """
@@ -106,8 +108,8 @@ class Schedule(_Content, frozen=True, kw_only=True):
     offset: int | None
 
 
-class Event(msgspec.Struct, frozen=True):
-    """One line of a schedule's history: what happened and when, to which occurrence (of several the first)."""
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a schedule's history: what happened, when, and to which occurrence (the first of `count`)."""
 
     at: datetime
     event: str
@@ -152,7 +154,7 @@ def make_request(topic: str, value: Any = None, id: str | None = None, **options
 
 
 def outcome_of(outcome: StoredOutcome) -> Outcome:
-    """The outcome of a change as the program sees it."""
+    """The outcome of a change, in Python types."""
     since = outcome.remembered_since
     return Outcome(
         id=outcome.id,
@@ -168,7 +170,7 @@ def outcome_of(outcome: StoredOutcome) -> Outcome:
 
 
 def record_of(record: StoredRecord) -> Record:
-    """A record of the log as the program sees it."""
+    """A record, in Python types."""
     message = unpack(record.message)
     return Record(
         topic=record.topic,
@@ -186,7 +188,7 @@ def record_of(record: StoredRecord) -> Record:
 
 
 def schedule_of(schedule: StoredSchedule) -> Schedule:
-    """A schedule of the timeline as the program sees it."""
+    """A schedule, in Python types."""
     message = _NO_MESSAGE if schedule.message is None else unpack(schedule.message)
     return Schedule(
         id=schedule.id,
@@ -211,12 +213,15 @@ def schedule_of(schedule: StoredSchedule) -> Schedule:
 
 
 def event_of(event: StoredEvent) -> Event:
-    """A line of a history as the program sees it."""
-    due = None if event.due is None else moment_of(event.due)
-    return Event(moment_of(event.at), event.event, event.occurrence, due, event.reason, event.count)
-
-
-_NO_MESSAGE = Message(None, None)
+    """A line of a history, in Python types."""
+    return Event(
+        at=moment_of(event.at),
+        event=event.event,
+        occurrence=event.occurrence,
+        due_at=None if event.due is None else moment_of(event.due),
+        reason=event.reason,
+        count=event.count,
+    )
 
 
 def moment_of(at: int) -> datetime:
@@ -238,19 +243,19 @@ def _value(value: Any) -> bytes | None:
         return _bytes(value, "value")
     try:
         content = msgspec.json.encode(value)
-        # What is no number is encoded as null: where there is one, it is looked for.
-        if b"null" in content and _has_no_number(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))):
-            raise ValueError("it holds NaN or an infinity, which JSON has no number for")
+        # NaN and infinities are encoded as null: search for them if there is a null.
+        if b"null" in content and _has_non_finite(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))):
+            raise ValueError("it contains NaN or an infinity, which JSON cannot represent")
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid("value", f"is neither bytes, text nor JSON: {error}") from None
     return content
 
 
-def _has_no_number(value: Any) -> bool:
+def _has_non_finite(value: Any) -> bool:
     if isinstance(value, float):
         return not isfinite(value)
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return any(map(_has_no_number, items))
+    return any(map(_has_non_finite, items))
 
 
 def _bytes(text: object, field: str) -> bytes | None:
@@ -287,7 +292,7 @@ def _priority(name: object) -> Priority:
 
 
 def at_of(at: str | datetime | timedelta | None, *, zoned: bool = False) -> int | str | None:
-    """When, as a request takes it; `zoned`: a naive datetime is what clocks show."""
+    """The due time, as a request accepts it; `zoned`: a naive datetime is a local time."""
     if isinstance(at, timedelta):
         return duration_of(at) if at > timedelta(0) else None
     if isinstance(at, datetime):
@@ -302,7 +307,7 @@ def at_of(at: str | datetime | timedelta | None, *, zoned: bool = False) -> int 
 
 
 def duration_of(length: Any) -> Any:
-    """A length of time as a request takes it; what is not one is left as it is, and checked with the request."""
+    """A duration, as a request accepts it; other values are returned unchanged, and checked with the request."""
     if not isinstance(length, timedelta):
         return length
     return f"PT{length // timedelta(seconds=1)}.{length.microseconds:06}S"

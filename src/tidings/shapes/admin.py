@@ -134,7 +134,7 @@ class OwnedLane(Answer, frozen=True, kw_only=True):
     """One lane of the store."""
 
     lane: Annotated[int, about("Its number.")]
-    since: Annotated[Instant | None, about("Since when its owner has it; null if nobody has.")]
+    since: Annotated[Instant | None, about("Since when its owner has it; null if it has no owner.")]
     overdue_ms: Annotated[
         float, about("For how long its first pending schedule has been due, in milliseconds; 0 if none is.")
     ]

@@ -1,4 +1,4 @@
-"""What the declarations of fields are written with: base classes, common types, and `about`.
+"""How fields are declared (base classes, common types, `about`), and how a declaration is read again.
 
 A field is declared as `name: Annotated[type, about("What it is.", "an example")] = default`. The first sentence of the
 description is its help text on the command line.
@@ -30,8 +30,8 @@ def about(
 ) -> Meta:
     """The description of a field and examples of it; `schema` is added to its JSON Schema and not checked on decoding.
 
-    `absent` says what holds if the field is left out, where that is not its default; `send` says what to send, in a
-    refusal, where that does not follow from the type and the examples.
+    `absent` says what holds if the field is left out, if that is not its default; `send` says what to send, in a
+    refusal, if that does not follow from the type and the examples.
     """
     extra = {"absent": absent, "send": send}
     return Meta(
@@ -58,7 +58,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     """One field of a shape. `absent` is its default in words, `send` says what to send.
 
     `words` are those that the field, or an item of it, may have beside other values; `choices` are the same if it takes
-    nothing else. `is_duration` tells a length of time from other text.
+    nothing else. `is_duration` marks a text that is a duration.
     """
 
     name: str
@@ -97,12 +97,15 @@ def help_of(shape: type[msgspec.Struct], name: str) -> str:
         notes.append(f"for example {example if isinstance(example, str) else json.dumps(example)}")
     if field.absent:
         notes.append(f"default: {field.absent}")
-    text = _SENTENCE_END.split(field.description)[0].rstrip(".")
-    if text[1:2].islower() or text[1:2] == " ":  # a name such as IANA keeps its capitals
-        text = text[0].lower() + text[1:]
+    text = lowered(_SENTENCE_END.split(field.description)[0].rstrip("."))
     others = fields_of(shape).keys() - {*field.words}
     text = _CODE.sub(lambda found: _option(found[1]) if found[1] in others else found[1], text)
     return f"{text} ({'; '.join(notes)})".replace("`", "").replace("%", "%%") if notes else text.replace("%", "%%")
+
+
+def lowered(text: str) -> str:
+    """The text with a lower-case start; a name such as IANA keeps its capitals."""
+    return text[0].lower() + text[1:] if text[1:2].islower() or text[1:2] in {" ", "-"} else text
 
 
 def _option(name: str) -> str:

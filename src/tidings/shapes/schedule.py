@@ -6,9 +6,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tidings.domain.limits import PREVIEW_MAX, Limits
-from tidings.domain.names import Mark, OutcomeWord, Past, Policy, PriorityName, State
+from tidings.domain.names import Bus, Mark, OutcomeWord, Past, Policy, PriorityName, State
 from tidings.domain.recurrence.rule import GAPS, ON_EXCLUDED, OVERLAPS
-from tidings.domain.schedules.schedule import Bus
 from tidings.shapes.fields import INSTANT, Answer, Base64, Cursor, Duration, Instant, Sent, about
 
 _LIMITS = Limits()

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from tidings.domain.limits import Limits
-from tidings.domain.schedules.schedule import Bus
+from tidings.domain.names import Bus
 from tidings.shapes.fields import AlwaysTrue, Answer, Instant, Sent, about
 from tidings.shapes.schedule import HeaderValue, MessageShown, TopicName
 

@@ -44,7 +44,7 @@ def test_standard_input_with_a_topic_for_all(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_byte_order_mark_is_left_out(cli: Cli, end: bytes) -> None:
+def test_a_byte_order_mark_is_removed(cli: Cli, end: bytes) -> None:
     cli.stdin(b'\xef\xbb\xbf{"value": "a"}' + end)
     done = cli("schedule", "--from", "-", "--to", cli.topic)
     assert done.code == 0, done
@@ -94,7 +94,7 @@ def test_what_is_over_is_not_hidden(cli: Cli) -> None:
     assert done.code == 4
     assert done.out.startswith("1 cancelled, 1 already_released in ")
     assert f"line 1: cancelled {cli.topic}-cancelled: it was cancelled: `tidings replace --reuse` it" in done.err
-    assert f"line 2: already_released {cli.topic}-gone: it has left already: " in done.err
+    assert f"line 2: already_released {cli.topic}-gone: it has been released already: " in done.err
 
 
 def test_many_bad_lines_are_counted(cli: Cli, tmp_path: Path) -> None:

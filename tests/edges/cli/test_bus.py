@@ -1,4 +1,4 @@
-"""`--bus`: where a schedule goes, on a server that has both."""
+"""`--bus`: the bus of a schedule, on a server that has both."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("said", [(), ("--bus", "kafka"), ("--bus", "log")], ids=["default", "kafka", "log"])
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-async def test_each_command_chooses(
+async def test_each_command_releases_to_the_chosen_bus(
     site: Site, command: tuple[str, ...], said: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = await asyncio.to_thread(main, [*command, *said, "--json", "--url", site.url], NodeHooks())
@@ -41,13 +41,13 @@ async def test_each_command_chooses(
     assert shown["bus"] == ("log" if "log" in said else "kafka")
 
 
-def test_a_server_without_kafka_says_so(cli: Cli) -> None:
+def test_kafka_is_refused_by_a_server_without_it(cli: Cli) -> None:
     done = cli("publish", cli.topic, "v", "--bus", "kafka")
     assert done.code == 2
     assert "bus: this node has the built-in log only" in done.err
 
 
-def test_lines_of_a_file_say_it_themselves(cli: Cli) -> None:
+def test_bus_is_refused_together_with_a_file(cli: Cli) -> None:
     done = cli("schedule", "--from", "-", "--bus", "log")
     assert done.code == 2
     assert "leave out --bus" in done.err

@@ -13,7 +13,7 @@ from tidings.clock import SystemClock
 YEAR = 1970 + SystemClock().now() // 31_556_952_000_000 + 2  # well ahead, within the horizon
 
 
-def test_schedule_says_when_it_is_due(cli: Cli) -> None:
+def test_schedule_prints_when_it_is_due(cli: Cli) -> None:
     done = cli("schedule", "--to", cli.topic, "--at", "+1h", "--id", f"{cli.topic}-1", "hello")
     assert done.code == 0
     assert done.out.startswith(f"scheduled {cli.topic}-1 to {cli.topic}, due 20")
@@ -91,11 +91,11 @@ def test_recurring(cli: Cli) -> None:
         (("schedule", "--to", "not a topic", "v"), "topic: "),
         (("schedule", "--from", "x.ndjson", "v"), "leave out --id and VALUE"),
         (("schedule", "--from", "/no/such.ndjson"), "cannot read /no/such.ndjson"),
-        (("list", "--limit", "0"), "whole number from 1"),
+        (("list", "--limit", "0"), "whole number of at least 1"),
         (("list", "--state", "gone"), "choose from pending"),
         (("list", "--from", "never"), "from: 'never'"),
-        (("list", "--from", "+2h", "--to", "+1h"), "to: lies before 'from'"),
-        (("forecast", "--from", "+2h", "--to", "+1h"), "to: lies before 'from'"),
+        (("list", "--from", "+2h", "--to", "+1h"), "to: is before 'from'"),
+        (("forecast", "--from", "+2h", "--to", "+1h"), "to: is before 'from'"),
         (("forecast", "--by", "year"), "choose from minute, hour, day"),
         (("preview",), "--at --every"),
         (("tail", "x", "--from", "nonsense"), "cursor: "),
@@ -110,7 +110,7 @@ def test_wrong_usage_says_what_to_change(cli: Cli, argv: tuple[str, ...], said: 
     assert done.err.startswith("tidings: ")
 
 
-def test_without_a_command_there_is_help(cli: Cli) -> None:
+def test_help_is_printed_without_a_command(cli: Cli) -> None:
     done = cli()
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("usage: tidings")
@@ -190,7 +190,7 @@ def test_fire_then_cancel_is_a_conflict(cli: Cli) -> None:
     cli.wait_released(cli.topic)
     late = cli("cancel", cli.topic)
     assert late.code == 4
-    assert "left already: `tidings replace --reuse` it" in late.err
+    assert "released already: `tidings replace --reuse` it" in late.err
 
 
 def test_replace(cli: Cli) -> None:

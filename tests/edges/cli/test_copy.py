@@ -1,4 +1,4 @@
-"""`migrate` and `copy` on files: their output and exit codes."""
+"""`migrate` and `copy`: their output and exit codes, on files and on PostgreSQL."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 from tests.contract.factories import ACME, HOUR, MINUTE, add
+from tests.contract.stores import Served
 from tests.edges.cli.conftest import Cli
 from tidings.clock import SystemClock
 from tidings.domain.schedules.command import Cancel, Replace
@@ -16,6 +17,8 @@ from tidings.timeline.sqlite.database import LAYOUTS
 from tidings.timeline.sqlite.store import SqliteStore
 
 KNOWN = Layouts(LAYOUTS).known
+
+PASSWORD = "S3cretPw"
 
 
 async def made(path: Path, *ids: str, value: bytes = b"hello") -> None:
@@ -61,7 +64,7 @@ async def test_copy_moves_everything_and_closes_the_old_store(cli: Cli, old: Pat
     assert await ids_in(old) == ["a", "b"]
 
 
-async def test_conflicts_are_listed_and_the_code_tells(cli: Cli, old: Path, tmp_path: Path) -> None:
+async def test_conflicts_are_listed_and_the_exit_code_is_4(cli: Cli, old: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     await made(new, "b", "c", value=b"another")
     code, out, err = run(cli, "copy", "--from", str(old), "--to", str(new))
@@ -88,7 +91,7 @@ async def test_a_cancel_after_the_move_was_taken_back_is_a_conflict(cli: Cli, ol
 
 
 @pytest.mark.slow
-async def test_a_refused_copy_makes_no_target(cli: Cli, old: Path, tmp_path: Path) -> None:
+async def test_a_refused_copy_creates_no_target(cli: Cli, old: Path, tmp_path: Path) -> None:
     clock, store = SystemClock(), await SqliteStore.open(old)
     assert await store.acquire(clock.elapsed(), MINUTE)
     code, _, err = run(cli, "copy", "--from", str(old), "--to", str(tmp_path / "new.db"))
@@ -98,7 +101,7 @@ async def test_a_refused_copy_makes_no_target(cli: Cli, old: Path, tmp_path: Pat
     assert not (tmp_path / "new.db").exists()
 
 
-async def test_the_settings_name_the_store_of_a_migration(cli: Cli, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_migrate_uses_the_store_of_the_settings(cli: Cli, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDINGS_STORE_PATH", str(old))
     monkeypatch.setenv("TIDINGS_NODE_ROLES", "api")
     assert run(cli, "migrate", "--check")[:2] == (0, f"layout {KNOWN}: nothing to do\n")
@@ -122,7 +125,7 @@ def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [], "nothing was made"
 
 
-async def test_migrate_tells_its_steps(cli: Cli, old: Path) -> None:
+async def test_migrate_prints_its_steps(cli: Cli, old: Path) -> None:
     assert run(cli, "migrate", "--store", str(old), "--check")[:2] == (0, f"layout {KNOWN}: nothing to do\n")
     with apsw.Connection(str(old)) as connection:
         connection.execute("DROP INDEX log_in_outbox")
@@ -142,7 +145,55 @@ async def test_migrate_tells_its_steps(cli: Cli, old: Path) -> None:
 
 
 def run(cli: Cli, *argv: str) -> tuple[int, str, str]:
-    """These commands begin a loop of their own: outside of ours."""
+    """Run a command in a thread: these commands start an event loop of their own."""
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(cli, *argv, server=False).result()
     return done.code, done.out, done.err
+
+
+def address() -> tuple[str, str]:
+    """The database with a password, which it does not ask for, and as it is shown."""
+    scheme, _, rest = Served.dsn().partition("://")
+    user, at, place = rest.rpartition("@")
+    user = user.partition(":")[0]
+    assert at
+    return f"{scheme}://{user}:{PASSWORD}@{place}", f"{scheme}://{user}@{place}"
+
+
+@pytest.mark.slow
+async def test_each_side_has_its_schema_and_no_password_is_shown(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(tmp_path / "old.db", "a")
+    old, (url, seen) = str(tmp_path / "old.db"), address()
+    monkeypatch.setenv("TIDINGS_STORE_SCHEMA", "side_one")
+    told = [
+        run(cli, "migrate", "--store", url, "--check"),
+        run(cli, "copy", "--from", old, "--to", url),
+        run(cli, "keys", "list", "--store", old),
+        run(cli, "copy", "--from", url, "--to", url, "--to-schema", "side_two"),
+        run(cli, "keys", "list", "--store", url),
+        run(cli, "copy", "--from", url, "--to", url, "--to-schema", "side_three"),
+        run(cli, "copy", "--from", url, "--take-back"),
+        run(cli, "copy", "--from", url, "--from-schema", "nowhere", "--take-back"),
+        run(cli, "migrate", "--store", url, "--schema", "side_four"),
+        run(cli, "migrate", "--store", url, "--schema", "side_two"),
+    ]
+    assert not any(PASSWORD in text for _, out, err in told for text in (out, err)), told
+    check, first, moved, second, gone, elsewhere, back, none, new, old_layout = told
+    assert [code for code, _, _ in told] == [4, 0, 1, 0, 1, 1, 0, 3, 0, 0], told
+    assert check[1].startswith("there is no store here"), check
+    assert f"to {seen}, schema side_one\n" in first[1]
+    assert f"this store has moved to {seen}, schema side_one at" in moved[2]
+    assert f"serve --store {seen} --set store.schema=side_one\n" in moved[2]
+    assert f"from {seen}, schema side_one to {seen}, schema side_two\n" in second[1]
+    assert f"copy --from {seen} --from-schema side_one --take-back\n" in second[2]
+    assert f"copy --from {seen} --from-schema side_one --take-back\n(a password is not shown" in gone[2]
+    assert f"is moving to {seen}, schema side_two already" in elsewhere[2]
+    assert f"{seen} can be served again" in back[1]
+    assert f"is in {seen}, schema side_two as well" in back[2]
+    assert f"there is no store in the schema nowhere of {seen}" in none[2]
+    steps, made_now = new[1].splitlines()
+    assert steps.startswith("0001 begin, ")
+    assert made_now.startswith("there was no store here: created a new one")
+    assert "nothing to do" in old_layout[1]

@@ -1,15 +1,15 @@
-"""A member of a group whose answers get lost: it joins again under its name, for what they held is not committed."""
+"""A group member that loses an answer joins again under its name, because those records are not committed."""
 
 from typing import Any
 
-from tidings.edges.cli.client import Patience
+from tidings.edges.cli.client import Retries
 from tidings.edges.cli.commands.topics import consume
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen
 
 
 class Server:
-    """Answers as a node would, but for the calls that it is told to lose."""
+    """Answers as a node would, except for the fetches whose answer is lost."""
 
     def __init__(self, lost: set[int]) -> None:
         self._lost = lost
@@ -27,8 +27,8 @@ class Server:
         return {"member": body.get("member", "made-up"), "generation": len(self.calls)}
 
 
-def test_who_loses_an_answer_joins_again_before_it_goes_on(monkeypatch: Any) -> None:
-    monkeypatch.setattr(Patience, "wait", lambda _: None)
+def test_a_member_that_loses_an_answer_joins_again(monkeypatch: Any) -> None:
+    monkeypatch.setattr(Retries, "wait", lambda _: None)
     server = Server(lost={2, 3})
     shown: list[dict[str, Any]] = []
 

@@ -22,7 +22,7 @@ def ada(cli: Cli) -> str:
     return cli.topic
 
 
-def test_what_is_there_and_what_is_read(cli: Cli, ada: str) -> None:
+def test_the_inbox_is_listed_and_marked_as_read(cli: Cli, ada: str) -> None:
     assert cli("inbox", ada) == (0, "", "the inbox is empty\n")
     for text in ("one", "two", "three"):
         tell(cli, text)
@@ -43,7 +43,7 @@ def test_what_is_there_and_what_is_read(cli: Cli, ada: str) -> None:
     assert cli("inbox", "a/b").code == 2
 
 
-def test_follow_shows_what_is_there_and_what_comes(
+def test_follow_shows_the_inbox_and_then_new_messages(
     cli: Cli, ada: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tell(cli, "before")

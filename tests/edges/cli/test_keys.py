@@ -16,7 +16,7 @@ def test_create_list_revoke(cli: Cli, tmp_path: Path) -> None:
     assert made.code == 0
     assert made.out.startswith("tdk_")
     assert len(made.out.split()) == 1
-    assert "keep it" in made.err
+    assert "store it" in made.err
     assert "warning" not in made.err
     listed = cli("keys", "list", "--store", store)
     assert [line.split()[:3] for line in listed.out.splitlines()] == [
@@ -101,7 +101,7 @@ def test_the_first_over_the_server(tmp_path: Path) -> None:
         refused = subprocess.run([*argv[:3], "list", "--url", running.url], capture_output=True, text=True, check=False)
         assert refused.returncode == 1
         assert refused.stderr.count("keys create") == 1
-        assert "wants an API key: give one with --api-key or TIDINGS_KEY" in refused.stderr
+        assert "requires an API key: give one with --api-key or TIDINGS_KEY" in refused.stderr
         assert "Authorization" not in refused.stderr
     finally:
         running.stop()

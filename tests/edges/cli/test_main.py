@@ -1,4 +1,4 @@
-"""The entrance: unreachable servers, closed pipes, and a quick start."""
+"""The main function: unreachable servers, closed pipes, start-up, and the name of the program in hints."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.edges.cli.conftest import Cli
+from tidings.edges.cli.exit_codes import program
 from tidings.edges.cli.main import COMMANDS
 
 SLOW_MODULES = {
@@ -24,7 +25,7 @@ SLOW_MODULES = {
 }
 
 
-def test_a_server_that_is_not_there(cli: Cli) -> None:
+def test_an_unreachable_server_is_reported_with_what_to_do(cli: Cli) -> None:
     for argv in (
         ["show", "x"],
         ["tail", "x"],
@@ -38,17 +39,17 @@ def test_a_server_that_is_not_there(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "nonsense", "http://", "http://x:99999"])
-def test_a_url_that_is_none(cli: Cli, url: str) -> None:
+def test_an_invalid_url_is_wrong_usage(cli: Cli, url: str) -> None:
     done = cli("show", "x", "--url", url)
     assert done.code == 2
     assert url in done.err
 
 
-def test_an_unknown_name_or_a_wrong_key(cli: Cli) -> None:
+def test_an_unknown_host_is_unreachable(cli: Cli) -> None:
     assert cli("show", "x", "--url", "http://no-such-host.invalid:1").code == 5
 
 
-def test_problems_are_documents_for_scripts(cli: Cli) -> None:
+def test_problems_are_printed_as_json_for_scripts(cli: Cli) -> None:
     done = cli("show", "no-such-id", "--json")
     assert done.code == 3
     assert json.loads(done.out)["outcome"] == "unknown"
@@ -77,7 +78,7 @@ def test_help_keeps_the_capitals_of_names(argv: tuple[str, ...], said: str, caps
     assert said in capsys.readouterr().out
 
 
-def test_help_says_which_time_zone_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_time_zone_of_local_times(capsys: pytest.CaptureFixture[str]) -> None:
     told = {}
     for command in ("notify", "schedule"):
         with pytest.raises(SystemExit):
@@ -139,3 +140,27 @@ def test_bench_passes_its_arguments_on(cli: Cli, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
     assert cli("bench", "intake", "--json").code == 3
+
+
+@pytest.mark.parametrize(
+    ("called", "shown"),
+    [
+        ("/usr/local/bin/pytest", "tidings"),
+        (".venv/bin/tidings", ".venv/bin/tidings"),
+        ("/a folder/tidings", "'/a folder/tidings'"),
+        ("/src/tidings/__main__.py", "python3 -m tidings"),
+    ],
+)
+def test_the_program_is_named_as_it_was_called(called: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [called, "show", "x"])
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "tidings", "show", "x"])
+    monkeypatch.setenv("PATH", "")
+    assert program() == shown
+
+
+def test_a_program_on_the_path_is_named_tidings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "tidings"
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == "tidings"

@@ -1,4 +1,4 @@
-"""`notify`, `notifications`, `deliveries`: from a word to a message in the outbox, and what became of it."""
+"""`notify`, `notifications` and `deliveries`: from the command to the message in the outbox."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def ada(cli: Cli) -> str:
     return cli.topic
 
 
-def test_at_her_hour(cli: Cli, ada: str) -> None:
+def test_a_local_time_is_in_the_users_time_zone(cli: Cli, ada: str) -> None:
     done = cli("notify", ada, "--template", ada, "--var", "name=Ada", "--at", "tomorrow 09:00", "--id", f"{ada}-1")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(f"scheduled {ada}-1 to {ada} by email, in_app, due 20")
@@ -42,7 +42,7 @@ def test_at_the_hour_of_each(cli: Cli, ada: str) -> None:
     ]
 
 
-def test_a_repeat_of_what_was_cancelled_says_so(cli: Cli, ada: str) -> None:
+def test_a_repeat_of_a_cancelled_notification_is_a_conflict(cli: Cli, ada: str) -> None:
     said = ("notify", ada, "--text", "x", "--channel", "in_app", "--at", "+1h", "--id", ada)
     assert cli(*said).code == 0
     assert cli(*said).out.startswith(f"unchanged {ada} to {ada} by in_app, due ")
@@ -118,7 +118,7 @@ def test_a_bare_address(cli: Cli) -> None:
     assert cli.settled(made["id"])["to"]["platform"] == "apns"
 
 
-def test_everything_that_can_be_said(cli: Cli, ada: str) -> None:
+def test_every_option_is_sent(cli: Cli, ada: str) -> None:
     policy = ["--priority", "high", "--category", "news", "--expires-after", "2h", "--locale", "de", "--late", "skip"]
     more = ["--batch", "autumn", "--collapse", "c", "--dedupe-key", ada, "--dedupe-window", "1h", "--jitter", "1s"]
     channels = ["--channel", "email", "--channel", "in_app", "--spread", "all"]
@@ -158,7 +158,7 @@ def test_list_and_cancel(cli: Cli, ada: str) -> None:
     assert [json.loads(line)["id"] for line in left] == [f"{ada}-2"]
 
 
-def test_what_has_left_cannot_be_cancelled_nor_tried_again(cli: Cli, ada: str) -> None:
+def test_a_sent_notification_can_neither_be_cancelled_nor_retried(cli: Cli, ada: str) -> None:
     cli.json("notify", ada, "--text", "x", "--channel", "in_app", "--id", ada)
     cli.settled(ada)
     cancelled = cli("notifications", "cancel", ada)
@@ -211,7 +211,7 @@ def test_wrong_usage(cli: Cli, argv: tuple[str, ...], said: str) -> None:
     assert said in done.err
 
 
-def test_a_missing_variable_is_told_now(cli: Cli, ada: str) -> None:
+def test_a_missing_variable_is_refused_at_acceptance(cli: Cli, ada: str) -> None:
     done = cli("notify", ada, "--template", ada, "--at", "tomorrow 09:00")
     assert done.code == 2
     assert "variables: miss name" in done.err
@@ -233,7 +233,7 @@ def test_ten_megabytes_of_variables_are_refused_in_words(cli: Cli, ada: str, tmp
     file.write_text(json.dumps({"name": "x" * 10_500_000}))
     done = cli("notify", ada, "--template", ada, "--vars", f"@{file}")
     assert done.code == 2
-    assert "at most 4194304 bytes are taken here: send shorter variables" in done.err
+    assert "the body is larger than 4194304 bytes: send shorter variables" in done.err
     assert "ndjson" not in done.err
 
 
@@ -283,7 +283,7 @@ def test_a_hint_names_the_very_command(cli: Cli) -> None:
     assert "users put --help`" in cli("users", "put", "x", "--nonsense").err
 
 
-def test_what_was_taken_without_a_word_is_refused(cli: Cli, ada: str) -> None:
+def test_options_that_have_no_effect_are_refused(cli: Cli, ada: str) -> None:
     both = cli("notify", ada, "--text", "x", "--template", ada)
     assert (both.code, "not both" in both.err) == (2, True)
     nothing = cli("templates", "put", ada)
@@ -309,7 +309,7 @@ def test_quiet_hours_are_shown_whole(cli: Cli, ada: str) -> None:
     assert "22:00-07:00 (high too)" in cli("users", "get", ada).out
 
 
-def test_an_inbox_of_nobody(cli: Cli, ada: str) -> None:
+def test_the_inbox_of_an_unknown_user_is_not_found(cli: Cli, ada: str) -> None:
     assert cli("inbox", ada).err == "the inbox is empty\n"
     nobody = cli("inbox", "nobody-at-all")
     assert (nobody.code, "unknown user 'nobody-at-all'" in nobody.err) == (3, True)

@@ -1,4 +1,4 @@
-"""What a record on a rejection topic tells, and how people see it."""
+"""Records on rejection topics, as `rejections` shows them."""
 
 import json
 from typing import Any

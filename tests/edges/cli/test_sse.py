@@ -1,4 +1,4 @@
-"""Server-sent events, as the standard has them."""
+"""Server-sent events are parsed as the standard says."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_events_keep_the_last_position() -> None:
     ]
 
 
-def test_an_event_that_is_cut_off_is_none() -> None:
+def test_an_incomplete_event_is_ignored() -> None:
     assert list(read_events([b"id: 1\n", b"data: whole\n", b"\n", b"id: 2\n", b"data: cut"])) == [
         ServerEvent("message", "whole", "1")
     ]

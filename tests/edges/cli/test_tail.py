@@ -1,4 +1,4 @@
-"""Following a topic: from where, for how long, and over lost connections."""
+"""`tail`: start positions, counts, and lost connections."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ def fill(cli: Cli, count: int, *argv: str) -> None:
     cli.tail(cli.topic, count)
 
 
-def test_people_see_the_lateness(cli: Cli) -> None:
+def test_a_record_is_printed_with_its_lateness(cli: Cli) -> None:
     cli.json("schedule", "--to", cli.topic, "--at", "+100ms", "--key", "k", "--header", "a=b", '{"hello":"world"}')
     done = cli("tail", cli.topic, "--count", "1")
     assert done.code == 0
@@ -33,7 +33,7 @@ def test_people_see_the_lateness(cli: Cli) -> None:
     assert words[4:] == ["[k]", '{"hello":"world"}', "a=b"]
 
 
-def test_people_see_which_of_several_it_is(cli: Cli) -> None:
+def test_a_record_is_printed_with_its_occurrence_number(cli: Cli) -> None:
     name = f"many-{cli.topic}"
     rule = ("--rrule", "FREQ=SECONDLY;COUNT=3", "--start", "2020-01-01T00:00:00Z", "--late", "fire_all")
     cli.json("schedule", "--to", cli.topic, "--id", name, *rule, "x")
@@ -45,7 +45,7 @@ def test_people_see_which_of_several_it_is(cli: Cli) -> None:
     assert line.split(" ms", 1)[1].split() == ["fired", "1", "y"]
 
 
-def test_it_waits_for_a_topic_to_come(cli: Cli) -> None:
+def test_tail_waits_for_a_topic_to_be_created(cli: Cli) -> None:
     timer = threading.Timer(
         0.3, lambda: Client(cli.url).call("POST", f"/v1/topics/{cli.topic}/records", body={"value": "x"})
     )
@@ -55,21 +55,21 @@ def test_it_waits_for_a_topic_to_come(cli: Cli) -> None:
     assert json.loads(done.out)["value"] == "x"
 
 
-def test_the_last_few_then_what_comes(cli: Cli) -> None:
+def test_tail_shows_the_last_records_by_default(cli: Cli) -> None:
     fill(cli, 25)
     last = cli("tail", cli.topic, "--count", str(topics.LAST_DEFAULT), "--json").out.splitlines()
     assert [json.loads(line)["value"] for line in last] == [str(number) for number in range(15, 25)]
 
 
 @pytest.mark.parametrize("count", [1, 15, 24])
-def test_so_many_are_the_newest(cli: Cli, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_shows_the_newest_records(cli: Cli, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "PAGE_ROWS", 4)
     fill(cli, 25)
     last = cli("tail", cli.topic, "--count", str(count), "--json").out.splitlines()
     assert [json.loads(line)["value"] for line in last] == [str(number) for number in range(25 - count, 25)]
 
 
-def test_where_there_are_fewer_it_waits_for_the_rest(cli: Cli) -> None:
+def test_count_waits_if_there_are_fewer_records(cli: Cli) -> None:
     fill(cli, 2)
     timer = threading.Timer(
         0.3, lambda: Client(cli.url).call("POST", f"/v1/topics/{cli.topic}/records", body={"value": "new"})
@@ -109,7 +109,7 @@ def test_values_that_are_not_text(cli: Cli) -> None:
     assert line.endswith('base64:/w==  b={"base64":"/g=="}  n=null')
 
 
-def test_a_group_shares_and_remembers(cli: Cli) -> None:
+def test_a_group_continues_from_its_committed_position(cli: Cli) -> None:
     fill(cli, 5)
     first = cli("tail", cli.topic, "--group", "g", "--count", "3", "--json").out.splitlines()
     rest = cli("tail", cli.topic, "--group", "g", "--count", "2", "--json").out.splitlines()
@@ -155,7 +155,7 @@ def flaky() -> Iterator[str]:
     server.server_close()
 
 
-def test_it_goes_on_after_a_lost_connection(flaky: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_reconnects_after_a_lost_connection(flaky: str, capsys: pytest.CaptureFixture[str]) -> None:
     records: list[Any] = []
     for record in topics.follow(Client(flaky), "t", "beginning", Screen()):
         records.append(record["value"])
@@ -166,7 +166,7 @@ def test_it_goes_on_after_a_lost_connection(flaky: str, capsys: pytest.CaptureFi
     assert "trying again" in capsys.readouterr().err
 
 
-def test_what_will_not_pass_ends_it(cli: Cli) -> None:
+def test_a_permanent_failure_ends_tail(cli: Cli) -> None:
     with pytest.raises(Failure, match="cursor"):
         next(topics.follow(Client(cli.url), "t", "nonsense", Screen()))
 

@@ -1,4 +1,4 @@
-"""`templates`: a part is merged into what is there, each change is a version, and what is wrong is said by name."""
+"""`templates`: parts are merged, each change is a version, and wrong usage is reported by option."""
 
 import json
 from pathlib import Path
@@ -128,7 +128,7 @@ def test_list(cli: Cli) -> None:
 def test_html_as_text_is_noticed(cli: Cli) -> None:
     done = cli("templates", "put", cli.topic, "--channel", "email", "--subject", "Hi", "--body", "<p>Hello</p>")
     assert done.code == 0
-    assert "give it as --html" in done.err
+    assert "use --html for HTML" in done.err
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_html_as_text_is_noticed(cli: Cli) -> None:
     [
         (("--subject", "x"), "the channel is missing"),
         (("--channel", "email"), "--subject, --html, --text"),
-        (("--channel", "sms", "--subject", "x"), "--subject is nothing that sms has"),
-        (("--channel", "email", "--subject", "x", "--body", "a", "--text", "b"), "--text comes twice"),
+        (("--channel", "sms", "--subject", "x"), "sms has no --subject"),
+        (("--channel", "email", "--subject", "x", "--body", "a", "--text", "b"), "--text is given twice"),
         (("--channel", "email", "--text", "x"), "subject"),
         (("--channel", "sms", "--text", "{{ name"), "parts.sms.en.text"),
         (("--channel", "webhook", "--body", "text"), "is not JSON"),

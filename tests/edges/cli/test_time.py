@@ -23,7 +23,7 @@ def test_schedule_takes_rules_cron_and_local_times(cli: Cli) -> None:
     assert cli.json("schedule", "--to", cli.topic, *local, "x")["due_at"] == "2030-03-31T01:30:00.000000Z"
 
 
-def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> None:
+def test_a_local_time_in_a_dst_gap_is_accepted_with_a_note(cli: Cli) -> None:
     local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin", "--gap", "skip")
     done = cli("schedule", "--to", cli.topic, "--id", f"gone-{cli.topic}", *local, "x")
     assert done.code == 0
@@ -37,7 +37,7 @@ def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(cli: Cli) -> No
     assert why in seen.err
 
 
-def test_show_tells_the_local_time(cli: Cli) -> None:
+def test_show_prints_the_local_time(cli: Cli) -> None:
     made = cli.json("schedule", "--to", cli.topic, *WEEKLY, "x")
     out = cli("show", made["id"]).out
     assert "due_at_local" in out
@@ -60,7 +60,7 @@ def test_preview_shows_wall_time_and_utc_with_marks(cli: Cli) -> None:
     assert document["moments"][0]["due_at_local"] == "2027-03-27T02:30:00+01:00"
 
 
-def test_a_preview_of_nothing_says_so(cli: Cli) -> None:
+def test_a_preview_without_occurrences_is_noted(cli: Cli) -> None:
     done = cli("preview", "--cron", "0 9 * * *", "--until", "2030-01-01", "--after", "2031-01-01T00:00:00Z")
     assert (done.code, done.out, done.err) == (0, "", "no occurrences follow\n")
 
@@ -68,17 +68,17 @@ def test_a_preview_of_nothing_says_so(cli: Cli) -> None:
 def test_calendars(cli: Cli, tmp_path: Path) -> None:
     days = tmp_path / "days"
     days.write_text("# feasts\n2030-12-25\n2030-12-26\n")
-    assert cli("calendars", "put", "feasts", str(days)).out == "kept feasts: 2 days; 0 pending schedules moved\n"
+    assert cli("calendars", "put", "feasts", str(days)).out == "stored feasts: 2 days; 0 pending schedules moved\n"
     assert cli("calendars", "show", "feasts").out == "2030-12-25\n2030-12-26\n"
     ics = tmp_path / "days.ics"
     ics.write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;VALUE=DATE:20301225\nEND:VEVENT\nEND:VCALENDAR\n")
-    assert cli("calendars", "put", "feasts", str(ics)).out.startswith("kept feasts: 1 day; 0 pending")
+    assert cli("calendars", "put", "feasts", str(ics)).out.startswith("stored feasts: 1 day; 0 pending")
     assert cli.json("calendars", "put", "feasts", "--date", "2030-12-25", "--date", "2031-01-01")["days"] == 2
     assert "feasts" in cli("calendars", "list").out
     made = cli.json("schedule", "--to", cli.topic, "--cron", "0 9 25 12 *", "--calendar", "feasts", "x")
     assert cli.json("show", made["id"])["calendar"] == "feasts"
-    assert cli("calendars", "drop", "feasts").out == "dropped feasts; 0 pending schedules moved\n"
-    assert "any more: nothing is excluded by it" in cli("show", made["id"]).out
+    assert cli("calendars", "drop", "feasts").out == "deleted feasts; 0 pending schedules moved\n"
+    assert "was deleted: no days are excluded" in cli("show", made["id"]).out
     for verb in ("drop", "show"):
         unknown = cli("calendars", verb, "feasts")
         assert unknown.code == 3

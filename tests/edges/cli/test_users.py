@@ -1,4 +1,4 @@
-"""`users`: what a person types, what scripts get, and what is wrong in words that help."""
+"""`users`: output for people and for scripts, and wrong usage."""
 
 import json
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_list_by_prefix_and_in_pages(cli: Cli) -> None:
     assert cli("users", "list", "--prefix", "nobody-at-all").err == "no users match\n"
 
 
-def test_delete_and_what_is_not_there(cli: Cli) -> None:
+def test_delete_and_an_unknown_user(cli: Cli) -> None:
     cli("users", "put", cli.topic, "--name", "Ada")
     assert cli("users", "delete", cli.topic).out == f"deleted {cli.topic}\n"
     for verb in ("get", "delete", "erase"):
@@ -76,7 +76,7 @@ def test_delete_and_what_is_not_there(cli: Cli) -> None:
     assert cli("users", "change", cli.topic, "--name", "x").code == 3
 
 
-def test_erase_says_what_it_removed(cli: Cli) -> None:
+def test_erase_prints_what_it_removed(cli: Cli) -> None:
     cli("users", "put", cli.topic, *ADA)
     cli.json("notify", cli.topic, "--text", "hi", "--at", "+1h")
     done = cli("users", "erase", cli.topic)
@@ -94,7 +94,7 @@ def test_erase_says_what_it_removed(cli: Cli) -> None:
         (("put", "ada", "--in-quiet", "drop"), "--quiet is missing"),
         (("put", "ada", "--quiet", "25:00-07:00"), "22:00-07:00"),
         (("put", "ada", "--device", "abcdef"), "apns:abcdef or fcm:abcdef"),
-        (("put", "ada", "--prefer", "sms=maybe"), "say yes or no"),
+        (("put", "ada", "--prefer", "sms=maybe"), "give yes or no"),
         (("put", "ada", "--prefer", "sms"), "NAME=VALUE"),
         (("put", "a/b"), "is not a valid user id"),
         (("change", "ada"), "--remove FIELD"),

@@ -1,4 +1,4 @@
-"""What is due and not yet on Kafka: nobody can take it back, and it says why where it is kept back."""
+"""Schedules in flight to Kafka: they cannot be changed, and show the reason if they are held."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -58,7 +58,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("method", "path", "document"), CHANGES, ids=["cancel", "pause", "replace"])
-async def test_a_change_tells_why_it_is_kept_back(
+async def test_a_refused_change_has_the_reason_why_it_is_held(
     flying: Site, method: str, path: str, document: dict[str, str] | None
 ) -> None:
     under_way = (await flying.call(method, path, document)).problem
@@ -68,12 +68,12 @@ async def test_a_change_tells_why_it_is_kept_back(
     await hold(flying)
     kept = (await flying.call(method, path, document)).problem
     assert (kept["outcome"], kept["reason"]) == ("in_flight", WHY)
-    assert kept["detail"].endswith(f"kept back for now: {WHY}")
+    assert kept["detail"].endswith(f"held for now: {WHY}")
 
 
 @pytest.mark.parametrize("kept_back", [False, True], ids=["on its way", "kept back"])
 @pytest.mark.parametrize(("method", "path", "document"), CHANGES, ids=["cancel", "pause", "replace"])
-async def test_a_change_of_a_recurring_one_tells_the_occurrence_in_flight(
+async def test_a_change_of_a_recurring_schedule_names_the_occurrence_in_flight(
     flying: Site, method: str, path: str, document: dict[str, str] | None, kept_back: bool
 ) -> None:
     await recurring(flying)
@@ -86,36 +86,36 @@ async def test_a_change_of_a_recurring_one_tells_the_occurrence_in_flight(
         assert (again.status, again.document) == (200, reply.document)
 
 
-async def test_the_command_line_tells_it_too(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command_line_shows_it_too(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
     await recurring(flying)
     code, text = await command(flying, capsys, "cancel", "daily")
     assert code == 0
     assert "daily: occurrence 1 is on its way to Kafka already, and will appear" in text
 
 
-async def test_explain_says_why_and_nothing_false(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_explain_shows_the_reason_and_no_release(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = await command(flying, capsys, "explain", "one")
     assert code == 0
     assert text.splitlines()[0] == "one in_flight"
     assert "released" not in text, "it has left the timeline and is not on Kafka"
     await hold(flying)
     code, text = await command(flying, capsys, "explain", "one")
-    assert text.splitlines()[0] == f"one in_flight, kept back: {WHY}"
+    assert text.splitlines()[0] == f"one in_flight, held: {WHY}"
     explained = (await flying.call("GET", "/v1/schedules/one/explain")).document
     assert (explained["reason"], [event["event"] for event in explained["history"]]) == (WHY, ["accepted"])
 
 
-async def test_the_command_line_tells_it_in_its_own_words(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command_line_names_its_own_commands(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = await command(flying, capsys, "cancel", "one")
     assert code == 4
-    assert "explain` shows how it stands" in text
+    assert "explain` shows its state" in text
     await hold(flying)
     code, text = await command(flying, capsys, "cancel", "one")
     assert code == 4
-    assert text.rstrip().endswith(f"kept back for now: {WHY}")
+    assert text.rstrip().endswith(f"held for now: {WHY}")
 
 
-async def test_records_that_tell_of_refusals_are_listed_only_by_their_topic(flying: Site) -> None:
+async def test_rejection_records_are_listed_only_by_their_topic(flying: Site) -> None:
     refusals = "rejections.default"
     told = (await flying.add(topic=refusals, at="+0.01s", value="why"))["id"]
     await flying.state_of(told, "in_flight")

@@ -1,4 +1,4 @@
-"""API keys: who may come in, and that tenants are apart."""
+"""API keys: authentication, and the isolation of tenants."""
 
 import json
 from typing import Any
@@ -45,10 +45,10 @@ async def test_keys_are_made_listed_and_revoked(each_site: Site) -> None:
     assert revoked.document == {"name": "worker", "revoked": True}
     assert (await each_site.call("GET", "/v1/schedules", headers=worker)).status == 401
     again = await each_site.call("DELETE", "/v1/keys/worker", headers=admin)
-    assert (again.status, again.problem["title"]) == (404, "There is nothing here")
+    assert (again.status, again.problem["title"]) == (404, "Not found")
 
 
-async def test_without_the_right_key_nobody_comes_in(each_site: Site) -> None:
+async def test_requests_without_a_valid_key_are_refused(each_site: Site) -> None:
     await made(each_site, "boss", "default", admin=True)
     for headers in (
         {},
@@ -135,7 +135,7 @@ async def test_without_keys_only_this_machine_is_served() -> None:
     for host in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"):
         assert (await authenticate(ring, {"client": (host, 1)}, {})).tenant == "default"
     for host in ("10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1"):
-        with pytest.raises(Refusal, match="only this machine") as refused:
+        with pytest.raises(Refusal, match="only clients on this machine") as refused:
             await authenticate(ring, {"client": (host, 1)}, {})
         assert refused.value.status == 401
     assert (await authenticate(None, {"client": None}, {})).admin

@@ -8,12 +8,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.edges.http.site import FAR, NDJSON, Site, serving
 from tidings.domain.errors import StoreError
 from tidings.domain.schedules.command import Command, Outcome
 from tidings.edges.http import ndjson
-from tidings.edges.http.readers import KeptAnswers
+from tidings.edges.http.ndjson import Lines
+from tidings.edges.http.readers import BufferedAnswers
 from tidings.ports import IdempotencyKey, SourceBatch
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -134,7 +137,7 @@ async def test_answers_come_while_the_body_is_still_being_sent(each_site: Site) 
         assert await response.read() == b""
 
 
-async def test_a_client_that_goes_away_leaves_what_was_answered(each_site: Site) -> None:
+async def test_a_disconnect_keeps_what_was_answered(each_site: Site) -> None:
     reader, writer = await asyncio.open_connection(each_site.host, each_site.port)
     head = f"POST /v1/schedules HTTP/1.1\r\nHost: {each_site.host}\r\nContent-Type: application/x-ndjson\r\n"
     writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
@@ -203,7 +206,7 @@ class FailingStore(MemoryStore):
         return await super().apply(commands_taken, now, receipt, taken)
 
 
-async def test_a_store_that_fails_is_said_in_the_place_of_the_outcomes() -> None:
+async def test_a_failing_store_is_reported_in_place_of_the_outcomes() -> None:
     async with serving(FailingStore()) as site:
         body = b"\n".join(line(f"id-{n}") for n in range(3000))
         reply = await site.call("POST", "/v1/schedules", data=body, headers=NDJSON)
@@ -242,7 +245,7 @@ async def test_expect_continue_is_honoured(site: Site) -> None:
     assert reply.lines[0]["outcome"] == "scheduled"
 
 
-async def test_answers_that_nobody_reads_are_bounded() -> None:
+async def test_unread_answers_are_bounded() -> None:
     reading = asyncio.Event()
     sent: list[bytes] = []
 
@@ -250,8 +253,8 @@ async def test_answers_that_nobody_reads_are_bounded() -> None:
         await reading.wait()
         sent.append(message["body"])
 
-    kept = KeptAnswers()
-    outbox = ndjson.Outbox(send, 100, kept)
+    kept = BufferedAnswers()
+    outbox = ndjson.AnswerBuffer(send, 100, kept)
     for _ in range(10):
         await outbox.put(b"x" * 10)
     full = asyncio.create_task(outbox.put(b"y"))
@@ -272,8 +275,8 @@ async def test_answers_of_all_clients_together_are_bounded(monkeypatch: pytest.M
     async def send(_: Any) -> None:
         await never.wait()
 
-    kept = KeptAnswers()
-    first, second, third = (ndjson.Outbox(send, 1_000, kept) for _ in range(3))
+    kept = BufferedAnswers()
+    first, second, third = (ndjson.AnswerBuffer(send, 1_000, kept) for _ in range(3))
     await first.put(b"x" * 200)
     await second.put(b"x" * 40)
     full = asyncio.create_task(third.put(b"x" * 60))
@@ -284,3 +287,35 @@ async def test_answers_of_all_clients_together_are_bounded(monkeypatch: pytest.M
     for outbox in (first, second, third):
         outbox.close()
     assert kept.size_bytes == 0
+
+
+def cut(body: bytes, sizes: list[int], line_bytes_max: int) -> list[bytes | None]:
+    """The lines of a body that arrives in chunks of these sizes, and the rest in one."""
+    lines = Lines(line_bytes_max)
+    found: list[bytes | None] = []
+    for size in sizes:
+        found += lines.feed(body[:size])
+        body = body[size:]
+    return found + lines.feed(body) + lines.finish()
+
+
+@given(
+    st.binary(max_size=200).map(lambda body: body.replace(b"a", b"\n")),
+    st.lists(st.integers(0, 20)),
+    st.integers(1, 30),
+)
+def test_chunks_do_not_matter(body: bytes, sizes: list[int], line_bytes_max: int) -> None:
+    whole = body.split(b"\n")
+    if not whole[-1]:
+        whole.pop()
+    expected = [line if len(line) <= line_bytes_max else None for line in whole]
+    assert cut(body, sizes, line_bytes_max) == expected
+
+
+@pytest.mark.parametrize("chunk", [1, 10, 1000])
+def test_a_long_line_is_discarded(chunk: int) -> None:
+    lines = Lines(100)
+    for _ in range(10_000 // chunk):
+        assert lines.feed(b"x" * chunk) == []
+        assert sum(map(len, lines._parts)) <= 100
+    assert lines.feed(b"\ngood\n") == [None, b"good"]

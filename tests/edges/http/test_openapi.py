@@ -1,4 +1,4 @@
-"""The description of the API is true: every route is in it, and what is sent and answered has its shapes."""
+"""OpenAPI is complete and correct: it has every route, and requests and answers have its shapes."""
 
 import json
 import re
@@ -13,8 +13,8 @@ from tests.edges.http.site import FAR, NDJSON, VERSION, Reply, Site
 from tidings.delivery.asking import Notify
 from tidings.domain.notifications.notification import InlineContent
 from tidings.edges.http.openapi.describe import describe
+from tidings.shapes.notification import NewTemplate, Parts, TemplatePreview
 from tidings.shapes.schedule import NewSchedule
-from tidings.shapes.template import NewTemplate, Parts, TemplatePreview
 from tidings.shapes.user import MarkRead, NewSuppression, NewUser, Profile
 
 API: Any = json.loads(json.dumps(describe(VERSION)))

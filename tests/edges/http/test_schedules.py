@@ -141,7 +141,7 @@ async def test_cancel_and_cancel_again(each_site: Site) -> None:
         assert "reuse=true" in reply.problem["detail"]
 
 
-async def test_what_has_left_cannot_be_changed_but_its_id_used_again(each_site: Site) -> None:
+async def test_a_released_schedule_cannot_be_changed_but_its_id_can_be_reused(each_site: Site) -> None:
     await each_site.publish("greetings", id="gone", value="x")
     for method, path, document in (
         ("DELETE", "/v1/schedules/gone", None),
@@ -158,7 +158,7 @@ async def test_what_has_left_cannot_be_changed_but_its_id_used_again(each_site: 
     assert (await each_site.call("GET", "/v1/schedules/gone")).document["generation"] == 2
 
 
-async def test_an_unknown_one_says_since_when_ids_are_remembered(each_site: Site) -> None:
+async def test_an_unknown_schedule_is_answered_with_remembered_since(each_site: Site) -> None:
     for method, path in (("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"), ("POST", "/fire")):
         reply = await each_site.call(method, f"/v1/schedules/nothing{path}")
         assert reply.status == 404
@@ -181,7 +181,7 @@ async def test_pause_resume_and_fire(each_site: Site) -> None:
     assert [record["value"] for record in await each_site.records("greetings")] == ["now"]
 
 
-async def test_explain_tells_the_history_with_lateness(each_site: Site) -> None:
+async def test_explain_shows_the_history_with_lateness(each_site: Site) -> None:
     made = await each_site.publish("greetings", value="x")
     explained = (await each_site.call("GET", f"/v1/schedules/{made['id']}/explain")).document
     assert explained["state"] == "released"
@@ -264,7 +264,7 @@ async def test_etags_guard_changes(each_site: Site) -> None:
     none_yet = {"If-None-Match": "*"}
     assert (await each_site.call("PUT", path, document, headers=none_yet)).status == 201
     there = await each_site.call("PUT", path, document, headers=none_yet)
-    assert (there.status, there.problem["title"]) == (412, "It has changed meanwhile")
+    assert (there.status, there.problem["title"]) == (412, "The precondition is not met")
     etag = (await each_site.call("GET", path)).headers["ETag"]
     assert (await each_site.call("GET", path, headers={"If-None-Match": etag})).status == 304
     assert (await each_site.call("GET", path, headers={"If-None-Match": '"other"'})).status == 200
@@ -292,7 +292,7 @@ async def test_an_idempotency_key_replays_the_answer(each_site: Site) -> None:
     assert "new key" in other.problem["detail"]
     elsewhere = await each_site.call("POST", "/v1/topics/greetings/records", {"value": "x"}, headers=headers)
     assert elsewhere.status == 422
-    assert "came before with another request" in elsewhere.problem["detail"]
+    assert "was used before for another request" in elsewhere.problem["detail"]
 
 
 async def test_an_idempotency_key_makes_fire_happen_once(each_site: Site) -> None:

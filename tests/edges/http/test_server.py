@@ -1,4 +1,4 @@
-"""The server itself: health, figures, a port that is taken, and an end in time."""
+"""The server itself: health, metrics, a port in use, and shutdown in time."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ async def test_health_and_readiness(site: Site) -> None:
     assert (await site.call("GET", "/readyz")).document == {"status": "ready", "detail": "ready"}
 
 
-async def test_who_asks_for_nothing_is_shown_the_page(site: Site) -> None:
+async def test_the_root_redirects_to_the_page(site: Site) -> None:
     for method in ("GET", "HEAD"):
         reply = await site.call(method, "/", allow_redirects=False)
         assert (reply.status, reply.headers["Location"]) == (307, "/docs")
@@ -78,7 +78,7 @@ RAW = 'KafkaError{code=_TRANSPORT,val=-195,str="Failed to get metadata: Local: B
         (['KafkaError{FATAL,code=X,val=1,str="say "x""}'], 'say "x"'),
     ],
 )
-async def test_each_problem_with_kafka_is_told_once_in_plain_words(problems: list[str], told: str) -> None:
+async def test_each_problem_with_kafka_is_reported_once_in_plain_words(problems: list[str], told: str) -> None:
     clock = SystemClock()
     engine = Engine(MemoryStore(), clock)
     engine.add_service(*map(Away, problems))
@@ -90,7 +90,7 @@ async def test_each_problem_with_kafka_is_told_once_in_plain_words(problems: lis
     finally:
         await engine.stop()
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
-    assert reply.problem["detail"] == f"changes are taken, but Kafka is away: {told}"
+    assert reply.problem["detail"] == f"changes are accepted, but Kafka is unavailable: {told}"
 
 
 class StandbyStore(MemoryStore):
@@ -103,7 +103,7 @@ class StandbyStore(MemoryStore):
         return ()
 
 
-async def test_who_stands_by_is_not_ready() -> None:
+async def test_a_standby_is_not_ready() -> None:
     async with serving(StandbyStore()) as site:
         reply = await site.call("GET", "/readyz")
         assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
@@ -132,7 +132,7 @@ async def test_metrics_count_what_happened(site: Site) -> None:
         assert f"{line}\n" in text
 
 
-async def test_without_metrics_there_are_none() -> None:
+async def test_metrics_are_not_found_without_a_renderer() -> None:
     engine = Engine(MemoryStore(), SystemClock())
     app = create_app(engine, version="1")
     async with running(app) as (host, port):
@@ -246,7 +246,9 @@ class SilentStore(MemoryStore):
 
 
 @pytest.mark.slow
-async def test_who_waits_for_a_silent_store_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_waits_for_a_silent_store_is_answered_at_shutdown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store = SilentStore()
     async with aiohttp.ClientSession() as session:
         async with serving(store) as site:
@@ -254,7 +256,7 @@ async def test_who_waits_for_a_silent_store_at_the_end_is_told(caplog: pytest.Lo
             await store.asked.wait()
         reply = await asking
         assert reply.status == 503
-        assert "ask again, or another" in (await reply.json(content_type=None))["detail"]
+        assert "shutting down: try again" in (await reply.json(content_type=None))["detail"]
     assert "Traceback" not in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""Clients that do not read: what they cost, when they are disconnected, and how many may read at once."""
+"""Clients that do not read: their cost, when they are disconnected, and how many may read at once."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import pytest
 from tests.edges.http.site import Site, serving
 from tidings.config.settings import Server
 from tidings.edges.http.auth import make_key
-from tidings.edges.http.connections import CHECKS, ReaderProtocol
+from tidings.edges.http.server import CHECKS, BoundedProtocol
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
 
@@ -23,16 +23,16 @@ HOUR_US = 3_600_000_000
 
 
 @pytest.fixture
-def connections(monkeypatch: pytest.MonkeyPatch) -> list[ReaderProtocol]:
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[BoundedProtocol]:
     """The server's side of every connection, in the order in which they were opened."""
-    made: list[ReaderProtocol] = []
-    original = ReaderProtocol.connection_made
+    made: list[BoundedProtocol] = []
+    original = BoundedProtocol.connection_made
 
-    def connection_made(self: ReaderProtocol, transport: asyncio.Transport) -> None:
+    def connection_made(self: BoundedProtocol, transport: asyncio.Transport) -> None:
         made.append(self)
         original(self, transport)
 
-    monkeypatch.setattr(ReaderProtocol, "connection_made", connection_made)
+    monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
     return made
 
 
@@ -73,7 +73,7 @@ async def read_to_end(client: socket.socket) -> bytes:
 
 
 @pytest.mark.slow
-async def test_a_client_that_does_not_read_holds_one_batch(connections: list[ReaderProtocol]) -> None:
+async def test_a_client_that_does_not_read_holds_one_batch(connections: list[BoundedProtocol]) -> None:
     async with filled(Server(slow_reader_timeout_us=HOUR_US)) as site, AsyncExitStack() as clients:
         before = len(connections)
         for _ in range(10):
@@ -87,7 +87,7 @@ async def test_a_client_that_does_not_read_holds_one_batch(connections: list[Rea
 
 @pytest.mark.slow
 async def test_a_stream_that_is_not_read_ends_with_the_reason(
-    connections: list[ReaderProtocol], caplog: pytest.LogCaptureFixture
+    connections: list[BoundedProtocol], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with filled(Server(slow_reader_timeout_us=400_000)) as site:
         with caplog.at_level(logging.WARNING, "tidings.http"), stuck(site) as client:
@@ -132,11 +132,11 @@ async def test_a_client_that_does_not_read_its_outcomes_is_cut_off(caplog: pytes
                 except (TimeoutError, ConnectionError):
                     await eventually(lambda: bool(caplog.records))
             assert vars(caplog.records[0])["path"] == "/v1/schedules"
-            await eventually(lambda: site.app.edge.kept_answers.size_bytes == 0)
+            await eventually(lambda: site.app.edge.buffered_answers.size_bytes == 0)
 
 
 @pytest.mark.slow
-async def test_a_client_that_reads_slowly_stays(connections: list[ReaderProtocol]) -> None:
+async def test_a_client_that_reads_slowly_stays(connections: list[BoundedProtocol]) -> None:
     async with filled(Server(slow_reader_timeout_us=HOUR_US)) as site:
         before = len(connections)
         with stuck(site) as client:
@@ -160,7 +160,7 @@ async def test_a_client_that_reads_slowly_stays(connections: list[ReaderProtocol
 
 
 @pytest.mark.slow
-async def test_a_server_stops_although_a_client_does_not_read(connections: list[ReaderProtocol]) -> None:
+async def test_a_server_stops_although_a_client_does_not_read(connections: list[BoundedProtocol]) -> None:
     async with filled(Server(slow_reader_timeout_us=HOUR_US)) as site:
         before = len(connections)
         client = stuck(site)

@@ -1,4 +1,4 @@
-"""`Tidings-Tenant`: for whom a request acts, and who may say so."""
+"""`Tidings-Tenant`: the tenant that a request acts for, and which keys may name another."""
 
 import asyncio
 import json
@@ -87,7 +87,7 @@ async def test_the_command_line(
     assert (await run("cancel", "one"))[0] == 0
     code, _, err = await run("list", "--tenant", "a b")
     assert code == 2
-    assert "'a b' is not a name of a tenant" in err
+    assert "'a b' is not a valid tenant name" in err
 
 
 COMMANDS = ["schedule", "publish t v", "replace i --to t v", "show i", "explain i", "list", "cancel i", "pause i"]

@@ -57,7 +57,7 @@ NOTE = (
 )
 
 
-async def test_a_local_time_that_clocks_jump_over_is_taken_with_a_word(site: Site) -> None:
+async def test_a_local_time_in_a_dst_gap_is_accepted_with_a_note(site: Site) -> None:
     made = await site.call("POST", "/v1/schedules", {"topic": "t", "id": "gone", **GONE})
     assert (made.status, made.document["outcome"]) == (201, "scheduled")
     assert (made.document["due_at"], made.document["note"]) == ("2030-03-31T01:30:00.000000Z", NOTE)
@@ -84,7 +84,7 @@ async def test_one_of_the_past_is_missed_at_once(site: Site) -> None:
     assert b'tidings_missed_total{reason="gap"} 1' in (await site.call("GET", "/metrics")).body
 
 
-async def test_a_start_that_is_the_second_of_two_is_told(site: Site) -> None:
+async def test_a_start_that_is_the_second_of_two_equal_times_is_noted(site: Site) -> None:
     start = {"zone": "Europe/Berlin", "start": "2030-10-27T02:30:00+01:00"}
     for rule in ({"rrule": "FREQ=DAILY"}, {"cron": "30 2 * * *"}):
         seen = (await site.call("POST", "/v1/preview", rule | start | {"after": "2030-10-27"})).document
@@ -124,14 +124,14 @@ async def test_a_rdate_that_clocks_jump_over_is_marked(site: Site) -> None:
     assert [m.get("mark") for m in seen] == ["skipped", None]
 
 
-async def test_an_answer_names_a_due_time_that_is_kept(site: Site) -> None:
+async def test_the_due_time_of_an_answer_is_the_time_of_release(site: Site) -> None:
     past = {"topic": "t", "id": "one", "rrule": "FREQ=YEARLY", "start": "2020-05-01T09:00", "late": "skip"}
     made = (await site.call("POST", "/v1/schedules", past)).document
     assert made["due_at"] > "2026-11"
     assert (await site.call("GET", "/v1/schedules/one")).document["due_at"] == made["due_at"]
 
 
-async def test_an_end_before_the_start_is_told_as_such(site: Site) -> None:
+async def test_an_end_before_the_start_is_refused(site: Site) -> None:
     for rule in ({"rrule": "FREQ=DAILY"}, {"cron": "0 9 * * *"}):
         asked = {"topic": "t", **rule, "start": "2030-05-01T09:00", "until": "2030-04-01"}
         reply = await site.call("POST", "/v1/schedules", asked)
@@ -199,12 +199,12 @@ async def test_calendars(site: Site) -> None:
         assert (await site.call(method, "/v1/calendars/off")).status == 404
 
 
-async def test_a_schedule_whose_calendar_was_dropped_says_so(site: Site) -> None:
+async def test_a_schedule_with_a_deleted_calendar_has_a_note(site: Site) -> None:
     await site.call("PUT", "/v1/calendars/off", {"dates": ["2030-05-01"]})
     await site.call("POST", "/v1/schedules", {"topic": "t", "id": "one", **WEEKLY, "calendar": "off"})
     assert "note" not in (await site.call("GET", "/v1/schedules/one")).document
     await site.call("DELETE", "/v1/calendars/off")
-    told = "there is no calendar 'off' any more: nothing is excluded by it until one is put there again"
+    told = "the calendar 'off' was deleted: no days are excluded until it is stored again"
     shown = await site.call("GET", "/v1/schedules/one")
     assert (shown.document["calendar"], shown.document["note"]) == ("off", told)
     assert (await site.call("GET", "/v1/schedules/one/explain")).document["note"] == told
@@ -212,10 +212,10 @@ async def test_a_schedule_whose_calendar_was_dropped_says_so(site: Site) -> None
     assert (await site.call("DELETE", "/v1/schedules/one", headers=mine)).status == 200
 
 
-async def test_a_calendar_without_days_is_kept_with_a_word(site: Site) -> None:
+async def test_a_calendar_without_days_is_stored_with_a_note(site: Site) -> None:
     kept = await site.call("PUT", "/v1/calendars/off", {"dates": []})
     assert kept.document["days"] == 0
-    assert "names no day" in kept.document["note"]
+    assert "it has no days" in kept.document["note"]
     cut = await site.call("PUT", "/v1/calendars/off", {"ics": "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20270104\n"})
     assert (cut.status, cut.problem["errors"][0]["field"]) == (400, "ics")
 
@@ -241,7 +241,7 @@ async def test_what_a_calendar_cannot_be(site: Site) -> None:
     assert (await site.call("PUT", "/v1/calendars/a%20b", {"dates": []})).status == 400
 
 
-async def test_a_schedule_by_a_calendar_that_is_not_there(site: Site) -> None:
+async def test_a_schedule_with_an_unknown_calendar_is_refused(site: Site) -> None:
     asked = {"topic": "t", "rrule": "FREQ=DAILY", "calendar": "off"}
     for method, path in (("POST", "/v1/schedules"), ("PUT", "/v1/schedules/one")):
         reply = await site.call(method, path, asked)
@@ -283,7 +283,7 @@ async def test_tzdata(site: Site) -> None:
     assert applied == {"version": timezone.VERSION, "changed": [], "moved": 0, "movements": []}
 
 
-async def test_what_an_apply_moved_is_told_by_itself(site: Site, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_the_answer_to_apply_lists_what_it_moved(site: Site, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
     await site.call("PUT", "/v1/calendars/off", {"dates": []})
     rule = {"topic": "t", "id": "other", "rrule": "FREQ=YEARLY", "start": "2030-05-01T09:00", "calendar": "off"}
     await site.call("POST", "/v1/schedules", rule)
@@ -301,7 +301,7 @@ async def test_what_an_apply_moved_is_told_by_itself(site: Site, zones_of_old: p
     assert len((await site.call("GET", "/v1/tzdata")).document["moved"]) == 2
 
 
-async def test_what_has_ended_tells_what_it_was(site: Site) -> None:
+async def test_an_ended_schedule_shows_its_rule(site: Site) -> None:
     rule = {"topic": "t", "id": "one", "rrule": "FREQ=DAILY;COUNT=2", "start": "2020-01-01T09:00", "late": "fire_all"}
     await site.call("POST", "/v1/schedules", rule | {"zone": "Europe/Berlin"})
     await site.state_of("one", "ended")
@@ -345,7 +345,7 @@ async def test_a_calendar_moves_nothing_behind_the_horizon(site: Site) -> None:
     assert "horizon" in reply.problem["detail"]
 
 
-async def test_every_wrong_field_of_a_when_is_told_at_once(site: Site) -> None:
+async def test_all_wrong_fields_are_reported_at_once(site: Site) -> None:
     asked: dict[str, Any] = {"rrule": "FREQ=DAILY;BYHOUR=25", "zone": "Europe/Berln", "start": "soon", "gap": "jump"}
     asked |= {"until": "2027-02-30", "calendar": "a b", "exdates": ["2027-01-01", "x"]}
     for path, more in (("/v1/schedules", {"topic": "t"}), ("/v1/preview", {})):
@@ -364,11 +364,11 @@ async def test_every_wrong_field_of_a_when_is_told_at_once(site: Site) -> None:
 
 
 @pytest.mark.parametrize("field", ["late", "jitter", "topic", "value"])
-async def test_a_preview_says_why_it_does_not_take_the_rest_of_a_schedule(site: Site, field: str) -> None:
+async def test_a_preview_refuses_other_fields_of_a_schedule_with_the_reason(site: Site, field: str) -> None:
     reply = await site.call("POST", "/v1/preview", {"rrule": "FREQ=DAILY", field: "skip"})
     [error] = reply.problem["errors"]
     assert (reply.status, error["field"]) == (400, field)
-    assert error["detail"].startswith("does not say when: a preview takes only what does")
+    assert error["detail"].startswith("does not affect when it is due: a preview has only")
 
 
 async def test_how_many_a_preview_shows_is_not_how_often_a_rule_occurs(site: Site) -> None:

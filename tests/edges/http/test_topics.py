@@ -104,7 +104,7 @@ async def test_a_short_wait_ends_with_nothing(site: Site, wait: str) -> None:
     assert reply.document["records"] == []
 
 
-async def test_a_client_that_goes_away_stops_waiting(site: Site) -> None:
+async def test_a_client_that_disconnects_stops_the_wait(site: Site) -> None:
     waiting = asyncio.create_task(site.call("GET", "/v1/topics/poll/records?wait=60"))
     bells = site.engine.following._signals
     await eventually(lambda: bool(bells))
@@ -169,7 +169,7 @@ async def test_a_stream_resumes_behind_the_last_event(each_site: Site) -> None:
         assert (await Events(response).next())[1]["value"] == "30"
 
 
-async def test_who_is_cut_off_before_the_first_record_resumes_from_there(site: Site) -> None:
+async def test_a_client_cut_off_before_the_first_record_resumes_from_its_position(site: Site) -> None:
     await site.publish("news", value="before")
     async with follow(site, "?cursor=latest") as response:
         lines = [(await response.content.readline()).decode() for _ in range(2)]
@@ -183,7 +183,7 @@ async def test_who_is_cut_off_before_the_first_record_resumes_from_there(site: S
 async def test_a_quiet_stream_shows_that_it_lives(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "HEARTBEAT_S", 0.01)
     async with follow(site) as response:
-        await asyncio.wait_for(response.content.readuntil(b": still here\n\n"), 10)
+        await asyncio.wait_for(response.content.readuntil(b": keep-alive\n\n"), 10)
 
 
 async def test_a_wrong_position_to_resume_from_is_refused(site: Site) -> None:
@@ -231,7 +231,7 @@ async def test_the_forecast_counts_what_is_pending(each_site: Site) -> None:
     assert hour["steps"] == []
 
 
-async def test_there_is_one_bus_without_kafka(site: Site) -> None:
+async def test_only_the_log_is_a_bus_without_kafka(site: Site) -> None:
     await site.publish("buses", value="x")
     assert len((await site.call("GET", "/v1/topics/buses/records?bus=log")).document["records"]) == 1
     for path in ("/v1/topics?bus=kafka", "/v1/topics/buses/records?bus=kafka", "/v1/topics/buses/stream?bus=kafka"):

@@ -107,7 +107,7 @@ BODIES: list[tuple[bytes, str]] = [
 ]
 
 
-async def test_a_body_that_is_not_json_says_where(site: Site) -> None:
+async def test_a_body_that_is_not_json_is_refused_with_the_position(site: Site) -> None:
     for body, advice in BODIES:
         reply = await site.call("POST", "/v1/schedules", data=body, headers={"Content-Type": "application/json"})
         assert reply.status == 400, body[:40]
@@ -177,7 +177,7 @@ METHODS = [
 ]
 
 
-async def test_a_wrong_method_says_which_are_taken(site: Site) -> None:
+async def test_a_wrong_method_lists_the_allowed_ones(site: Site) -> None:
     for method, path, allowed in METHODS:
         reply = await site.call(method, path)
         assert reply.status == 405, path
@@ -192,14 +192,14 @@ async def test_an_unknown_path_is_a_problem_too(site: Site) -> None:
         assert "/docs" in reply.problem["detail"]
 
 
-async def test_an_unknown_verb_lists_those_there_are(site: Site) -> None:
+async def test_an_unknown_verb_lists_the_known_ones(site: Site) -> None:
     for path in ("/v1/schedules/a/stop", "/v1/schedules/a/b/stop", "/v1/schedules/a%2Fb/stop"):
         reply = await site.call("POST", path)
         assert reply.status == 404, path
         assert reply.problem["detail"].endswith("POST .../pause or .../resume or .../fire")
 
 
-async def test_a_wrong_kind_is_said_in_words_of_json(site: Site) -> None:
+async def test_a_wrong_type_is_described_in_json_terms(site: Site) -> None:
     for path, document, said in (
         ("/v1/schedules", {"topic": 5}, 'topic: is a number: send text, for example "greetings"'),
         ("/v1/preview", {"count": "5"}, "count: is text: send a whole number from 1 on"),
@@ -221,10 +221,10 @@ async def test_a_wrong_content_type_says_which_to_send(site: Site) -> None:
     assert (await site.call("PUT", "/v1/schedules/a", data=b"{}", headers=NDJSON)).status == 415
     packed = await site.call("POST", "/v1/schedules", GOOD, headers={"Content-Encoding": "gzip"}, compress=None)
     assert packed.status == 415
-    assert "plain" in packed.problem["detail"]
+    assert "uncompressed" in packed.problem["detail"]
 
 
-async def test_json_by_any_of_its_names_is_taken(site: Site) -> None:
+async def test_every_json_media_type_is_accepted(site: Site) -> None:
     for kind in ("application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"):
         headers = {"Content-Type": kind}
         reply = await site.call("POST", "/v1/schedules", data=json.dumps(GOOD).encode(), headers=headers)
@@ -244,7 +244,7 @@ async def test_bodies_over_their_limit_are_refused(site: Site) -> None:
     ):
         reply = await site.call(method, path, data=body, headers=headers)
         assert reply.status == 413, path
-        assert "at most" in reply.problem["detail"]
+        assert "is larger than" in reply.problem["detail"]
 
 
 async def test_a_body_without_a_length_is_bounded_too(site: Site) -> None:

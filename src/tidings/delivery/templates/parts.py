@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tidings.shapes.template import EmailPart, InAppPart, Parts, PushPart, SmsPart, Urgency, WebhookPart
+from tidings.shapes.notification import EmailPart, InAppPart, Parts, PushPart, SmsPart, Urgency, WebhookPart
 
 __all__ = [
     "MINUTE_US",

@@ -5,8 +5,8 @@ from hashlib import blake2b
 import msgspec
 
 from tidings.domain.limits import DAY_S, LIMITS_MOST, Limits
-from tidings.domain.names import Past, Policy, Priority
-from tidings.domain.schedules.schedule import Bus, Headers
+from tidings.domain.names import Bus, Past, Policy, Priority
+from tidings.domain.schedules.schedule import Headers
 
 __all__ = ["DAY_S", "LIMITS_MOST", "Limits", "Request", "Timing"]
 

@@ -4,11 +4,12 @@ import base64
 import binascii
 import re
 import struct
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from tidings.domain.errors import Invalid
+from tidings.domain.names import Bus
 from tidings.domain.schedules.command import Priority, State
 from tidings.domain.schedules.lateness import Lateness
 from tidings.domain.schedules.when import When
@@ -193,9 +194,6 @@ ORIGIN = "tidings-origin"
 DUE_SECONDS = b"\0tidings due in seconds\0"
 
 
-Bus = Literal["log", "kafka"]
-
-BUSES: tuple[Bus, ...] = ("log", "kafka")
 KAFKA = "kafka:"
 
 

@@ -1,1 +1,1 @@
-"""The command line: one small file a group of commands; it talks to a running node over HTTP."""
+"""The command line: a client of a running node over HTTP, with one module for each group of commands."""

@@ -1,9 +1,17 @@
-"""What the command line needs of the node, given to it from above: edges do not know how a node is built."""
+"""What commands share: the server to call, options derived from fields of the HTTP API, paging and outcomes."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+import argparse
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from tidings.domain.names import BUSES
+from tidings.edges.cli.client import Client
+from tidings.edges.cli.exit_codes import Exit, Failure
+from tidings.edges.cli.screen import Screen, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from msgspec import Struct
 
     from tidings.config import Config
     from tidings.config.checks import StoreUrl
@@ -12,38 +20,32 @@ if TYPE_CHECKING:
     from tidings.timeline.transfer.protocol import Move
     from tidings.timeline.transfer.run import OnProgress
 
-import argparse
-import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
 
-from tidings.domain.schedules.schedule import BUSES
-from tidings.edges.cli.exit_codes import Exit, Failure
-from tidings.edges.cli.screen import Screen
+TENANT_VARIABLE = "TIDINGS_TENANT"
+URL_DEFAULT = "http://127.0.0.1:8460"
+PAGE_ROWS = 500
+LIMIT_DEFAULT = 50
+FINISHED_STATES = ("cancelled", "ended", "missed", "released")
 
-if TYPE_CHECKING:
-    from msgspec import Struct
-
-    from tidings.edges.cli.client import Client
-
-from collections.abc import Iterator, Mapping
-
-from tidings.edges.cli.client import Client
+Arguments = argparse.Namespace
+Run = Callable[[Arguments, Screen], int]
+Rows = list[dict[str, Any]]
+ShowRows = Callable[[Rows, bool], None]
 
 
 class Hooks(Protocol):
-    """Run a node, and care for stores that no server need have open: API keys, layouts, moves."""
+    """What the command line uses of the node; `tidings.__main__` provides it."""
 
     def run_node(self, config: "Config") -> int:
-        """Serve until told to stop; answers the exit code."""
+        """Serve until a signal stops it; returns the exit code."""
         ...
 
     def check_channels(self, config: "Config") -> None:
-        """Refuse tables of channels that cannot be used, so that no secret is shown that stands among them."""
+        """Raise for channel settings that are not valid, so that no secret in them is printed."""
         ...
 
     def create_key(self, store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:
-        """Make a key and answer it: only its digest is kept."""
+        """Create a key and return it; only its digest is stored."""
         ...
 
     def list_keys(self, store: str, schema: str | None) -> "list[ApiKey]":
@@ -51,38 +53,31 @@ class Hooks(Protocol):
         ...
 
     def revoke_key(self, store: str, schema: str | None, name: str) -> bool:
-        """Forget a key; False if there is none of that name."""
+        """Revoke a key; False if there is none of that name."""
         ...
 
-    def migrate_store(self, place: "StoreUrl", check: bool, tell: "Callable[[Done], None]") -> "Plan":
-        """Bring a store up to date, or say what would be done."""
+    def migrate_store(self, place: "StoreUrl", check: bool, on_step: "Callable[[Done], None]") -> "Plan":
+        """Migrate a store to the current layout; with `check`, only return what would be done."""
         ...
 
-    def copy_store(self, source: "StoreUrl", target: "StoreUrl", leave_log: bool, tell: "OnProgress") -> Any:
-        """Move everything from one store to another; run it again after an interruption."""
+    def copy_store(self, source: "StoreUrl", target: "StoreUrl", leave_log: bool, on_progress: "OnProgress") -> Any:
+        """Move everything from one store to another; it can be repeated after an interruption."""
         ...
 
     def take_back(self, source: "StoreUrl") -> "Move":
-        """Let a store that has moved be served again; returns where it had moved to."""
+        """Allow a store that has moved to be served again; returns where it had moved to."""
         ...
 
 
-TENANT_VARIABLE = "TIDINGS_TENANT"
-URL_DEFAULT = "http://127.0.0.1:8460"
-
-Arguments = argparse.Namespace
-Run = Callable[[Arguments, Screen], int]
-
-
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, where to read more, and ends with the code for wrong usage."""
+    """Reports wrong usage in one line, with the command that shows the help."""
 
     def error(self, message: str) -> NoReturn:
-        raise Failure(Exit.USAGE, f"{_guessed(message)}\nsee `{self.prog} --help`")
+        raise Failure(Exit.USAGE, f"{_with_suggestion(message)}\nsee `{self.prog} --help`")
 
 
-def _guessed(message: str) -> str:
-    """The message; for a mistyped word with the nearest ones that there are."""
+def _with_suggestion(message: str) -> str:
+    """The message; for an unknown word with the closest known ones."""
     head, marker, choices = message.partition(" (choose from ")
     if not marker:
         return message
@@ -99,13 +94,15 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True, of_tenant: bool = True) -> None:
-    """Which server to talk to, and for whom. `--key` is the API key only where no record's key can be meant."""
+def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True, has_tenant: bool = True) -> None:
+    """The options that name the server, the API key and the tenant.
+    `--key` is short for `--api-key`, except where it is the key of a record.
+    """
     group = parser.add_argument_group("server")
     group.add_argument("--url", help=f"the server's URL (or TIDINGS_URL; default {URL_DEFAULT})")
     names = ["--api-key", "--key"] if short_key else ["--api-key"]
     group.add_argument(*names, dest="api_key", metavar="KEY", help="your API key (or TIDINGS_KEY)")
-    if of_tenant:
+    if has_tenant:
         purpose = "act for this tenant (or TIDINGS_TENANT); needs an admin key, or a server without keys"
         group.add_argument("--tenant", dest="acts_for", metavar="NAME", help=purpose)
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
@@ -118,7 +115,7 @@ def add_verb(
     run: Run,
     subject: str | None = None,
 ) -> argparse.ArgumentParser:
-    """One of several things that a command can do; `subject` is what it does it to."""
+    """Add a subcommand; `subject` names its positional argument."""
     parser = verbs.add_parser(name, help=purpose, description=sentence(purpose), allow_abbrev=False)
     if subject is not None:
         parser.add_argument("which", metavar=subject.upper(), help=f"the {subject}")
@@ -130,7 +127,7 @@ def add_verb(
 def add_bare_verb(
     verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, purpose: str, run: Run
 ) -> argparse.ArgumentParser:
-    """A verb of a command that does something without one: what is not said behind it may have been said before it."""
+    """Add a subcommand to a command that also works without one; options may then precede the subcommand too."""
     parser = verbs.add_parser(
         name, help=purpose, description=sentence(purpose), allow_abbrev=False, argument_default=argparse.SUPPRESS
     )
@@ -140,7 +137,7 @@ def add_bare_verb(
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
-    """Which schema of a database, for commands that work on a store without a server."""
+    """The option for the PostgreSQL schema, for commands that use a store without a server."""
     parser.add_argument(
         "--schema", metavar="NAME", help="the PostgreSQL schema (default: store.schema of the settings, or tidings)"
     )
@@ -162,23 +159,21 @@ def add_field(
 
 
 def add_bus(parser: argparse.ArgumentParser) -> None:
-    """The bus of a topic."""
+    """The option for the bus of a topic."""
     parser.add_argument(
         "--bus", choices=BUSES, help="the bus of the topic; default: the bus that the server releases to"
     )
 
 
-def client_of(arguments: Arguments) -> "Client":
+def client_of(arguments: Arguments) -> Client:
     """The client for the server that the arguments or the environment name."""
-    from tidings.edges.cli.client import Client
-
     environment = os.environ
     url = arguments.url or environment.get("TIDINGS_URL") or URL_DEFAULT
     return Client(url, arguments.api_key or environment.get("TIDINGS_KEY"), tenant_of(arguments))
 
 
 def tenant_of(arguments: Arguments) -> str | None:
-    """The tenant that the arguments or the environment name, None for the key's own. Keys are of no tenant."""
+    """The tenant that the arguments or the environment name; None for the tenant of the key."""
     if "acts_for" not in arguments:
         return None
     named: str | None = arguments.acts_for
@@ -186,7 +181,7 @@ def tenant_of(arguments: Arguments) -> str | None:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """`name=value` as two."""
+    """Split `name=value`."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
@@ -200,15 +195,8 @@ def positive(text: str) -> int:
     return int(text)
 
 
-PAGE_ROWS = 500
-LIMIT_DEFAULT = 50
-
-Rows = list[dict[str, Any]]
-ShowRows = Callable[[Rows, bool], None]
-
-
 def add_paging(parser: argparse.ArgumentParser) -> None:
-    """How many, and from where on."""
+    """The options for how many rows to list, and from where."""
     parser.add_argument(
         "--limit", type=positive, default=LIMIT_DEFAULT, help=f"the most to list (default: {LIMIT_DEFAULT})"
     )
@@ -225,7 +213,7 @@ def show_pages(
     query: Mapping[str, object] | None = None,
     empty: str = "nothing matches",
 ) -> int:
-    """Show what a path lists under a noun; `show_rows` is told whether these are the first, which need a heading."""
+    """Show the rows that a path lists as `noun`. `show_rows` gets each page, and whether it is the first one."""
     cursor, found = None, 0
     for page in pages(client_of(arguments), path, noun, query or {}, arguments):
         cursor, rows = page.get("cursor"), page[noun]
@@ -245,7 +233,7 @@ def show_pages(
 def pages(
     client: Client, path: str, noun: str, query: Mapping[str, object], arguments: Arguments
 ) -> Iterator[dict[str, Any]]:
-    """Page after page until there are enough. A page may be short, or empty, while there is more."""
+    """Pages until there are enough rows. A page may be short, or empty, although more follow."""
     cursor, left = arguments.cursor, None if arguments.all else arguments.limit
     while left is None or left > 0:
         limit = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
@@ -255,3 +243,23 @@ def pages(
         yield page
         if cursor is None:
             return
+
+
+def show_outcome(document: dict[str, Any], where: str, arguments: Arguments, screen: Screen) -> int:
+    """Print the outcome of a change on one line."""
+    if arguments.json:
+        screen.json(document)
+        return Exit.DONE
+    due = screen.moment(document.get("due_at"))
+    words = [screen.word(document.get("outcome")), screen.paint(shown(document.get("id")), "bold"), where]
+    state = document.get("state")
+    if state in FINISHED_STATES:
+        end = f": it is already {state}, and nothing new will be released"
+    else:
+        end = f", due {due}" if due else ""
+    screen.say(" ".join(word for word in words if word) + end)
+    if note := document.get("note"):
+        screen.note(f"{shown(document.get('id'))}: {shown(note)}")
+    if (number := document.get("in_flight")) is not None:
+        screen.note(f"{shown(document.get('id'))}: occurrence {number} is on its way to Kafka already, and will appear")
+    return Exit.DONE

@@ -1,4 +1,4 @@
-"""Calls to a running node, with the standard library alone so that a command starts at once."""
+"""Calls to a running node, with only the standard library so that commands start quickly."""
 
 import http.client
 import json
@@ -11,19 +11,24 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from tidings import __version__
-from tidings.edges.advice import SEND_KEY, Words, advice, wrong_tenant
+from tidings.edges.advice import SEND_KEY, NextSteps, advice, wrong_tenant
 from tidings.edges.cli.exit_codes import Exit, Failure, code_of_status, program
 from tidings.edges.cli.screen import Screen
 
 TIMEOUT_S = 30.0
 JSON = "application/json"
-PEOPLE = tuple(f"/v1/{noun}" for noun in ("users", "templates", "notifications", "deliveries", "inbox", "suppressions"))
+NOTIFICATION_PATHS = tuple(
+    f"/v1/{noun}" for noun in ("users", "templates", "notifications", "deliveries", "inbox", "suppressions")
+)
 
 _LISTS = re.compile(r"GET /v1/(\w+) lists them")
 
+BACKOFF_S = (0.1, 0.25, 0.5, 1.0, 2.0)
+TEMPORARY = {429, 500, 502, 503, 504}
+
 
 class Client:
-    """One node, by its URL, with an API key if it wants one, and for another tenant if that is named."""
+    """A client of the node at a URL, with an API key and a tenant if they are given."""
 
     def __init__(self, url: str, key: str | None = None, tenant: str | None = None) -> None:
         self.url = url.rstrip("/")
@@ -53,7 +58,7 @@ class Client:
         body: object = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Any:
-        """Send one request and read the document that answers it; raises `Failure` for a problem."""
+        """Send one request and return the document of the answer; raises `Failure` for a problem."""
         headers = {"Content-Type": JSON} if body is not None else {}
         payload = None if body is None else json.dumps(body).encode()
         with self.request(method, path, query=query, headers=headers, payload=payload, timeout_s=timeout_s) as answer:
@@ -70,9 +75,9 @@ class Client:
         payload: bytes | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Iterator[http.client.HTTPResponse]:
-        """A request whose answer is read by the caller, as it comes."""
+        """Send a request and yield the response, which the caller reads as it arrives."""
         with self.connect(timeout_s) as connection:
-            with suppress(BrokenPipeError, ConnectionResetError):  # who refuses early has answered all the same
+            with suppress(BrokenPipeError, ConnectionResetError):  # a server that refuses early has still answered
                 connection.request(method, self.target(path, query), payload, {**self._headers, **(headers or {})})
             response = connection.getresponse()
             self.check(response, path)
@@ -80,7 +85,7 @@ class Client:
 
     @contextmanager
     def connect(self, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
-        """A connection; what goes wrong on it is told as `Failure`."""
+        """A connection; network errors on it are raised as `Failure`."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=timeout_s)
         try:
@@ -89,22 +94,22 @@ class Client:
         except ssl.SSLError as error:
             raise self._unreachable(str(error.reason or error)) from error
         except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(_said(error)) from error
+            raise self._unreachable(_reason(error)) from error
         finally:
             connection.close()
 
     def target(self, path: str, query: Mapping[str, object] | None = None) -> str:
-        """The path on this node, with the query's empty entries left out."""
+        """The path on this node with its query; parameters that are None are left out."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self._base + path + (f"?{urlencode(given)}" if given else "")
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with every request."""
+        """The headers of every request."""
         return dict(self._headers)
 
     def check(self, response: http.client.HTTPResponse, path: str) -> None:
-        """Raise the problem that the response to a path tells of."""
+        """Raise `Failure` if the response is a problem."""
         if response.status < 400:
             return
         document = decode(response.read())
@@ -119,12 +124,12 @@ class Client:
 
 
 def segment(text: str) -> str:
-    """A text as one part of a path."""
+    """A text as one segment of a path."""
     return quote(text, safe="")
 
 
 def decode(body: bytes) -> Any:
-    """The document of a body; what is not JSON comes back as text."""
+    """The JSON document of a body; a body that is not JSON is returned as text."""
     if not body:
         return None
     try:
@@ -134,29 +139,29 @@ def decode(body: bytes) -> Any:
 
 
 def reason_of(document: dict[str, Any]) -> str | None:
-    """Why a change did not happen and what to do, in the words of the command line; None if it is no such answer."""
+    """Why a change did not happen, and which command to use; None if the document is not about a change."""
     if "outcome" not in document or "errors" in document:
         return None
     name, outcome = program(), str(document["outcome"])
-    words = Words(f"`{name} replace` it", f"`{name} replace --reuse` it", f"`{name} explain` shows")
+    steps = NextSteps(f"`{name} replace` it", f"`{name} replace --reuse` it", f"`{name} explain` shows")
     reason = document.get("reason") or (document.get("detail") if outcome != "in_flight" else None)
-    return advice(outcome, document.get("state"), reason, words)
+    return advice(outcome, document.get("state"), reason, steps)
 
 
 def faults(document: dict[str, Any]) -> list[str]:
-    """What a problem or a rejected line says of each field."""
+    """The errors of a problem or a rejected line, by field."""
     errors = document.get("errors") or ()
     return [f"{error.get('field')}: {error.get('detail')}" for error in errors if isinstance(error, dict)]
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
 def _in_commands(detail: str, path: str) -> str:
-    """What the server says of notifications, with the command in the place of the call that it names."""
+    """The detail of a problem about notifications, with commands in place of the HTTP calls that it names."""
     noun = path.split("/")[2]
     listed = _LISTS.sub(lambda found: f"`{program()} {found[1]} list` shows them", detail)
     shown = "get" if noun in {"users", "templates"} else "show"
@@ -164,22 +169,22 @@ def _in_commands(detail: str, path: str) -> str:
 
 
 def _problem(response: http.client.HTTPResponse, document: Any, path: str) -> str:
-    """A problem document in words, with what to do next."""
+    """A problem document as text, with what to do next."""
     if not isinstance(document, dict):
         return f"the server answered {response.status} {response.reason}"
     detail = str(document.get("detail") or document.get("title") or response.reason)
-    text = (_in_commands(detail, path) if path.startswith(PEOPLE) else reason_of(document)) or detail
+    text = (_in_commands(detail, path) if path.startswith(NOTIFICATION_PATHS) else reason_of(document)) or detail
     if response.status == 401:
         text = text.removesuffix(f": {SEND_KEY}")
         text += f": give one with --api-key or TIDINGS_KEY; `{program()} keys create` creates one"
-    lines = [text, *(f"  {said}" for said in faults(document) if said not in text)]
+    lines = [text, *(f"  {fault}" for fault in faults(document) if fault not in text)]
     if after := response.headers.get("Retry-After"):
         lines.append(f"try again in {after} s")
     return "\n".join(lines)
 
 
 class ServerEvent(NamedTuple):
-    """One event: its kind, its data, and the position to resume from."""
+    """One server-sent event: its kind, its data, and the position to resume from."""
 
     kind: str
     data: str
@@ -187,9 +192,9 @@ class ServerEvent(NamedTuple):
 
 
 def read_events(lines: Iterable[bytes], position: str | None = None) -> Iterator[ServerEvent]:
-    """The events of a stream of lines; an event that is cut off is not one. Comments keep the connection alive.
+    """The events in a stream of lines. An incomplete event at the end is ignored, and so are comments.
 
-    An event `error` is the last one, and its problem is raised as a `Failure` that may pass.
+    An event `error` is the last one: its problem is raised as a `Failure` after which the client reconnects.
     """
     kind, data = "message", list[str]()
     for raw in lines:
@@ -212,7 +217,7 @@ def read_events(lines: Iterable[bytes], position: str | None = None) -> Iterator
 
 
 def _ended(data: list[str]) -> Failure:
-    """The failure that the server's last event tells of."""
+    """The failure for the event `error`."""
     try:
         problem = json.loads("\n".join(data))
     except ValueError:
@@ -221,29 +226,25 @@ def _ended(data: list[str]) -> Failure:
     return Failure(Exit.UNREACHABLE, f"the server ended the stream: {detail or data[0]}", problem)
 
 
-BACKOFF_S = (0.1, 0.25, 0.5, 1.0, 2.0)
-PASSING = {429, 500, 502, 503, 504}
-
-
-class Patience:
-    """How long to wait before trying again, and for which failures that makes sense."""
+class Retries:
+    """Which failures are retried, and how long to wait before the next try."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._failures = 0
 
-    def renew(self) -> None:
-        """Something came: the next failure is a first one."""
+    def reset(self) -> None:
+        """Start over with the shortest wait, after a success."""
         self._failures = 0
 
     def check(self, failure: Failure) -> None:
-        """Raise the failure again unless it can pass."""
+        """Raise the failure unless it is temporary."""
         status = failure.document.get("status") if isinstance(failure.document, dict) else None
-        if failure.code != Exit.UNREACHABLE and status not in PASSING:
+        if failure.code != Exit.UNREACHABLE and status not in TEMPORARY:
             raise failure
 
     def wait(self) -> None:
-        """Let some time pass."""
+        """Wait before the next try."""
         if self._failures == 0:
             self._screen.note("tidings: the connection ended, trying again")
         threading.Event().wait(BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)])

@@ -1,4 +1,4 @@
-"""How a command ends, for people and for scripts."""
+"""Exit codes, the failure that ends a command, and the name of the program in messages."""
 
 import shlex
 import shutil
@@ -9,9 +9,11 @@ from typing import Any
 
 from tidings.domain.errors import TidingsError
 
+NAME = "tidings"
+
 
 class Exit(IntEnum):
-    """The exit codes; `INTERRUPTED` is the shell's own for Ctrl-C."""
+    """The exit codes; `INTERRUPTED` is the code that shells use for Ctrl-C."""
 
     DONE = 0
     FAILED = 1
@@ -23,7 +25,7 @@ class Exit(IntEnum):
 
 
 class Failure(TidingsError):
-    """A command cannot go on: the code to end with, the text for people, its document."""
+    """A command cannot continue: the exit code, the text for people, and the document for scripts."""
 
     def __init__(self, code: Exit, text: str, document: Any = None) -> None:
         super().__init__(text)
@@ -32,7 +34,7 @@ class Failure(TidingsError):
 
 
 def code_of_status(status: int) -> Exit:
-    """The exit code that an HTTP status stands for."""
+    """The exit code for an HTTP status."""
     match status:
         case 400 | 413 | 422:
             return Exit.USAGE
@@ -45,7 +47,7 @@ def code_of_status(status: int) -> Exit:
 
 
 def code_of_outcome(outcome: str) -> Exit:
-    """The exit code that the answer to one of many new schedules stands for; what `cancelled` tells of is another."""
+    """The exit code for the outcome of one of many new schedules; `cancelled`: the id was cancelled before."""
     match outcome:
         case "unknown":
             return Exit.NOT_FOUND
@@ -57,11 +59,8 @@ def code_of_outcome(outcome: str) -> Exit:
             return Exit.DONE
 
 
-NAME = "tidings"
-
-
 def program() -> str:
-    """`tidings` where the shell finds it by that name, else what it was called by, such as `.venv/bin/tidings`."""
+    """The command to type: `tidings` if it is on the PATH, else how it was called, such as `.venv/bin/tidings`."""
     called = sys.argv[0]
     match Path(called).name:
         case "__main__.py":

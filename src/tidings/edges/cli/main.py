@@ -1,4 +1,4 @@
-"""The entrance: finds the command, loads only its file, and ends with a message and an exit code."""
+"""The main function: parses the arguments, loads only the module of the command, and returns its exit code."""
 
 import argparse
 import os
@@ -27,13 +27,19 @@ COMMANDS = {
     "resume": ("schedules.configure_change", "resume paused schedules"),
     "fire": ("schedules.configure_change", "release schedules now"),
     "notify": ("notify.configure", "send a notification, now or at a local time"),
-    "notifications": ("notify.configure_notifications", "what became of notifications: list, show, explain, cancel"),
-    "deliveries": ("deliveries.configure", "what was sent, through what and how late: list, show, retry"),
-    "inbox": ("users.configure_inbox", "what a person was told inside the product"),
-    "users": ("users.configure", "who can be told something: put, change, get, list, delete, import, erase"),
-    "templates": ("templates.configure", "what is said: put, get, list, versions, delete, preview"),
-    "suppressions": ("users.configure_suppressions", "addresses that nothing is sent to: list, add, remove"),
-    "channels": ("deliveries.configure_channels", "which providers send, in which order, and how they are"),
+    "notifications": (
+        "notify.configure_notifications",
+        "show notifications and what happened to them: list, show, explain, cancel",
+    ),
+    "deliveries": ("deliveries.configure", "show what was sent, by which provider and how late: list, show, retry"),
+    "inbox": ("users.configure_inbox", "show the in-app notifications of a user"),
+    "users": ("users.configure", "manage users: put, change, get, list, delete, import, erase"),
+    "templates": ("templates.configure", "manage templates: put, get, list, versions, delete, preview"),
+    "suppressions": ("users.configure_suppressions", "manage addresses that nothing is sent to: list, add, remove"),
+    "channels": (
+        "deliveries.configure_channels",
+        "show the providers, the order in which they are tried, and their state",
+    ),
     "tail": ("topics.configure_tail", "follow a topic"),
     "rejections": ("topics.configure_rejections", "show requests on Kafka that were rejected, and why"),
     "topics": ("topics.configure_topics", "list topics and their sizes"),
@@ -60,7 +66,7 @@ _BEFORE_NOW = re.compile(r"-P?T?[0-9]")
 
 
 def main(argv: Sequence[str], hooks: Hooks) -> int:
-    """Run one command; answers its exit code."""
+    """Run one command; returns its exit code."""
     screen = Screen()
     try:
         if not argv:
@@ -72,7 +78,7 @@ def main(argv: Sequence[str], hooks: Hooks) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except ReaderGone:
-        # Python would complain once more when it flushes at the end.
+        # Otherwise Python reports the closed pipe again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except Failure as failure:
@@ -83,7 +89,7 @@ def main(argv: Sequence[str], hooks: Hooks) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command; raises `Failure` with what is wrong."""
+    """Parse the arguments of a command; raises `Failure` for wrong usage."""
     arguments, unknown = build_parser(argv).parse_known_args(list(_joined(argv)))
     if unknown:
         command = getattr(arguments, "verb", f"{program()} {arguments.command}")
@@ -93,7 +99,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _joined(argv: Sequence[str]) -> Iterator[str]:
-    """The words, with `--from -1h` as `--from=-1h`: the parser would take the time for a flag."""
+    """The arguments, with `--from -1h` joined to `--from=-1h`: argparse would read the time as an option."""
     words = iter(argv)
     for word in words:
         following = next(words, None) if word in _SIGNED else None
@@ -106,7 +112,7 @@ def _joined(argv: Sequence[str]) -> Iterator[str]:
 
 
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of all commands; only the one in use is filled in, so that nothing else is loaded."""
+    """The parser of all commands. Only the module of the command in use is loaded, to add its arguments."""
     parser = Parser(
         prog=program(),
         description="Schedules messages and notifications, and releases each one on time, once.",

@@ -1,4 +1,8 @@
-"""Times for people; apart from the domain's, whose import alone would double a command's start."""
+"""Output for people: times, tables, colours and progress bars.
+
+Times are formatted here and not by the domain, because that import would double the start time of a command. Output to
+a pipe or a file is never shortened.
+"""
 
 import json
 import os
@@ -12,15 +16,35 @@ from typing import Any
 
 from tidings.clock import Clock, SystemClock
 from tidings.domain.errors import TidingsError
-from tidings.edges.cli.table import Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
+GAP = 2
+COLUMN_CHARS_MIN = 10
+ELLIPSIS = "…"
+
+_TIME_TEXT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)?(Z?)( \([^)]*\))?")
+
+COLOURS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+TONES = {
+    **dict.fromkeys(("scheduled", "published", "released", "replaced", "resumed", "fired", "pending"), "green"),
+    **dict.fromkeys(("sent", "delivered", "created", "closed"), "green"),
+    **dict.fromkeys(("unchanged", "cancelled", "paused", "in_flight", "ended"), "yellow"),
+    **dict.fromkeys(("processing", "expired", "skipped", "half_open"), "yellow"),
+    **dict.fromkeys(("already_released", "unknown", "rejected", "missed", "conflict"), "red"),
+    **dict.fromkeys(("failed", "bounced", "complained", "open"), "red"),
+}
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+WIDTH = 28
+REDRAW_US = 100_000
+LINE_US = 5_000_000
+
 
 def instant(text: object) -> int | None:
-    """The instant of an RFC 3339 text in microseconds, None if it is none."""
+    """The instant of an RFC 3339 text, in microseconds; None if it is not one."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -29,7 +53,7 @@ def instant(text: object) -> int | None:
 
 
 def clock_text(text: str) -> str:
-    """`2026-11-20T09:00:00.250000Z` as `2026-11-20 09:00:00.250Z`: nothing but zeros left out."""
+    """`2026-11-20T09:00:00.250000Z` as `2026-11-20 09:00:00.250Z`: without trailing zeros."""
     day, _, rest = text.rstrip("Z").partition("T")
     whole, _, fraction = rest.partition(".")
     fraction = fraction.rstrip("0")
@@ -61,24 +85,81 @@ def length(us: int) -> str:
     return " ".join(words[:2])
 
 
-COLOURS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-TONES = {
-    **dict.fromkeys(("scheduled", "published", "released", "replaced", "resumed", "fired", "pending"), "green"),
-    **dict.fromkeys(("sent", "delivered", "created", "closed"), "green"),
-    **dict.fromkeys(("unchanged", "cancelled", "paused", "in_flight", "ended"), "yellow"),
-    **dict.fromkeys(("processing", "expired", "skipped", "half_open"), "yellow"),
-    **dict.fromkeys(("already_released", "unknown", "rejected", "missed", "conflict"), "red"),
-    **dict.fromkeys(("failed", "bounced", "complained", "open"), "red"),
-}
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+class Table:
+    """Heads and rows of text, shortened step by step until they fit."""
+
+    def __init__(self, heads: Sequence[str], rows: list[list[str]]) -> None:
+        self.heads = list(heads)
+        self.rows = rows
+
+    @property
+    def widths(self) -> list[int]:
+        """The width of each column."""
+        return [max(map(len, column)) for column in zip(self.heads, *self.rows, strict=True)]
+
+    def fit(self, width: int, spare: Sequence[str] = ()) -> list[str]:
+        """Shorten the table to the width, as far as possible; returns the columns that were left out.
+
+        In this order: fractions of seconds, relative times, columns without content, the
+        columns in `spare`, and the middle of long texts.
+        """
+        for pattern in (r"\1\3\4", r"\1\3"):
+            if self._total > width:
+                self.rows = [[_TIME_TEXT.sub(pattern, cell) for cell in row] for row in self.rows]
+        if self._total > width:
+            self._drop([head for head, *cells in zip(self.heads, *self.rows, strict=True) if not any(cells)])
+        left_out: list[str] = []
+        for head in spare:
+            if self._total > width and head in self.heads:
+                self._drop([head])
+                left_out.append(head)
+        self._shorten(width)
+        return left_out
+
+    @property
+    def _total(self) -> int:
+        return sum(self.widths) + GAP * (len(self.heads) - 1)
+
+    def _drop(self, heads: Sequence[str]) -> None:
+        kept = [place for place, head in enumerate(self.heads) if head not in heads]
+        self.heads = [self.heads[place] for place in kept]
+        self.rows = [[row[place] for place in kept] for row in self.rows]
+
+    def _shorten(self, width: int) -> None:
+        """Cut the widest columns to one width, so that narrow ones stay complete. Times are not cut."""
+        widths = self.widths
+        least = [
+            size
+            if any(_TIME_TEXT.fullmatch(row[place]) for row in self.rows)
+            else min(size, max(COLUMN_CHARS_MIN, len(self.heads[place])))
+            for place, size in enumerate(widths)
+        ]
+        while sum(widths) + GAP * (len(widths) - 1) > width:
+            room = [size - low for size, low in zip(widths, least, strict=True)]
+            if not any(room):
+                break
+            widest = max((place for place, left in enumerate(room) if left), key=lambda place: widths[place])
+            widths[widest] -= 1
+        last = len(widths) - 1
+        self.rows = [
+            [_cut(cell, widths[place], in_middle=place != last) for place, cell in enumerate(row)] for row in self.rows
+        ]
+
+
+def _cut(text: str, width: int, *, in_middle: bool) -> str:
+    """The text cut to a width. Ids are cut in the middle, because their ends differ."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2 if in_middle else 0
+    return text[: width - 1 - end] + ELLIPSIS + (text[-end:] if end else "")
 
 
 class ReaderGone(TidingsError):
-    """Whoever read our output has seen enough. Not an OSError, so that no one takes it for the network's."""
+    """The reader of standard output has closed it. Not an OSError, so that it is not taken for a network error."""
 
 
 class Screen:
-    """Standard output and error, and the moment that relative times are told from."""
+    """Standard output and standard error, and the moment that relative times refer to."""
 
     def __init__(self, now: int | None = None) -> None:
         self._now = now
@@ -87,26 +168,26 @@ class Screen:
 
     @property
     def now(self) -> int:
-        """The present moment, unless it was fixed."""
+        """The current time, unless it was fixed."""
         return SystemClock().now() if self._now is None else self._now
 
     def say(self, text: str) -> None:
-        """One line for the reader, at once."""
+        """Print one line, without buffering."""
         try:
             print(text, flush=True)
         except BrokenPipeError:
             raise ReaderGone from None
 
     def note(self, text: str) -> None:
-        """One line beside the output."""
+        """Print one line to standard error."""
         print(text, file=sys.stderr, flush=True)
 
     def json(self, document: Any) -> None:
-        """One document on one line."""
+        """Print a document as one line of JSON."""
         self.say(dump(document))
 
     def paint(self, text: str, colour: str | None) -> str:
-        """The text in a colour, where there are colours."""
+        """The text in a colour, if colours are used."""
         return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if self.colour and colour else text
 
     def word(self, word: object, width: int = 0) -> str:
@@ -121,9 +202,9 @@ class Screen:
         states: bool = True,
         spare: Sequence[str] = (),
     ) -> None:
-        """Columns as wide as they need to be; on a terminal they are made to fit its width.
+        """Print a table; on a terminal it is shortened to fit the width.
 
-        `states`: in their colours. `spare` are the columns to leave out first if the table is too wide.
+        `states`: print states in colours. `spare` are the columns to leave out first if the table is too wide.
         """
         table = Table(heads, [[shown(cell) for cell in row] for row in rows])
         left_out = table.fit(self.width, spare) if self.width is not None else []
@@ -140,14 +221,14 @@ class Screen:
             self.note(f"left out to fit the terminal: {', '.join(left_out)} (a wider one, a pipe or --json has them)")
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
-        """A list of names and values, those without a value left out."""
+        """Print names and values; those without a value are left out."""
         given = [(name, value) for name, value in pairs if value not in (None, "", {}, [])]
         width = max((len(name) for name, _ in given), default=0)
         for name, value in given:
             self.say(f"{self.paint(f'{name:<{width}}', 'dim')}  {self.word(value)}")
 
     def moment(self, text: object) -> str:
-        """A time as the server wrote it: exact, in UTC, and how far from now."""
+        """A time of the server: exact, in UTC, and relative to now."""
         at = instant(text)
         return "" if at is None else f"{clock_text(str(text))} ({relative(at - self.now)})"
 
@@ -162,7 +243,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as text that cannot disturb a terminal."""
+    """A value as text, with control characters escaped so that they cannot affect the terminal."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else str(value)
@@ -175,7 +256,7 @@ def count_of(count: int, noun: str) -> str:
 
 
 def late(record: dict[str, Any]) -> str:
-    """How late a record left, in milliseconds."""
+    """How late a record was released, in milliseconds."""
     due, released = instant(record.get("due_at")), instant(record.get("released_at"))
     if due is None or released is None:
         return ""
@@ -184,13 +265,8 @@ def late(record: dict[str, Any]) -> str:
     return f"{(released - due) / 1_000:,.1f} ms"
 
 
-WIDTH = 28
-REDRAW_US = 100_000
-LINE_US = 5_000_000
-
-
 class Progress:
-    """How many bytes were sent, of how many if that is known, and how many lines were answered."""
+    """The progress of an upload: lines answered, and the share of all bytes if the size is known."""
 
     def __init__(self, total_bytes: int | None, clock: Clock) -> None:
         self._shown = sys.stderr.isatty()
@@ -210,12 +286,12 @@ class Progress:
             sys.stderr.flush()
 
     def sent(self, block: bytes) -> None:
-        """These lines are on their way."""
+        """Count a block of lines that is being sent."""
         self._sent_bytes += len(block)
         self._sent_lines += block.count(b"\n")
 
     def answered(self, lines: int) -> None:
-        """So many lines are answered by now."""
+        """Set how many lines are answered, and redraw."""
         self._answered = lines
         now = self._clock.elapsed() if self._shown else 0
         if self._shown and now - self._drawn_at >= REDRAW_US:
@@ -224,7 +300,7 @@ class Progress:
             sys.stderr.flush()
 
     def line(self, now: int) -> str:
-        """The bar as it stands."""
+        """The text of the bar."""
         rate = self._answered * 1_000_000 // max(now - self._started, 1)
         counts = f"{self._answered:,} lines  {rate:,}/s"
         if not self._total:
@@ -234,32 +310,32 @@ class Progress:
         return f"[{'#' * int(share * WIDTH):<{WIDTH}}] {share:4.0%}  {counts}"
 
 
-class Counted:
-    """How many of how many are done: a bar where a person watches, a line now and then elsewhere."""
+class ProgressCount:
+    """The progress of a count: a bar on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, what: str, clock: Clock) -> None:
         self._what = what
         self._clock = clock
         self._is_bar = sys.stderr.isatty()
-        self._started = self._told_at = clock.elapsed()
+        self._started = self._drawn_at = clock.elapsed()
 
-    def tell(self, count: int, total: int) -> None:
-        """So many are done by now."""
+    def update(self, count: int, total: int) -> None:
+        """Set how many are done, and redraw."""
         now = self._clock.elapsed()
-        if now - self._told_at >= (REDRAW_US if self._is_bar else LINE_US):
-            self._told_at = now
+        if now - self._drawn_at >= (REDRAW_US if self._is_bar else LINE_US):
+            self._drawn_at = now
             line = self.line(count, total, now)
             sys.stderr.write(f"\r{line}\x1b[K" if self._is_bar else f"{line}\n")
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Take the bar away."""
-        if self._is_bar and self._told_at > self._started:
+        """Remove the bar."""
+        if self._is_bar and self._drawn_at > self._started:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
     def line(self, count: int, total: int, now: int) -> str:
-        """How it stands."""
+        """The text of the bar or line."""
         rate = count * 1_000_000 // max(now - self._started, 1)
         counts = f"{count:,} of {total:,} {self._what}  {rate:,}/s"
         share = min(count / max(total, 1), 1.0)

@@ -1,4 +1,4 @@
-"""The application: every path with its handlers, the busiest one first."""
+"""The ASGI application: every path with its handlers, the busiest one first."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -9,17 +9,16 @@ from starlette.types import Receive, Scope, Send
 from tidings.config.settings import Server
 from tidings.delivery.office import Office
 from tidings.domain.errors import TidingsError
-from tidings.edges.http.admin import ApiKeys, Docs, Health, Nodes
+from tidings.edges.http.admin import ApiKeys, Calendars, Docs, Health, Nodes, Zones
 from tidings.edges.http.auth import KeyRing
-from tidings.edges.http.calendars import Calendars, Zones
 from tidings.edges.http.notifications.deliveries import Channels, Deliveries, Receipts
 from tidings.edges.http.notifications.notifications import Notifications
-from tidings.edges.http.notifications.suppressions import Suppressions, Unsubscribing
+from tidings.edges.http.notifications.suppressions import Suppressions, UnsubscribePages
 from tidings.edges.http.notifications.templates import Templates
 from tidings.edges.http.notifications.users import Inboxes, Users
 from tidings.edges.http.problems import Refusal
-from tidings.edges.http.routes import Edge, Metrics, Resource, UnknownVerb, Verb, problem_answer
-from tidings.edges.http.schedules import Planning, Schedules
+from tidings.edges.http.routes import Edge, Metrics, Resource, UnknownVerb, VerbRoute, problem_answer
+from tidings.edges.http.schedules import Previews, Schedules
 from tidings.edges.http.topics import Groups, Topics
 from tidings.engine import Engine
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from tidings.bus.kafka.topic_reader import KafkaTopicReader
 
 SCHEDULES = "/v1/schedules"
-LOOK_AGAIN_US = 2_000_000
-LOOK_S_MAX = 1.0
+SEARCH_AGAIN_US = 2_000_000
+SEARCH_S_MAX = 1.0
 
 
 class App:
@@ -37,10 +36,10 @@ class App:
     def __init__(self, edge: Edge, *, has_api: bool = True) -> None:
         self.edge = edge
         self._schedules: Resource | None = None
-        self.routes = _watching(edge)
+        self.routes = _monitoring(edge)
         if has_api:
             self._schedules, self.routes = _resources(edge)
-        self._router = Router(self.routes, redirect_slashes=False, default=_not_found if has_api else NoApi(edge))
+        self._router = Router(self.routes, redirect_slashes=False, default=_not_found if has_api else WithoutApi(edge))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,12 +67,20 @@ def create_app(
     has_api: bool = True,
     server: Server | None = None,
 ) -> App:
-    """The application for an engine. Without a key ring only this machine is served, without the API no one is.
+    """The application for an engine. Without a key ring only clients on this machine are served.
 
-    Without an office there is one that knows no providers. Those who watch over the process are always answered.
+    Without `has_api` only the monitoring paths are. Without an office, one without providers is created.
     """
     office = office or Office(engine.store.cabinet, engine, engine.clock)
-    edge = Edge(engine, keys, metrics, version, office, kafka, server=server or Server())
+    edge = Edge(
+        engine=engine,
+        keys=keys,
+        metrics=metrics,
+        version=version,
+        office=office,
+        kafka=kafka,
+        server=server or Server(),
+    )
     return App(edge, has_api=has_api)
 
 
@@ -82,33 +89,33 @@ def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
     schedules = Schedules(edge)
     busiest = Resource(edge, SCHEDULES, {"GET": schedules.index, "POST": schedules.add})
     resources = [busiest]
-    stages = (Topics(edge), Groups(edge), Planning(edge), Calendars(edge), Zones(edge), ApiKeys(edge), Nodes(edge))
-    for stage in stages:
-        resources += [Resource(edge, path, methods) for path, methods in stage.methods().items()]
+    groups = (Topics(edge), Groups(edge), Previews(edge), Calendars(edge), Zones(edge), ApiKeys(edge), Nodes(edge))
+    for group in groups:
+        resources += [Resource(edge, path, methods) for path, methods in group.methods().items()]
     *verbs, one = [Resource(edge, path, methods, slashes=True) for path, methods in schedules.methods().items()]
     known = [resource.path.rpartition("/")[2] for resource in verbs if "POST" in resource.methods]
     resources += [*verbs, UnknownVerb(edge, one.path, known), one]
-    resources += _notify(edge)
-    for page in (Health(edge), Docs(edge), Receipts(edge), Unsubscribing(edge)):
+    resources += _notification_resources(edge)
+    for page in (Health(edge), Docs(edge), Receipts(edge), UnsubscribePages(edge)):
         resources += [Resource(edge, path, methods, guarded=False) for path, methods in page.methods().items()]
     return busiest, resources
 
 
-def _notify(edge: Edge) -> list[Resource]:
-    """Notifications; the names of some hold slashes, and a user may be called as a verb is."""
+def _notification_resources(edge: Edge) -> list[Resource]:
+    """The resources of notifications. Some names contain slashes, and a user's id may equal a verb."""
     resources: list[Resource] = []
-    for stage in (Users(edge), Templates(edge), Inboxes(edge), Suppressions(edge), Channels(edge)):
+    for group in (Users(edge), Templates(edge), Inboxes(edge), Suppressions(edge), Channels(edge)):
         resources += [
-            (Verb if path.endswith("/import") else Resource)(edge, path, methods)
-            for path, methods in stage.methods().items()
+            (VerbRoute if path.endswith("/import") else Resource)(edge, path, methods)
+            for path, methods in group.methods().items()
         ]
     for named in (Notifications(edge), Deliveries(edge)):
         resources += [Resource(edge, path, methods, slashes=True) for path, methods in named.methods().items()]
     return resources
 
 
-def _watching(edge: Edge) -> list[Resource]:
-    """What a node without the API serves."""
+def _monitoring(edge: Edge) -> list[Resource]:
+    """The resources of a node without the API."""
     return [Resource(edge, path, methods, guarded=False) for path, methods in Health(edge).methods().items()]
 
 
@@ -116,29 +123,29 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await _refuse(scope, receive, send, f"there is no {scope['path'][:200]!r} here: /docs lists every path")
 
 
-class NoApi:
-    """What a node without the API answers to everything else: which one has it, as the store knows."""
+class WithoutApi:
+    """The answer of a node without the API to all other paths: the URL of a node that has it, if one is known."""
 
     def __init__(self, edge: Edge) -> None:
         self._engine = edge.engine
-        self._looking: asyncio.Task[str | None] | None = None
-        self._looked: int | None = None
+        self._search: asyncio.Task[str | None] | None = None
+        self._searched_at: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = await self._look()
-        other = f"ask {found}, which has it" if found else "ask one that has it; none is known to live now"
-        detail = f"this node has no api role, only /healthz, /readyz and /metrics: {other}"
+        found = await self._api_url()
+        other = f"use {found}, which has it" if found else "use a node that has it; none is alive now"
+        detail = f"this node does not have the role api and serves only /healthz, /readyz and /metrics: {other}"
         await _refuse(scope, receive, send, detail)
 
-    async def _look(self) -> str | None:
-        """Its URL. The store is asked now and then, not by everyone who knocks, and is not waited for for long."""
+    async def _api_url(self) -> str | None:
+        """The URL of a node with the API. The store is asked at most every two seconds, and not waited for long."""
         elapsed = self._engine.clock.elapsed()
-        if self._looking is None or (self._looking.done() and elapsed - (self._looked or 0) > LOOK_AGAIN_US):
-            self._looked = elapsed
-            self._looking = asyncio.create_task(self._find())
-        looking = self._looking
-        done, _ = await asyncio.wait({looking}, timeout=LOOK_S_MAX)
-        return looking.result() if done else None
+        if self._search is None or (self._search.done() and elapsed - (self._searched_at or 0) > SEARCH_AGAIN_US):
+            self._searched_at = elapsed
+            self._search = asyncio.create_task(self._find())
+        search = self._search
+        done, _ = await asyncio.wait({search}, timeout=SEARCH_S_MAX)
+        return search.result() if done else None
 
     async def _find(self) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""Who is calling: API keys by their digest, and the loopback that needs none."""
+"""Authentication: API keys by their digest; without any keys, callers on loopback."""
 
 import secrets
 from collections.abc import Mapping
@@ -20,14 +20,16 @@ TENANT_HEADER = "Tidings-Tenant"
 KEY_PREFIX = "tdk_"
 KEY_BYTES = 32
 REFRESH_US = 2_000_000
-REFRESH_UNKNOWN_US = 250_000  # a key made a moment ago by another process is found at once
+REFRESH_UNKNOWN_US = 250_000  # so that a key just created by another process is found soon
 
 _CHALLENGE = {"www-authenticate": 'Bearer realm="tidings"'}
+
+_TENANT_HEADER = TENANT_HEADER.lower().encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The tenant that a request acts for, whether it may manage keys, and the name of its own key (empty without)."""
+    """The tenant that a request acts for, whether it may manage keys, and the name of its key (empty without one)."""
 
     tenant: str
     admin: bool = False
@@ -40,13 +42,13 @@ def digest_of(key: str) -> bytes:
 
 
 def make_key(name: str, tenant: str, *, admin: bool, now: int) -> tuple[str, ApiKey]:
-    """A new key, to be shown once, and what the store keeps of it."""
+    """A new key, which is shown once, and what is stored of it."""
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     return key, ApiKey(name, tenant, digest_of(key), admin, now)
 
 
 class KeyRing:
-    """The store's API keys, kept at hand and read again every few seconds."""
+    """The API keys of the store, cached and read again every few seconds."""
 
     def __init__(self, keys: KeyStore, clock: Clock) -> None:
         self._keys = keys
@@ -65,7 +67,7 @@ class KeyRing:
         return not self._by_digest
 
     async def find(self, key: str) -> Caller | None:
-        """Whose key this is."""
+        """The caller that a key belongs to; None if it is unknown."""
         await self._refresh_after(REFRESH_US)
         digest = digest_of(key)
         caller = self._by_digest.get(digest)
@@ -80,7 +82,7 @@ class KeyRing:
 
 
 async def authenticate(ring: KeyRing | None, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Caller:
-    """The caller of a request; raises a refusal that says how to be let in."""
+    """The caller of a request; raises a refusal that says how to authenticate."""
     authorization = headers.get(b"authorization")
     if authorization is not None and ring is not None:
         scheme, _, key = authorization.decode("latin-1").partition(" ")
@@ -93,17 +95,16 @@ async def authenticate(ring: KeyRing | None, scope: Mapping[str, Any], headers: 
             challenge = {"www-authenticate": f'{_CHALLENGE["www-authenticate"]}, error="invalid_token"'}
             raise Refusal("unauthorized", f"this key is not known or was revoked: {SEND_KEY}", headers=challenge)
     if ring is not None and not await ring.is_empty():
-        raise Refusal("unauthorized", f"this server wants an API key: {SEND_KEY}", headers=_CHALLENGE)
+        raise Refusal("unauthorized", f"this server requires an API key: {SEND_KEY}", headers=_CHALLENGE)
     _check_loopback(scope, headers)
-    return _EVERYONE
+    return _LOOPBACK
 
 
-_EVERYONE = Caller(DEFAULT_TENANT, admin=True)
-_TENANT_HEADER = TENANT_HEADER.lower().encode()
+_LOOPBACK = Caller(DEFAULT_TENANT, admin=True)
 
 
 def acting_for(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
-    """The caller as the tenant that the request names: an admin key may act for any, and whoever needs no key."""
+    """The caller as the tenant that the request names; only admin keys, and callers on loopback, may name another."""
     named = headers.get(_TENANT_HEADER)
     if named is None:
         return caller
@@ -113,31 +114,31 @@ def acting_for(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
     if tenant == caller.tenant:
         return caller
     if not caller.admin:
-        detail = (
-            f"this key acts for {caller.tenant} and for nobody else: leave {TENANT_HEADER} out, or use an admin key"
-        )
+        detail = f"this key acts for {caller.tenant} only: leave {TENANT_HEADER} out, or use an admin key"
         raise Refusal("forbidden", detail)
     return Caller(tenant, True, caller.key)
 
 
 def _check_loopback(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
-    """Without keys only this machine is served, and no web page that a browser on it has open."""
+    """Without keys, serve only clients on this machine, and no web page of another site in a browser on it."""
     client = scope.get("client")
     if client is not None and not is_loopback(client[0]):
-        raise Refusal("unauthorized", f"without API keys only this machine is served: {SEND_KEY}", headers=_CHALLENGE)
+        raise Refusal(
+            "unauthorized", f"without API keys only clients on this machine are served: {SEND_KEY}", headers=_CHALLENGE
+        )
     host = headers.get(b"host")
     if host is not None and not _is_local_origin(b"//" + host):
-        detail = "without API keys the Host must be localhost or a loopback address: use one in the URL"
+        detail = "without API keys the Host must be localhost or a loopback address: use one of them in the URL"
         raise Refusal("forbidden", detail)
     origin = headers.get(b"origin")
     if origin is not None and not _is_local_origin(origin):
-        detail = "without API keys pages of other sites are not served: make a key with `tidings keys create`"
+        detail = "without API keys, pages of other sites are not served: create a key with `tidings keys create`"
         raise Refusal("forbidden", detail)
 
 
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
-    """Whether a host, by name or address, is this machine alone."""
+    """Whether a host, by name or address, is on loopback."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

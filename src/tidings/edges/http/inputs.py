@@ -1,4 +1,4 @@
-"""What comes with a request: its query, its headers and its body, each within bounds."""
+"""The inputs of a request: query, headers and body, each checked against its limits."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -30,21 +30,24 @@ T = TypeVar("T")
 
 
 class Disconnected(Exception):
-    """The client went away before it had said all."""
+    """The client disconnected before it had sent everything."""
 
 
 # Headers
 
 
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
-    """The headers by lower-case name; of repeated ones the last."""
+    """The headers by lower-case name; of a repeated one, the last."""
     return dict(scope["headers"])
 
 
 def body_kind(headers: Mapping[bytes, bytes]) -> Literal["json", "ndjson"]:
-    """What the body claims to be; anything but JSON is refused."""
+    """Whether the body is declared as JSON or NDJSON; anything else is refused."""
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise Refusal("media_type", "compressed bodies are not taken: leave Content-Encoding out and send it plain")
+        raise Refusal(
+            "media_type",
+            "compressed bodies are not accepted: leave Content-Encoding out and send the body uncompressed",
+        )
     sent = headers.get(b"content-type", b"")
     if sent == b"application/json":
         return "json"
@@ -58,7 +61,7 @@ def body_kind(headers: Mapping[bytes, bytes]) -> Literal["json", "ndjson"]:
 
 
 def accepts_ndjson(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the client asks for lines rather than one document."""
+    """Whether the client asks for lines instead of one document."""
     wanted = headers.get(b"accept", b"").decode("latin-1").lower()
     return any(part.partition(";")[0].strip() in _NDJSON_TYPES for part in wanted.split(","))
 
@@ -76,7 +79,7 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def receipt_for(tenant: str, key: str | None, *parts: bytes) -> IdempotencyKey | None:
-    """The receipt for a request with a key: the digest tells this request from any other."""
+    """The receipt for a request with an idempotency key; its digest identifies the request."""
     if key is None:
         return None
     digest = blake2b(digest_size=DIGEST_BYTES)
@@ -87,7 +90,7 @@ def receipt_for(tenant: str, key: str | None, *parts: bytes) -> IdempotencyKey |
 
 
 def derived_id(key: str) -> str:
-    """The id of a schedule that has none of its own: a repeat under the same key is the same schedule."""
+    """The id of a schedule that was sent without one, derived from the idempotency key: a repeat has the same id."""
     return f"idem_{blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()}"
 
 
@@ -95,16 +98,16 @@ def derived_id(key: str) -> str:
 
 
 async def read_body(
-    scope_headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int, instead: str = "send less"
+    headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int, instead: str = "send less"
 ) -> bytes:
-    """The whole body; refused if it is larger than the bound.
+    """The whole body; refused if it is larger than the limit.
 
-    What is too large is read to its end and thrown away, within a bound: closing on a client that still sends resets
-    the connection, and takes the answer with it. One that waits for `100 Continue` sends nothing, and is told at once.
+    A body that is too large is read and discarded, up to a limit: closing the connection while the client still sends
+    would reset it, and the answer would be lost. A client that waits for `100 Continue` is answered at once.
     """
-    declared = scope_headers.get(b"content-length", b"")
+    declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > bytes_max:
-        if int(declared) <= DRAINED_BYTES_MAX and b"expect" not in scope_headers:
+        if int(declared) <= DRAINED_BYTES_MAX and b"expect" not in headers:
             await _drain(receive, 0)
         raise too_large(bytes_max, instead)
     message = await receive()
@@ -140,8 +143,8 @@ async def _drain(receive: Receive, size: int) -> None:
 
 
 def too_large(bytes_max: int, instead: str = "send less") -> Refusal:
-    """The refusal of a body above the bound."""
-    detail = f"at most {bytes_max} bytes are taken here: {instead}"
+    """The refusal of a body above the limit."""
+    detail = f"the body is larger than {bytes_max} bytes: {instead}"
     return Refusal("too_large", detail, headers={"connection": "close"})
 
 
@@ -157,17 +160,17 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, shape: type[msgspec.St
 
 
 def path_text(raw: str, field: str) -> str:
-    """A path segment as it was meant, before it was percent-encoded."""
+    """A path segment, percent-decoded."""
     try:
         text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
-        raise Invalid(field, "is not UTF-8: percent-encode the UTF-8 bytes of it in the path") from None
+        raise Invalid(field, "is not valid UTF-8: percent-encode its UTF-8 bytes in the path") from None
     check_storable(text, field)
     return text
 
 
 def query_of(scope: Scope, *allowed: str) -> dict[str, str]:
-    """The query's parameters; one that is not known, or comes twice, is refused by name."""
+    """The parameters of the query; one that is unknown, or given twice, is refused by name."""
     raw: bytes = scope["query_string"]
     if not raw:
         return {}
@@ -176,7 +179,7 @@ def query_of(scope: Scope, *allowed: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
     except UnicodeError:
-        raise Invalid("query", "is not UTF-8: percent-encode the UTF-8 bytes of it") from None
+        raise Invalid("query", "is not valid UTF-8: percent-encode its UTF-8 bytes") from None
     query: dict[str, str] = {}
     for name, value in pairs:
         if name not in allowed:
@@ -190,7 +193,7 @@ def query_of(scope: Scope, *allowed: str) -> dict[str, str]:
 
 
 def whole_number(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """A number within bounds."""
+    """A whole number within limits."""
     text = query.get(name)
     if text is None:
         return default
@@ -200,7 +203,7 @@ def whole_number(query: Mapping[str, str], name: str, default: int, least: int, 
 
 
 def yes_or_no(query: Mapping[str, str], name: str) -> bool:
-    """A switch: `true` or `false`, absent is false."""
+    """A switch: `true` or `false`; false if it is absent."""
     text = query.get(name, "false")
     if text not in {"true", "false"}:
         raise refused_words(name, text, ("true", "false"))
@@ -208,7 +211,7 @@ def yes_or_no(query: Mapping[str, str], name: str) -> bool:
 
 
 def one_of(query: Mapping[str, str], name: str, words: Mapping[str, T]) -> T | None:
-    """What a word stands for, None if it is absent."""
+    """The value that a word stands for; None if it is absent."""
     text = query.get(name)
     if text is None:
         return None
@@ -235,15 +238,15 @@ def window(query: Mapping[str, str], now: int) -> tuple[int | None, int | None]:
     """The moments `from` and `to`, in that order."""
     start, end = moment(query, "from", now), moment(query, "to", now)
     if start is not None and end is not None and start > end:
-        raise Invalid("to", "lies before 'from': exchange them, or move one")
+        raise Invalid("to", "is before 'from': swap them, or change one")
     return start, end
 
 
 def seconds(text: str | None, name: str, most_s: int) -> int:
-    """A short time in microseconds, said as `30s`, `PT30S` or plain seconds; absent is none."""
+    """A short duration in microseconds, from `30s`, `PT30S` or plain seconds; 0 if it is absent."""
     if text is None or text in {"0", "0s", "PT0S"}:
         return 0
     us = iso8601.parse_exact_duration(f"{text}s" if text.isascii() and text.isdigit() else text, name)
     if us > most_s * SECOND_US:
-        raise Invalid(name, f"is above the most of {most_s} s: ask for less, and again")
+        raise Invalid(name, f"is above the maximum of {most_s} s: wait for less, and repeat the request")
     return us

@@ -1,4 +1,4 @@
-"""A body that streams in, cut into lines and the lines into batches."""
+"""Bodies of NDJSON: lines in batches as they arrive, each batch committed and answered while the next one is read."""
 
 import asyncio
 from codecs import BOM_UTF8
@@ -12,25 +12,34 @@ from tidings.domain.errors import Invalid
 from tidings.domain.schedules.command import Add, Outcome
 from tidings.edges.http.inputs import JSON_TYPE, NDJSON_TYPE, Disconnected, idempotency_key, receipt_for
 from tidings.edges.http.problems import problem_document, refusal_of
-from tidings.edges.http.readers import KeptAnswers
+from tidings.edges.http.readers import BufferedAnswers
 from tidings.edges.http.routes import Call, Edge, problem_answer
 from tidings.ports import IdempotencyKey
 from tidings.wires.answers import Document, encode, encode_lines, outcome_document, rejected_document
 from tidings.wires.document import id_of
 
 BATCH_LINES = 1000
-LINGER_S = 0.002  # how long a batch that is not full waits for more
+LINGER_S = 0.002  # how long a batch that is not full waits for more lines
+
+TURN_LINES = 100  # admitted before other tasks get their turn: a release must not wait for a large body
+ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # buffered for a client that sends everything before it reads
+ANSWERS_IN_ALL_BYTES_MAX = 128 * 1024 * 1024  # for all such clients together; above it, each is limited to
+ANSWERS_SMALL_BYTES = 512 * 1024
+SEND_BYTES = 256 * 1024
+
+_LINES_HEADERS = [(b"content-type", NDJSON_TYPE.encode()), (b"x-accel-buffering", b"no")]
+_ARRAY_HEADERS = [(b"content-type", JSON_TYPE.encode())]
 
 
 class Batch(NamedTuple):
-    """Some lines, and the number of the first from 1. None stands for a line that was too long to keep."""
+    """Some lines, and the number of the first, from 1. None marks a line that was too long to keep."""
 
     first: int
     lines: list[bytes | None]
 
 
 class Lines:
-    """Cuts chunks into lines. A line above the bound is passed over without being kept."""
+    """Splits chunks into lines. A line above the limit is discarded as it arrives."""
 
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
@@ -38,7 +47,7 @@ class Lines:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[bytes | None]:
-        """The lines that this chunk completes, without their ends; None in the place of one too long."""
+        """The lines that this chunk completes, without line ends; None for one that is too long."""
         first, *lines = chunk.split(b"\n")
         if not lines:
             self._keep(first)
@@ -54,7 +63,7 @@ class Lines:
         return complete
 
     def finish(self) -> list[bytes | None]:
-        """What stands behind the last line's end, if anything does."""
+        """The rest after the last line end, if there is any."""
         return [self._take()] if self._size else []
 
     def _keep(self, part: bytes) -> None:
@@ -72,10 +81,10 @@ class Lines:
 
 
 class BodyLines:
-    """Batches of lines as a body brings them.
+    """Reads the lines of a body in batches.
 
-    With an idempotency key a batch is always full, so that a repeat is cut alike. Without one it also ends
-    where the client pauses, which may wait for the answers before it goes on.
+    With an idempotency key every batch is full, so that a repeated body has the same batches. Without one, a batch also
+    ends where the client pauses, because the client may be waiting for answers before it sends more.
     """
 
     def __init__(self, edge: Edge, call: Call, *, keyed: bool) -> None:
@@ -114,7 +123,7 @@ class BodyLines:
             yield self._take(BATCH_LINES)
 
     async def _wait(self, receiving: asyncio.Task[Message], stopping: asyncio.Task[bool], *, linger: bool) -> None:
-        """Until there is more, or the server stops, or a batch has waited long enough."""
+        """Wait for more of the body, until the server stops or a batch has waited long enough."""
         if not receiving.done():
             timeout = LINGER_S if linger else None
             await asyncio.wait({receiving, stopping}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +132,7 @@ class BodyLines:
         return asyncio.ensure_future(self._receive())
 
     def _cut(self, chunk: bytes, *, last: bool) -> Iterator[Batch]:
-        """The batches that a chunk fills; the last chunk gives up what is left too."""
+        """The batches that a chunk fills; with the last chunk, also the remaining lines."""
         self._waiting += self._lines.feed(chunk)
         if last:
             self._waiting += self._lines.finish()
@@ -131,7 +140,7 @@ class BodyLines:
             yield self._take(BATCH_LINES)
 
     def _take(self, count: int) -> Batch:
-        """The next lines, that many at most."""
+        """The next lines, at most that many."""
         batch = Batch(self._first, self._waiting[:count])
         if self._first == 1 and batch.lines[0]:
             batch.lines[0] = batch.lines[0].removeprefix(BOM_UTF8)
@@ -140,18 +149,8 @@ class BodyLines:
         return batch
 
 
-TURN_LINES = 100  # after so many lines others get their turn: a release must not wait for a large body
-ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # kept for a client that sends everything before it reads
-ANSWERS_IN_ALL_BYTES_MAX = 128 * 1024 * 1024  # for all such clients together; above it each may keep:
-ANSWERS_SMALL_BYTES = 512 * 1024
-SEND_BYTES = 256 * 1024
-
-_LINES_HEADERS = [(b"content-type", NDJSON_TYPE.encode()), (b"x-accel-buffering", b"no")]
-_ARRAY_HEADERS = [(b"content-type", JSON_TYPE.encode())]
-
-
-class Admitted:
-    """A batch after admission: what goes to the store and from which lines, what was refused at which place."""
+class AdmittedBatch:
+    """A batch after admission: the commands for the store with their line numbers, and the refused lines."""
 
     __slots__ = ("commands", "last_line", "lines", "refused")
 
@@ -162,7 +161,7 @@ class Admitted:
         self.refused: dict[int, Document] = {}
 
     def refuse(self, invalid: Invalid, line: int, schedule_id: str | None) -> None:
-        """Note a line that does not go to the store."""
+        """Record a line that was refused."""
         self.refused[len(self.commands) + len(self.refused)] = rejected_document(invalid, line, schedule_id)
 
     def documents(self, outcomes: list[Outcome]) -> list[object]:
@@ -176,27 +175,27 @@ class Admitted:
         return documents
 
 
-class Outbox:
-    """Sends in the background: `put` waits only if too much is kept, here or for all clients together."""
+class AnswerBuffer:
+    """Sends answers in the background: `put` waits only if too much is buffered, here or for all clients together."""
 
-    def __init__(self, send: Send, bytes_max: int, kept: KeptAnswers) -> None:
+    def __init__(self, send: Send, bytes_max: int, total: BufferedAnswers) -> None:
         self._send = send
         self._bytes_max = bytes_max
-        self._kept = kept
+        self._total = total
         self._parts: list[bytes] = []
         self._size = 0
         self._sending: asyncio.Task[None] | None = None
         self._sent = asyncio.Event()
 
     async def start(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Begin the answer."""
+        """Start the answer."""
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def put(self, part: bytes) -> None:
-        """Have it sent; returns at once unless too many answers are kept that clients have not read."""
+        """Queue a part; returns at once unless too much is buffered that clients have not read."""
         self._parts.append(part)
         self._size += len(part)
-        self._kept.size_bytes += len(part)
+        self._total.size_bytes += len(part)
         if self._sending is None:
             self._sending = asyncio.create_task(self._run())
         while self._is_full():
@@ -204,21 +203,21 @@ class Outbox:
             await self._sent.wait()
 
     def _is_full(self) -> bool:
-        """Every client may keep a little; above that, what all clients keep together is bounded too."""
-        too_much = self._kept.size_bytes > ANSWERS_IN_ALL_BYTES_MAX
+        """Whether to wait. A small buffer is always allowed; above it, the total of all clients is limited too."""
+        too_much = self._total.size_bytes > ANSWERS_IN_ALL_BYTES_MAX
         return self._size > (min(ANSWERS_SMALL_BYTES, self._bytes_max) if too_much else self._bytes_max)
 
     async def finish(self) -> None:
-        """Wait until all is sent, and end the answer."""
+        """Wait until everything is sent, and end the answer."""
         if self._sending is not None:
             await self._sending
         await self._send({"type": "http.response.body", "body": b""})
 
     def close(self) -> None:
-        """Discard what is not sent yet."""
+        """Discard what has not been sent."""
         if self._sending is not None:
             self._sending.cancel()
-        self._kept.size_bytes -= self._size
+        self._total.size_bytes -= self._size
         self._size = 0
 
     async def _run(self) -> None:
@@ -226,9 +225,9 @@ class Outbox:
             while self._parts:
                 body = self._take()
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
-                size = min(len(body), self._size)  # nothing, if it was closed meanwhile
+                size = min(len(body), self._size)  # 0 if it was closed meanwhile
                 self._size -= size
-                self._kept.size_bytes -= size
+                self._total.size_bytes -= size
                 self._sent.set()
         finally:
             self._sending = None
@@ -245,7 +244,7 @@ class Outbox:
 
 
 class OutcomeStream:
-    """The answer to many: while one batch is committed, the next one is read and admitted."""
+    """The answer to many schedules: while one batch is committed, the next one is read and admitted."""
 
     def __init__(
         self,
@@ -267,18 +266,18 @@ class OutcomeStream:
         self._started = False
 
     async def __call__(self, send: Send) -> None:
-        outbox = Outbox(send, ANSWERS_BYTES_MAX, self._edge.kept_answers)
+        buffer = AnswerBuffer(send, ANSWERS_BYTES_MAX, self._edge.buffered_answers)
         try:
-            await self._answer(outbox, send)
+            await self._answer(buffer, send)
         finally:
-            outbox.close()
+            buffer.close()
 
-    async def _answer(self, outbox: Outbox, send: Send) -> None:
+    async def _answer(self, buffer: AnswerBuffer, send: Send) -> None:
         error: Exception | None = None
         try:
             async with asyncio.TaskGroup() as tasks, aclosing(self._batches):
-                await self._take(tasks, outbox)
-        except* Exception as errors:  # noqa: BLE001 - it is answered, and logged if it is our fault
+                await self._process(tasks, buffer)
+        except* Exception as errors:  # noqa: BLE001 - it is answered, and logged if it is ours
             error = errors.exceptions[0]
         if isinstance(error, Disconnected):
             return
@@ -286,82 +285,82 @@ class OutcomeStream:
             await problem_answer(error)(send)
             return
         if error is not None:
-            await self._put(outbox, [self._problem(error)])
-        await self._finish(outbox)
+            await self._put(buffer, [self._problem(error)])
+        await self._finish(buffer)
 
-    async def _take(self, tasks: asyncio.TaskGroup, outbox: Outbox) -> None:
-        """Admit batch after batch, and have each committed once the one before it is."""
+    async def _process(self, tasks: asyncio.TaskGroup, buffer: AnswerBuffer) -> None:
+        """Admit batch after batch, and commit each once the previous one is committed."""
         committing: asyncio.Task[None] | None = None
         index = 0
         async for batch in self._batches:
             admitted = await self._admit(batch)
             if committing is not None:
                 await committing
-            committing = tasks.create_task(self._commit(admitted, self._receipt(batch, index), outbox))
+            committing = tasks.create_task(self._commit(admitted, self._receipt(batch, index), buffer))
             index += 1
 
-    async def _admit(self, batch: Batch) -> Admitted:
-        admitted = Admitted(batch.first + len(batch.lines) - 1)
+    async def _admit(self, batch: Batch) -> AdmittedBatch:
+        admitted = AdmittedBatch(batch.first + len(batch.lines) - 1)
         for start in range(0, len(batch.lines), TURN_LINES):
             if start:
                 await asyncio.sleep(0)
             self._admit_some(admitted, batch.first + start, batch.lines[start : start + TURN_LINES])
         return admitted
 
-    def _admit_some(self, admitted: Admitted, first: int, lines: list[bytes | None]) -> None:
+    def _admit_some(self, admitted: AdmittedBatch, first: int, lines: list[bytes | None]) -> None:
         tenant, topic, command = self._tenant, self._topic, self._edge.command
         now = self._edge.engine.clock.now()
         for number, line in enumerate(lines, first):
             if not line or line.isspace():
                 if line is None:
                     admitted.refuse(self._too_long, number, None)
-                continue  # a blank line is nothing, but it counts
+                continue  # blank lines are skipped, but numbered
             try:
                 admitted.commands.append(command(tenant, line, topic, now))
                 admitted.lines.append(number)
             except Invalid as invalid:
                 admitted.refuse(invalid, number, id_of(line))
 
-    async def _commit(self, admitted: Admitted, receipt: IdempotencyKey | None, outbox: Outbox) -> None:
+    async def _commit(self, admitted: AdmittedBatch, receipt: IdempotencyKey | None, buffer: AnswerBuffer) -> None:
         outcomes: list[Outcome] = []
         if admitted.commands:
             outcomes = await self._edge.engine.submit(admitted.commands, receipt)
         if documents := admitted.documents(outcomes):
-            await self._put(outbox, documents)
+            await self._put(buffer, documents)
         self._answered = admitted.last_line
 
     def _receipt(self, batch: Batch, index: int) -> IdempotencyKey | None:
-        """Each batch has a receipt of its own under the request's key."""
+        """The idempotency receipt of a batch: each has its own, derived from the key of the request."""
         if self._key is None:
             return None
         lines = (b"\0" if line is None else line for line in batch.lines)
         return receipt_for(self._tenant, f"{self._key}\n{index}", self._path, *lines)
 
     def _problem(self, error: Exception) -> Document:
-        """What stands in the place of the outcomes that are missing."""
+        """The last line of an answer that could not be completed."""
         problem = problem_document(refusal_of(error))
         return problem | {"line": self._answered + 1, "outcome": "rejected"}
 
     # Writing
 
-    async def _put(self, outbox: Outbox, documents: list[object]) -> None:
+    async def _put(self, buffer: AnswerBuffer, documents: list[object]) -> None:
         if self._as_lines:
             body = encode_lines(documents)
         else:
             body = (b",\n" if self._started else b"[\n") + b",\n".join(map(encode, documents))
-        await self._start(outbox)
-        await outbox.put(body)
+        await self._start(buffer)
+        await buffer.put(body)
 
-    async def _start(self, outbox: Outbox) -> None:
+    async def _start(self, buffer: AnswerBuffer) -> None:
         if not self._started:
             self._started = True
-            await outbox.start(_LINES_HEADERS if self._as_lines else _ARRAY_HEADERS)
+            await buffer.start(_LINES_HEADERS if self._as_lines else _ARRAY_HEADERS)
 
-    async def _finish(self, outbox: Outbox) -> None:
+    async def _finish(self, buffer: AnswerBuffer) -> None:
         if not self._as_lines:
-            await outbox.put(b"\n]\n" if self._started else b"[]\n")
-        await self._start(outbox)
-        await outbox.finish()
+            await buffer.put(b"\n]\n" if self._started else b"[]\n")
+        await self._start(buffer)
+        await buffer.finish()
 
     @property
     def _too_long(self) -> Invalid:

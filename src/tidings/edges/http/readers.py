@@ -1,4 +1,4 @@
-"""Clients that read streams, pages and long polls: how many may do so at once."""
+"""Limits on open reads (streams, pages and long polls), and the connections that they are sent over."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _RETRY = {"retry-after": str(RETRY_AFTER_S)}
 
 
 class Readers:
-    """Counts the reads that are under way or not yet fetched by the client, by API key and in all."""
+    """Counts the reads that are open, or whose answer the client has not fetched yet, by API key and in all."""
 
     def __init__(self, limits: Server) -> None:
         self._limits = limits
@@ -26,15 +26,15 @@ class Readers:
 
     @property
     def count(self) -> int:
-        """How many there are now."""
+        """How many reads are open."""
         return self._by_key.total()
 
     def admit(self, caller: Caller) -> Callable[[], None]:
-        """Count one more read; answers what ends it. Raises a refusal if there are too many."""
+        """Count one more read; returns the function that ends it. Raises a refusal if there are too many."""
         own, most = self._limits.readers_per_key_max, self._limits.readers_max
         if self._by_key[caller.key] >= own:
-            whose = f"the key {caller.key!r} has" if caller.key else "clients without a key have"
-            detail = f"{whose} {own} reads open, the most for one key (server.readers_per_key_max): close some of them"
+            holder = f"the key {caller.key!r} has" if caller.key else "clients without a key have"
+            detail = f"{holder} {own} reads open, the most for one key (server.readers_per_key_max): close some of them"
             raise Refusal("quota", detail, headers=_RETRY)
         if self.count >= most:
             detail = f"{most} reads are open, the most for one node (server.readers_max): try again later"
@@ -48,15 +48,15 @@ class Readers:
             del self._by_key[key]
 
 
-class KeptAnswers:
-    """How many bytes of answers are kept, over all connections, for clients that send everything before they read."""
+class BufferedAnswers:
+    """The bytes of answers that are buffered, on all connections, for clients that send everything before they read."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
 
 
 class Connection(Protocol):
-    """The connection that a request came over, as far as the sender of a long answer needs it."""
+    """The connection of a request, for the sender of a long answer. `last_words` are sent before a disconnect."""
 
     last_words: bytes | None
     caller: Caller | None
@@ -76,7 +76,7 @@ class Connection(Protocol):
 
 
 class _Unbuffered:
-    """Stands for a connection of a server other than ours, which has its own flow control."""
+    """The connection of a server other than ours, which has its own flow control."""
 
     last_words: bytes | None = None
     caller: Caller | None = None

@@ -1,47 +1,49 @@
-"""What every handler shares: the engine and the office behind it, who may use them, whether the server is stopping."""
+"""Routes: what handlers share, a request as they see it, their answers, and the matching of paths and methods."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
 
 from tidings.config.settings import Server
 from tidings.delivery.office import Office
-from tidings.domain.errors import Invalid
+from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.facts import Refused
 from tidings.domain.schedules.command import Add
 from tidings.domain.schedules.request import Request
-from tidings.edges.http.auth import KeyRing
-from tidings.edges.http.readers import KeptAnswers, Readers
+from tidings.edges.http.auth import Caller, KeyRing, acting_for, authenticate
+from tidings.edges.http.inputs import Disconnected, headers_of, path_text
+from tidings.edges.http.problems import PROBLEM_TYPE, Refusal, problem_document, refusal_of
+from tidings.edges.http.readers import BufferedAnswers, Readers, connection_of
 from tidings.engine import Engine
 from tidings.intake.admission import check_new_id
 from tidings.shapes.fields import names_of
 from tidings.shapes.schedule import NewSchedule
+from tidings.wires.answers import encode
 from tidings.wires.document import read
 
 if TYPE_CHECKING:
     from tidings.bus.kafka.topic_reader import KafkaTopicReader
 
-import re
-from collections.abc import Sequence
-from typing import Any
-
-from starlette.routing import BaseRoute, Match
-from starlette.types import Receive, Scope, Send
-
-from tidings.domain.errors import StoreError
-from tidings.edges.http.auth import Caller, acting_for, authenticate
-from tidings.edges.http.inputs import Disconnected, headers_of, path_text
-from tidings.edges.http.problems import PROBLEM_TYPE, Refusal, problem_document, refusal_of
-from tidings.edges.http.readers import connection_of
-from tidings.wires.answers import encode
-
 Metrics = Callable[[], bytes | Awaitable[bytes]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+_READS = ("GET", "HEAD")
+_JSON = b"application/json"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_ANONYMOUS = Caller("")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """The surroundings of a request. `stopping` is set when open streams and long polls have to end."""
+    """What handlers share: the engine, the notification services, the API keys and the limits of the server.
+
+    `stopping` is set when open streams and long polls have to end.
+    """
 
     engine: Engine
     keys: KeyRing | None
@@ -52,17 +54,17 @@ class Edge:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     server: Server = field(default_factory=Server)
     readers: Readers = field(init=False)
-    kept_answers: KeptAnswers = field(default_factory=KeptAnswers)
+    buffered_answers: BufferedAnswers = field(default_factory=BufferedAnswers)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "readers", Readers(self.server))
 
     def read(self, tenant: str, body: bytes, topic: str | None = None, schedule_id: str | None = None) -> Request:
-        """The request that a document makes; a refusal is told as a fact, like those of admission."""
+        """Read a request from a document; a refusal is published as a fact, like those of admission."""
         try:
             return read(body, topic, schedule_id)
         except Invalid as invalid:
-            self._tell_refused(tenant, invalid)
+            self._publish_refusal(tenant, invalid)
             raise
 
     def admit(self, tenant: str, request: Request, *, new: bool = True) -> Add:
@@ -70,30 +72,23 @@ class Edge:
         return self.engine.admit(tenant, request, new=new)
 
     def command(self, tenant: str, body: bytes, topic: str | None, now: int) -> Add:
-        """`read` and `admit` in one step for one of many, at a time that was read once for some of them."""
+        """`read` and `admit` in one step, for one of many; `now` is read once for several of them."""
         try:
             request = read(body, topic)
             if request.id is not None:
                 check_new_id(request.id)
             return self.engine.admission.admit(tenant, request, now)
         except Invalid as invalid:
-            self._tell_refused(tenant, invalid)
+            self._publish_refusal(tenant, invalid)
             raise
 
-    def _tell_refused(self, tenant: str, invalid: Invalid) -> None:
+    def _publish_refusal(self, tenant: str, invalid: Invalid) -> None:
         field_name = invalid.field if invalid.field in names_of(NewSchedule) else "body"
         self.engine.publish(Refused(self.engine.clock.now(), tenant, field_name))
 
 
-Headers = Sequence[tuple[bytes, bytes]]
-
-_READS = ("GET", "HEAD")
-_JSON = b"application/json"
-_PARAMETER = re.compile(r"\{(\w+)\}")
-
-
 class Call:
-    """One request on its way through a handler."""
+    """One request, as a handler sees it."""
 
     __slots__ = ("caller", "headers", "parameters", "receive", "scope")
 
@@ -114,7 +109,7 @@ Handler = Callable[[Call], Awaitable[Reply]]
 
 
 class Answer:
-    """A whole answer, ready to be sent."""
+    """A complete answer, ready to be sent."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -145,7 +140,7 @@ def problem_answer(error: Exception) -> Answer:
 
 
 class Resource(BaseRoute):
-    """A path and its methods. It is matched as it was sent, so that an id may hold an encoded slash."""
+    """A path and its methods. The path is matched before it is decoded, so that an id may contain an encoded slash."""
 
     def __init__(
         self,
@@ -177,15 +172,15 @@ class Resource(BaseRoute):
         except asyncio.CancelledError:
             if not self._edge.stopping.is_set():
                 raise
-            reply = problem_answer(StoreError("this node stops and waits no longer: ask again, or another"))
-        except Exception as error:  # noqa: BLE001 - whatever happens has an answer, and a log line if it is our fault
+            reply = problem_answer(StoreError("this node is shutting down: try again, or use another node"))
+        except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is ours
             reply = problem_answer(error)
         await reply(send)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
         handler = self._handler(scope["method"])
         headers = headers_of(scope)
-        caller = _NOBODY
+        caller = _ANONYMOUS
         if self._guarded:
             self._check_store(scope["method"])
             caller = acting_for(await authenticate(self._edge.keys, scope, headers), headers)
@@ -193,7 +188,7 @@ class Resource(BaseRoute):
         return await handler(Call(scope, receive, headers, caller))
 
     def _check_store(self, method: str) -> None:
-        """No change waits for a store that is known not to answer, not even to learn whose key it came with."""
+        """Refuse changes at once while the store is known to be unavailable, before their key is looked up."""
         trouble = None if method in _READS else self._edge.engine.owner.trouble()
         if trouble is not None:
             raise StoreError(trouble)
@@ -202,20 +197,20 @@ class Resource(BaseRoute):
         handler = self.methods.get("GET" if method == "HEAD" else method)
         if handler is None:
             allowed = [*self.methods, "HEAD"] if "GET" in self.methods else [*self.methods]
-            detail = f"{method} is not taken here: use {' or '.join(allowed)}"
+            detail = f"{method} is not allowed here: use {' or '.join(allowed)}"
             raise Refusal("method_not_allowed", detail, headers={"allow": ", ".join(allowed)})
         return handler
 
 
-class Verb(Resource):
-    """A verb where a name may stand as well: with other methods it is that name."""
+class VerbRoute(Resource):
+    """A verb at a place where a name is possible too: with other methods, the path is that of the name."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return super().matches(scope) if scope.get("method") in self.methods else (Match.NONE, {})
 
 
 class UnknownVerb(Resource):
-    """Below a path that takes verbs, a POST to none of them: they are listed, rather than other methods."""
+    """A POST to an unknown verb below a path that has verbs: the answer lists the verbs, not other methods."""
 
     def __init__(self, edge: Edge, path: str, verbs: Sequence[str]) -> None:
         super().__init__(edge, path + "/{verb}", {}, slashes=True)
@@ -226,7 +221,4 @@ class UnknownVerb(Resource):
 
     def _handler(self, method: str) -> Handler:
         verbs = " or ".join(f".../{verb}" for verb in self._verbs)
-        raise Refusal("not_found", f"there is no such verb here: {method} {verbs}")
-
-
-_NOBODY = Caller("")
+        raise Refusal("not_found", f"unknown verb: use {method} {verbs}")

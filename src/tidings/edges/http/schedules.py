@@ -1,4 +1,4 @@
-"""A schedule as its resource shows it: what stands in the store, and what only other things of the tenant tell."""
+"""Schedules: add one or many, list, show, change; ETags and preconditions; previews and forecasts."""
 
 import asyncio
 import contextlib
@@ -69,70 +69,7 @@ from tidings.wires.answers import (
 from tidings.wires.document import POLICIES, TIMING, refusal, timing_of
 from tidings.wires.wire import is_rejections
 
-
-async def document_of(engine: Engine, tenant: str, found: Schedule) -> Document:
-    """The document of one schedule; its ETag is made of the same, so that what was shown can be named."""
-    document = schedule_document(found)
-    if found.state == "ended":
-        events = await engine.history(tenant, found.id)
-        reasons = [event.reason for event in events if event.event == "ended" and event.reason is not None]
-        document |= {"reason": reasons[-1]} if reasons else {}
-    calendar = None if found.when is None else calendar_of(found.when)
-    if calendar is not None and await engine.store.calendar(tenant, calendar) is None:
-        goes_on = "nothing is excluded by it until one is put there again"
-        document["note"] = f"there is no calendar {calendar!r} any more: {goes_on}"
-    return document
-
-
 ETAG_BYTES = 12
-
-
-def etag_of(body: bytes) -> bytes:
-    """The tag of a document: another one for every other content, state or occurrence."""
-    return b'"%s"' % blake2b(body, digest_size=ETAG_BYTES).hexdigest().encode()
-
-
-def is_named(tags: bytes, etag: bytes, *, weakly: bool = False) -> bool:
-    """Whether a list of tags names this one."""
-    if tags.strip() == b"*":
-        return True
-    named = (tag.strip() for tag in tags.split(b","))
-    return any(tag == etag or (weakly and tag == b"W/" + etag) for tag in named)
-
-
-class Preconditions:
-    """Checks If-Match and If-None-Match, and lets one change of a schedule follow the other."""
-
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def hold(self, call: Call, schedule_id: str) -> AsyncIterator[None]:
-        """While this is held, no other request changes the schedule, and what was asked for is so."""
-        place = (call.caller.tenant, schedule_id)
-        turn = self._turns.get(place)
-        if turn is None:
-            turn = self._turns[place] = asyncio.Lock()
-        async with turn:
-            wanted, unwanted = call.headers.get(b"if-match"), call.headers.get(b"if-none-match")
-            if wanted is not None or unwanted is not None:
-                _check(wanted, unwanted, await self._etag(*place))
-            yield
-
-    async def _etag(self, tenant: str, schedule_id: str) -> bytes | None:
-        found = await self._edge.engine.find(tenant, schedule_id)
-        return None if found is None else etag_of(encode(await document_of(self._edge.engine, tenant, found)))
-
-
-def _check(wanted: bytes | None, unwanted: bytes | None, etag: bytes | None) -> None:
-    if wanted is not None and (etag is None or not is_named(wanted, etag)):
-        detail = "it is not (any more) what If-Match names: GET it, look, and send the new ETag"
-        raise Refusal("precondition_failed", detail)
-    if unwanted is not None and etag is not None and is_named(unwanted, etag, weakly=True):
-        detail = "it is there already: leave If-None-Match out to replace it"
-        raise Refusal("precondition_failed", detail)
-
 
 ARRAY_BYTES_MAX = 16 * 1024 * 1024
 
@@ -141,9 +78,81 @@ _AS_LINES = f"send less, or many as lines of {NDJSON_TYPE}"
 _SPACES = b" \t\r\n"
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
+PAGE_ROWS_DEFAULT = 100
+STATES: dict[str, State] = {word: word for word in get_args(State)}
+CONTENT = ("value", "value_base64", "headers")  # left out of lists: a page of the largest ones would be 1 GiB
+
+NOT_WHEN = "does not affect when it is due: a preview has only the fields that do, `after` and `count`; leave it out"
+STEPS_DEFAULT = 60
+STEPS_MAX = 10_000
+WIDTHS_US = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "day": DAY_US}
+
+_decoder = msgspec.json.Decoder(Preview)
+_TIMING = tuple(name for name in TIMING if name != "count")  # `count` of a preview is how many moments it shows
+
+
+async def document_of(engine: Engine, tenant: str, found: Schedule) -> Document:
+    """The document of one schedule, from which its ETag is computed too."""
+    document = schedule_document(found)
+    if found.state == "ended":
+        events = await engine.history(tenant, found.id)
+        reasons = [event.reason for event in events if event.event == "ended" and event.reason is not None]
+        document |= {"reason": reasons[-1]} if reasons else {}
+    calendar = None if found.when is None else calendar_of(found.when)
+    if calendar is not None and await engine.store.calendar(tenant, calendar) is None:
+        document["note"] = f"the calendar {calendar!r} was deleted: no days are excluded until it is stored again"
+    return document
+
+
+def etag_of(body: bytes) -> bytes:
+    """The ETag of a document: it changes with the content, the state and the occurrence."""
+    return b'"%s"' % blake2b(body, digest_size=ETAG_BYTES).hexdigest().encode()
+
+
+def lists_etag(tags: bytes, etag: bytes, *, weakly: bool = False) -> bool:
+    """Whether a list of ETags contains this one."""
+    if tags.strip() == b"*":
+        return True
+    tags_sent = (tag.strip() for tag in tags.split(b","))
+    return any(tag == etag or (weakly and tag == b"W/" + etag) for tag in tags_sent)
+
+
+class Preconditions:
+    """Checks If-Match and If-None-Match, and serializes changes of the same schedule."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def hold(self, call: Call, schedule_id: str) -> AsyncIterator[None]:
+        """Within the block the preconditions hold, and no other request changes the schedule."""
+        place = (call.caller.tenant, schedule_id)
+        lock = self._locks.get(place)
+        if lock is None:
+            lock = self._locks[place] = asyncio.Lock()
+        async with lock:
+            if_match, if_none_match = call.headers.get(b"if-match"), call.headers.get(b"if-none-match")
+            if if_match is not None or if_none_match is not None:
+                _check(if_match, if_none_match, await self._etag(*place))
+            yield
+
+    async def _etag(self, tenant: str, schedule_id: str) -> bytes | None:
+        found = await self._edge.engine.find(tenant, schedule_id)
+        return None if found is None else etag_of(encode(await document_of(self._edge.engine, tenant, found)))
+
+
+def _check(if_match: bytes | None, if_none_match: bytes | None, etag: bytes | None) -> None:
+    if if_match is not None and (etag is None or not lists_etag(if_match, etag)):
+        detail = "it does not exist or has changed since the ETag in If-Match: GET it, and send its current ETag"
+        raise Refusal("precondition_failed", detail)
+    if if_none_match is not None and etag is not None and lists_etag(if_none_match, etag, weakly=True):
+        detail = "it exists already: leave If-None-Match out to replace it"
+        raise Refusal("precondition_failed", detail)
+
 
 async def accept(edge: Edge, call: Call, topic: str | None = None) -> Reply:
-    """Take whatever a POST brings. With a topic from the path it is published now."""
+    """Accept one document, an array or lines. With a topic from the path, they are published now."""
     query_of(call.scope)
     if body_kind(call.headers) == "ndjson":
         lines = BodyLines(edge, call, keyed=idempotency_key(call.headers) is not None)
@@ -167,21 +176,21 @@ async def _accept_one(edge: Edge, call: Call, body: bytes, topic: str | None) ->
     key = idempotency_key(call.headers)
     if key is None:
         outcome = edge.engine.accepted(await edge.engine.submit([edge.admit(tenant, request)]))
-        return added(await explained(edge, tenant, outcome))
+        return added(await with_reason(edge, tenant, outcome))
     if request.id is None:
         request = msgspec.structs.replace(request, id=derived_id(key))
     receipt = receipt_for(tenant, key, call.scope["path"].encode(), body)
     outcome = edge.engine.accepted(await edge.engine.submit([edge.admit(tenant, request)], receipt))
-    return added(await explained(edge, tenant, outcome))
+    return added(await with_reason(edge, tenant, outcome))
 
 
 def object_bytes_max(edge: Edge) -> int:
-    """The most that one document may have: escapes and base64 make a value larger than it is."""
+    """The largest document, which may be twice a line: escapes and base64 make a value longer."""
     return 2 * edge.engine.settings.limits.line_bytes_max
 
 
-async def explained(edge: Edge, tenant: str, outcome: Outcome) -> Outcome:
-    """The outcome; of one in flight with the reason, where it is kept back."""
+async def with_reason(edge: Edge, tenant: str, outcome: Outcome) -> Outcome:
+    """The outcome; one that is in flight has the reason why it is held, if it is."""
     if outcome.outcome != "in_flight":
         return outcome
     found = await edge.engine.find(tenant, outcome.id)
@@ -189,7 +198,7 @@ async def explained(edge: Edge, tenant: str, outcome: Outcome) -> Outcome:
 
 
 def added(outcome: Outcome) -> Answer:
-    """The answer to what was to become a new schedule."""
+    """The answer to a request for a new schedule."""
     document = outcome_document(outcome)
     word = outcome.outcome
     if word in {"scheduled", "released"}:
@@ -200,7 +209,7 @@ def added(outcome: Outcome) -> Answer:
 
 
 def location(schedule_id: str) -> bytes:
-    """Where a schedule is found from now on."""
+    """The path of a schedule."""
     return f"/v1/schedules/{quote(schedule_id, safe='')}".encode("ascii")
 
 
@@ -218,13 +227,8 @@ async def _array_batches(items: list[msgspec.Raw], bytes_max: int) -> AsyncGener
         yield Batch(start + 1, [item if len(item) <= bytes_max else None for item in part])
 
 
-PAGE_ROWS_DEFAULT = 100
-STATES: dict[str, State] = {word: word for word in get_args(State)}
-CONTENT = ("value", "value_base64", "headers")  # left out of lists: a page of the largest ones would be 1 GiB
-
-
 class Schedules:
-    """The resource `/v1/schedules` and what lies below it."""
+    """The resource `/v1/schedules` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
@@ -232,40 +236,40 @@ class Schedules:
         self._preconditions = Preconditions(edge)
 
     async def add(self, call: Call) -> Reply:
-        """One, an array, or lines."""
+        """Add one schedule, an array, or lines."""
         return await accept(self._edge, call)
 
     async def index(self, call: Call) -> Reply:
-        """A page of those that fit."""
+        """A page of the schedules that match."""
         query = query_of(call.scope, "topic", "state", "from", "to", "prefix", "label", "cursor", "limit")
         due_from, due_to = window(query, self._engine.clock.now())
         rows_max = self._engine.settings.limits.page_rows_max
-        wanted = Query(
-            query.get("topic"),
-            one_of(query, "state", STATES),
-            due_from,
-            due_to,
-            query.get("prefix"),
-            _label(query.get("label")),
-            query.get("cursor"),
-            whole_number(query, "limit", min(PAGE_ROWS_DEFAULT, rows_max), 1, rows_max),
+        search = Query(
+            topic=query.get("topic"),
+            state=one_of(query, "state", STATES),
+            due_from=due_from,
+            due_to=due_to,
+            prefix=query.get("prefix"),
+            label=_label(query.get("label")),
+            after=query.get("cursor"),
+            limit=whole_number(query, "limit", min(PAGE_ROWS_DEFAULT, rows_max), 1, rows_max),
         )
-        page = await self._engine.page(call.caller.tenant, wanted)
-        rows = [row for row in page.schedules if wanted.topic is not None or not _tells_of_refusal(row)]
+        page = await self._engine.page(call.caller.tenant, search)
+        rows = [row for row in page.schedules if search.topic is not None or not _is_rejection(row)]
         return json_answer({"schedules": [_summary(row) for row in rows], "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
-        """One as it stands."""
+        """One schedule and its state."""
         query_of(call.scope)
         body = encode(await self._found(call))
         etag = etag_of(body)
         known = call.headers.get(b"if-none-match")
-        if known is not None and is_named(known, etag, weakly=True):
+        if known is not None and lists_etag(known, etag, weakly=True):
             return Answer(b"", 304, [(b"etag", etag)])
         return Answer(body + b"\n", 200, [(b"etag", etag)])
 
     async def explain(self, call: Call) -> Reply:
-        """What happened to it and when."""
+        """One schedule with its history."""
         query_of(call.scope)
         document = await self._found(call)
         events = await self._engine.history(call.caller.tenant, call.text("id"))
@@ -274,7 +278,7 @@ class Schedules:
         return json_answer(document | {"history": [event_document(event) for event in events]})
 
     async def replace(self, call: Call) -> Reply:
-        """Put it in place of whatever the id holds."""
+        """Add a schedule, or replace the one with this id."""
         asked = query_of(call.scope, "reuse", "keep_count")
         reuse, keep_count = yes_or_no(asked, "reuse"), yes_or_no(asked, "keep_count")
         if body_kind(call.headers) != "json":
@@ -284,26 +288,26 @@ class Schedules:
         request = self._edge.read(tenant, body, schedule_id=schedule_id)
         add = self._edge.admit(tenant, request, new=False)
         async with self._preconditions.hold(call, schedule_id):
-            # Ids of our own form are for us to give out: one that is not there yet could be given out later.
+            # Ids of the generated form are reserved: one that does not exist yet could be generated later.
             if MADE_ID.match(schedule_id) and await self._engine.find(tenant, schedule_id) is None:
                 check_new_id(schedule_id)
             submitted = await self._engine.submit([Replace(add, reuse, keep_count)])
             outcome = self._engine.accepted(submitted)
-        return added(await explained(self._edge, tenant, outcome))
+        return added(await with_reason(self._edge, tenant, outcome))
 
     async def cancel(self, call: Call) -> Reply:
-        """Nothing of it leaves any more."""
+        """Cancel it: nothing more is released."""
         return await self._change(call, Cancel, "cancelled")
 
     async def pause(self, call: Call) -> Reply:
-        """Hold it."""
+        """Pause it."""
         return await self._change(call, Pause, "paused")
 
     async def resume(self, call: Call) -> Reply:
-        """Let it go on."""
+        """Resume it."""
         missed = one_of(query_of(call.scope, "missed"), "missed", POLICIES)
         if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
-            raise Invalid("body", "nothing is read from it here: leave it out, and say ?missed=skip in the path")
+            raise Invalid("body", "must be empty here: leave it out, and give ?missed=skip in the URL")
         resume = partial(Resume, missed=missed)
         return await self._submit(call, resume, "resumed", "unchanged")
 
@@ -312,7 +316,7 @@ class Schedules:
         return await self._change(call, Fire, "fired")
 
     def methods(self) -> dict[str, dict[str, Handler]]:
-        """The handlers by path and method; longer paths first, for an id may hold slashes."""
+        """The handlers by path and method; longer paths first, because an id may contain slashes."""
         one = "/v1/schedules/{id}"
         return {
             f"{one}/explain": {"GET": self.explain},
@@ -333,7 +337,7 @@ class Schedules:
         async with self._preconditions.hold(call, schedule_id):
             outcome = self._engine.accepted(await self._engine.submit([command(tenant, schedule_id)], receipt))
         if outcome.outcome not in done:
-            raise conflict(outcome_document(await explained(self._edge, tenant, outcome)))
+            raise conflict(outcome_document(await with_reason(self._edge, tenant, outcome)))
         return json_answer(outcome_document(outcome))
 
     async def _found(self, call: Call) -> Document:
@@ -344,8 +348,8 @@ class Schedules:
         return await document_of(self._engine, call.caller.tenant, found)
 
 
-def _tells_of_refusal(schedule: Schedule) -> bool:
-    """Whether it is the record that tells of a refusal on Kafka, which nobody scheduled."""
+def _is_rejection(schedule: Schedule) -> bool:
+    """Whether it is the record of a rejected Kafka request, which Tidings itself scheduled."""
     bus, topic = split(schedule.topic)
     is_ours = bus == "kafka" and is_rejections(topic) and MADE_ID.match(schedule.id) is not None
     return is_ours and schedule.state not in {"pending", "paused"}
@@ -368,17 +372,7 @@ def _label(text: str | None) -> tuple[str, str] | None:
     raise Invalid("label", "write name=value, for example label=campaign=autumn")
 
 
-NOT_WHEN = "does not say when: a preview takes only what does, and `after` and `count`; leave it out here"
-STEPS_DEFAULT = 60
-STEPS_MAX = 10_000
-WIDTHS_US = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "day": DAY_US}
-
-
-_decoder = msgspec.json.Decoder(Preview)
-_TIMING = tuple(name for name in TIMING if name != "count")  # that of a preview is how many moments it shows
-
-
-class Planning:
+class Previews:
     """The resources `/v1/preview` and `/v1/forecast`."""
 
     def __init__(self, edge: Edge) -> None:
@@ -402,7 +396,7 @@ class Planning:
         return json_answer(_moments(when, start, sent.count, sent.zone) | self._passed(when, now, add.note))
 
     async def forecast(self, call: Call) -> Reply:
-        """How many fall due in each step of time."""
+        """How many schedules are due in each step of time."""
         query = query_of(call.scope, "by", "from", "to")
         by = query.setdefault("by", "minute")
         width_us = one_of(query, "by", WIDTHS_US) or 0
@@ -411,16 +405,16 @@ class Planning:
         start = (now if start is None else start) // width_us * width_us
         end = start + STEPS_DEFAULT * width_us if end is None else -(-end // width_us) * width_us
         if end <= start:
-            raise Invalid("to", "must lie after 'from', which is now if it is left out: move one")
+            raise Invalid("to", "must be after 'from', which is now if it is left out: change one")
         if end - start > STEPS_MAX * width_us:
-            raise Invalid("to", f"lies more than {STEPS_MAX} steps behind 'from': move it, or take a coarser 'by'")
+            raise Invalid("to", f"is more than {STEPS_MAX} steps after 'from': change it, or use a coarser 'by'")
         steps, cut = await self._engine.store.forecast(call.caller.tenant, start, end, width_us)
         document: Document = {"by": by, "from": format_instant(start), "to": format_instant(end)}
         document["steps"] = [{"at": format_instant(at), "pending": pending} for at, pending in steps]
         return json_answer(document | {"complete": not cut})
 
     def _passed(self, when: When, now: int, told: str | None) -> Document:
-        """How many moments lie before now, and what would become of them if it were scheduled."""
+        """How many moments of an interval are past, and what each lateness policy would do with them."""
         passed, note = passed_note(when, now, self._engine.settings.limits)
         note = told or note
         return ({"passed": passed} if passed else {}) | ({} if note is None else {"note": note})
@@ -431,7 +425,7 @@ class Planning:
 
 
 def _sent(body: bytes) -> Preview:
-    """What was sent; of a schedule's other fields it says why they are not taken here."""
+    """Decode a preview; the other fields of a schedule are refused with the reason."""
     try:
         return decode(_decoder, body, Preview)
     except Invalid as invalid:
@@ -441,7 +435,7 @@ def _sent(body: bytes) -> Preview:
 
 
 def _after(text: str, when: When, now: int) -> int:
-    """A moment, or a local time or date by the clocks that the rule follows."""
+    """An instant, or a local time or date in the time zone of the rule."""
     with contextlib.suppress(Invalid):
         return moment({"after": text}, "after", now) or 0
     zone = zone_named(when.zone if isinstance(when, Local | Rule | Cron) else "UTC")
@@ -449,9 +443,9 @@ def _after(text: str, when: When, now: int) -> int:
 
 
 def _moments(when: When, start: int, count: int, zone: str | None) -> Document:
-    """The moments from `start` on; a single one that has passed is due now. An interval's zone is only shown."""
+    """The moments from an instant on; a single one that is past is due now. An interval's zone is only for display."""
     if isinstance(when, Local | Rule | Cron):
-        return _walls(when, start, count)
+        return _local_moments(when, start, count)
     first = first_index_at_or_after(when, start)
     moments: list[Document] = []
     more = False
@@ -467,8 +461,8 @@ def _moments(when: When, start: int, count: int, zone: str | None) -> Document:
     return {"moments": moments, "more": more}
 
 
-def _walls(when: Local | Rule | Cron, start: int, count: int) -> Document:
-    """The same with what clocks show, and what changes of them did."""
+def _local_moments(when: Local | Rule | Cron, start: int, count: int) -> Document:
+    """The same with the local time of each moment, and the effect of DST changes."""
     lines = preview(when, start - 1, count)
     numbers = [line.number for line in lines if line.number is not None]
     more = len(numbers) == count and occurrence(when, numbers[-1] + 1) is not None

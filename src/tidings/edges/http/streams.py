@@ -1,4 +1,4 @@
-"""Answers that take their time end early when the client goes away or the server stops."""
+"""Long answers: waits that end when the client disconnects or the server stops, and server-sent events."""
 
 import asyncio
 import contextlib
@@ -16,76 +16,11 @@ from tidings.edges.http.readers import connection_of
 from tidings.edges.http.routes import Call, Edge
 from tidings.wires.answers import encode, record_document
 
-T = TypeVar("T")
-
-
-class Endings:
-    """What can end a wait from outside."""
-
-    def __init__(self, stopping: asyncio.Task[bool], gone: asyncio.Task[None]) -> None:
-        self._stopping = stopping
-        self._gone = gone
-
-    async def wait(self, task: asyncio.Task[Any], timeout: float | None = None) -> None:
-        """Until the task is done, or this ends, or the time is over."""
-        waits = {task, self._stopping, self._gone}
-        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client went away."""
-        return self._gone.done()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether there is no use in waiting any longer."""
-        return self._stopping.done() or self._gone.done()
-
-
-@asynccontextmanager
-async def endings(edge: Edge, call: Call) -> AsyncIterator[Endings]:
-    """Watch for the end of a call whose body has been read."""
-    stopping = asyncio.create_task(edge.stopping.wait())
-    gone = asyncio.create_task(_gone(call.receive))
-    try:
-        yield Endings(stopping, gone)
-    finally:
-        stopping.cancel()
-        gone.cancel()
-
-
-async def unless_ended(edge: Edge, call: Call, work: Coroutine[Any, Any, T]) -> T | None:
-    """What the work gives, None if the server stops first; nobody is answered who is not there any more."""
-    task = asyncio.create_task(work)
-    async with endings(edge, call) as ending:
-        try:
-            await ending.wait(task)
-        finally:
-            if not task.done():
-                await cancelled(task)
-        if not task.cancelled():
-            return task.result()
-        if ending.is_gone:
-            raise Disconnected
-        return None
-
-
-async def cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait until it is over."""
-    task.cancel()
-    await asyncio.wait({task})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 HEARTBEAT_S = 15.0
 BATCH_RECORDS = 200
 RETRY_MS = 1000
-SLOW = "this client read nothing for {seconds:g} s: connect again, and the stream goes on from the last id"
-_SLOW_READER = {"type": "urn:tidings:problem:slow_reader", "title": "The client does not read"}
+SLOW = "this client read nothing for {seconds:g} s: connect again, and the stream continues after the last id"
+_SLOW_READER = {"type": "urn:tidings:problem:slow_reader", "title": "The client is not reading"}
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -93,7 +28,70 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
+T = TypeVar("T")
 Source = Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
+
+
+class Interruptions:
+    """What ends a wait early: the server stops, or the client disconnects."""
+
+    def __init__(self, stopping: asyncio.Task[bool], disconnected: asyncio.Task[None]) -> None:
+        self._stopping = stopping
+        self._disconnected = disconnected
+
+    async def wait(self, task: asyncio.Task[Any], timeout: float | None = None) -> None:
+        """Wait until the task is done, the wait is interrupted, or the timeout is over."""
+        waits = {task, self._stopping, self._disconnected}
+        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the client has disconnected."""
+        return self._disconnected.done()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the wait is interrupted."""
+        return self._stopping.done() or self._disconnected.done()
+
+
+@asynccontextmanager
+async def interruptions(edge: Edge, call: Call) -> AsyncIterator[Interruptions]:
+    """Watch for a disconnect or a stop during a call whose body has been read."""
+    stopping = asyncio.create_task(edge.stopping.wait())
+    disconnected = asyncio.create_task(_disconnected(call.receive))
+    try:
+        yield Interruptions(stopping, disconnected)
+    finally:
+        stopping.cancel()
+        disconnected.cancel()
+
+
+async def unless_interrupted(edge: Edge, call: Call, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of the work; None if the server stops first. Raises `Disconnected` if the client has gone."""
+    task = asyncio.create_task(work)
+    async with interruptions(edge, call) as interruption:
+        try:
+            await interruption.wait(task)
+        finally:
+            if not task.done():
+                await cancelled(task)
+        if not task.cancelled():
+            return task.result()
+        if interruption.is_disconnected:
+            raise Disconnected
+        return None
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def positions_before(records: Sequence[Record], cursor: str, partitions: int) -> Iterator[str]:
@@ -106,7 +104,7 @@ def positions_before(records: Sequence[Record], cursor: str, partitions: int) ->
 
 
 def events(records: Sequence[Record], cursor: str, partitions: int) -> bytes:
-    """The records as events. The id of each is the position behind it: a cut anywhere resumes exactly."""
+    """The records as events. The id of each is the position behind it, so a client resumes exactly after any cut."""
     *ids, _ = positions_before(records, cursor, partitions)
     return b"".join(
         b"id: %s\ndata: %s\n\n" % (position.encode(), encode(record_document(record)))
@@ -123,7 +121,7 @@ async def encoded(batches: AsyncIterator[tuple[list[Record], str]], partitions: 
 
 
 def pieces(all_events: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
-    """The events joined to pieces of about that many bytes."""
+    """The events joined into pieces of about that many bytes."""
     piece: list[bytes] = []
     size = 0
     for event in all_events:
@@ -137,10 +135,10 @@ def pieces(all_events: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
 
 
 class EventStream:
-    """Follows a topic for one client until it goes away or the server stops.
+    """Sends a topic to one client until it disconnects or the server stops.
 
-    A store or a bus that goes away ends it too: the client comes back, and is told why in an answer of its own. The
-    next batch is read once the client has read the one before, so that a client that does not read holds one batch.
+    It also ends when the store or the bus becomes unavailable: the client connects again, and gets the error then. The
+    next batch is read once the client has read the previous one, so a client that does not read holds one batch.
     """
 
     def __init__(self, edge: Edge, call: Call, cursor: str, source: Source) -> None:
@@ -154,32 +152,32 @@ class EventStream:
         async with self._source() as batches:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             if self._call.scope["method"] != "HEAD":
-                # An id without data: who is cut off before the first record still resumes from here.
+                # An id without data: a client that is cut off before the first record resumes from here.
                 await _send(send, b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._cursor.encode()))
                 self._connection.last_words = self._last_words()
                 with contextlib.suppress(TidingsError):
-                    await self._pass_on(batches, send)
+                    await self._send_batches(batches, send)
         if self._edge.stopping.is_set() and self._connection.is_full:
             self._connection.abort()  # a stop does not wait until the client has read everything
         self._connection.last_words = None
         await send({"type": "http.response.body", "body": b""})
 
     def _last_words(self) -> bytes:
-        """What a client is told that is disconnected because it does not read."""
+        """The last event for a client that is disconnected because it does not read."""
         seconds = self._edge.server.slow_reader_timeout_us / 1_000_000
         return b"event: error\ndata: %s\n\n" % encode(_SLOW_READER | {"detail": SLOW.format(seconds=seconds)})
 
-    async def _pass_on(self, batches: AsyncIterator[bytes], send: Send) -> None:
-        async with endings(self._edge, self._call) as ending:
+    async def _send_batches(self, batches: AsyncIterator[bytes], send: Send) -> None:
+        async with interruptions(self._edge, self._call) as interruption:
             upcoming = asyncio.create_task(self._next(batches))
             try:
                 while True:
-                    await ending.wait(upcoming, HEARTBEAT_S)
-                    if ending.is_over:
+                    await interruption.wait(upcoming, HEARTBEAT_S)
+                    if interruption.is_over:
                         return
                     if not upcoming.done():
                         if not self._connection.is_full:
-                            await _send(send, b": still here\n\n")
+                            await _send(send, b": keep-alive\n\n")
                     elif batch := upcoming.result():
                         await _send(send, batch)
                         del batch  # it is in the write buffer now
@@ -190,7 +188,7 @@ class EventStream:
                 await cancelled(upcoming)
 
     async def _next(self, batches: AsyncIterator[bytes]) -> bytes | None:
-        """The next batch, once the client has read the one before."""
+        """The next batch, once the client has read the previous one."""
         await self._connection.drained()
         return await anext(batches, None)
 

@@ -1,4 +1,4 @@
-"""Topics: which there are, publish now, read a page, follow."""
+"""Topics on the log and on Kafka: list, publish, read, follow; and consumer groups."""
 
 import asyncio
 import logging
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from tidings.domain.errors import BusError, Invalid
-from tidings.domain.schedules.schedule import BUSES, Bus
-from tidings.edges.advice import NO_ANSWER, plain
+from tidings.domain.names import BUSES, Bus
+from tidings.edges.advice import NO_ANSWER, kafka_text
 from tidings.edges.http.auth import Caller
 from tidings.edges.http.inputs import (
     SMALL_BODY_BYTES_MAX,
@@ -26,7 +26,14 @@ from tidings.edges.http.problems import Refusal
 from tidings.edges.http.readers import counted
 from tidings.edges.http.routes import Call, Edge, Handler, Reply, json_answer
 from tidings.edges.http.schedules import accept
-from tidings.edges.http.streams import BATCH_RECORDS, EventStream, cancelled, encoded, positions_before, unless_ended
+from tidings.edges.http.streams import (
+    BATCH_RECORDS,
+    EventStream,
+    cancelled,
+    encoded,
+    positions_before,
+    unless_interrupted,
+)
 from tidings.shapes.topic import PAGE_RECORDS_DEFAULT, WAIT_S_MAX, Commit, Fetch, Join, Member
 from tidings.wires.answers import encode, kafka_document, record_document, topic_document
 from tidings.wires.wire import is_topic, owned
@@ -34,9 +41,18 @@ from tidings.wires.wire import is_topic, owned
 if TYPE_CHECKING:
     from tidings.bus.kafka.topic_reader import Follower, KafkaTopicReader, Seen
 
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+STREAM_US = 60_000_000
+ANSWER_S = 3.0
+CHECK_AGAIN_S = 0.25
+
+T = TypeVar("T")
+logger = logging.getLogger("tidings.kafka")
+
 
 class Topics:
-    """The resource `/v1/topics` and what lies below it."""
+    """The resource `/v1/topics` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
@@ -49,12 +65,12 @@ class Topics:
         return topic
 
     def _bus(self, query: dict[str, str]) -> Bus:
-        """The bus that is asked for; without a word the one that schedules go to."""
+        """The bus that the query names, else the one that schedules are released to."""
         default: Bus = "log" if self._edge.kafka is None else self._engine.settings.bus
         return one_of(query, "bus", {bus: bus for bus in BUSES}) or default
 
     async def index(self, call: Call) -> Reply:
-        """Every topic with its size."""
+        """All topics with their sizes."""
         if self._bus(query_of(call.scope, "bus")) == "kafka":
             return await self._kafka.index(call)
         topics = await self._engine.store.topics(call.caller.tenant)
@@ -65,7 +81,7 @@ class Topics:
         return await accept(self._edge, call, call.text("topic"))
 
     async def read(self, call: Call) -> Reply:
-        """Records from a position on, waiting for the first if asked to."""
+        """Records from a position on; waits for the first one if asked to."""
         query = query_of(call.scope, "cursor", "limit", "wait", "bus")
         limit = self._limit(query)
         wait_us = seconds(query.get("wait"), "wait", WAIT_S_MAX)
@@ -74,21 +90,21 @@ class Topics:
             return await self._kafka.read(call, topic, cursor, limit, wait_us)
         page = None
         if wait_us:
-            waiting = self._engine.read(call.caller.tenant, topic, cursor, limit, wait_us)
-            page = await unless_ended(self._edge, call, waiting)
+            read = self._engine.read(call.caller.tenant, topic, cursor, limit, wait_us)
+            page = await unless_interrupted(self._edge, call, read)
         records, behind = page or await self._engine.read(call.caller.tenant, topic, cursor, limit)
         documents = [record_document(record) for record in records]
         return json_answer({"records": documents, "cursor": behind, "bus": "log"})
 
     async def stream(self, call: Call) -> Reply:
-        """Records as they are released, without end."""
+        """Records as they are released, until the client disconnects."""
         query = query_of(call.scope, "cursor", "bus")
         topic, cursor = self._topic(call), query.get("cursor")
         if last := call.headers.get(b"last-event-id"):
             cursor = last.decode("latin-1")
         if self._bus(query) == "kafka":
             return await self._kafka.stream(call, topic, cursor)
-        # Here rather than in the stream: a wrong cursor is still refused, and `latest` is now.
+        # Read before the stream starts, so that a wrong cursor is refused and `latest` means now.
         records, behind = await self._engine.read(call.caller.tenant, topic, cursor, 1)
         *_, start = positions_before(records, behind, self._engine.store.partitions)
 
@@ -113,9 +129,6 @@ class Topics:
         return whole_number(query, "limit", min(PAGE_RECORDS_DEFAULT, rows_max), 1, rows_max)
 
 
-Body = TypeVar("Body", bound=msgspec.Struct)
-
-
 class Groups:
     """The resources below `/v1/topics/{topic}/groups/{group}`."""
 
@@ -129,26 +142,26 @@ class Groups:
         return json_answer(await self._engine.groups.join(*_place(call), joining.member))
 
     async def heartbeat(self, call: Call) -> Reply:
-        """Stay a member, and learn the partitions."""
+        """Stay a member, and get the current partitions."""
         sent = await _read(call, Member)
         return json_answer(await self._engine.groups.heartbeat(*_place(call), sent.member, sent.generation))
 
     async def fetch(self, call: Call) -> Reply:
-        """The next records of one's partitions."""
+        """The next records of the member's partitions."""
         sent = await _read(call, Fetch)
         wait_us = seconds(None if sent.wait is None else str(sent.wait), "wait", WAIT_S_MAX)
         fetching = self._engine.groups.fetch(*_place(call), sent.member, sent.generation, sent.limit, wait_us)
-        records = await unless_ended(self._edge, call, fetching)
+        records = await unless_interrupted(self._edge, call, fetching)
         return json_answer({"records": [record_document(record) for record in records or ()]})
 
     async def commit(self, call: Call) -> Reply:
-        """Keep where the group stands."""
+        """Store how far the group has processed its partitions."""
         sent = await _read(call, Commit)
         await self._engine.groups.commit(*_place(call), sent.member, sent.generation, sent.offsets)
         return json_answer({"member": sent.member, "committed": sent.offsets})
 
     async def leave(self, call: Call) -> Reply:
-        """Hand one's partitions over."""
+        """Give the member's partitions back."""
         sent = await _read(call, Member)
         await self._engine.groups.leave(*_place(call), sent.member, sent.generation)
         return json_answer({"member": sent.member, "left": True})
@@ -171,25 +184,19 @@ async def _read(call: Call, kind: type[Body]) -> Body:
     return decode(msgspec.json.Decoder(kind), body, kind)
 
 
-STREAM_US = 60_000_000
-ANSWER_S = 3.0
-LOOK_AGAIN_S = 0.25
-
-T = TypeVar("T")
-logger = logging.getLogger("tidings.kafka")
-
-
 class KafkaTopics:
-    """What `/v1/topics` and the paths below it answer with `bus=kafka`."""
+    """The answers of `/v1/topics` and the paths below it with `bus=kafka`."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._bytes_max = edge.engine.settings.limits.page_bytes_max
 
     @property
-    def _following(self) -> "KafkaTopicReader":
+    def _reader(self) -> "KafkaTopicReader":
         if self._edge.kafka is None:
-            raise Invalid("bus", "this server has no Kafka: start it with --kafka host:port, or read the log")
+            raise Invalid(
+                "bus", "this server is not connected to Kafka: start it with --kafka host:port, or use bus=log"
+            )
         return self._edge.kafka
 
     async def index(self, call: Call) -> Reply:
@@ -197,7 +204,7 @@ class KafkaTopics:
         mine = None if call.caller.admin else owned(call.caller.tenant)
         topics = [
             {"name": name, "partitions": [{"partition": number} for number in range(partitions)]}
-            for name, partitions in sorted((await self._answered(self._following.topics())).items())
+            for name, partitions in sorted((await self._answered(self._reader.topics())).items())
             if mine is None or name in mine
         ]
         return json_answer({"topics": topics, "bus": "kafka"})
@@ -207,7 +214,7 @@ class KafkaTopics:
         _check(call.caller, topic)
         async with self._open(topic, cursor) as follower:
             found = (
-                await unless_ended(self._edge, call, follower.read(limit, wait_us, self._bytes_max))
+                await unless_interrupted(self._edge, call, follower.read(limit, wait_us, self._bytes_max))
                 if wait_us
                 else None
             )
@@ -216,7 +223,7 @@ class KafkaTopics:
             return json_answer({"records": documents, "cursor": follower.cursor, "bus": "kafka"})
 
     async def stream(self, call: Call, topic: str, cursor: str | None) -> Reply:
-        """Committed records as they come, without end."""
+        """Committed records as they appear, until the client disconnects."""
         _check(call.caller, topic)
         async with AsyncExitStack() as stack:
             follower = await stack.enter_async_context(self._open(topic, cursor))
@@ -232,17 +239,17 @@ class KafkaTopics:
     @asynccontextmanager
     async def _open(self, topic: str, cursor: str | None) -> AsyncIterator["Follower"]:
         async with AsyncExitStack() as stack:
-            yield await self._answered(stack.enter_async_context(self._following.open(topic, cursor)))
+            yield await self._answered(stack.enter_async_context(self._reader.open(topic, cursor)))
 
     async def _answered(self, work: Coroutine[Any, Any, T]) -> T:
-        """What Kafka answers. Where it is known to be away, nobody waits for as long as one that is slow may take."""
+        """The answer of Kafka. While Kafka is known to be unavailable, fail before the timeout of its client."""
         task = asyncio.create_task(work)
-        patience_s = ANSWER_S
+        timeout_s = ANSWER_S
         try:
-            while not (await asyncio.wait({task}, timeout=patience_s))[0]:
+            while not (await asyncio.wait({task}, timeout=timeout_s))[0]:
                 if problems := self._edge.engine.problems():
-                    raise BusError(NO_ANSWER + plain(problems[0]).removeprefix(NO_ANSWER))
-                patience_s = LOOK_AGAIN_S
+                    raise BusError(NO_ANSWER + kafka_text(problems[0]).removeprefix(NO_ANSWER))
+                timeout_s = CHECK_AGAIN_S
             return task.result()
         finally:
             if not task.done():
@@ -251,18 +258,18 @@ class KafkaTopics:
 
 def _check(caller: Caller, topic: str) -> None:
     if not is_topic(topic):
-        raise Invalid("topic", "is not a name of a topic: use letters, digits, '.', '_' and '-' only")
+        raise Invalid("topic", "is not a valid topic name: use letters, digits, '.', '_' and '-' only")
     if not caller.admin and topic not in owned(caller.tenant):
         names = ", ".join(sorted(owned(caller.tenant)))
         detail = (
-            f"{topic} on Kafka may hold what is not {caller.tenant}'s: this key may read {names}; an admin key any"
-            " topic; bus=log is the tenant's own"
+            f"{topic} on Kafka may contain records of other tenants: this key may read {names}; an admin key may read"
+            " any topic; with bus=log, topics belong to the tenant"
         )
         raise Refusal("forbidden", detail)
 
 
 async def _events(follower: "Follower", bytes_max: int) -> AsyncIterator[bytes]:
-    """Records as events, the id of each the position behind it. When Kafka is away for long, the client asks again."""
+    """Records as events, the id of each the position behind it. Ends if Kafka is unavailable: the client reconnects."""
     try:
         while True:
             records = await follower.read(BATCH_RECORDS, STREAM_US, bytes_max)
@@ -273,10 +280,10 @@ async def _events(follower: "Follower", bytes_max: int) -> AsyncIterator[bytes]:
                         for record in records
                     )
                 ]
-                del records  # a slow client is not to keep them here
+                del records  # not kept in memory while a slow client reads
                 yield body.pop()
     except BusError as error:
-        logger.warning("a reader of Kafka is let go: %s", error)
+        logger.warning("disconnected a client that follows a topic on Kafka: %s", error)
 
 
 def _document(record: "Seen") -> dict[str, object]:

@@ -7,9 +7,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from tidings.domain.history import history
+from tidings.domain.names import BUSES
 from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (
-    BUSES,
     Event,
     Page,
     Place,

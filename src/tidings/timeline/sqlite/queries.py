@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import apsw
 
 from tidings.domain.history import history as history_of
+from tidings.domain.names import BUSES
 from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (
-    BUSES,
     Event,
     Key,
     Page,

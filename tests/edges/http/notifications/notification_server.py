@@ -1,4 +1,4 @@
-"""A server with workers beside it: an inbox, a mailbox that does as it is told, and a folder for the rest."""
+"""A server with workers: an inbox, a scripted mailbox, and a folder for the other channels."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Deliveries over HTTP: what became of each, and once more what was given up."""
+"""Deliveries over HTTP: list, show, and retry failed ones."""
 
 import pytest
 

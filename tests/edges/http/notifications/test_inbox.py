@@ -46,7 +46,7 @@ def follow(desk: Desk, last: str | None = None, query: str = "") -> Any:
     return desk.site.session.get(desk.site.at(f"{ONE}/stream{query}"), headers=headers)
 
 
-async def test_lines_come_as_they_are_told_and_go_on_behind_the_last(each_desk: Desk) -> None:
+async def test_messages_are_streamed_and_resume_after_the_last_one(each_desk: Desk) -> None:
     await each_desk.welcome()
     await tell(each_desk, "before")
     async with follow(each_desk) as response:
@@ -64,7 +64,7 @@ async def test_lines_come_as_they_are_told_and_go_on_behind_the_last(each_desk: 
 
 
 @pytest.mark.slow
-async def test_a_line_that_appears_behind_a_later_one_is_not_left_out(desk: Desk) -> None:
+async def test_a_message_that_appears_after_a_later_one_is_not_lost(desk: Desk) -> None:
     """Of two that are written at once, that of the earlier time may be there second."""
     clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
     now = clock.now()

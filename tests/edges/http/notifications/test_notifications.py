@@ -1,4 +1,4 @@
-"""Notifications over HTTP: from a request to what became of it."""
+"""Notifications over HTTP: from the request to the delivery."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from tidings.testing import eventually
 LIST = "/v1/notifications"
 
 
-async def test_told_at_once_and_explained(each_desk: Desk) -> None:
+async def test_a_notification_is_sent_at_once_and_explained(each_desk: Desk) -> None:
     await each_desk.welcome()
     reply = await each_desk.call("POST", LIST, NINE)
     assert (reply.status, reply.document["outcome"], reply.document["channels"]) == (201, "scheduled", ["email"])
@@ -92,7 +92,7 @@ async def test_a_repeat_and_a_conflict(each_desk: Desk) -> None:
     assert other.problem["detail"].endswith("which is cancelled already: choose another id")
 
 
-async def test_an_idempotency_key_is_kept(each_desk: Desk) -> None:
+async def test_a_repeat_under_an_idempotency_key_gets_the_same_answer(each_desk: Desk) -> None:
     await each_desk.welcome()
     key, ask = {"Idempotency-Key": "k-1"}, NINE | {"at": "PT1H"}
     first = await each_desk.call("POST", LIST, ask, headers=key)
@@ -109,7 +109,7 @@ async def test_an_idempotency_key_is_kept(each_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "k-1"])
-async def test_an_id_of_somebody_erased_is_refused(desk: Desk, key: str | None) -> None:
+async def test_the_id_of_an_erased_user_is_refused(desk: Desk, key: str | None) -> None:
     await desk.welcome()
     ask, headers = NINE | {"at": FAR}, {}
     if key is None:
@@ -177,7 +177,7 @@ async def test_what_is_cancelled_does_not_leave(each_desk: Desk) -> None:
     assert (late.status, late.problem["outcome"]) == (409, "already_released")
 
 
-async def test_what_is_being_sent_cannot_be_taken_back(desk: Desk) -> None:
+async def test_a_notification_that_is_being_sent_cannot_be_cancelled(desk: Desk) -> None:
     await desk.welcome()
     desk.mail.gate = asyncio.Event()
     desk.mail.answer = lambda _: Temporary("timeout", "slow")
@@ -241,7 +241,7 @@ async def test_a_wrong_field_is_named(desk: Desk, wrong: dict[str, Any], field: 
     assert (await desk.done("GET", LIST))["notifications"] == []
 
 
-async def test_a_time_that_clocks_jump_over_is_moved_and_said(desk: Desk) -> None:
+async def test_a_time_in_a_dst_gap_is_moved_with_a_note(desk: Desk) -> None:
     await desk.welcome()
     moved = await desk.done("POST", LIST, NINE | {"at": "2029-03-11 02:30", "id": "moved"})
     assert moved["due_at_local"] == "2029-03-11T03:30:00-04:00"

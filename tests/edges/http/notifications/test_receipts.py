@@ -81,7 +81,9 @@ async def test_our_own_id_alone_is_not_guessed_to_be_somebodys(desk: Desk) -> No
     assert (reply.status, "POST /receipts/generic/TENANT" in reply.problem["detail"]) == (400, True)
 
 
-async def test_news_of_something_else_are_taken_and_left_aside(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_receipts_about_unknown_messages_are_accepted_and_ignored(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deliveries, "SETTLE_S", 0.01)
     body, headers = standard(desk, {"state": "delivered", "provider_id": "of-another-system"})
     reply = await post(desk, "/receipts/generic", body, headers)

@@ -1,4 +1,4 @@
-"""What is really answered about notifications has the shapes that are described."""
+"""The real answers about notifications have the shapes that OpenAPI describes."""
 
 import re
 from typing import Any

@@ -14,7 +14,7 @@ LIST = "/v1/suppressions"
 ADA = f"{LIST}/email/ada%40example.com"
 
 
-async def test_nothing_goes_to_a_suppressed_address(each_desk: Desk) -> None:
+async def test_nothing_is_sent_to_a_suppressed_address(each_desk: Desk) -> None:
     await each_desk.welcome()
     added = await each_desk.call("PUT", ADA, {"reason": "asked by telephone"})
     assert (added.status, added.document["outcome"]) == (201, "suppressed")
@@ -94,7 +94,7 @@ async def test_the_ways_out_are_shown_without_secrets(desk: Desk) -> None:
     assert b"token" not in text
 
 
-async def test_what_refuses_us_is_told_until_it_is_closed_by_hand(desk: Desk) -> None:
+async def test_a_provider_that_refuses_the_credentials_is_a_notice_until_its_breaker_is_closed(desk: Desk) -> None:
     clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
     over = Breaker(clock.now() - 1, reason="credentials_refused", detail="535 no")
     waits = Breaker(clock.now() + 60_000_000, reason="timeout")
@@ -110,7 +110,7 @@ async def test_what_refuses_us_is_told_until_it_is_closed_by_hand(desk: Desk) ->
     assert (await desk.call("POST", "/v1/channels/mail/close", {"x": 1})).status == 400
 
 
-async def test_receivers_of_webhooks_that_are_left_alone_are_shown_to_their_tenant(desk: Desk) -> None:
+async def test_open_breakers_of_webhook_receivers_are_shown_to_their_tenant(desk: Desk) -> None:
     clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
     waits = Breaker(clock.now() + 60_000_000, reason="timeout")
     names = [f"outbox https://{k:03}.example" for k in range(RECEIVERS_MAX + 1)]
@@ -134,7 +134,7 @@ async def test_receivers_of_webhooks_that_are_left_alone_are_shown_to_their_tena
     assert len(found) == RECEIVERS_MAX + 1, "those of others are theirs"
 
 
-async def test_where_nobody_delivers_it_is_told(desk: Desk) -> None:
+async def test_a_fleet_without_workers_is_a_notice(desk: Desk) -> None:
     engine = desk.site.engine
     assert "notices" not in await desk.done("GET", "/readyz")
     engine.settings = msgspec.structs.replace(engine.settings, about=Report("front", ("api", "dispatch")))

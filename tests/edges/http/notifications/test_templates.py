@@ -1,4 +1,4 @@
-"""Templates over HTTP: put, versions, preview, and what protects what is pending."""
+"""Templates over HTTP: put, versions, preview, and the protection of pending notifications."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ async def test_what_was_got_can_be_put_again(desk: Desk) -> None:
     assert (await desk.done("POST", f"{ONE}/preview", {"channel": "webhook"}))["body"] == {}
 
 
-async def test_a_preview_says_what_it_would_say(desk: Desk) -> None:
+async def test_a_preview_renders_the_template(desk: Desk) -> None:
     parts = {
         "email": {
             "en": {"subject": "Hi {{ name }}", "html": "<b>{{ name }}</b>"},
@@ -74,7 +74,7 @@ async def test_a_preview_says_what_it_would_say(desk: Desk) -> None:
     assert (await said("push"))["data"] == {"k": "<A>"}
 
 
-async def test_what_is_pending_is_not_taken_from(each_desk: Desk) -> None:
+async def test_a_template_that_pending_notifications_need_is_not_removed(each_desk: Desk) -> None:
     await each_desk.welcome()
     told = await each_desk.done("POST", "/v1/notifications", NINE | {"at": FAR})
     more = text("{{ name }} {{ what }} {{ where }}")
@@ -98,7 +98,7 @@ async def test_what_is_pending_is_not_taken_from(each_desk: Desk) -> None:
         ("PUT", ONE, text("{% for x in (1..9) %}"), 400, "parts.email"),
         ("PUT", ONE, text("x" * 70_000), 400, "parts.email"),
         ("PUT", ONE, text("x") | {"urgency": "digest", "expires_after": "PT1H"}, 400, "leave one out"),
-        ("PUT", ONE, text("x" * (5 << 20)), 413, "at most"),
+        ("PUT", ONE, text("x" * (5 << 20)), 413, "is larger than"),
         ("PUT", f"{ONE}?force=yes", text("x"), 400, "true"),
         ("PUT", "/v1/templates/no%20spaces", text("x"), 400, "name"),
         ("GET", f"{ONE}?version=zero", None, 400, "version"),

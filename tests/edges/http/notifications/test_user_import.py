@@ -1,4 +1,4 @@
-"""Users from a file over HTTP: progress, bad lines, and what is refused as a whole."""
+"""The import of users over HTTP: progress, bad lines, and files that are refused as a whole."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ async def test_lines_of_json_stream_in(each_desk: Desk) -> None:
     assert (await each_desk.done("GET", f"/v1/users/u{count - 1}"))["locale"] == "de"
 
 
-async def test_long_lines_are_left_out(desk: Desk) -> None:
+async def test_long_lines_are_refused(desk: Desk) -> None:
     longer = b'{"id":"' + b"x" * (LINE_CHARS_MAX + 1) + b'"}\n'
     longest = b'{"id":"' + b"x" * (2 << 20) + b'"}\n'
     *progress, total = await lines(desk, longer + longest + b'{"id":"ada"}', NDJSON)

@@ -10,7 +10,7 @@ from tests.edges.http.test_keys import made
 ONE = "/v1/users/ada"
 
 
-async def test_she_is_made_shown_changed_and_removed(each_desk: Desk) -> None:
+async def test_a_user_is_created_shown_changed_and_deleted(each_desk: Desk) -> None:
     made_her = await each_desk.call("PUT", ONE, ADA | {"quiet": "22:00-07:00"})
     assert (made_her.status, made_her.document) == (201, {"id": "ada", "outcome": "created"})
     assert made_her.headers["Location"] == ONE
@@ -119,7 +119,7 @@ async def test_wrong_requests(desk: Desk) -> None:
     assert (await desk.call("PUT", ONE, {"name": "x" * 300_000})).status == 413
 
 
-async def test_erasing_says_what_it_removed(each_desk: Desk) -> None:
+async def test_erase_answers_what_it_removed(each_desk: Desk) -> None:
     await each_desk.welcome()
     told = await each_desk.done("POST", "/v1/notifications", NINE)
     await each_desk.settled(told["id"])

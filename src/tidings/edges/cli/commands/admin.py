@@ -1,35 +1,22 @@
-"""`keys`: who may use this Tidings, and as which tenant. Over a running server, or straight in a store."""
+"""`keys`, `nodes`, `migrate` and `copy`: administration, of a running server or directly of a store."""
 
 import argparse
+from collections import Counter
+from itertools import groupby
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from tidings.config.checks import without_password
+from tidings.clock import SystemClock
+from tidings.config.checks import StoreUrl, without_password
+from tidings.domain.fleet import ROLES, ranges
 from tidings.edges.cli.arguments import Arguments, add_schema, add_server, client_of, sentence
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exit_codes import Exit, Failure, program
-from tidings.edges.cli.screen import Screen
+from tidings.edges.cli.screen import ProgressCount, Screen, instant, length, relative, shown
 
 if TYPE_CHECKING:
     from tidings.ports import ApiKey
-
-from collections import Counter
-from itertools import groupby
-from typing import TYPE_CHECKING
-
-from tidings.config.checks import StoreUrl
-from tidings.domain.fleet import ROLES, ranges
-from tidings.edges.cli.screen import instant, length, relative
-
-if TYPE_CHECKING:
     from tidings.timeline.migrations import Done
-
-from shlex import quote
-from typing import TYPE_CHECKING
-
-from tidings.clock import SystemClock
-from tidings.edges.cli.screen import Counted, shown
-
-if TYPE_CHECKING:
     from tidings.timeline.transfer.protocol import Kind, Progress
 
 
@@ -39,9 +26,24 @@ VERBS = {
     "revoke": "revoke a key",
 }
 
+NO_OWNER = "nobody"
+ID_SHOWN = 8
+
+NAMES = {
+    "one_shots": "one-shots",
+    "recurring": "recurring",
+    "paused": "paused",
+    "finished": "finished, remembered",
+    "receipts": "idempotency keys",
+    "documents": "documents",
+    "keys": "API keys",
+    "positions": "positions in request topics",
+}
+CONFLICTS_SHOWN_MAX = 20
+
 
 def configure_keys(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers of the three."""
+    """Add the subcommands of `keys`."""
     verbs = parser.add_subparsers(metavar="create|list|revoke", required=True)
     runs = {"create": create, "list": show, "revoke": revoke}
     for verb, purpose in VERBS.items():
@@ -59,25 +61,28 @@ def configure_keys(parser: argparse.ArgumentParser) -> None:
             help="change this store directly (a file, or postgres://...), without a server",
         )
         add_schema(command)
-        add_server(command, of_tenant=False)
+        add_server(command, has_tenant=False)
         command.set_defaults(run=runs[verb])
 
 
 def create(arguments: Arguments, screen: Screen) -> int:
-    """Make a key. It is shown now and never again."""
+    """Create a key, which is shown only this once."""
     document: dict[str, Any] = {"name": arguments.name, "tenant": arguments.tenant, "admin": arguments.admin}
     if arguments.store is not None:
         where = arguments.store, arguments.schema
         document["key"] = arguments.hooks.create_key(*where, arguments.name, arguments.tenant, arguments.admin)
         keys = _keys(arguments)
     else:
-        keys = [document, *([] if arguments.admin else _keys(arguments))]  # after the first one only an admin may ask
+        keys = [
+            document,
+            *([] if arguments.admin else _keys(arguments)),
+        ]  # after the first key, only admin keys may list
         document = client_of(arguments).call("POST", "/v1/keys", body=document)
     if arguments.json:
         screen.json(document)
     else:
         screen.say(document["key"])
-        screen.note("keep it safe: it is not shown again. Use it as TIDINGS_KEY, or `Authorization: Bearer <key>`")
+        screen.note("store it safely: it is not shown again. Use it as TIDINGS_KEY, or `Authorization: Bearer <key>`")
     if not any(key["admin"] for key in keys):
         store = without_password(arguments.store or "FILE")
         store += "" if arguments.schema is None else f" --schema {arguments.schema}"
@@ -89,7 +94,7 @@ def create(arguments: Arguments, screen: Screen) -> int:
 
 
 def show(arguments: Arguments, screen: Screen) -> int:
-    """The keys by name, without the keys themselves."""
+    """List the keys by name, without the keys themselves."""
     keys = _keys(arguments)
     if arguments.json:
         screen.json({"keys": keys})
@@ -102,7 +107,7 @@ def show(arguments: Arguments, screen: Screen) -> int:
 
 
 def revoke(arguments: Arguments, screen: Screen) -> int:
-    """Take a key's rights away."""
+    """Revoke a key."""
     if not _revoked(arguments):
         raise Failure(Exit.NOT_FOUND, f"there is no key {arguments.name!r}: `{program()} keys list` shows them")
     if arguments.json:
@@ -120,7 +125,7 @@ def _keys(arguments: Arguments) -> list[dict[str, Any]]:
 
 
 def _revoked(arguments: Arguments) -> bool:
-    """Whether there was such a key."""
+    """Revoke a key; False if there is none of that name."""
     if arguments.store is not None:
         return bool(arguments.hooks.revoke_key(arguments.store, arguments.schema, arguments.name))
     try:
@@ -143,18 +148,14 @@ def _shown(key: "ApiKey") -> dict[str, Any]:
     }
 
 
-NOBODY = "nobody"
-ID_SHOWN = 8
-
-
 def configure_nodes(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
-    add_server(parser, of_tenant=False)
+    """Add the arguments of `nodes`."""
+    add_server(parser, has_tenant=False)
     parser.set_defaults(run=nodes)
 
 
 def nodes(arguments: Arguments, screen: Screen) -> int:
-    """Two tables: the nodes, and the lanes."""
+    """Show the nodes and the lanes, in two tables."""
     document = client_of(arguments).call("GET", "/v1/nodes")
     if arguments.json:
         screen.json(document)
@@ -172,7 +173,7 @@ def nodes(arguments: Arguments, screen: Screen) -> int:
 
 
 def _labels(nodes: list[dict[str, Any]]) -> dict[str, str]:
-    """What each is called: by its name, and by a part of its id too where that is not enough."""
+    """The label of each node: its name, with a part of its id if the name is not unique."""
     times = Counter(node["name"] for node in nodes)
     return {
         node["id"]: node["name"] if times[node["name"]] == 1 else f"{node['name']} ({node['id'][:ID_SHOWN]})"
@@ -200,9 +201,9 @@ def _node(node: dict[str, Any], label: str, screen: Screen) -> tuple[object, ...
 
 
 def _lanes(document: dict[str, Any], labels: dict[str, str], screen: Screen) -> list[tuple[object, ...]]:
-    """In the order of the nodes, then of time. Lanes that one node has owned for the same time are one row."""
+    """The rows of lanes, by node and time. Lanes that a node has owned since the same time are one row."""
     owned = [(labels[node["id"]], lane) for node in document["nodes"] for lane in _by_time(node["owns"])]
-    free = [(NOBODY, lane) for lane in document["free_lanes"]]
+    free = [(NO_OWNER, lane) for lane in document["free_lanes"]]
     rows: list[tuple[object, ...]] = []
     for (owner, since), group in groupby(owned + free, lambda each: (each[0], each[1]["since"])):
         lanes = [lane for _, lane in group]
@@ -216,12 +217,12 @@ def _by_time(lanes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _amount(ms: float) -> str:
-    """Milliseconds for people; what is long in the units that one thinks of it in."""
+    """A duration in milliseconds; from a second on, in larger units."""
     return f"{ms:.1f} ms" if ms < 1_000 else length(int(ms * 1_000))
 
 
 def configure_migrate(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `migrate`."""
     parser.add_argument(
         "--store",
         metavar="STORE",
@@ -237,16 +238,16 @@ def configure_migrate(parser: argparse.ArgumentParser) -> None:
 
 def migrate(arguments: Arguments, screen: Screen) -> int:
     """Run the steps, and print the name and the duration of each."""
-    taken: list[Done] = []
+    steps_done: list[Done] = []
 
-    def tell(done: "Done") -> None:
-        taken.append(done)
+    def on_step(done: "Done") -> None:
+        steps_done.append(done)
         if not arguments.json:
             screen.say(f"{done.name}  {done.elapsed_us / 1_000:,.1f} ms")
 
-    plan = arguments.hooks.migrate_store(StoreUrl(arguments.store, arguments.schema), arguments.check, tell)
+    plan = arguments.hooks.migrate_store(StoreUrl(arguments.store, arguments.schema), arguments.check, on_step)
     if arguments.json:
-        steps = [{"name": done.name, "elapsed_ms": done.elapsed_us / 1_000} for done in taken]
+        steps = [{"name": done.name, "elapsed_ms": done.elapsed_us / 1_000} for done in steps_done]
         to_do = list(plan.steps) if arguments.check else []
         version = plan.version if arguments.check else plan.known
         screen.json({"from": plan.version, "to": plan.known, "version": version, "steps": steps, "to_do": to_do})
@@ -262,21 +263,8 @@ def migrate(arguments: Arguments, screen: Screen) -> int:
     return Exit.CONFLICT if arguments.check and plan.steps else Exit.DONE
 
 
-NAMES = {
-    "one_shots": "one-shots",
-    "recurring": "recurring",
-    "paused": "paused",
-    "finished": "finished, remembered",
-    "receipts": "idempotency keys",
-    "documents": "documents",
-    "keys": "API keys",
-    "positions": "positions in request topics",
-}
-CONFLICTS_SHOWN_MAX = 20
-
-
 def configure_copy(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `copy`."""
     where = "sqlite:FILE, a file, or postgres://user@host/database"
     parser.add_argument("--from", dest="source", required=True, metavar="STORE", help=f"the store to move: {where}")
     parser.add_argument(
@@ -298,16 +286,16 @@ def configure_copy(parser: argparse.ArgumentParser) -> None:
 
 
 def copy(arguments: Arguments, screen: Screen) -> int:
-    """Move everything; the exit code is 4 if there were conflicts."""
+    """Move everything to another store; the exit code is 4 if there were conflicts."""
     if arguments.take_back:
         return _take_back(arguments, screen)
     if arguments.target is None:
         raise Failure(Exit.USAGE, f"--to is missing: give the store to move to\nsee `{program()} copy --help`")
     clock = SystemClock()
-    started, bar = clock.elapsed(), Counted("done", clock)
+    started, bar = clock.elapsed(), ProgressCount("done", clock)
 
     def on_progress(progress: "Progress", counts: "dict[Kind, int]") -> None:
-        bar.tell(sum(progress.seen(kind) for kind in counts), sum(counts.values()))
+        bar.update(sum(progress.seen(kind) for kind in counts), sum(counts.values()))
 
     try:
         target = StoreUrl(arguments.target, arguments.to_schema or arguments.schema)

@@ -1,4 +1,4 @@
-"""`calendars`: days on which nothing happens, under names that recurring schedules can give."""
+"""`calendars` and `tzdata`: the days on which nothing is released, and the time zone rules."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ VERBS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers of the four."""
+    """Add the subcommands of `calendars`."""
     verbs = parser.add_subparsers(metavar="list|show|put|drop", required=True)
     runs = {"list": index, "show": show, "put": put, "drop": drop}
     for verb, purpose in VERBS.items():
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def index(arguments: Arguments, screen: Screen) -> int:
-    """The calendars by name."""
+    """List the calendars by name."""
     document = client_of(arguments).call("GET", "/v1/calendars")
     found = document["calendars"]
     if arguments.json:
@@ -49,7 +49,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
 
 
 def show(arguments: Arguments, screen: Screen) -> int:
-    """The dates, one a line, as `put` takes them."""
+    """Print the dates, one on each line, as `put` accepts them."""
     document = _one(arguments, "GET")
     if arguments.json:
         screen.json(document)
@@ -60,31 +60,31 @@ def show(arguments: Arguments, screen: Screen) -> int:
 
 
 def put(arguments: Arguments, screen: Screen) -> int:
-    """Keep a calendar from a file, or from dates."""
+    """Store a calendar from a file, or from dates."""
     path = f"/v1/calendars/{segment(arguments.name)}"
     document = client_of(arguments).call("PUT", path, body=_days(arguments))
     days = "1 day" if document["days"] == 1 else f"{document['days']} days"
-    return _tell(document, f"kept {arguments.name}: {days}", arguments, screen)
+    return _show_outcome(document, f"stored {arguments.name}: {days}", arguments, screen)
 
 
 def drop(arguments: Arguments, screen: Screen) -> int:
-    """Forget a calendar."""
+    """Delete a calendar."""
     document = _one(arguments, "DELETE")
-    return _tell(document, f"dropped {arguments.name}", arguments, screen)
+    return _show_outcome(document, f"deleted {arguments.name}", arguments, screen)
 
 
 def _one(arguments: Arguments, method: str) -> Any:
-    """Ask about one that must be there; if it is not, say so in the words of the command line."""
+    """Call the path of one calendar; if it does not exist, the failure names the command that lists them."""
     try:
         return client_of(arguments).call(method, f"/v1/calendars/{segment(arguments.name)}")
     except Failure as failure:
         if failure.code == Exit.NOT_FOUND:
-            told = f"there is no calendar named {arguments.name!r}: `{program()} calendars list` lists them"
-            raise Failure(failure.code, told, failure.document) from None
+            text = f"there is no calendar named {arguments.name!r}: `{program()} calendars list` lists them"
+            raise Failure(failure.code, text, failure.document) from None
         raise
 
 
-def _tell(document: dict[str, Any], what: str, arguments: Arguments, screen: Screen) -> int:
+def _show_outcome(document: dict[str, Any], what: str, arguments: Arguments, screen: Screen) -> int:
     if arguments.json:
         screen.json(document)
     else:
@@ -109,7 +109,7 @@ def _days(arguments: Arguments) -> dict[str, Any]:
 
 
 def configure_tzdata(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `tzdata`."""
     parser.add_argument(
         "--apply", action="store_true", help="recompute the pending schedules of zones whose rules changed, now"
     )
@@ -119,7 +119,7 @@ def configure_tzdata(parser: argparse.ArgumentParser) -> None:
 
 
 def tzdata(arguments: Arguments, screen: Screen) -> int:
-    """The version, the zones in use, and what was moved lately; of `--apply` what it moved."""
+    """Show the version, the time zones in use and what moved recently; with `--apply`, what that moved."""
     client = client_of(arguments)
     if arguments.apply:
         applied = client.call("POST", "/v1/tzdata")
@@ -146,7 +146,7 @@ def tzdata(arguments: Arguments, screen: Screen) -> int:
 
 
 def _show_moved(moved: list[dict[str, Any]], screen: Screen) -> None:
-    """What was moved, from when to when; of one apply with the zones, for what moved it is said already."""
+    """Print the schedules that moved, and from when to when."""
     if not moved:
         return
     lines = [
@@ -157,6 +157,6 @@ def _show_moved(moved: list[dict[str, Any]], screen: Screen) -> None:
 
 
 def _by(moved: dict[str, Any]) -> str:
-    """The zone with what its clocks show, or the cause."""
+    """The time zone with the local time, or the cause."""
     local = str(moved.get("after_local", "")).replace("T", " ")
     return f"{moved['zone']}: {local}" if local else str(moved["cause"])

@@ -1,4 +1,4 @@
-"""`deliveries`: what was sent, through what, how late, under which id of the provider's, and what became of it."""
+"""`deliveries` and `channels`: what was sent, with each attempt, and the providers that send."""
 
 import argparse
 from collections.abc import Iterator
@@ -25,19 +25,19 @@ STATES = (
 )  # fmt: skip
 
 
-RETRIED = ("failed", "expired", "bounced", "skipped")  # what was given up
+RETRIED = ("failed", "expired", "bounced", "skipped")  # states that can be sent again
 FILTERS = ("user", "state", "channel", "notification", "since", "until")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers. `deliveries` alone lists, so what `list` takes may follow it directly."""
+    """Add the subcommands of `deliveries`. Without one it lists, with the options of `list`."""
     _add_search(parser)
     add_server(parser)
     parser.set_defaults(run=index)
     verbs = parser.add_subparsers(metavar="list|show|retry")
     for name, purpose, run in (
         ("list", "list deliveries, those due last first", index),
-        ("show", "one delivery, with each attempt", show),
+        ("show", "show a delivery with each attempt", show),
         ("retry", "send failed deliveries again", retry),
     ):
         verb = add_bare_verb(verbs, name, purpose, run)
@@ -71,7 +71,7 @@ def _query(arguments: Arguments) -> dict[str, object]:
 
 
 def index(arguments: Arguments, screen: Screen) -> int:
-    """Those that fit."""
+    """List the deliveries that match."""
     query = _query(arguments)
     rows = partial(_show_rows, screen=screen)
     empty = "no deliveries match: `notifications list` shows what is scheduled"
@@ -79,25 +79,26 @@ def index(arguments: Arguments, screen: Screen) -> int:
 
 
 def show(arguments: Arguments, screen: Screen) -> int:
-    """One delivery."""
+    """Show one delivery."""
     document = client_of(arguments).call("GET", _path(arguments.name))
     if arguments.json:
         screen.json(document)
         return Exit.DONE
     attempts = document.pop("attempts", None) or []
-    news = document.pop("news", None) or []
+    reports = document.pop("news", None) or []
     screen.facts((name, _value(name, value, screen)) for name, value in document.items())
     if attempts:
         screen.say("")
-        screen.table(("attempt", "channel", "provider", "begun", "took", "outcome", "why"), map(_attempt, attempts))
-    if news:
+        screen.table(("attempt", "channel", "provider", "started", "took", "outcome", "why"), map(_attempt, attempts))
+    if reports:
         screen.say("")
-        screen.table(("told at", "what", "why"), [(screen.moment(n["at"]), n["state"], n.get("reason")) for n in news])
+        rows = [(screen.moment(report["at"]), report["state"], report.get("reason")) for report in reports]
+        screen.table(("reported at", "what", "why"), rows)
     return Exit.DONE
 
 
 def retry(arguments: Arguments, screen: Screen) -> int:
-    """Send each again, and go on when one cannot be; the exit code is the worst."""
+    """Send each again, and continue if one cannot be sent; returns the highest exit code."""
     client, worst = client_of(arguments), Exit.DONE
     for name in _names(client, arguments, screen):
         try:
@@ -118,7 +119,7 @@ def retry(arguments: Arguments, screen: Screen) -> int:
 
 
 def _names(client: Client, arguments: Arguments, screen: Screen) -> Iterator[str]:
-    """Those that were named, or all that fit. What goes again is due now, so it does not come up a second time."""
+    """The deliveries to send again: those named, or all that match. Each leaves the list when it is sent again."""
     filters = [f"--{name}" for name, value in _query(arguments).items() if value is not None]
     if bool(arguments.names) == bool(filters) or (filters and arguments.state is None):
         states = "|".join(RETRIED)
@@ -140,7 +141,7 @@ def heads() -> tuple[str, ...]:
 
 
 def row_of(delivery: dict[str, Any]) -> tuple[object, ...]:
-    """A delivery in one line."""
+    """A delivery as a row."""
     return (
         delivery["name"],
         delivery.get("user") or delivery.get("address"),
@@ -179,7 +180,7 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
         attempt.get("provider"),
         _clock(attempt.get("begun_at")),
         took,
-        attempt.get("outcome") or "under way, or cut off",
+        attempt.get("outcome") or "in progress, or interrupted",
         attempt.get("detail"),
     )
 
@@ -193,7 +194,7 @@ def _value(name: str, value: Any, screen: Screen) -> Any:
 
 
 def configure_channels(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers. `channels` alone lists."""
+    """Add the subcommands of `channels`. Without one it lists."""
     add_server(parser)
     parser.set_defaults(run=channels)
     verbs = parser.add_subparsers(metavar="close")
@@ -211,16 +212,16 @@ def configure_channels(parser: argparse.ArgumentParser) -> None:
 
 
 def channels(arguments: Arguments, screen: Screen) -> int:
-    """The providers, in the order in which they are tried."""
+    """List the providers, in the order in which they are tried."""
     document = client_of(arguments).call("GET", "/v1/channels")
     if arguments.json:
         screen.json(document)
         return Exit.DONE
-    heads = ("name", "provider", "sends", "limit", "of this tenant", "breaker", "until", "why")
+    heads = ("name", "provider", "sends", "limit", "tenant limit", "breaker", "until", "why")
     rows = []
-    for way in document["providers"]:
-        rows += [_row(way, screen), *(_receiver(each, screen) for each in way.get("receivers", ()))]
-        if way.get("more_receivers"):
+    for provider in document["providers"]:
+        rows += [_row(provider, screen), *(_receiver(each, screen) for each in provider.get("receivers", ()))]
+        if provider.get("more_receivers"):
             rows.append(("  and more receivers", *[""] * (len(heads) - 1)))
     screen.table(heads, rows)
     for warning in document.get("warnings", ()):
@@ -229,7 +230,7 @@ def channels(arguments: Arguments, screen: Screen) -> int:
 
 
 def close(arguments: Arguments, screen: Screen) -> int:
-    """Close the breaker of a provider, or of a receiver."""
+    """Close the circuit breaker of a provider, or of a webhook receiver."""
     receiver = getattr(arguments, "receiver", None)
     path = f"/v1/channels/{segment(arguments.name)}/close"
     answer = client_of(arguments).call("POST", path, query={"receiver": receiver})
@@ -243,16 +244,16 @@ def close(arguments: Arguments, screen: Screen) -> int:
     return Exit.DONE
 
 
-def _row(way: dict[str, Any], screen: Screen) -> tuple[object, ...]:
+def _row(provider: dict[str, Any], screen: Screen) -> tuple[object, ...]:
     return (
-        way["name"],
-        way["provider"],
-        ", ".join(way["channels"]),
-        _limit(way.get("limit")),
-        _limit(way.get("tenant_limit")),
-        way["breaker"],
-        screen.moment(way.get("until")),
-        way.get("reason"),
+        provider["name"],
+        provider["provider"],
+        ", ".join(provider["channels"]),
+        _limit(provider.get("limit")),
+        _limit(provider.get("tenant_limit")),
+        provider["breaker"],
+        screen.moment(provider.get("until")),
+        provider.get("reason"),
     )
 
 

@@ -1,4 +1,4 @@
-"""`notify`: notify users, with a template or with content of your own, now or later."""
+"""`notify` and `notifications`: send notifications, and show what happened to them."""
 
 import argparse
 from functools import partial
@@ -13,30 +13,31 @@ from tidings.edges.cli.arguments import (
     add_paging,
     add_server,
     client_of,
+    show_outcome,
     show_pages,
 )
 from tidings.edges.cli.client import faults, segment
 from tidings.edges.cli.commands.deliveries import STATES, heads, row_of
-from tidings.edges.cli.commands.schedule import add_timing, tell, text_of, timing_of
+from tidings.edges.cli.commands.schedule import add_timing, text_of, timing_of
 from tidings.edges.cli.commands.templates import PARTS, add_variables, variables_of
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen, clock_text, shown
-from tidings.shapes.fields import fields_of, names_of
+from tidings.shapes.fields import fields_of, lowered, names_of
 from tidings.shapes.notification import NewNotification
 from tidings.shapes.schedule import When
 
 CONTENT = ("title", "text", "html")
-# Fields that the command line takes in another form, or by another name; every other one has an option of its name.
-OTHERWISE = {
+# Fields with an option of another name or form; every other field has an option of its own name.
+SPECIAL_FIELDS = {
     *names_of(When),
     *("user", "users", "to", "channel", "channels", "version", "variables", "content", "words", "count"),
 }
-OPTIONS = tuple(name for name in names_of(NewNotification) if name not in OTHERWISE)
+OPTIONS = tuple(name for name in names_of(NewNotification) if name not in SPECIAL_FIELDS)
 CODES = {"rejected": Exit.USAGE, "conflict": Exit.CONFLICT}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `notify`."""
     parser.add_argument(
         "users", metavar="USER", nargs="*", help="the recipients; local times are in each user's own time zone"
     )
@@ -52,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_field(parser, NewNotification, "version", metavar="N")
     add_variables(parser)
     for name in CONTENT:
-        content = fields_of(InlineContent)[name].description.rstrip(".")
+        content = lowered(fields_of(InlineContent)[name].description.rstrip("."))
         parser.add_argument(
             f"--{name}", metavar="TEXT", help=f"{content}, instead of a template; @FILE for a file, - for stdin"
         )
@@ -64,18 +65,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def notify(arguments: Arguments, screen: Screen) -> int:
-    """Send the request; each user has an answer of their own."""
-    document = {**_whom(arguments), **_what(arguments), **timing_of(arguments)}
+    """Send the request, and print an outcome for each user."""
+    document = {**_recipient(arguments), **_content(arguments), **timing_of(arguments)}
     given = {name: getattr(arguments, name) for name in ("count", *OPTIONS)}
     document |= {name: value for name, value in given.items() if value is not None}
     answer = client_of(arguments).call("POST", "/v1/notifications", body=document)
     if len(arguments.users) < 2:
-        return _tell(answer, arguments, screen)
-    codes = {_tell(each, arguments, screen) for each in answer["notifications"]} - {Exit.DONE}
+        return _show_outcome(answer, arguments, screen)
+    codes = {_show_outcome(each, arguments, screen) for each in answer["notifications"]} - {Exit.DONE}
     return Exit.FAILED if len(codes) > 1 or Exit.USAGE in codes else max(codes, default=Exit.DONE)
 
 
-def _whom(arguments: Arguments) -> dict[str, Any]:
+def _recipient(arguments: Arguments) -> dict[str, Any]:
     if arguments.users and arguments.to is not None:
         raise Failure(Exit.USAGE, "give either a USER (or several) or --to ADDRESS, not both")
     if not arguments.users and arguments.to is None:
@@ -98,7 +99,7 @@ def _whom(arguments: Arguments) -> dict[str, Any]:
 
 
 def _address(text: str, channels: list[str]) -> Any:
-    """An address of push is a device: `apns:TOKEN`."""
+    """The address; for push a device, written as `apns:TOKEN`."""
     if channels != ["push"]:
         return text
     platform, separator, token = text.partition(":")
@@ -107,18 +108,18 @@ def _address(text: str, channels: list[str]) -> Any:
     return {"platform": platform, "token": token}
 
 
-def _what(arguments: Arguments) -> dict[str, Any]:
-    words = {name: text_of(text, f"--{name}") for name in CONTENT if (text := getattr(arguments, name)) is not None}
-    if arguments.template is not None and words:
-        raise Failure(Exit.USAGE, f"give either --template or a literal text (--{next(iter(words))}), not both")
-    if arguments.template is None and not words:
+def _content(arguments: Arguments) -> dict[str, Any]:
+    content = {name: text_of(text, f"--{name}") for name in CONTENT if (text := getattr(arguments, name)) is not None}
+    if arguments.template is not None and content:
+        raise Failure(Exit.USAGE, f"give either --template or a literal text (--{next(iter(content))}), not both")
+    if arguments.template is None and not content:
         raise Failure(Exit.USAGE, "nothing to send: give a --template, or the text as --text")
-    if words:
-        if "text" not in words:
+    if content:
+        if "text" not in content:
             raise Failure(Exit.USAGE, "--text is missing: give it too")
         if arguments.version is not None or arguments.var or arguments.vars is not None:
             raise Failure(Exit.USAGE, "a literal text is sent as it is: --var, --vars and --version need --template")
-        return {"content": words}
+        return {"content": content}
     document: dict[str, Any] = {}
     if variables := variables_of(arguments):
         document["variables"] = variables
@@ -135,8 +136,8 @@ def _version(text: str) -> int | str:
     return int(text)
 
 
-def _tell(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> Exit:
-    """One answer in one line."""
+def _show_outcome(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> Exit:
+    """Print the outcome for one recipient on one line."""
     outcome, state = str(answer.get("outcome")), answer.get("state")
     code = Exit.CONFLICT if state == "cancelled" else CODES.get(outcome, Exit.DONE)
     if arguments.json:
@@ -161,15 +162,15 @@ def _tell(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> Exit:
 
 
 def configure_notifications(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers of the four. `notifications` alone lists, so what `list` takes may follow it directly."""
+    """Add the subcommands of `notifications`. Without one it lists, with the options of `list`."""
     _add_search(parser)
     add_server(parser)
     parser.set_defaults(run=index)
     verbs = parser.add_subparsers(metavar="list|show|explain|cancel")
     for name, purpose, run in (
         ("list", "list notifications, the latest first", index),
-        ("show", "the state of a notification, with its deliveries", show),
-        ("explain", "what happened to it, from acceptance to the provider's receipt", explain),
+        ("show", "show a notification and its deliveries", show),
+        ("explain", "show the history of a notification, from acceptance to the receipt", explain),
         ("cancel", "cancel notifications that have not been sent", cancel),
     ):
         verb = add_bare_verb(verbs, name, purpose, run)
@@ -196,7 +197,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 
 def index(arguments: Arguments, screen: Screen) -> int:
-    """Those that fit."""
+    """List the notifications that match."""
     names = ("user", "to", "state", "channel", "template", "batch", "category", "priority", "since", "until")
     query = {name: getattr(arguments, name) for name in names}
     rows = partial(_show_rows, screen=screen)
@@ -204,7 +205,7 @@ def index(arguments: Arguments, screen: Screen) -> int:
 
 
 def show(arguments: Arguments, screen: Screen) -> int:
-    """One, and what was sent of it."""
+    """Show a notification and its deliveries."""
     document = client_of(arguments).call("GET", _path(arguments.which))
     if arguments.json:
         screen.json(document)
@@ -218,7 +219,7 @@ def show(arguments: Arguments, screen: Screen) -> int:
 
 
 def explain(arguments: Arguments, screen: Screen) -> int:
-    """Its story, oldest first."""
+    """Show the history of a notification, oldest first."""
     document = client_of(arguments).call("GET", f"{_path(arguments.which)}/explain")
     if arguments.json:
         screen.json(document)
@@ -231,11 +232,11 @@ def explain(arguments: Arguments, screen: Screen) -> int:
 
 
 def cancel(arguments: Arguments, screen: Screen) -> int:
-    """Cancel each, and go on when one cannot be; the exit code is the worst."""
+    """Cancel each, and continue if one cannot be cancelled; returns the highest exit code."""
     client, worst = client_of(arguments), Exit.DONE
     for name in arguments.ids:
         try:
-            tell(client.call("DELETE", _path(name)), "", arguments, screen)
+            show_outcome(client.call("DELETE", _path(name)), "", arguments, screen)
         except Failure as failure:
             if failure.code == Exit.UNREACHABLE:
                 raise

@@ -1,4 +1,4 @@
-"""What is sent: the arguments of a message and a schedule, and the document that they make."""
+"""`schedule`, `publish` and `replace`: one message from arguments, or many from a file."""
 
 import argparse
 import base64
@@ -16,23 +16,48 @@ from typing import Any, cast
 import msgspec
 
 from tidings.clock import SystemClock
-from tidings.edges.cli.arguments import Arguments, add_bus, add_field, add_server, client_of, pair, positive
+from tidings.edges.cli.arguments import (
+    FINISHED_STATES,
+    Arguments,
+    add_bus,
+    add_field,
+    add_server,
+    client_of,
+    pair,
+    positive,
+    show_outcome,
+)
 from tidings.edges.cli.client import Client, faults, reason_of, segment
 from tidings.edges.cli.exit_codes import Exit, Failure, code_of_outcome
 from tidings.edges.cli.screen import Progress, Screen, shown
-from tidings.shapes.fields import fields_of, help_of, names_of
+from tidings.shapes.fields import fields_of, help_of, lowered, names_of
 from tidings.shapes.schedule import NewSchedule, When
 
-# Fields that the command line takes in another form, or by another name; every other one has an option of its name.
-OTHERWISE = {
+# Fields with an option of another name or form; every other field has an option of its own name.
+SPECIAL_FIELDS = {
     *names_of(When),
     *("topic", "bus", "id", "key", "key_base64", "value", "value_base64", "headers", "labels", "count"),
 }
-OPTIONS = tuple(name for name in names_of(NewSchedule) if name not in OTHERWISE)
+OPTIONS = tuple(name for name in names_of(NewSchedule) if name not in SPECIAL_FIELDS)
+
+WHEN = ("at", "every", "rrule", "cron")
+LISTS = ("rdates", "exdates")
+BESIDE = tuple(name for name in names_of(When) if name not in {*WHEN, *LISTS, "scheduled_at"})
+METAVARS = {"at": "TIME", "every": "INTERVAL", "rrule": "RULE", "cron": "EXPRESSION", "start": "TIME", "until": "TIME"}
+
+BLOCK_BYTES = 256 * 1024
+TIMEOUT_S = 120.0
+BAD_LINES_SHOWN = 20
+NDJSON = "application/x-ndjson"
+
+LINE_FIELDS = (
+    "at", "every", "key", "header", "headers", "priority", "expires_after", "late", "late_grace", "late_max", "jitter",
+    "label", "labels", "bus",
+)  # fmt: skip
 
 
 def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    """What a record carries."""
+    """Add the arguments for value, key, headers and bus."""
     parser.add_argument(
         "value",
         nargs=None if needed else "?",
@@ -51,7 +76,7 @@ def add_message(parser: argparse.ArgumentParser, *, needed: bool = True) -> None
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
-    """The options that say when it is due, and the policy."""
+    """Add the options for the due time, the lateness policy and labels."""
     add_timing(parser)
     for name in OPTIONS:
         add_field(parser, NewSchedule, name)
@@ -66,7 +91,7 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
 
 
 def message_of(arguments: Arguments) -> dict[str, Any]:
-    """Key, value, headers and bus as the HTTP API takes them."""
+    """Key, value, headers and bus, as the HTTP API accepts them."""
     if arguments.value is None:
         raise Failure(Exit.USAGE, "VALUE is missing: give text, @FILE, or - for standard input")
     document = _bytes("value", content_of(arguments.value))
@@ -80,7 +105,7 @@ def message_of(arguments: Arguments) -> dict[str, Any]:
 
 
 def schedule_of(arguments: Arguments) -> dict[str, Any]:
-    """A schedule as the HTTP API takes it."""
+    """A schedule, as the HTTP API accepts it."""
     document: dict[str, Any] = {"topic": arguments.to, **message_of(arguments)}
     document |= timing_of(arguments)
     for name in ("count", *OPTIONS):
@@ -92,7 +117,7 @@ def schedule_of(arguments: Arguments) -> dict[str, Any]:
 
 
 def content_of(text: str) -> bytes:
-    """What `TEXT`, `@FILE`, `@@TEXT` or `-` stands for."""
+    """The bytes that `TEXT`, `@FILE`, `@@TEXT` or `-` stands for."""
     if text == "-":
         return sys.stdin.buffer.read()
     if text.startswith("@@"):
@@ -106,7 +131,7 @@ def content_of(text: str) -> bytes:
 
 
 def text_of(text: str, flag: str) -> str:
-    """The same as text; raises `Failure` for bytes that are none."""
+    """The same as text; raises `Failure` for bytes that are not UTF-8."""
     try:
         return content_of(text).decode()
     except UnicodeDecodeError as error:
@@ -114,7 +139,7 @@ def text_of(text: str, flag: str) -> str:
 
 
 def _bytes(name: str, content: bytes) -> dict[str, Any]:
-    """Text as text, other bytes as base64: either way they leave as they came."""
+    """The field for these bytes: text as it is, other bytes as base64."""
     try:
         return {name: content.decode()}
     except UnicodeDecodeError:
@@ -132,16 +157,10 @@ def _header(text: str) -> list[Any]:
         return [name, {"base64": base64.b64encode(content).decode()}]
 
 
-WHEN = ("at", "every", "rrule", "cron")
-LISTS = ("rdates", "exdates")
-BESIDE = tuple(name for name in names_of(When) if name not in {*WHEN, *LISTS, "scheduled_at"})
-METAVARS = {"at": "TIME", "every": "INTERVAL", "rrule": "RULE", "cron": "EXPRESSION", "start": "TIME", "until": "TIME"}
-
-
 def add_timing(
     parser: argparse.ArgumentParser, shape: type[When] = NewSchedule, *, required: bool = False, ends: bool = True
 ) -> None:
-    """The options for the fields of `shape` that say when. `ends`: `--count` ends a rule."""
+    """Add the options for the fields of `shape` that say when. `ends`: with `--count`, which ends a rule."""
     when = parser.add_mutually_exclusive_group(required=required)
     for name in WHEN:
         add_field(when, shape, name, metavar=METAVARS[name])
@@ -151,27 +170,21 @@ def add_timing(
     if ends:
         add_field(group, shape, "count", type=positive, metavar="N")
     for name in LISTS:
-        help_text = f"{fields_of(shape)[name].description.rstrip('.')}; may be repeated"
+        help_text = f"{lowered(fields_of(shape)[name].description.rstrip('.'))}; repeatable"
         group.add_argument(
             f"--{name.removesuffix('s')}", action="append", default=[], dest=name, metavar="TIME", help=help_text
         )
 
 
 def timing_of(arguments: Arguments) -> dict[str, Any]:
-    """The same as the HTTP API takes it."""
+    """The fields that say when, as the HTTP API accepts them."""
     given = {name: getattr(arguments, name) for name in (*WHEN, *BESIDE)}
     document = {name: value for name, value in given.items() if value is not None}
     return document | {name: value for name in LISTS if (value := getattr(arguments, name))}
 
 
-BLOCK_BYTES = 256 * 1024
-TIMEOUT_S = 120.0
-BAD_LINES_SHOWN = 20
-NDJSON = "application/x-ndjson"
-
-
 class Tally:
-    """What came of the lines so far."""
+    """Counts the outcomes of the lines so far."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -181,11 +194,11 @@ class Tally:
         self.worst = Exit.DONE
 
     def add(self, document: dict[str, Any]) -> None:
-        """Count one answer; answers come in the order of the lines."""
+        """Count one answer; they arrive in the order of the lines."""
         self.lines += 1
         outcome, state = str(document.get("outcome")), document.get("state")
-        said = f"{outcome} ({state} already)" if outcome == "unchanged" and state in FINISHED_STATES else outcome
-        self.outcomes[said] += 1
+        label = f"{outcome} ({state} already)" if outcome == "unchanged" and state in FINISHED_STATES else outcome
+        self.outcomes[label] += 1
         if document.get("note"):
             self.notes += 1
             if len(self.noted) < BAD_LINES_SHOWN:
@@ -198,17 +211,11 @@ class Tally:
                 self.bad.append(document)
 
 
-OF_THE_LINES = (
-    "at", "every", "key", "header", "headers", "priority", "expires_after", "late", "late_grace", "late_max", "jitter",
-    "past", "label", "labels", "bus",
-)  # fmt: skip
-
-
 def send_file(arguments: Arguments, screen: Screen) -> int:
     """Schedule each line of a file or of standard input."""
     if arguments.value is not None or arguments.id is not None:
         raise Failure(Exit.USAGE, "with --from, each line has its own id and value: leave out --id and VALUE")
-    if given := [name for name in OF_THE_LINES if getattr(arguments, name, None)]:
+    if given := [name for name in LINE_FIELDS if getattr(arguments, name, None)]:
         flag = "--" + given[0].replace("_", "-")
         raise Failure(Exit.USAGE, f"with --from, each line has its own {given[0]}: leave out {flag}")
     clock = SystemClock()
@@ -228,7 +235,7 @@ def send_file(arguments: Arguments, screen: Screen) -> int:
 
 
 def exchange(client: Client, path: str, blocks: Iterator[bytes], kind: str = NDJSON) -> Iterator[dict[str, Any]]:
-    """Send blocks and read the answers at the same time: neither side ever waits for a full buffer."""
+    """Send blocks and read the answers at the same time, so that neither side blocks on a full buffer."""
     with client.connect(TIMEOUT_S) as connection:
         connection.putrequest("POST", client.target(path), skip_accept_encoding=True)
         headers = {**client.headers, "Accept": NDJSON, "Content-Type": kind, "Transfer-Encoding": "chunked"}
@@ -246,7 +253,7 @@ def exchange(client: Client, path: str, blocks: Iterator[bytes], kind: str = NDJ
 
 
 class _Sender(threading.Thread):
-    """Sends blocks as chunks. A server that hangs up is the reader's to tell."""
+    """Sends blocks as chunks. If the server closes the connection, the reader of the answers reports it."""
 
     def __init__(self, sock: Any, blocks: Iterator[bytes]) -> None:
         super().__init__(daemon=True)
@@ -270,7 +277,7 @@ class _Sender(threading.Thread):
 
 @contextmanager
 def open_source(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
-    """The source of lines and its size, if it has one."""
+    """Open a file or standard input; yields it and its size, if it has one."""
     if name == "-":
         yield cast(BufferedReader, sys.stdin.buffer), None
         return
@@ -283,20 +290,20 @@ def open_source(name: str) -> Iterator[tuple[BufferedReader, int | None]]:
 
 
 def blocks_of(source: BufferedReader, progress: Progress, topic: str | None = None) -> Iterator[bytes]:
-    """Whole lines, as many as there are by now: a slow pipe's go out as they come. A byte order mark is left out."""
+    """Blocks of whole lines, sent as they become available, also from a slow pipe. A byte order mark is removed."""
     rest, mark = b"", BOM_UTF8
     while block := source.read1(BLOCK_BYTES):
         progress.sent(block)
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline:
-            yield _addressed(lines.removeprefix(mark) + newline, topic)
+            yield _with_topics(lines.removeprefix(mark) + newline, topic)
             mark = b""
     if rest:
-        yield _addressed(rest.removeprefix(mark) + b"\n", topic)
+        yield _with_topics(rest.removeprefix(mark) + b"\n", topic)
 
 
-def _addressed(lines: bytes, topic: str | None) -> bytes:
-    """The lines, with the topic where they name none."""
+def _with_topics(lines: bytes, topic: str | None) -> bytes:
+    """The lines, with the topic added to those without one."""
     if topic is None:
         return lines
     return b"\n".join(_with_topic(line, topic) for line in lines.split(b"\n"))
@@ -306,7 +313,7 @@ def _with_topic(line: bytes, topic: str) -> bytes:
     try:
         document = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return line  # the server says what is wrong with it
+        return line  # the server reports what is wrong with it
     if "topic" in document:
         return line
     return msgspec.json.encode({"topic": topic, **document})
@@ -332,11 +339,8 @@ def _summarise(tally: Tally, elapsed_us: int, arguments: Arguments, screen: Scre
         screen.say(text)
 
 
-FINISHED_STATES = ("cancelled", "ended", "missed", "released")
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser of one of these commands."""
+    """Add the arguments of `schedule`, `replace` or `publish`."""
     name = parser.get_default("command")
     topic = help_of(NewSchedule, "topic")
     match name:
@@ -378,45 +382,25 @@ def schedule(arguments: Arguments, screen: Screen) -> int:
     if arguments.id is not None:
         document["id"] = arguments.id
     answer = client_of(arguments).call("POST", "/v1/schedules", body=document)
-    tell(answer, f"to {arguments.to}", arguments, screen)
+    show_outcome(answer, f"to {arguments.to}", arguments, screen)
     finished = answer.get("outcome") == "unchanged" and answer.get("state") in FINISHED_STATES
     return Exit.CONFLICT if finished else Exit.DONE
 
 
 def replace(arguments: Arguments, screen: Screen) -> int:
-    """Put a message in place of what an id holds."""
+    """Replace a schedule."""
     query = {name: "true" for name in ("reuse", "keep_count") if getattr(arguments, name)} or None
     path = f"/v1/schedules/{segment(arguments.id)}"
     answer = client_of(arguments).call("PUT", path, query=query, body=schedule_of(arguments))
-    return tell(answer, f"to {arguments.to}", arguments, screen)
+    return show_outcome(answer, f"to {arguments.to}", arguments, screen)
 
 
 def publish(arguments: Arguments, screen: Screen) -> int:
-    """Put a record on a topic now."""
+    """Publish a record to a topic now."""
     path = f"/v1/topics/{segment(arguments.topic)}/records"
     answer = client_of(arguments).call("POST", path, body=message_of(arguments))
     if arguments.json:
         screen.json(answer)
     else:
         screen.say(f"{screen.word('published')} {screen.paint(shown(answer.get('id')), 'bold')} to {arguments.topic}")
-    return Exit.DONE
-
-
-def tell(document: dict[str, Any], where: str, arguments: Arguments, screen: Screen) -> int:
-    """Show the answer to a change in one line."""
-    if arguments.json:
-        screen.json(document)
-        return Exit.DONE
-    due = screen.moment(document.get("due_at"))
-    words = [screen.word(document.get("outcome")), screen.paint(shown(document.get("id")), "bold"), where]
-    state = document.get("state")
-    if state in FINISHED_STATES:
-        end = f": it is already {state}, and nothing new will be released"
-    else:
-        end = f", due {due}" if due else ""
-    screen.say(" ".join(word for word in words if word) + end)
-    if note := document.get("note"):
-        screen.note(f"{shown(document.get('id'))}: {shown(note)}")
-    if (number := document.get("in_flight")) is not None:
-        screen.note(f"{shown(document.get('id'))}: occurrence {number} is on its way to Kafka already, and will appear")
     return Exit.DONE

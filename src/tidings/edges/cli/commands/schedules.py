@@ -1,4 +1,4 @@
-"""`show`, `explain` and `list`: what the timeline holds and what became of it."""
+"""`show`, `explain`, `list`, `cancel`, `pause`, `resume`, `fire`, `preview` and `forecast`."""
 
 import argparse
 from functools import partial
@@ -13,20 +13,30 @@ from tidings.edges.cli.arguments import (
     client_of,
     pair,
     positive,
+    show_outcome,
     show_pages,
 )
 from tidings.edges.cli.client import Client, segment
-from tidings.edges.cli.commands.schedule import add_timing, tell, timing_of
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen, clock_text, shown
-from tidings.shapes.schedule import Preview
 
 STATES = ("pending", "paused", "in_flight", "released", "missed", "cancelled", "ended")
 TIMES = ("due_at", "accepted_at", "released_at", "finished_at", "at")
 
+MARKS = {
+    "moved": "moved: DST skips this time",
+    "skipped": "skipped: DST skips this time",
+    "first": "the first of two",
+    "second": "the second of two",
+}
+
+STEPS = ("minute", "hour", "day")
+BAR_WIDTH = 40
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser of one of these commands."""
+    """Add the arguments of one of these commands."""
     name = parser.get_default("command")
     if name == "list":
         _configure_list(parser)
@@ -48,7 +58,7 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
 
 
 def show(arguments: Arguments, screen: Screen) -> int:
-    """One schedule."""
+    """Show one schedule."""
     document = client_of(arguments).call("GET", f"/v1/schedules/{segment(arguments.id)}")
     if arguments.json:
         screen.json(document)
@@ -58,14 +68,14 @@ def show(arguments: Arguments, screen: Screen) -> int:
 
 
 def explain(arguments: Arguments, screen: Screen) -> int:
-    """The history of one schedule."""
+    """Show the history of a schedule."""
     document = client_of(arguments).call("GET", f"/v1/schedules/{segment(arguments.id)}/explain")
     if arguments.json:
         screen.json(document)
         return Exit.DONE
     events = document["history"]
-    kept = f", held: {shown(document['reason'])}" if _is_kept_back(document) else ""
-    screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}{kept}")
+    held = f", held: {shown(document['reason'])}" if _is_held(document) else ""
+    screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}{held}")
     if note := document.get("note"):
         screen.note(shown(note))
     heads = ("when", "what", "occurrence", "due", "late", "why")
@@ -74,7 +84,7 @@ def explain(arguments: Arguments, screen: Screen) -> int:
 
 
 def show_list(arguments: Arguments, screen: Screen) -> int:
-    """Schedules: what is to come, the next due first, then what is finished."""
+    """List schedules: pending ones first, by due time, then finished ones, the latest first."""
     query = {
         "topic": arguments.topic,
         "state": arguments.state,
@@ -103,8 +113,8 @@ def _value(name: str, value: Any, screen: Screen) -> Any:
     return value
 
 
-def _is_kept_back(document: dict[str, Any]) -> bool:
-    """Whether its destination does not take it; one that is in flight without a reason is on its way."""
+def _is_held(document: dict[str, Any]) -> bool:
+    """Whether its destination refuses it; one that is in flight without a reason is on its way."""
     return document.get("state") == "in_flight" and bool(document.get("reason"))
 
 
@@ -124,7 +134,7 @@ def _event(event: dict[str, Any], screen: Screen) -> list[object]:
 
 
 def configure_change(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser of one of these commands."""
+    """Add the arguments of one of these commands."""
     parser.add_argument("ids", metavar="ID", nargs="+", help="the ids of the schedules")
     if parser.get_default("command") == "resume":
         parser.add_argument(
@@ -137,7 +147,7 @@ def configure_change(parser: argparse.ArgumentParser) -> None:
 
 
 def change(arguments: Arguments, screen: Screen) -> int:
-    """Change each, and go on when one cannot be; the exit code is the worst."""
+    """Change each, and continue if one cannot be changed; returns the highest exit code."""
     client = client_of(arguments)
     worst = Exit.DONE
     for schedule_id in arguments.ids:
@@ -161,19 +171,14 @@ def _change(client: Client, schedule_id: str, arguments: Arguments, screen: Scre
         missed = getattr(arguments, "missed", None)
         query = None if missed is None else {"missed": missed}
         answer = client.call("POST", f"{path}/{arguments.command}", query=query)
-    tell(answer, "", arguments, screen)
-
-
-MARKS = {
-    "moved": "moved: DST skips this time",
-    "skipped": "skipped: DST skips this time",
-    "first": "the first of two",
-    "second": "the second of two",
-}
+    show_outcome(answer, "", arguments, screen)
 
 
 def configure_preview(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `preview`."""
+    from tidings.edges.cli.commands.schedule import add_timing
+    from tidings.shapes.schedule import Preview
+
     add_timing(parser, Preview, required=True, ends=False)
     add_field(parser, Preview, "after", metavar="TIME")
     add_field(parser, Preview, "count", type=positive, metavar="N")
@@ -182,7 +187,9 @@ def configure_preview(parser: argparse.ArgumentParser) -> None:
 
 
 def preview(arguments: Arguments, screen: Screen) -> int:
-    """The moments, each with its number; in a zone with what clocks show, and what changes of them did."""
+    """Show the next moments with their numbers; in a time zone also the local time, and the effect of DST."""
+    from tidings.edges.cli.commands.schedule import timing_of
+
     body = timing_of(arguments)
     body |= {name: value for name in ("after", "count") if (value := getattr(arguments, name)) is not None}
     document = client_of(arguments).call("POST", "/v1/preview", body=body)
@@ -207,13 +214,8 @@ def _local(moment: dict[str, Any], screen: Screen) -> tuple[object, ...]:
     return moment.get("occurrence"), local, screen.moment(moment.get("due_at")), mark
 
 
-STEPS = ("minute", "hour", "day")
-BAR_WIDTH = 40
-EIGHTHS = " ▏▎▍▌▋▊▉"
-
-
 def configure_forecast(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `forecast`."""
     parser.add_argument("--by", choices=STEPS, default="minute", help="the length of a step (default: minute)")
     parser.add_argument("--from", dest="start", metavar="TIME", help="start of the forecast (default: now)")
     parser.add_argument(
@@ -227,7 +229,7 @@ def configure_forecast(parser: argparse.ArgumentParser) -> None:
 
 
 def forecast(arguments: Arguments, screen: Screen) -> int:
-    """How much is pending in each step of time."""
+    """Show how many schedules are pending in each step of time."""
     query = {"by": arguments.by, "from": arguments.start, "to": arguments.end}
     document = client_of(arguments).call("GET", "/v1/forecast", query=query)
     if arguments.json:
@@ -244,7 +246,7 @@ def forecast(arguments: Arguments, screen: Screen) -> int:
 
 
 def chart(steps: list[dict[str, Any]], screen: Screen) -> list[str]:
-    """One line for each step that holds something."""
+    """One line for each step that is not empty."""
     most = max((step["pending"] for step in steps), default=1)
     width = len(f"{most:,}")
     return [
@@ -255,6 +257,6 @@ def chart(steps: list[dict[str, Any]], screen: Screen) -> list[str]:
 
 
 def bar(count: int, most: int) -> str:
-    """A bar to scale, to an eighth of a character; something is never nothing."""
+    """A bar to scale, to an eighth of a character, which is the minimum."""
     whole, eighths = divmod(max(1, count * BAR_WIDTH * 8 // most), 8)
     return "█" * whole + EIGHTHS[eighths].strip()

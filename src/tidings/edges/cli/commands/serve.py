@@ -1,4 +1,4 @@
-"""`serve`: start a Tidings server."""
+"""`serve`, `version` and `bench`."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ from tidings.edges.cli.arguments import Arguments, pair
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen
 
-# Flags of their own for what is said most often; `--set` reaches everything.
+# Options for the most common settings; `--set` sets any of them.
 FLAGS = {
     "--host": ("server.host", "the address to listen on (default: 127.0.0.1); others than this machine need API keys"),
     "--port": ("server.port", "the port to listen on (default: 8460); 0 for any free port"),
@@ -34,7 +34,7 @@ FLAGS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `serve`."""
     for flag, (_, purpose) in FLAGS.items():
         parser.add_argument(flag, help=purpose)
     parser.add_argument(
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def serve(arguments: Arguments, screen: Screen) -> int:
-    """Run a node until it is told to stop."""
+    """Run a node until a signal stops it."""
     from tidings.config import ConfigError, load, render
 
     try:
@@ -69,7 +69,7 @@ def serve(arguments: Arguments, screen: Screen) -> int:
 
 
 def flags_of(arguments: Arguments) -> dict[str, tuple[str, str]]:
-    """The settings given as flags: by name, the flag and the value."""
+    """The settings given as options: for each name, the option and the value."""
     given: dict[str, tuple[str, str]] = {}
     for name, value in arguments.set:
         given[name] = f"--set {name}", value
@@ -81,13 +81,13 @@ def flags_of(arguments: Arguments) -> dict[str, tuple[str, str]]:
 
 
 def configure_version(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `version`."""
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of text for people")
     parser.set_defaults(run=version)
 
 
 def version(arguments: Arguments, screen: Screen) -> int:
-    """The version, and that of Python beside it."""
+    """Print the version of Tidings and of Python."""
     if arguments.json:
         screen.json({"version": __version__, "python": platform.python_version()})
     else:
@@ -96,7 +96,7 @@ def version(arguments: Arguments, screen: Screen) -> int:
 
 
 def configure_bench(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `bench`."""
     parser.add_argument("--all", action="store_true", help="run all of them, one after the other")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="passed on: a benchmark's name, then --json or --help"
@@ -105,7 +105,7 @@ def configure_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def bench(arguments: Arguments, screen: Screen) -> int:
-    """Run `python -m bench` in the checkout that this is, or that is the current directory."""
+    """Run `python -m bench` in the checkout of this file, or in the current folder."""
     for root in (Path.cwd(), *Path(__file__).resolve().parents):
         if (root / "bench" / "__main__.py").is_file() and (root / "pyproject.toml").is_file():
             screen.note(f"the benchmarks of {root}")

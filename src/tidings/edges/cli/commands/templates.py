@@ -1,4 +1,4 @@
-"""`templates`: what is said, for each channel and in each language; every change is a new version."""
+"""`templates`: subject and body for each channel and language; every change is a new version."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from tidings.edges.cli.commands.schedule import text_of
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen, shown
 
-# Of each channel: what its part can say, and which of it --body stands for.
+# For each channel: the fields of its part, and the one that --body stands for.
 PARTS = {
     "email": (("subject", "html", "text"), "text"),
     "sms": (("text",), "text"),
@@ -19,39 +19,39 @@ PARTS = {
     "webhook": (("body",), "body"),
     "in_app": (("title", "body"), "body"),
 }
-WORDS = ("subject", "title", "body", "html", "text")
+TEXT_FIELDS = ("subject", "title", "body", "html", "text")
 URGENCIES = ("asap", "time_sensitive", "digest")
-ABOUT = ("name", "channel", "locale")  # of a preview, what was asked and not what it says
+NOT_CONTENT = ("name", "channel", "locale")  # fields of a preview that repeat the request
 MARKUP = ("<!doctype", "<html", "<body", "<p>", "<div", "<table", "<h1")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers of the six."""
+    """Add the subcommands of `templates`."""
     verbs = parser.add_subparsers(metavar="put|get|list|versions|delete|preview", required=True)
     _configure_put(
         add_verb(verbs, "put", "store a part of a template, or all of it, as a new version", put, "template")
     )
-    getting = add_verb(verbs, "get", "a template, with the variables it needs", get, "template")
-    getting.add_argument("--version", type=positive, metavar="N", help="this version; left out: the latest")
+    getting = add_verb(verbs, "get", "show a template, with the variables that it needs", get, "template")
+    getting.add_argument("--version", type=positive, metavar="N", help="this version (default: the latest)")
     add_paging(add_verb(verbs, "list", "list templates by name", index))
-    add_paging(add_verb(verbs, "versions", "the versions of a template, the latest first", versions, "template"))
-    deleting = add_verb(verbs, "delete", "remove a template with all its versions", delete, "template")
+    add_paging(add_verb(verbs, "versions", "list the versions of a template, the latest first", versions, "template"))
+    deleting = add_verb(verbs, "delete", "delete a template with all its versions", delete, "template")
     deleting.add_argument("--force", action="store_true", help="even if pending notifications need it, which then fail")
     _configure_preview(add_verb(verbs, "preview", "render a template; nothing is sent", preview, "template"))
 
 
 def _configure_put(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", choices=tuple(PARTS), help="the channel of this part; other parts are kept")
-    parser.add_argument("--locale", metavar="TAG", help="the language of this part; left out: the template's own")
+    parser.add_argument("--locale", metavar="TAG", help="the language of this part (default: that of the template)")
     for name, meaning in (
-        ("subject", "of an e-mail"),
-        ("title", "of a push or an inbox line"),
+        ("subject", "the subject of an e-mail"),
+        ("title", "the title of a push or in-app message"),
         ("body", "the text of any channel; of a webhook a JSON object"),
         ("html", "the HTML of an e-mail"),
         ("text", "the plain text of an e-mail or an SMS"),
     ):
         parser.add_argument(f"--{name}", metavar="LIQUID", help=f"{meaning}: Liquid, @FILE for a file, - for stdin")
-    parser.add_argument("--file", metavar="FILE", help="all parts at once: a file of JSON as the API takes it")
+    parser.add_argument("--file", metavar="FILE", help="all parts at once: a JSON file, as the HTTP API accepts it")
     parser.add_argument("--urgency", choices=URGENCIES, help="how soon it expires: never, after 30 min, after 24 h")
     parser.add_argument("--expires-after", metavar="DURATION", help="expire after this duration, such as 2h")
     parser.add_argument(
@@ -61,34 +61,34 @@ def _configure_put(parser: argparse.ArgumentParser) -> None:
 
 def _configure_preview(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--channel", choices=tuple(PARTS), help="for this channel; left out: every channel of the template"
+        "--channel", choices=tuple(PARTS), help="for this channel (default: every channel of the template)"
     )
     add_variables(parser)
     parser.add_argument("--locale", metavar="TAG", help="in this language, or the closest one the template has")
-    parser.add_argument("--version", type=positive, metavar="N", help="this version; left out: the latest")
+    parser.add_argument("--version", type=positive, metavar="N", help="this version (default: the latest)")
 
 
 def add_variables(parser: argparse.ArgumentParser) -> None:
-    """What a template is told."""
+    """Add the options for the variables of a template."""
     parser.add_argument(
         "--var",
         action="append",
         default=[],
         type=pair,
         metavar="NAME=VALUE",
-        help="A variable of the template; may be repeated",
+        help="a variable of the template; repeatable",
     )
-    parser.add_argument("--vars", metavar="JSON", help="All variables as a JSON object; @FILE for a file, - for stdin")
+    parser.add_argument("--vars", metavar="JSON", help="all variables as a JSON object; @FILE for a file, - for stdin")
 
 
 def variables_of(arguments: Arguments) -> dict[str, Any]:
-    """The variables; what is given singly counts."""
+    """The variables; `--var` takes precedence over `--vars`."""
     given = {} if arguments.vars is None else _object(text_of(arguments.vars, "--vars"), "--vars")
     return given | dict(arguments.var)
 
 
 def put(arguments: Arguments, screen: Screen) -> int:
-    """Merge one part into the template as it is, or put all of it from a file."""
+    """Store a new version: the current one with one part replaced, or all parts from a file."""
     if arguments.urgency is not None and arguments.expires_after is not None:
         raise Failure(Exit.USAGE, "--urgency and --expires-after both set the expiry: give one")
     client = client_of(arguments)
@@ -106,13 +106,13 @@ def put(arguments: Arguments, screen: Screen) -> int:
     else:
         name = screen.paint(arguments.which, "bold")
         needs = f"; needs {', '.join(map(shown, answer['needs']))}" if answer.get("needs") else ""
-        said = f"{name} version {answer['version']}: {', '.join(answer['channels'])}{needs}"
-        screen.say(f"{screen.word(answer['outcome'])} {said}")
+        stored = f"{name} version {answer['version']}: {', '.join(answer['channels'])}{needs}"
+        screen.say(f"{screen.word(answer['outcome'])} {stored}")
     return Exit.DONE
 
 
 def get(arguments: Arguments, screen: Screen) -> int:
-    """One version."""
+    """Show one version."""
     query = {"version": arguments.version}
     document = client_of(arguments).call("GET", _path(arguments.which), query=query)
     if arguments.json:
@@ -126,25 +126,25 @@ def get(arguments: Arguments, screen: Screen) -> int:
         for locale, part in languages.items():
             screen.say("")
             screen.say(screen.paint(f"{channel} {locale}", "bold"))
-            _show_words(part, screen)
+            _show_part(part, screen)
     return Exit.DONE
 
 
 def index(arguments: Arguments, screen: Screen) -> int:
-    """Templates by name."""
+    """List templates by name."""
     empty = "no templates: `templates put NAME` creates one"
     rows = partial(_show_rows, screen=screen)
     return show_pages(arguments, screen, "/v1/templates", "templates", rows, empty=empty)
 
 
 def versions(arguments: Arguments, screen: Screen) -> int:
-    """The versions of one."""
+    """List the versions of a template."""
     rows = partial(_show_versions, screen=screen)
     return show_pages(arguments, screen, f"{_path(arguments.which)}/versions", "versions", rows)
 
 
 def delete(arguments: Arguments, screen: Screen) -> int:
-    """Remove one with all its versions."""
+    """Delete a template with all its versions."""
     query = {"force": "true" if arguments.force else None}
     document = client_of(arguments).call("DELETE", _path(arguments.which), query=query)
     if arguments.json:
@@ -155,7 +155,7 @@ def delete(arguments: Arguments, screen: Screen) -> int:
 
 
 def preview(arguments: Arguments, screen: Screen) -> int:
-    """What it says on a channel, or on each."""
+    """Render a template for one channel, or for each."""
     client, path = client_of(arguments), _path(arguments.which)
     channels = [arguments.channel]
     if arguments.channel is None:
@@ -170,7 +170,7 @@ def preview(arguments: Arguments, screen: Screen) -> int:
         if number:
             screen.say("")
         screen.say(screen.paint(channel, "bold"))
-        _show_words({name: value for name, value in document.items() if name not in ABOUT}, screen)
+        _show_part({name: value for name, value in document.items() if name not in NOT_CONTENT}, screen)
     return Exit.DONE
 
 
@@ -179,22 +179,22 @@ def _path(name: str) -> str:
 
 
 def _whole(arguments: Arguments) -> dict[str, Any]:
-    if given := [name for name in (*WORDS, "channel", "locale") if getattr(arguments, name) is not None]:
+    if given := [name for name in (*TEXT_FIELDS, "channel", "locale") if getattr(arguments, name) is not None]:
         raise Failure(Exit.USAGE, f"--file has all parts in it: leave --{given[0]} out")
     source = arguments.file if arguments.file == "-" else f"@{arguments.file}"
     return _object(text_of(source, "--file"), arguments.file)
 
 
 def _merged(client: Client, arguments: Arguments, screen: Screen) -> dict[str, Any]:
-    """The template as it is, with this part in its place."""
-    there = _latest(client, arguments.which)
+    """The current template with one part replaced."""
+    latest = _latest(client, arguments.which)
     if arguments.channel is None:
-        if any(getattr(arguments, name) is not None for name in WORDS) or there is None:
+        if any(getattr(arguments, name) is not None for name in TEXT_FIELDS) or latest is None:
             raise Failure(Exit.USAGE, "the channel is missing: give --channel, or all parts with --file FILE")
         if arguments.urgency is None and arguments.expires_after is None:
             raise Failure(Exit.USAGE, "nothing to change: give --channel and its texts, or all parts with --file")
-        return there
-    document = there or {"parts": {}, "locale": arguments.locale or "en"}
+        return latest
+    document = latest or {"parts": {}, "locale": arguments.locale or "en"}
     locale = arguments.locale or document.get("locale") or "en"
     languages = document["parts"].setdefault(arguments.channel, {})
     languages[locale] = {**languages.get(locale, {}), **_part(arguments, screen)}
@@ -202,7 +202,7 @@ def _merged(client: Client, arguments: Arguments, screen: Screen) -> dict[str, A
 
 
 def _latest(client: Client, name: str) -> dict[str, Any] | None:
-    """What can be put again of the version that is the latest, None if there is none."""
+    """The fields of the latest version that can be stored again; None if there is no such template."""
     try:
         found = client.call("GET", _path(name))
     except Failure as failure:
@@ -214,20 +214,18 @@ def _latest(client: Client, name: str) -> dict[str, Any] | None:
 
 
 def _part(arguments: Arguments, screen: Screen) -> dict[str, Any]:
-    fields, meant = PARTS[arguments.channel]
+    fields, body_field = PARTS[arguments.channel]
     part: dict[str, Any] = {}
-    for name in WORDS:
+    for name in TEXT_FIELDS:
         if (given := getattr(arguments, name)) is None:
             continue
-        field = meant if name == "body" else name
+        field = body_field if name == "body" else name
         if field not in fields or field in part:
-            said = (
-                f"--{name} is nothing that {arguments.channel} has" if field not in fields else f"--{name} comes twice"
-            )
-            raise Failure(Exit.USAGE, f"{said}: give {', '.join(f'--{each}' for each in fields)}")
+            wrong = f"{arguments.channel} has no --{name}" if field not in fields else f"--{name} is given twice"
+            raise Failure(Exit.USAGE, f"{wrong}: give {', '.join(f'--{each}' for each in fields)}")
         part[field] = text_of(given, f"--{name}")
         if field == "text" and arguments.channel == "email" and part[field].lstrip().lower().startswith(MARKUP):
-            screen.note(f"--{name} looks like HTML and is sent as plain text: give it as --html if it is")
+            screen.note(f"--{name} looks like HTML but is sent as plain text: use --html for HTML")
     if not part:
         raise Failure(Exit.USAGE, f"the content is missing: give {', '.join(f'--{each}' for each in fields)}")
     if arguments.channel == "webhook":
@@ -260,8 +258,8 @@ def _version(version: dict[str, Any]) -> tuple[object, ...]:
     return version["version"], channels, version.get("locale"), version.get("urgency"), version.get("expires_after")
 
 
-def _show_words(part: dict[str, Any], screen: Screen) -> None:
-    """Short ones beside their names, long ones below."""
+def _show_part(part: dict[str, Any], screen: Screen) -> None:
+    """Print the fields of a part: short ones beside their names, long ones below."""
     for name, value in part.items():
         if value in (None, ""):
             continue

@@ -1,4 +1,4 @@
-"""`topics`: list topics and their sizes."""
+"""`topics`, `tail` and `rejections`: list topics, follow one, and show rejected Kafka requests."""
 
 import argparse
 import json
@@ -9,22 +9,36 @@ from typing import Any
 
 from tidings.edges.advice import wrong_tenant
 from tidings.edges.cli.arguments import Arguments, add_bus, add_server, client_of, positive, tenant_of
-from tidings.edges.cli.client import Client, Patience, read_events, segment
+from tidings.edges.cli.client import Client, Retries, read_events, segment
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen, clock_text, dump, late, shown
 from tidings.wires.wire import is_rejections
 from tidings.wires.wire import rejections as rejections_of
 
+LAST_DEFAULT = 10
+PAGE_ROWS = 1_000
+SILENCE_S = 60.0
+NO_PARTITIONS = b"id: kafka.kA"  # the first position of a stream of a Kafka topic that does not exist
+
+BATCH_RECORDS = 100
+WAIT = "1s"
+
+Show = Callable[[dict[str, Any]], bool]
+
+COUNT_DEFAULT = 20
+POLL_S = 1.0
+KEY_CHARS_MAX = 60
+
 
 def configure_topics(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `topics`."""
     add_bus(parser)
     add_server(parser)
     parser.set_defaults(run=topics)
 
 
 def topics(arguments: Arguments, screen: Screen) -> int:
-    """The topics by name, with their sizes."""
+    """List topics by name, with their sizes."""
     document = client_of(arguments).call("GET", "/v1/topics", query={"bus": arguments.bus})
     if arguments.json:
         screen.json(document)
@@ -41,7 +55,7 @@ def topics(arguments: Arguments, screen: Screen) -> int:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """A number of bytes in a readable unit."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -50,14 +64,8 @@ def size(count: int) -> str:
     return f"{amount:,.1f} TiB"
 
 
-LAST_DEFAULT = 10
-PAGE_ROWS = 1_000
-SILENCE_S = 60.0
-NOWHERE = b"id: kafka.kA"  # where a stream of Kafka begins whose topic has no partitions
-
-
 def configure_tail(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `tail`."""
     parser.add_argument("topic", metavar="TOPIC", help="the topic to follow; it need not exist yet")
     parser.add_argument(
         "--from",
@@ -101,7 +109,7 @@ def tail(arguments: Arguments, screen: Screen) -> int:
 
 
 class Printer:
-    """Prints records until there are enough."""
+    """Prints records until there are `--count` of them."""
 
     def __init__(self, arguments: Arguments, screen: Screen) -> None:
         self._screen = screen
@@ -109,7 +117,7 @@ class Printer:
         self._left = arguments.count
 
     def show(self, record: dict[str, Any]) -> bool:
-        """Print one; False if that was the last."""
+        """Print one record; False if it was the last one wanted."""
         if self._as_json:
             self._screen.json(record)
         else:
@@ -120,7 +128,7 @@ class Printer:
 
 
 class Follower:
-    """One topic from one position on."""
+    """Reads a topic from a position on."""
 
     def __init__(self, client: Client, topic: str, bus: str | None = None) -> None:
         self._client = client
@@ -128,10 +136,10 @@ class Follower:
         self._path = f"/v1/topics/{segment(topic)}"
         self._topic = topic
         self._position: str | None = None
-        self._is_awaited = False
+        self._is_missing_noted = False
 
     def begin(self, start: str | None, last: int) -> list[dict[str, Any]]:
-        """Find the position to follow from; answers what is to be shown before that: without a start the last few."""
+        """Set the position to follow from; returns the records to show first: without a start, the last few."""
         if start is None:
             return self.last(last)
         if start == "latest":
@@ -141,53 +149,53 @@ class Follower:
         return []
 
     def stream(self, screen: Screen) -> Iterator[dict[str, Any]]:
-        """Records as they come, until the connection ends."""
+        """Records as they appear, until the connection ends."""
         headers = {"Accept": "text/event-stream"}
         if self._position is not None:
             headers["Last-Event-ID"] = self._position
         path, query = f"{self._path}/stream", {"bus": self._bus}
         with self._client.request("GET", path, query=query, headers=headers, timeout_s=SILENCE_S) as response:
-            for event in read_events(self._noticed(response, screen)):
+            for event in read_events(self._with_notice(response, screen)):
                 self._position = event.position or self._position
                 yield json.loads(event.data)
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """The newest so many, and stand behind them."""
+        """The newest `count` records; the position is then behind them."""
         topics = self._client.call("GET", "/v1/topics", query={"bus": self._bus})
         return self._last_on_kafka(count) if topics.get("bus") == "kafka" else self._last_on_log(count, topics)
 
     def more(self) -> list[dict[str, Any]]:
-        """What has come since, a page at most."""
+        """The records since the last call, at most a page."""
         page = self._page(self._position)
         self._position = page["cursor"]
         found: list[dict[str, Any]] = page["records"]
         return found
 
-    def _noticed(self, lines: Iterable[bytes], screen: Screen) -> Iterator[bytes]:
-        """The lines as they come; that the topic is not there yet is told once, for nothing else would be."""
+    def _with_notice(self, lines: Iterable[bytes], screen: Screen) -> Iterator[bytes]:
+        """The lines of the stream; notes once that the topic does not exist yet, because nothing else would show it."""
         for line in lines:
-            if not self._is_awaited and line.rstrip() == NOWHERE:
-                self._is_awaited = True
+            if not self._is_missing_noted and line.rstrip() == NO_PARTITIONS:
+                self._is_missing_noted = True
                 screen.note(f"the topic {self._topic} does not exist on Kafka yet: waiting for it")
             yield line
 
     def _last_on_log(self, count: int, topics: dict[str, Any]) -> list[dict[str, Any]]:
-        """They are among the newest so many of each partition."""
+        """The newest records are among the newest `count` of each partition."""
         from tidings.bus.log_reader import encode
 
         ends = self._ends(topics)
         starts = [max(first, following - count) for first, following in ends]
         self._position = encode(tuple(starts)) if ends else None
-        there = sum(following for _, following in ends) - sum(starts)
+        available = sum(following for _, following in ends) - sum(starts)
         records: list[dict[str, Any]] = []
-        while len(records) < there:
+        while len(records) < available:
             if not (found := self.more()):
-                break  # retention was faster
+                break  # retention has removed some of them
             records += found
         return sorted(records, key=itemgetter("released_at"))[-count:]
 
     def _last_on_kafka(self, count: int) -> list[dict[str, Any]]:
-        """Not every offset of Kafka is a record: go back further until there are enough, or to the beginning."""
+        """On Kafka not every offset is a record: go back further until there are enough, or to the beginning."""
         from tidings.bus.log_reader import encode, positions_of
 
         prefix, _, place = self._page("latest")["cursor"].rpartition(".")
@@ -208,7 +216,7 @@ class Follower:
         return page
 
     def _ends(self, topics: dict[str, Any]) -> list[tuple[int, int]]:
-        """Of each partition the oldest offset and the one to come; nothing of a topic to come."""
+        """The oldest and the next offset of each partition; empty if the topic does not exist yet."""
         found = (topic for topic in topics["topics"] if topic["name"] == self._topic)
         return [(part["first"], part["next"]) for topic in found for part in topic["partitions"]]
 
@@ -221,29 +229,29 @@ def follow(
     last: int = LAST_DEFAULT,
     bus: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Records without end. A failure to begin is the caller's; a connection lost later is made again."""
+    """Records without end. A failure at the start is raised; a connection that is lost later is reopened."""
     follower = Follower(client, topic, bus)
     yield from follower.begin(start, last)
-    patience = Patience(screen)
+    retries = Retries(screen)
     while True:
         try:
             for record in follower.stream(screen):
-                patience.renew()
+                retries.reset()
                 yield record
         except Failure as failure:
-            patience.check(failure)
-        patience.wait()
+            retries.check(failure)
+        retries.wait()
 
 
 def line_of(record: dict[str, Any], screen: Screen) -> str:
-    """One record on one line: when it left, how late, which of several it is, its key, value and headers."""
+    """One record on one line: when it was released, how late, its occurrence number, key, value and headers."""
     released = clock_text(str(record.get("released_at")))
     value = record["value"] if "value" in record else f"base64:{record.get('value_base64')}"
     key = record.get("key") or record.get("key_base64")
     words = [
         screen.paint(released, "dim"),
         screen.paint(f"{late(record):>9}", "cyan"),
-        *([screen.paint(which, "dim")] if (which := _which(record)) else []),
+        *([screen.paint(number, "dim")] if (number := _occurrence(record)) else []),
         *([screen.paint(f"[{shown(key)}]", "bold")] if key is not None else []),
         shown(value if value is not None else "null"),
         *(screen.paint(f"{shown(name)}={_plain(item)}", "dim") for name, item in record.get("headers") or ()),
@@ -251,8 +259,8 @@ def line_of(record: dict[str, Any], screen: Screen) -> str:
     return "  ".join(words)
 
 
-def _which(record: dict[str, Any]) -> str:
-    """The number of a later occurrence, and whether it is the last; nothing of what may be the only one."""
+def _occurrence(record: dict[str, Any]) -> str:
+    """The number of an occurrence after the first, and whether it is the last one."""
     number = str(record.get("occurrence") or "").rpartition("/")[2]
     words = [f"fired {number[1:]}"] if number[:1] == "-" else [f"#{number}"] if number not in {"", "1"} else []
     return " ".join([*words, "final"] if record.get("final") else words)
@@ -262,37 +270,31 @@ def _plain(header: object) -> str:
     return "null" if header is None else shown(header if isinstance(header, str) else dump(header))
 
 
-BATCH_RECORDS = 100
-WAIT = "1s"
-
-Show = Callable[[dict[str, Any]], bool]
-
-
 class Member:
-    """One member of one group of one topic."""
+    """One member of a consumer group of a topic."""
 
     def __init__(self, client: Client, topic: str, group: str) -> None:
         self._client = client
         self._path = f"/v1/topics/{segment(topic)}/groups/{segment(group)}"
-        self._place: dict[str, Any] = {}
-        self._in_doubt = False
+        self._membership: dict[str, Any] = {}
+        self._must_rejoin = False
 
     def join(self) -> None:
-        """Become a member, again if need be: under the name that we had, so that we keep our partitions."""
-        self._settle(self._call("join", {"member": self._place["member"]} if self._place else {}))
-        self._in_doubt = False
+        """Join the group; when joining again, under the same name, so that the member keeps its partitions."""
+        self._settle(self._call("join", {"member": self._membership["member"]} if self._membership else {}))
+        self._must_rejoin = False
 
     def fetch(self) -> list[dict[str, Any]]:
-        """The next records, waiting a little for one.
+        """The next records; waits a second for the first one.
 
-        If the answer is lost, what it held counts as ours: we join again, and what is not committed comes again.
+        If the answer is lost, its records count as fetched: the member joins again, and gets uncommitted records again.
         """
-        if self._in_doubt:
+        if self._must_rejoin:
             self.join()
         try:
-            fetched = self._call("fetch", {**self._place, "limit": BATCH_RECORDS, "wait": WAIT})
+            fetched = self._call("fetch", {**self._membership, "limit": BATCH_RECORDS, "wait": WAIT})
         except Failure as failure:
-            self._in_doubt = failure.code != Exit.CONFLICT
+            self._must_rejoin = failure.code != Exit.CONFLICT
             raise
         records: list[dict[str, Any]] = fetched["records"]
         if not records:
@@ -300,44 +302,44 @@ class Member:
         return records
 
     def heartbeat(self) -> None:
-        """Stay, and learn which partitions are ours now."""
-        self._settle(self._call("heartbeat", self._place))
+        """Stay a member, and learn the current generation."""
+        self._settle(self._call("heartbeat", self._membership))
 
     def commit(self, offsets: dict[int, int]) -> None:
-        """Keep where we stand."""
-        self._call("commit", {**self._place, "offsets": offsets})
+        """Commit how far the records are processed."""
+        self._call("commit", {**self._membership, "offsets": offsets})
 
     def leave(self) -> None:
-        """Hand over at once."""
-        self._call("leave", self._place)
+        """Leave the group, so that other members take over at once."""
+        self._call("leave", self._membership)
 
     def _settle(self, membership: dict[str, Any]) -> None:
-        self._place = {name: membership[name] for name in ("member", "generation")}
+        self._membership = {name: membership[name] for name in ("member", "generation")}
 
     def _call(self, verb: str, body: dict[str, Any]) -> Any:
         return self._client.call("POST", f"{self._path}/{verb}", body=body)
 
 
 def consume(client: Client, topic: str, group: str, show: Show, screen: Screen) -> None:
-    """Show what this member gets until it was enough."""
+    """Show the records of one member of a group until `show` returns False."""
     member = Member(client, topic, group)
     member.join()
-    patience = Patience(screen)
+    retries = Retries(screen)
     try:
-        while _turn(member, show, patience):
+        while _consume_batch(member, show, retries):
             pass
     finally:
-        _quietly(member.leave)
+        _ignore_failure(member.leave)
 
 
-def _turn(member: Member, show: Show, patience: Patience) -> bool:
-    """One batch; False if that was enough."""
+def _consume_batch(member: Member, show: Show, retries: Retries) -> bool:
+    """Fetch, show and commit one batch; False if `show` returned False."""
     try:
         records = member.fetch()
     except Failure as failure:
-        _recover(member, failure, patience)
+        _recover(member, failure, retries)
         return True
-    patience.renew()
+    retries.reset()
     offsets: dict[int, int] = {}
     try:
         for record in records:
@@ -347,15 +349,15 @@ def _turn(member: Member, show: Show, patience: Patience) -> bool:
                 return False
     finally:
         if offsets:
-            _quietly(lambda: member.commit(offsets))
+            _ignore_failure(lambda: member.commit(offsets))
     return True
 
 
-def _recover(member: Member, failure: Failure, patience: Patience) -> None:
-    """Take one's place in the group as it is now; wait if the server is away."""
+def _recover(member: Member, failure: Failure, retries: Retries) -> None:
+    """Adapt to the group after a conflict; wait if the server is unavailable."""
     if failure.code != Exit.CONFLICT:
-        patience.check(failure)
-        patience.wait()
+        retries.check(failure)
+        retries.wait()
         return
     try:
         member.heartbeat()
@@ -365,21 +367,16 @@ def _recover(member: Member, failure: Failure, patience: Patience) -> None:
         member.join()
 
 
-def _quietly(act: Callable[[], None]) -> None:
-    """What fails here shows again: as a repeat for whoever gets the records next."""
+def _ignore_failure(action: Callable[[], None]) -> None:
+    """Ignore a failure: its only effect is that uncommitted records are delivered again."""
     try:
-        act()
+        action()
     except Failure:
         return
 
 
-COUNT_DEFAULT = 20
-LOOK_AGAIN_S = 1.0
-KEY_CHARS_MAX = 60
-
-
 def configure_rejections(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
+    """Add the arguments of `rejections`."""
     parser.add_argument(
         "tenant", metavar="TENANT", nargs="?", help="the tenant; default: every tenant that the key may read"
     )
@@ -392,36 +389,36 @@ def configure_rejections(parser: argparse.ArgumentParser) -> None:
 
 
 def rejections(arguments: Arguments, screen: Screen) -> int:
-    """The newest refusals, oldest first; then those to come."""
+    """Show the newest rejections, oldest first, and with `--follow` new ones as they appear."""
     tenant = arguments.tenant or tenant_of(arguments)
     if tenant is not None and (wrong := wrong_tenant(tenant)):
         raise Failure(Exit.USAGE, f"{tenant!r} {wrong}")
-    desk = Desk(client_of(arguments), tenant)
-    found = desk.last(arguments.count)
+    rejected = Rejections(client_of(arguments), tenant)
+    found = rejected.last(arguments.count)
     for record in found:
         show(record, screen, arguments.json)
-    if not desk.has_topics and tenant is not None:
+    if not rejected.has_topics and tenant is not None:
         text = f"{tenant} has no rejection topic: none of its requests was rejected yet, or the name is wrong"
         if not arguments.follow:
             raise Failure(Exit.NOT_FOUND, text)
         screen.note(text)
     elif not found and not arguments.follow:
         screen.note("nothing was rejected")
-    patience = Patience(screen)
+    retries = Retries(screen)
     while arguments.follow:
-        threading.Event().wait(LOOK_AGAIN_S)
+        threading.Event().wait(POLL_S)
         try:
-            for record in desk.more():
+            for record in rejected.more():
                 show(record, screen, arguments.json)
-            patience.renew()
+            retries.reset()
         except Failure as failure:
-            patience.check(failure)
-            patience.wait()
+            retries.check(failure)
+            retries.wait()
     return Exit.DONE
 
 
-class Desk:
-    """The rejection topics of one tenant, or of all; each is read from where it was left."""
+class Rejections:
+    """The rejection topics of one tenant, or of all; each is read on from its last position."""
 
     def __init__(self, client: Client, tenant: str | None) -> None:
         self._client = client
@@ -429,7 +426,7 @@ class Desk:
         self._followers: dict[str, Follower] = {}
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """The newest so many of all topics together. Of what does not show the server says whether one may look."""
+        """The newest `count` records of all topics. Raises `Failure` if the topics of the tenant may not be read."""
         found = [record for topic in self._topics() for record in self._follower(topic).last(count)]
         if not self.has_topics and self._tenant is not None:
             Follower(self._client, rejections_of(self._tenant)[0], "kafka").more()
@@ -437,11 +434,11 @@ class Desk:
 
     @property
     def has_topics(self) -> bool:
-        """Whether there was anything to read."""
+        """Whether there are any rejection topics."""
         return bool(self._followers)
 
     def more(self) -> Iterator[dict[str, Any]]:
-        """What has come since, also on topics that are new."""
+        """The records since the last call, also of new topics."""
         for topic in self._topics():
             while found := self._follower(topic).more():
                 yield from found
@@ -460,18 +457,18 @@ class Desk:
 
 
 def show(record: dict[str, Any], screen: Screen, as_json: bool) -> None:
-    """One refusal on one line: when, which record, why, and its key."""
+    """Print one rejection on one line: when, which record, its key, and why."""
     refusal = refusal_of(record)
     if as_json:
         screen.json(refusal)
         return
-    place = "/".join(str(refusal[name]) for name in ("source_topic", "source_partition", "source_offset"))
-    if refusal["source_topic"] is None:  # it was taken, and then its destination refused it
-        place = f"{refusal.get('source_id')} to {refusal.get('to')}"
+    source = "/".join(str(refusal[name]) for name in ("source_topic", "source_partition", "source_offset"))
+    if refusal["source_topic"] is None:  # the request was accepted, and its destination refused the record
+        source = f"{refusal.get('source_id')} to {refusal.get('to')}"
     key = refusal.get("key") or refusal.get("key_base64")
     words = [
         screen.paint(clock_text(str(refusal["at"])), "dim"),
-        screen.paint(shown(place), "cyan"),
+        screen.paint(shown(source), "cyan"),
         *([screen.paint(f"[{_short(shown(key))}]", "bold")] if key is not None else []),
         shown("; ".join(refusal["reasons"])),
     ]
@@ -479,26 +476,26 @@ def show(record: dict[str, Any], screen: Screen, as_json: bool) -> None:
 
 
 def refusal_of(record: dict[str, Any]) -> dict[str, Any]:
-    """What a record on a rejection topic tells. Where it was refused before, what counts follows the last source."""
+    """The rejection that a record describes; the last one if it was rejected repeatedly."""
     headers = [(name, value) for name, value in record["headers"] if name.startswith("tidings-")]
     names = [name for name, _ in headers]
     last = len(names) - 1 - names[::-1].index("tidings-source-topic") if "tidings-source-topic" in names else 0
-    told = dict(headers[last:])
+    last_headers = dict(headers[last:])
     refusal = {
         "at": record.get("released_at"),
-        "source_topic": told.get("tidings-source-topic"),
-        "source_partition": _number(told.get("tidings-source-partition")),
-        "source_offset": _number(told.get("tidings-source-offset")),
+        "source_topic": last_headers.get("tidings-source-topic"),
+        "source_partition": _number(last_headers.get("tidings-source-partition")),
+        "source_offset": _number(last_headers.get("tidings-source-offset")),
         "reasons": [str(value) for name, value in headers[last:] if name == "tidings-reject-reason"],
     }
     if refusal["source_topic"] is None:
-        refusal |= {"source_id": told.get("tidings-source-id"), "to": told.get("tidings-to")}
+        refusal |= {"source_id": last_headers.get("tidings-source-id"), "to": last_headers.get("tidings-to")}
     kept = ("key", "key_base64", "value", "value_base64", "topic", "partition", "offset")
     return refusal | {name: record[name] for name in kept if name in record}
 
 
 def _short(text: str) -> str:
-    """As much of a key as fits beside the rest; `--json` has all of it."""
+    """A key, shortened to fit on the line; `--json` shows all of it."""
     return text if len(text) <= KEY_CHARS_MAX else f"{text[: KEY_CHARS_MAX - 3]}..."
 
 

@@ -1,4 +1,4 @@
-"""`users`: the recipients of notifications, with their addresses, preferences and quiet hours."""
+"""`users`, `suppressions` and `inbox`: the recipients of notifications, and their in-app messages."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ from tidings.edges.cli.arguments import (
     positive,
     show_pages,
 )
-from tidings.edges.cli.client import Patience, read_events, segment
+from tidings.edges.cli.client import Retries, read_events, segment
 from tidings.edges.cli.commands.schedule import BAD_LINES_SHOWN, NDJSON, blocks_of, exchange, open_source
 from tidings.edges.cli.commands.templates import PARTS
 from tidings.edges.cli.exit_codes import Exit, Failure
@@ -45,25 +45,39 @@ KINDS = {
 }
 SPARED = {"spare": True, "hold": False}
 
+TYPES = {"csv": "text/csv", "ndjson": NDJSON}
+ENDINGS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "ndjson"}
+
+ERASED = "(erased)"
+
+SILENCE_S = 60.0
+READ_IDS_MAX = 500
+KNOWN_MAX = 1_000
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers of the seven."""
+    """Add the subcommands of `users`."""
     verbs = parser.add_subparsers(metavar="put|change|get|list|delete|import|erase", required=True)
     _add_profile(add_verb(verbs, "put", "create or replace a user", put, "user"))
     changing = add_verb(verbs, "change", "change some fields of a user, and keep the rest", change, "user")
     _add_profile(changing)
     changing.add_argument(
-        "--remove", action="append", default=[], choices=FIELDS, metavar="FIELD", help=f"one of {', '.join(FIELDS)}"
+        "--remove",
+        action="append",
+        default=[],
+        choices=FIELDS,
+        metavar="FIELD",
+        help=f"remove a field: {', '.join(FIELDS)}; repeatable",
     )
     add_verb(verbs, "get", "show a user", get, "user")
     listing = add_verb(verbs, "list", "list users by id", index)
     listing.add_argument("--prefix", help="only ids with this prefix")
     add_paging(listing)
     add_verb(verbs, "delete", "delete a user, and keep their notifications", delete, "user")
-    bulk = add_verb(verbs, "import", "import users from a file: CSV, or one JSON object per line", import_users)
+    bulk = add_verb(verbs, "import", "import users from a file: CSV, or one JSON object per line", import_file)
     bulk.add_argument("source", metavar="FILE", help="the file, - for standard input")
     bulk.add_argument(
-        "--format", choices=("csv", "ndjson"), help="the format; left out: detected from the name or the content"
+        "--format", choices=("csv", "ndjson"), help="the format (default: detected from the name or the content)"
     )
     add_verb(verbs, "erase", "erase a user and all their data, permanently", erase, "user")
 
@@ -80,7 +94,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="apns:TOKEN|fcm:TOKEN",
-        help="a device for push messages; may be repeated",
+        help="a device for push messages; repeatable",
     )
     parser.add_argument(
         "--prefer",
@@ -88,7 +102,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=pair,
         metavar="WHAT=yes|no",
-        help="A preference by channel, category or channel/category: sms=no, news=no, sms/news=yes; may be repeated",
+        help="a preference by channel, category or channel/category: sms=no, news=no, sms/news=yes; repeatable",
     )
     parser.add_argument(
         "--var",
@@ -101,7 +115,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def profile_of(arguments: Arguments) -> dict[str, Any]:
-    """The profile that the flags describe, as the HTTP API takes it."""
+    """The profile that the options describe, as the HTTP API accepts it."""
     document: dict[str, Any] = {name: value for name in TEXTS if (value := getattr(arguments, name)) is not None}
     quiet = {"hours": arguments.quiet, "then": arguments.in_quiet, "spares_high": SPARED.get(arguments.high)}
     if given := {name: value for name, value in quiet.items() if value is not None}:
@@ -116,26 +130,26 @@ def profile_of(arguments: Arguments) -> dict[str, Any]:
 
 
 def put(arguments: Arguments, screen: Screen) -> int:
-    """Keep a user."""
+    """Create or replace a user."""
     document = profile_of(arguments)
     if "quiet" in document and "hours" not in document["quiet"]:
         raise Failure(Exit.USAGE, "--quiet is missing: give the hours, such as --quiet 22:00-07:00")
-    return _tell(client_of(arguments).call("PUT", _path(arguments), body=document), arguments, screen)
+    return _show_outcome(client_of(arguments).call("PUT", _path(arguments), body=document), arguments, screen)
 
 
 def change(arguments: Arguments, screen: Screen) -> int:
-    """Change single fields."""
+    """Change some fields of a user."""
     document = profile_of(arguments)
     if both := [name for name in arguments.remove if name in document]:
         raise Failure(Exit.USAGE, f"{both[0]}: give it or --remove it, not both")
     document |= dict.fromkeys(arguments.remove)
     if not document:
-        raise Failure(Exit.USAGE, "nothing to change: give a flag such as --email, or --remove FIELD")
-    return _tell(client_of(arguments).call("PATCH", _path(arguments), body=document), arguments, screen)
+        raise Failure(Exit.USAGE, "nothing to change: give an option such as --email, or --remove FIELD")
+    return _show_outcome(client_of(arguments).call("PATCH", _path(arguments), body=document), arguments, screen)
 
 
 def get(arguments: Arguments, screen: Screen) -> int:
-    """One user."""
+    """Show one user."""
     document = client_of(arguments).call("GET", _path(arguments))
     if arguments.json:
         screen.json(document)
@@ -145,7 +159,7 @@ def get(arguments: Arguments, screen: Screen) -> int:
 
 
 def index(arguments: Arguments, screen: Screen) -> int:
-    """Users by id."""
+    """List users by id."""
     query, empty = {"prefix": arguments.prefix}, "no users: `users put ID` creates one, `users import FILE` many"
     if arguments.prefix:
         empty = "no users match"
@@ -153,18 +167,12 @@ def index(arguments: Arguments, screen: Screen) -> int:
 
 
 def delete(arguments: Arguments, screen: Screen) -> int:
-    """Remove a user alone."""
-    return _tell(client_of(arguments).call("DELETE", _path(arguments)), arguments, screen)
-
-
-def import_users(arguments: Arguments, screen: Screen) -> int:
-    """Keep the users of a file."""
-
-    return import_file(arguments, screen)
+    """Delete the profile of a user."""
+    return _show_outcome(client_of(arguments).call("DELETE", _path(arguments)), arguments, screen)
 
 
 def erase(arguments: Arguments, screen: Screen) -> int:
-    """Remove all that is known of a person, and say what that was."""
+    """Erase all data of a user, and show what was removed."""
     document = client_of(arguments).call("POST", f"{_path(arguments)}/erase")
     if arguments.json:
         screen.json(document)
@@ -173,9 +181,7 @@ def erase(arguments: Arguments, screen: Screen) -> int:
     screen.say(f"erased {screen.paint(arguments.which, 'bold')}")
     screen.facts([*counts, ("cancelled", document["cancelled"]), ("kept as a digest", document["suppressions"] or "")])
     if document["providers"]:
-        screen.say(
-            f"What {', '.join(document['providers'])} may still store messages to this user: ask them to erase those."
-        )
+        screen.say(f"{', '.join(document['providers'])} may still store messages to this user: ask them to erase those")
     return Exit.DONE
 
 
@@ -183,7 +189,7 @@ def _path(arguments: Arguments) -> str:
     return f"/v1/users/{segment(arguments.which)}"
 
 
-def _tell(document: dict[str, Any], arguments: Arguments, screen: Screen) -> int:
+def _show_outcome(document: dict[str, Any], arguments: Arguments, screen: Screen) -> int:
     if arguments.json:
         screen.json(document)
     else:
@@ -202,12 +208,12 @@ def _value(name: str, value: Any) -> Any:
         case "devices":
             return ", ".join(f"{device['platform']}:{device['token']}" for device in value)
         case "preferences":
-            return ", ".join(f"{what}={'yes' if wish else 'no'}" for what, wish in value.items())
+            return ", ".join(f"{what}={'yes' if wanted else 'no'}" for what, wanted in value.items())
         case "variables":
             return ", ".join(f"{key}={shown(item)}" for key, item in value.items())
         case "quiet" if isinstance(value, dict):
-            told = [*(["drop"] if value.get("then") == "drop" else []), *(["high too"] if _holds_high(value) else [])]
-            return value["hours"] + (f" ({', '.join(told)})" if told else "")
+            notes = [*(["drop"] if value.get("then") == "drop" else []), *(["high too"] if _holds_high(value) else [])]
+            return value["hours"] + (f" ({', '.join(notes)})" if notes else "")
         case _:
             return value
 
@@ -225,16 +231,12 @@ def _device(text: str) -> dict[str, str]:
 
 def _yes_or_no(name: str, text: str) -> bool:
     if text.lower() not in YES_OR_NO:
-        raise Failure(Exit.USAGE, f"--prefer {name}={text}: say yes or no")
+        raise Failure(Exit.USAGE, f"--prefer {name}={text}: give yes or no")
     return YES_OR_NO[text.lower()]
 
 
-TYPES = {"csv": "text/csv", "ndjson": NDJSON}
-ENDINGS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "ndjson"}
-
-
 def import_file(arguments: Arguments, screen: Screen) -> int:
-    """Keep each user of a file; a bad line is reported, the rest go on. The exit code is 1 if there was one."""
+    """Import the users of a file. Bad lines are reported and left out; if there are any, the exit code is 1."""
     clock = SystemClock()
     started = clock.elapsed()
     bad: list[dict[str, Any]] = []
@@ -257,17 +259,17 @@ def import_file(arguments: Arguments, screen: Screen) -> int:
 
 
 def _guess(name: str, first: bytes) -> str:
-    """By the file's name, else by its beginning: a JSON object begins like one."""
+    """The format by the name of the file, else by the first character: `{` starts a JSON object."""
     if known := ENDINGS.get(PurePath(name).suffix.lower()):
         return known
     return "ndjson" if first.lstrip().startswith(b"{") else "csv"
 
 
 def _summarise(document: dict[str, Any], elapsed_us: int, arguments: Arguments, screen: Screen) -> None:
-    shown_ones = document["bad_lines"][:BAD_LINES_SHOWN]
-    for line in shown_ones:
+    listed = document["bad_lines"][:BAD_LINES_SHOWN]
+    for line in listed:
         screen.note(f"line {line.get('line')}: {shown(line.get('field'))}: {shown(line.get('reason'))}")
-    if hidden := document["bad"] - len(shown_ones):
+    if hidden := document["bad"] - len(listed):
         screen.note(f"... and {hidden:,} more; --json shows the first thousand")
     counts = f"{document['created']:,} created, {document['replaced']:,} replaced, {document['bad']:,} bad"
     rate = document["lines"] * 1_000_000 // max(elapsed_us, 1)
@@ -279,18 +281,15 @@ def _summarise(document: dict[str, Any], elapsed_us: int, arguments: Arguments, 
         screen.say(text)
 
 
-FORGOTTEN = "(a digest)"
-
-
 def configure_suppressions(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parsers of the three."""
+    """Add the subcommands of `suppressions`."""
     verbs = parser.add_subparsers(metavar="list|add|remove", required=True)
-    listing = add_verb(verbs, "list", "list them, the latest first", list_suppressions)
+    listing = add_verb(verbs, "list", "list suppressions, the latest first", list_suppressions)
     listing.add_argument("--channel", choices=tuple(PARTS), help="only of this channel")
     add_paging(listing)
     adding = add_verb(verbs, "add", "suppress an address", add)
-    _add_place(adding, "only this category; left out: everything")
-    adding.add_argument("--reason", default="by hand", help="why (by hand)")
+    _add_place(adding, "only this category (default: everything)")
+    adding.add_argument("--reason", default="by hand", help="why (default: by hand)")
     _add_place(add_verb(verbs, "remove", "remove a suppression", remove), "only the suppression of this category")
 
 
@@ -301,7 +300,7 @@ def _add_place(parser: argparse.ArgumentParser, category: str) -> None:
 
 
 def list_suppressions(arguments: Arguments, screen: Screen) -> int:
-    """Those of a channel, or all."""
+    """List the suppressions of a channel, or all."""
     query, rows = {"channel": arguments.channel}, partial(_show_suppressions, screen=screen)
     return show_pages(arguments, screen, "/v1/suppressions", "suppressions", rows, query, "no address is suppressed")
 
@@ -311,20 +310,20 @@ def add(arguments: Arguments, screen: Screen) -> int:
     body = {"reason": arguments.reason, "category": arguments.category}
     given = {name: value for name, value in body.items() if value is not None}
     answer = client_of(arguments).call("PUT", _suppression_path(arguments), body=given)
-    return _tell_suppression(answer, arguments, screen)
+    return _show_suppression(answer, arguments, screen)
 
 
 def remove(arguments: Arguments, screen: Screen) -> int:
-    """Let messages go there again."""
+    """Remove a suppression: messages are sent there again."""
     answer = client_of(arguments).call("DELETE", _suppression_path(arguments), query={"category": arguments.category})
-    return _tell_suppression(answer, arguments, screen)
+    return _show_suppression(answer, arguments, screen)
 
 
 def _suppression_path(arguments: Arguments) -> str:
     return f"/v1/suppressions/{arguments.channel}/{segment(arguments.address)}"
 
 
-def _tell_suppression(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> int:
+def _show_suppression(answer: dict[str, Any], arguments: Arguments, screen: Screen) -> int:
     if arguments.json:
         screen.json(answer)
     else:
@@ -338,7 +337,7 @@ def _show_suppressions(rows: Rows, first: bool, screen: Screen) -> None:
     cells = [
         (
             row["channel"],
-            row.get("address") or FORGOTTEN,
+            row.get("address") or ERASED,
             row.get("category") or "all",
             row.get("reason"),
             screen.moment(row.get("since")),
@@ -348,14 +347,9 @@ def _show_suppressions(rows: Rows, first: bool, screen: Screen) -> None:
     screen.table(("channel", "address", "for", "why", "since"), cells, heading=first, states=False)
 
 
-SILENCE_S = 60.0
-READ_IDS_MAX = 500
-KNOWN_MAX = 1_000
-
-
 def configure_inbox(parser: argparse.ArgumentParser) -> None:
-    """Fill in the parser."""
-    parser.add_argument("user", metavar="USER", help="whose")
+    """Add the arguments of `inbox`."""
+    parser.add_argument("user", metavar="USER", help="the user")
     parser.add_argument("--follow", action="store_true", help="then follow new messages")
     parser.add_argument("--unread", action="store_true", help="only unread messages")
     parser.add_argument("--read", action="store_true", help="mark the messages shown as read")
@@ -366,23 +360,23 @@ def configure_inbox(parser: argparse.ArgumentParser) -> None:
 
 
 def inbox(arguments: Arguments, screen: Screen) -> int:
-    """Her lines, the latest last; then those to come."""
+    """Show the messages of an inbox, the latest last, and with `--follow` new ones as they arrive."""
     box = Box(arguments, screen)
     if not arguments.follow:
         if arguments.count is not None:
             raise Failure(Exit.USAGE, "--count needs --follow; use --limit for how many messages to show")
-        box.show(box.there())
+        box.show(box.stored())
         return Exit.DONE
-    with closing(box.follow()) as coming:
-        next(coming)  # it listens from here on, so that nothing comes between what is there and what follows
-        found = box.there()
+    with closing(box.follow()) as stream:
+        next(stream)  # listens from here on, so that no message is lost between the list and the stream
+        found = box.stored()
         left = len(found) if arguments.count is None else arguments.count
         box.show(found[:left])
         left -= len(found)
         known = deque((line["id"] for line in found), KNOWN_MAX)
         while arguments.count is None or left > 0:
-            line = next(coming)
-            if line is not None and line["id"] not in known:  # what came just before may come once more
+            line = next(stream)
+            if line is not None and line["id"] not in known:  # the stream may repeat a message of the list
                 known.append(line["id"])
                 box.show([line])
                 left -= 1
@@ -390,7 +384,7 @@ def inbox(arguments: Arguments, screen: Screen) -> int:
 
 
 class Box:
-    """One person's inbox."""
+    """The inbox of one user."""
 
     def __init__(self, arguments: Arguments, screen: Screen) -> None:
         self._arguments = arguments
@@ -399,23 +393,23 @@ class Box:
         self._path = f"/v1/inbox/{segment(arguments.user)}"
         self._position: str | None = None
 
-    def there(self) -> list[dict[str, Any]]:
-        """What is there, as much of it as is asked for, the latest last."""
+    def stored(self) -> list[dict[str, Any]]:
+        """The messages in the inbox, at most as many as asked for, the latest last."""
         query = {"unread": "true" if self._arguments.unread else None}
         found, cursor = list[dict[str, Any]](), None
         for page in pages(self._client, self._path, "lines", query, self._arguments):
             found += page["lines"]
             cursor = page.get("cursor")
         if not found:
-            self._client.call("GET", f"/v1/users/{segment(self._arguments.user)}")  # says so if there is no such user
+            self._client.call("GET", f"/v1/users/{segment(self._arguments.user)}")  # fails if there is no such user
         if not found and not self._arguments.follow:
             self._screen.note("the inbox is empty" if not self._arguments.unread else "no unread messages")
         if cursor is not None:
-            self._screen.note(f"there is more: --all, or go on with --cursor {cursor}")
+            self._screen.note(f"there are more: use --all, or continue with --cursor {cursor}")
         return found[::-1]
 
     def show(self, lines: list[dict[str, Any]]) -> None:
-        """Show them, and mark them as read if that is asked for."""
+        """Print messages, and mark them as read with `--read`."""
         for line in lines:
             if self._arguments.json:
                 self._screen.json(line)
@@ -426,18 +420,18 @@ class Box:
             self._client.call("POST", f"{self._path}/read", body={"ids": unread[start : start + READ_IDS_MAX]})
 
     def follow(self) -> Generator[dict[str, Any] | None, None, None]:
-        """None once it listens, then lines without end. A connection that is lost later is made again."""
-        patience = Patience(self._screen)
+        """None once it is connected, then messages without end. A connection that is lost later is reopened."""
+        retries = Retries(self._screen)
         while True:
             try:
                 for line in self._stream():
-                    patience.renew()
+                    retries.reset()
                     yield line
             except Failure as failure:
                 if self._position is None:
                     raise
-                patience.check(failure)
-            patience.wait()
+                retries.check(failure)
+            retries.wait()
 
     def _stream(self) -> Iterator[dict[str, Any] | None]:
         headers = {"Accept": "text/event-stream"}
@@ -446,11 +440,11 @@ class Box:
         with self._client.request("GET", f"{self._path}/stream", headers=headers, timeout_s=SILENCE_S) as response:
             if self._position is None:
                 yield None
-            for event in read_events(self._noted(response)):
+            for event in read_events(self._with_position(response)):
                 yield json.loads(event.data)
 
-    def _noted(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """The lines as they come; where to go on is said before the first line, too."""
+    def _with_position(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """The lines of the stream; remembers the position of each event, and the one before the first."""
         for line in lines:
             if line.startswith(b"id:"):
                 self._position = line[3:].decode("utf-8", "replace").strip()
@@ -458,7 +452,7 @@ class Box:
 
 
 def line_of(line: dict[str, Any], screen: Screen) -> str:
-    """When it came, whether it is unread, and what it says."""
+    """One message on one line: when it arrived, whether it is unread, its title and its text."""
     words = [
         screen.paint(clock_text(str(line.get("at"))), "dim"),
         screen.paint("read" if line.get("read_at") else "new ", "dim" if line.get("read_at") else "green"),

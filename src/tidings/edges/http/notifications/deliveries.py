@@ -1,4 +1,4 @@
-"""Deliveries: what was sent, through what, and how late; and once more what was given up."""
+"""Deliveries, the providers that send them, and the receipts that providers send back."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,16 +20,22 @@ from tidings.wires.document import shorten
 
 LIST = "/v1/deliveries"
 
+CHANNELS = "/v1/channels"
+
+SETTLE_S = 1.0  # a receipt may arrive before the worker has stored the provider's id of the message
+
+ONE = "/receipts/{provider}"
+
 
 class Deliveries:
-    """The resource `/v1/deliveries` and what lies below it."""
+    """The resource `/v1/deliveries` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
         self._office = edge.office
         self._clock = edge.engine.clock
 
     async def index(self, call: Call) -> Reply:
-        """A page of those that fit, those due last first."""
+        """A page of the deliveries that match, the last due first."""
         names = ("user", "state", "channel", "notification", "since", "until", "cursor", "limit")
         query = query_of(call.scope, *names)
         search = search_of(query, self._clock.now())
@@ -37,7 +43,7 @@ class Deliveries:
         return json_answer({"deliveries": [*map(delivery_document, page.deliveries)], "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
-        """One with its attempts."""
+        """One delivery with its attempts."""
         query_of(call.scope)
         found = await self._office.lookup.delivery(call.caller.tenant, call.text("name"))
         if found is None:
@@ -45,7 +51,7 @@ class Deliveries:
         return json_answer(delivery_document(found))
 
     async def retry(self, call: Call) -> Reply:
-        """Send it again."""
+        """Send a failed delivery again."""
         query_of(call.scope)
         if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
             raise Invalid("body", "must be empty here: leave it out")
@@ -59,22 +65,19 @@ class Deliveries:
         return json_answer(document if retried.due is None else document | {"due_at": format_instant(retried.due)})
 
     def methods(self) -> dict[str, dict[str, Handler]]:
-        """The handlers by path and method; longer paths first, for a name holds slashes."""
+        """The handlers by path and method; longer paths first, because a name contains slashes."""
         one = f"{LIST}/{{name}}"
         return {LIST: {"GET": self.index}, f"{one}/retry": {"POST": self.retry}, one: {"GET": self.show}}
 
 
-CHANNELS = "/v1/channels"
-
-
 class Channels:
-    """The resource `/v1/channels`. It knows no secret, so that it cannot tell one."""
+    """The resource `/v1/channels`. It has no access to secrets, so it cannot show any."""
 
     def __init__(self, edge: Edge) -> None:
         self._ways = edge.office.ways
 
     async def index(self, call: Call) -> Reply:
-        """The providers as they stand, and by channel the order in which they are tried."""
+        """The providers and their state, and for each channel the order in which they are tried."""
         query_of(call.scope)
         found = await self._ways.standing(call.caller.tenant)
         by_channel = {
@@ -90,14 +93,14 @@ class Channels:
         return json_answer(document)
 
     async def close(self, call: Call) -> Reply:
-        """Close the breaker of a provider, or of one who receives webhooks, once somebody has put it right."""
+        """Close the circuit breaker of a provider, or of a webhook receiver, once its problem is fixed."""
         receiver = query_of(call.scope, "receiver").get("receiver")
         if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
             raise Invalid("body", "must be empty here: leave it out")
         if receiver is None and not call.caller.admin:
             raise Refusal(
                 "forbidden",
-                "providers are shared by all tenants: use an admin key (made with --admin), or name a receiver",
+                "providers are shared by all tenants: use an admin key (created with --admin), or give a receiver",
             )
         name = call.text("name")
         closed = await self._ways.close(call.caller.tenant, name, receiver)
@@ -111,11 +114,6 @@ class Channels:
         return {CHANNELS: {"GET": self.index}, f"{CHANNELS}/{{name}}/close": {"POST": self.close}}
 
 
-SETTLE_S = 1.0  # news may come before the worker has written down what they are about
-
-ONE = "/receipts/{provider}"
-
-
 class Receipts:
     """The resource `/receipts`."""
 
@@ -124,7 +122,7 @@ class Receipts:
         self._clock = edge.engine.clock
 
     async def take(self, call: Call) -> Reply:
-        """News of a provider, if they are genuine. What is about nothing that we know is taken, and left aside."""
+        """Accept receipts of a provider with a valid signature. Those about unknown messages are ignored."""
         provider = call.text("provider")
         tenant = call.text("tenant") if "tenant" in call.parameters else None
         if tenant is not None and (wrong := wrong_tenant(tenant)):
@@ -139,11 +137,11 @@ class Receipts:
             reader.verify(callback)
         except Invalid as invalid:
             raise Refusal("unsigned", str(invalid)) from None
-        told = reader.read(callback)
-        if tenant is None and any(each.message and not each.provider_id and each.tenant is None for each in told):
+        receipts = reader.read(callback)
+        if tenant is None and any(each.message and not each.provider_id and each.tenant is None for each in receipts):
             where = f"POST /receipts/{provider}/TENANT"
-            raise Invalid("message", f"is one of our ids, which is unique only within a tenant: send it to {where}")
-        applied = await self._apply(provider, told, tenant)
+            raise Invalid("message", f"is an id of Tidings, which is unique only within a tenant: send it to {where}")
+        applied = await self._apply(provider, receipts, tenant)
         words = [each.outcome for each in applied]
         counts = {word: words.count(word) for word in ("applied", "unchanged", "unknown")}
         return json_answer({"received": len(applied)} | counts)
@@ -151,11 +149,11 @@ class Receipts:
     async def _apply(self, provider: str, receipts: Sequence[DeliveryReceipt], tenant: str | None) -> list[Applied]:
         receiving = self._office.receiving
         applied = await receiving.apply_all(provider, receipts, tenant)
-        open_ones = [number for number, each in enumerate(applied) if each.outcome == "unknown"]
-        if open_ones:
+        unknown_ones = [number for number, each in enumerate(applied) if each.outcome == "unknown"]
+        if unknown_ones:
             await asyncio.sleep(SETTLE_S)
-            again = await receiving.apply_all(provider, [receipts[number] for number in open_ones], tenant)
-            for number, each in zip(open_ones, again, strict=True):
+            again = await receiving.apply_all(provider, [receipts[number] for number in unknown_ones], tenant)
+            for number, each in zip(unknown_ones, again, strict=True):
                 applied[number] = each
         return applied
 
@@ -165,7 +163,7 @@ class Receipts:
 
 
 def _target(call: Call) -> str:
-    """The path as it was called, with its query: some sign it."""
+    """The path as it was called, with its query: some providers sign it."""
     query: bytes = call.scope["query_string"]
     path: str = call.scope["path"]
     return f"{path}?{query.decode('latin-1')}" if query else path

@@ -1,4 +1,4 @@
-"""The JSON documents of notifications. What somebody does not have is left out; times are texts."""
+"""The JSON documents of users, templates, notifications and deliveries. Fields without a value are left out."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _BREAKERS = {"closed": "closed", "open": "open", "due": "half_open"}
 
 
 def user_document(user: User) -> Document:
-    """A user in the form in which it is sent, so that a GET can be PUT again."""
+    """A user in the form in which it is sent, so that the answer to a GET can be PUT again."""
     found: Document = msgspec.to_builtins(profile_of(user))
     return {"id": user.id} | found
 
@@ -42,13 +42,13 @@ def template_document(template: Template) -> Document:
 
 
 def stored_document(stored: StoredTemplate) -> Document:
-    """A version with what it needs, and whether it is the latest."""
+    """A version with the variables that it needs, and whether it is the latest."""
     about = {"latest": stored.latest, "needs": stored.needs, "channels": stored.channels}
     return template_document(stored.template) | about | {"changed_at": format_instant(stored.changed)}
 
 
 def content_document(content: Content) -> Document:
-    """What a template says, rendered."""
+    """A rendered template."""
     document = _given({"title": content.title, "text": content.text, "html": content.html, "data": content.data})
     if content.json:
         document["body"] = msgspec.Raw(content.json)
@@ -58,7 +58,7 @@ def content_document(content: Content) -> Document:
 
 
 def accepted_document(accepted: Accepted) -> Document:
-    """What became of a request for one person."""
+    """The outcome of a notification for one recipient."""
     document = _given(msgspec.to_builtins(accepted))
     document.pop("zone", None)
     if accepted.due is not None:
@@ -72,7 +72,7 @@ def accepted_document(accepted: Accepted) -> Document:
 
 
 def status_document(status: Status, *, whole: bool = True, local: str | None = None) -> Document:
-    """A notification as it stands; in lists without what it says."""
+    """A notification and its state; in lists without its variables and content."""
     document: Document = {"id": status.notification.id, "state": status.state}
     if status.reason:
         document["reason"] = status.reason
@@ -105,7 +105,7 @@ def _notification(notification: Notification, *, whole: bool) -> Document:
 
 
 def delivery_document(delivery: Delivery) -> Document:
-    """What became of one occurrence: through what, how late, the provider's id, each attempt and each piece of news."""
+    """A delivery with its provider, lateness, attempts, and what the provider reported later."""
     names = ("name", "notification", "state", "reason", "channel", "user", "address", "provider", "provider_id")
     document = _given({name: getattr(delivery, name) for name in names})
     document["due_at"] = format_instant(delivery.was_due)
@@ -135,13 +135,13 @@ def _attempt(attempt: Attempt) -> Document:
     document["begun_at"] = format_instant(attempt.begun)
     if attempt.ended is not None:
         document["ended_at"] = format_instant(attempt.ended)
-    told = {"outcome": attempt.outcome, "detail": attempt.detail, "provider_id": attempt.provider_id}
-    document |= _given(told)
+    answer = {"outcome": attempt.outcome, "detail": attempt.detail, "provider_id": attempt.provider_id}
+    document |= _given(answer)
     return document | {"may_have_arrived": True} if attempt.may_have_arrived else document
 
 
 def story_document(line: StoryLine) -> Document:
-    """One line of what happened."""
+    """One line of a notification's history."""
     document: Document = {"at": format_instant(line.at), "event": line.event}
     names = ("delivery", "attempt", "channel", "provider", "provider_id", "reason")
     document |= _given({name: getattr(line, name) for name in names})
@@ -159,14 +159,14 @@ def line_document(line: Line) -> Document:
 
 
 def suppression_document(kept: Suppression) -> Document:
-    """Why nothing goes there."""
+    """A suppression."""
     document = _given({"channel": kept.channel, "address": kept.address, "reason": kept.reason})
     document |= _given({"category": kept.category, "user": kept.user})
     return document | {"since": format_instant(kept.since)}
 
 
 def way_document(standing: WayStanding) -> Document:
-    """A provider and how it stands."""
+    """A provider and its state."""
     way = standing.way
     document: Document = {"name": way.name, "provider": way.provider, "channels": way.channels}
     document["breaker"] = _BREAKERS[standing.breaker]
@@ -191,5 +191,5 @@ def _rate(rate: Rate | None) -> Document | None:
 
 
 def _given(fields: dict[str, Any]) -> Document:
-    """Without what there is not."""
+    """The fields that have a value."""
     return {name: value for name, value in fields.items() if value not in (None, "", {}, ())}

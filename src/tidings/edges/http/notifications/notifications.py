@@ -1,4 +1,4 @@
-"""What requests about notifications have in common: their bodies, versions, pages, and what is not there."""
+"""Notifications: accept, list, show, explain, cancel; and what the resources of notifications share."""
 
 from typing import TypeVar, get_args
 from urllib.parse import quote
@@ -40,76 +40,6 @@ STATES: dict[str, State] = {word: word for word in get_args(State)}
 
 T = TypeVar("T")
 
-
-async def sent(call: Call, decoder: msgspec.json.Decoder[T], kind: type[msgspec.Struct], bytes_max: int) -> T:
-    """What a body says; a field that is not known is refused by name."""
-    if body_kind(call.headers) != "json":
-        raise Refusal(
-            "media_type", "this endpoint takes one document, not NDJSON: send 'Content-Type: application/json'"
-        )
-    body = await read_body(call.headers, call.receive, bytes_max)
-    return decode(decoder, body, kind)
-
-
-def limit_of(query: dict[str, str]) -> int:
-    """How many a page may have."""
-    return whole_number(query, "limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
-
-
-def channel_of(query: dict[str, str]) -> ChannelName | None:
-    """The channel that is asked for."""
-    return one_of(query, "channel", CHANNELS)
-
-
-def channel_in_path(call: Call) -> ChannelName:
-    """The channel of a path."""
-    text = call.text("channel")
-    if text not in CHANNELS:
-        raise refused_words("channel", text, CHANNELS)
-    return CHANNELS[text]
-
-
-def unknown(what: str, name: str, where: str = "") -> Refusal:
-    """The answer about something that is not there."""
-    hint = f"GET {where} lists them" if where else "check the id and the tenant"
-    return Refusal("not_found", f"unknown {what} {shorten(name)!r}: {hint}", id=name, outcome="unknown")
-
-
-# Versions
-
-
-def version_tag(version: int) -> bytes:
-    """A version as an ETag."""
-    return b'"%d"' % version
-
-
-class Expected:
-    """What a request expects to find: a version, anything at all, or nothing."""
-
-    def __init__(self, call: Call) -> None:
-        wanted, unwanted = call.headers.get(b"if-match"), call.headers.get(b"if-none-match")
-        self.version: int | None = None
-        self.is_there = wanted is not None
-        self.asked = wanted is not None or unwanted is not None
-        if unwanted is not None:
-            if unwanted.strip() != b"*" or wanted is not None:
-                raise Invalid("If-None-Match", "only '*' is supported here, and not together with If-Match")
-            self.version = 0
-        elif wanted is not None and wanted.strip() != b"*":
-            self.version = _version(wanted)
-
-    def failed(self, conflict: Conflict) -> Refusal:
-        """The answer to a change that found something else."""
-        return Refusal("precondition_failed" if self.asked else "conflict", str(conflict))
-
-
-def _version(tag: bytes) -> int:
-    text = tag.strip().strip(b'"')
-    if not text.isdigit() or len(text) > 18:
-        raise Refusal("precondition_failed", "it does not match If-Match: GET it, and send its current ETag")
-    return int(text) or -1
-
-
 BODY_BYTES_MAX = 4 << 20  # a text and its HTML, with room for escapes
 INSTEAD = "send shorter variables or content, or fewer users at once"
 LIST = "/v1/notifications"
@@ -119,8 +49,77 @@ PRIORITIES: dict[str, Priority] = {word: word for word in get_args(Priority)}
 _decoder = msgspec.json.Decoder(Notify)
 
 
+async def sent(call: Call, decoder: msgspec.json.Decoder[T], kind: type[msgspec.Struct], bytes_max: int) -> T:
+    """Decode the body of a request; unknown fields are refused by name."""
+    if body_kind(call.headers) != "json":
+        raise Refusal(
+            "media_type", "this endpoint takes one document, not NDJSON: send 'Content-Type: application/json'"
+        )
+    body = await read_body(call.headers, call.receive, bytes_max)
+    return decode(decoder, body, kind)
+
+
+def limit_of(query: dict[str, str]) -> int:
+    """The page size."""
+    return whole_number(query, "limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
+
+
+def channel_of(query: dict[str, str]) -> ChannelName | None:
+    """The channel in the query."""
+    return one_of(query, "channel", CHANNELS)
+
+
+def channel_in_path(call: Call) -> ChannelName:
+    """The channel in the path."""
+    text = call.text("channel")
+    if text not in CHANNELS:
+        raise refused_words("channel", text, CHANNELS)
+    return CHANNELS[text]
+
+
+def unknown(what: str, name: str, where: str = "") -> Refusal:
+    """The refusal for something that does not exist."""
+    hint = f"GET {where} lists them" if where else "check the id and the tenant"
+    return Refusal("not_found", f"unknown {what} {shorten(name)!r}: {hint}", id=name, outcome="unknown")
+
+
+# Versions
+
+
+def version_tag(version: int) -> bytes:
+    """The ETag of a version."""
+    return b'"%d"' % version
+
+
+class Precondition:
+    """What If-Match and If-None-Match require: a version, that it exists, or that it does not."""
+
+    def __init__(self, call: Call) -> None:
+        if_match, if_none_match = call.headers.get(b"if-match"), call.headers.get(b"if-none-match")
+        self.version: int | None = None
+        self.must_exist = if_match is not None
+        self.given = if_match is not None or if_none_match is not None
+        if if_none_match is not None:
+            if if_none_match.strip() != b"*" or if_match is not None:
+                raise Invalid("If-None-Match", "only '*' is supported here, and not together with If-Match")
+            self.version = 0
+        elif if_match is not None and if_match.strip() != b"*":
+            self.version = _version(if_match)
+
+    def failed(self, conflict: Conflict) -> Refusal:
+        """The refusal of a change that found another version."""
+        return Refusal("precondition_failed" if self.given else "conflict", str(conflict))
+
+
+def _version(tag: bytes) -> int:
+    text = tag.strip().strip(b'"')
+    if not text.isdigit() or len(text) > 18:
+        raise Refusal("precondition_failed", "it does not match If-Match: GET it, and send its current ETag")
+    return int(text) or -1
+
+
 class Notifications:
-    """The resource `/v1/notifications` and what lies below it."""
+    """The resource `/v1/notifications` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
@@ -128,7 +127,7 @@ class Notifications:
         self._engine = edge.engine
 
     async def add(self, call: Call) -> Reply:
-        """One for a person or an address, or one for each of several people."""
+        """Accept a notification for a user or an address, or one for each of several users."""
         query_of(call.scope)
         if body_kind(call.headers) != "json":
             raise Refusal("media_type", "this endpoint takes one object: list several users in its 'users'")
@@ -148,11 +147,11 @@ class Notifications:
         accepted = await self._office.notifying.accept(tenant, named)
         if any(OTHER_CONTENT in (each.reason or "") for each in accepted):
             raise KeyReused
-        first = [_as_before(each) for each in accepted]
-        return self._answer(ask, first)
+        answers = [_as_first_answer(each) for each in accepted]
+        return self._answer(ask, answers)
 
     async def index(self, call: Call) -> Reply:
-        """A page of those that fit, the latest first."""
+        """A page of the notifications that match, the latest first."""
         names = ("user", "to", "state", "channel", "template", "batch", "category", "priority")
         query = query_of(call.scope, *names, "since", "until", "cursor", "limit")
         page = await self._office.lookup.page(call.caller.tenant, search_of(query, self._engine.clock.now()))
@@ -160,19 +159,19 @@ class Notifications:
         return json_answer({"notifications": found, "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
-        """One with its deliveries."""
+        """One notification with its deliveries."""
         query_of(call.scope)
         return json_answer(await self._found(call))
 
     async def explain(self, call: Call) -> Reply:
-        """One with its story, from acceptance to what the provider told."""
+        """One notification with its history, from acceptance to the receipt of the provider."""
         query_of(call.scope)
         document = await self._found(call)
-        story = await self._office.explaining.explain(call.caller.tenant, call.text("id"))
-        return json_answer(document | {"history": [story_document(line) for line in story or ()]})
+        history = await self._office.explaining.explain(call.caller.tenant, call.text("id"))
+        return json_answer(document | {"history": [story_document(line) for line in history or ()]})
 
     async def cancel(self, call: Call) -> Reply:
-        """Nothing of it leaves any more."""
+        """Cancel it: nothing more is sent."""
         query_of(call.scope)
         notification_id = call.text("id")
         outcome = await self._office.cancelling.cancel(call.caller.tenant, notification_id)
@@ -180,9 +179,9 @@ class Notifications:
             raise unknown("notification", notification_id)
         if outcome.outcome != "cancelled":
             raise _not_cancelled(outcome)
-        told = {"in_flight": outcome.in_flight, "note": outcome.note}
+        details = {"in_flight": outcome.in_flight, "note": outcome.note}
         answer = {"id": notification_id, "outcome": "cancelled"}
-        return json_answer(answer | {name: value for name, value in told.items() if value is not None})
+        return json_answer(answer | {name: value for name, value in details.items() if value is not None})
 
     async def _found(self, call: Call) -> Document:
         tenant, notification_id = call.caller.tenant, call.text("id")
@@ -192,7 +191,7 @@ class Notifications:
         return status_document(status, local=await self._local(tenant, notification_id))
 
     async def _local(self, tenant: str, notification_id: str) -> str | None:
-        """The due time in the zone of the schedule."""
+        """The due time in the time zone of the schedule."""
         schedule = await self._engine.find(tenant, notification_id)
         zone = None if schedule is None else zone_of(schedule.when)
         return None if schedule is None or zone is None else local_text(zone, schedule.due)
@@ -213,7 +212,7 @@ class Notifications:
         return json_answer(document, 201, [(b"location", f"{LIST}/{quote(one.id, safe='')}".encode())])
 
     def methods(self) -> dict[str, dict[str, Handler]]:
-        """The handlers by path and method; longer paths first, for an id may hold slashes."""
+        """The handlers by path and method; longer paths first, because an id may contain slashes."""
         one = f"{LIST}/{{id}}"
         return {
             LIST: {"GET": self.index, "POST": self.add},
@@ -223,28 +222,28 @@ class Notifications:
 
 
 def search_of(query: dict[str, str], now: int) -> Search:
-    """What is looked for."""
+    """The search that a query asks for."""
     since, until = moment(query, "since", now), moment(query, "until", now)
     if since is not None and until is not None and since > until:
         raise Invalid("until", "is before 'since': swap them, or change one")
     return Search(
-        query.get("user"),
-        one_of(query, "state", STATES),
-        channel_of(query),
-        query.get("template"),
-        query.get("batch"),
-        since,
-        until,
-        query.get("cursor"),
-        limit_of(query),
-        query.get("to"),
-        query.get("category"),
-        one_of(query, "priority", PRIORITIES),
+        user=query.get("user"),
+        state=one_of(query, "state", STATES),
+        channel=channel_of(query),
+        template=query.get("template"),
+        batch=query.get("batch"),
+        since=since,
+        until=until,
+        cursor=query.get("cursor"),
+        limit=limit_of(query),
+        to=query.get("to"),
+        category=query.get("category"),
+        priority=one_of(query, "priority", PRIORITIES),
     )
 
 
-def _as_before(accepted: Accepted) -> Accepted:
-    """A repeat under an idempotency key is answered as the first time."""
+def _as_first_answer(accepted: Accepted) -> Accepted:
+    """A repeat under an idempotency key gets the same answer as the first request."""
     if accepted.outcome != "unchanged":
         return accepted
     return msgspec.structs.replace(accepted, outcome="scheduled", state=None)

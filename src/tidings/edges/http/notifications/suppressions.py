@@ -1,4 +1,4 @@
-"""Suppressed addresses: list, add, remove."""
+"""Suppressed addresses, and the unsubscribe pages that people open from a message."""
 
 import html
 from email.message import Message
@@ -22,78 +22,7 @@ from tidings.shapes.user import NewSuppression
 SUPPRESSIONS = "/v1/suppressions"
 
 
-_suppress_decoder = msgspec.json.Decoder(NewSuppression)
-
-
-class Suppressions:
-    """The resource `/v1/suppressions`."""
-
-    def __init__(self, edge: Edge) -> None:
-        self._suppressions = edge.office.suppressions
-
-    async def index(self, call: Call) -> Reply:
-        """A page, the latest first."""
-        query = query_of(call.scope, "channel", "cursor", "limit")
-        page = await self._suppressions.page(
-            call.caller.tenant, channel_of(query), query.get("cursor"), limit_of(query)
-        )
-        return json_answer({"suppressions": [*map(suppression_document, page.suppressions)], "cursor": page.cursor})
-
-    async def put(self, call: Call) -> Reply:
-        """Send nothing there from now on."""
-        query_of(call.scope)
-        channel, address = channel_in_path(call), _address(call)
-        body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
-        asked = decode(_suppress_decoder, body, NewSuppression)
-        _check_category(asked.category)
-        added = await self._suppressions.add(
-            call.caller.tenant, channel, address, asked.reason, category=asked.category
-        )
-        document = {"channel": channel, "address": call.text("address")}
-        if added:
-            return json_answer(document | {"outcome": "suppressed"}, 201)
-        return json_answer(document | {"outcome": "unchanged"})
-
-    async def delete(self, call: Call) -> Reply:
-        """Let messages go there again."""
-        category = query_of(call.scope, "category").get("category")
-        channel, address = channel_in_path(call), _address(call)
-        _check_category(category)
-        if not await self._suppressions.remove(call.caller.tenant, channel, address, category):
-            raise unknown(f"suppression of {channel}", call.text("address"), SUPPRESSIONS)
-        return json_answer({"channel": channel, "address": call.text("address"), "outcome": "removed"})
-
-    def methods(self) -> dict[str, dict[str, Handler]]:
-        """The handlers by path and method."""
-        return {
-            SUPPRESSIONS: {"GET": self.index},
-            f"{SUPPRESSIONS}/{{channel}}/{{address}}": {"PUT": self.put, "DELETE": self.delete},
-        }
-
-
-def _check_category(category: str | None) -> None:
-    if category is None:
-        return
-    check_category(category)
-    if category == TRANSACTIONAL:
-        raise Invalid(
-            "category", "transactional messages cannot be suppressed on their own: leave it out to suppress everything"
-        )
-
-
-def _address(call: Call) -> str | Device:
-    """The address of a path; a device is written as its platform, a colon, and its token."""
-    channel, text = channel_in_path(call), call.text("address")
-    address: str | Device = text
-    if channel == "push":
-        platform, _, token = text.partition(":")
-        if platform not in {"apns", "fcm"}:
-            raise Invalid("address", "is not a device: write apns:<token> or fcm:<token>")
-        address = Device("apns" if platform == "apns" else "fcm", token)
-    if channel != "in_app":
-        check_suppressible(channel, address)
-    return address
-
+_decoder = msgspec.json.Decoder(NewSuppression)
 
 BODY_BYTES_MAX = 8 * 1024
 FIELD, VALUE = "List-Unsubscribe", "One-Click"
@@ -128,32 +57,102 @@ _BUTTON = f"""<form method="post">
 _NAMES = {"email": "e-mails", "sms": "text messages"}
 
 
-class Unsubscribing:
-    """The resource `/unsubscribe/{token}`. It answers people in a browser, so it answers with pages."""
+class Suppressions:
+    """The resource `/v1/suppressions`."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._suppressions = edge.office.suppressions
+
+    async def index(self, call: Call) -> Reply:
+        """A page of suppressions, the latest first."""
+        query = query_of(call.scope, "channel", "cursor", "limit")
+        page = await self._suppressions.page(
+            call.caller.tenant, channel_of(query), query.get("cursor"), limit_of(query)
+        )
+        return json_answer({"suppressions": [*map(suppression_document, page.suppressions)], "cursor": page.cursor})
+
+    async def put(self, call: Call) -> Reply:
+        """Suppress an address: nothing is sent there from now on."""
+        query_of(call.scope)
+        channel, address = channel_in_path(call), _address(call)
+        body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
+        asked = decode(_decoder, body, NewSuppression)
+        _check_category(asked.category)
+        added = await self._suppressions.add(
+            call.caller.tenant, channel, address, asked.reason, category=asked.category
+        )
+        document = {"channel": channel, "address": call.text("address")}
+        if added:
+            return json_answer(document | {"outcome": "suppressed"}, 201)
+        return json_answer(document | {"outcome": "unchanged"})
+
+    async def delete(self, call: Call) -> Reply:
+        """Remove a suppression: messages are sent there again."""
+        category = query_of(call.scope, "category").get("category")
+        channel, address = channel_in_path(call), _address(call)
+        _check_category(category)
+        if not await self._suppressions.remove(call.caller.tenant, channel, address, category):
+            raise unknown(f"suppression of {channel}", call.text("address"), SUPPRESSIONS)
+        return json_answer({"channel": channel, "address": call.text("address"), "outcome": "removed"})
+
+    def methods(self) -> dict[str, dict[str, Handler]]:
+        """The handlers by path and method."""
+        return {
+            SUPPRESSIONS: {"GET": self.index},
+            f"{SUPPRESSIONS}/{{channel}}/{{address}}": {"PUT": self.put, "DELETE": self.delete},
+        }
+
+
+def _check_category(category: str | None) -> None:
+    if category is None:
+        return
+    check_category(category)
+    if category == TRANSACTIONAL:
+        raise Invalid(
+            "category", "transactional messages cannot be suppressed on their own: leave it out to suppress everything"
+        )
+
+
+def _address(call: Call) -> str | Device:
+    """The address in a path; a device is written as its platform, a colon, and its token."""
+    channel, text = channel_in_path(call), call.text("address")
+    address: str | Device = text
+    if channel == "push":
+        platform, _, token = text.partition(":")
+        if platform not in {"apns", "fcm"}:
+            raise Invalid("address", "is not a device: write apns:<token> or fcm:<token>")
+        address = Device("apns" if platform == "apns" else "fcm", token)
+    if channel != "in_app":
+        check_suppressible(channel, address)
+    return address
+
+
+class UnsubscribePages:
+    """The resource `/unsubscribe/{token}`. It answers with HTML pages, for people in a browser."""
 
     def __init__(self, edge: Edge) -> None:
         self._receiving = edge.office.receiving
 
     async def show(self, call: Call) -> Reply:
-        """Ask. Looking at a link changes nothing: mail scanners look at all of them."""
+        """Ask for confirmation. A GET changes nothing, because mail scanners open every link."""
         try:
-            wish = self._receiving.wish(call.text("token"))
+            asked = self._receiving.wish(call.text("token"))
         except Invalid:
             return _not_ours()
-        if wish.category == TRANSACTIONAL:
+        if asked.category == TRANSACTIONAL:
             return _needed()
-        return _page("Unsubscribe?", f"{_about(wish)} will no longer be sent.", _BUTTON)
+        return _page("Unsubscribe?", f"{_about(asked)} will no longer be sent.", _BUTTON)
 
-    async def end(self, call: Call) -> Reply:
-        """Do it, if that is what was sent."""
+    async def unsubscribe(self, call: Call) -> Reply:
+        """Unsubscribe, if the body is the one-click form."""
         body = await read_body(call.headers, call.receive, BODY_BYTES_MAX)
         try:
-            wish = self._receiving.wish(call.text("token"))
-            if wish.category == TRANSACTIONAL:
+            asked = self._receiving.wish(call.text("token"))
+            if asked.category == TRANSACTIONAL:
                 return _needed()
             if not says_one_click(call.headers.get(b"content-type", b""), body):
                 return _page(
-                    "Not done", f"{_about(wish)} are still sent. Press the button to unsubscribe.", _BUTTON, 400
+                    "Not done", f"{_about(asked)} are still sent. Press the button to unsubscribe.", _BUTTON, 400
                 )
             done: Unsubscribed = await self._receiving.unsubscribe(call.text("token"))
         except Invalid:
@@ -165,7 +164,7 @@ class Unsubscribing:
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""
-        return {"/unsubscribe/{token}": {"GET": self.show, "POST": self.end}}
+        return {"/unsubscribe/{token}": {"GET": self.show, "POST": self.unsubscribe}}
 
 
 def says_one_click(media: bytes, body: bytes) -> bool:
@@ -187,9 +186,11 @@ def _is_click(part: Message) -> bool:
     return named and isinstance(content, bytes) and content.strip() == VALUE.encode()
 
 
-def _about(wish: Unsubscription) -> str:
-    what = _NAMES.get(wish.channel, "messages")
-    return f"The {what} of the category “{html.escape(wish.category)}” to {html.escape(wish.address)}"
+def _about(unsubscription: Unsubscription) -> str:
+    what = _NAMES.get(unsubscription.channel, "messages")
+    return (
+        f"The {what} of the category “{html.escape(unsubscription.category)}” to {html.escape(unsubscription.address)}"
+    )
 
 
 def _not_ours() -> Answer:

@@ -1,4 +1,4 @@
-"""Templates: put, list, look at, preview, delete."""
+"""Templates: store, list, show, preview, delete."""
 
 from urllib.parse import quote
 
@@ -10,7 +10,7 @@ from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, query_of, whole_numb
 from tidings.edges.http.notifications.documents import content_document, stored_document, template_document
 from tidings.edges.http.notifications.notifications import limit_of, sent, unknown
 from tidings.edges.http.routes import Call, Edge, Handler, Reply, json_answer
-from tidings.shapes.template import NewTemplate, TemplatePreview
+from tidings.shapes.notification import NewTemplate, TemplatePreview
 
 BODY_BYTES_MAX = 4 << 20
 VERSION_MAX = 999_999_999
@@ -22,13 +22,13 @@ _previews = msgspec.json.Decoder(TemplatePreview)
 
 
 class Templates:
-    """The resource `/v1/templates` and what lies below it."""
+    """The resource `/v1/templates` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
         self._templates = edge.office.templates
 
     async def index(self, call: Call) -> Reply:
-        """A page, by name."""
+        """A page of templates, by name."""
         query = query_of(call.scope, "cursor", "limit")
         page = await self._templates.page(call.caller.tenant, query.get("cursor"), limit_of(query))
         lines = [
@@ -38,7 +38,7 @@ class Templates:
         return json_answer({"templates": lines, "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
-        """One version, the latest without a number."""
+        """One version; the latest if none is given."""
         query = query_of(call.scope, "version")
         version = whole_number(query, "version", 0, 1, VERSION_MAX)
         stored = await self._templates.get(call.caller.tenant, call.text("name"), version or None)
@@ -47,7 +47,7 @@ class Templates:
         return json_answer(stored_document(stored))
 
     async def put(self, call: Call) -> Reply:
-        """A new version, checked; the same as the latest is none."""
+        """Check and store a new version; the same content as the latest makes none."""
         force = yes_or_no(query_of(call.scope, "force"), "force")
         tenant, name = call.caller.tenant, call.text("name")
         draft = await sent(call, _drafts, NewTemplate, BODY_BYTES_MAX)
@@ -73,7 +73,7 @@ class Templates:
         return json_answer({"versions": [template_document(each) for each in found], "cursor": cursor})
 
     async def delete(self, call: Call) -> Reply:
-        """Remove all its versions."""
+        """Delete a template with all its versions."""
         force = yes_or_no(query_of(call.scope, "force"), "force")
         name = call.text("name")
         if not await self._templates.delete(call.caller.tenant, name, force=force):
@@ -81,7 +81,7 @@ class Templates:
         return json_answer({"name": name, "outcome": "deleted"})
 
     async def preview(self, call: Call) -> Reply:
-        """What it would say; nothing is sent."""
+        """Render a template; nothing is sent."""
         query_of(call.scope)
         asked = await sent(call, _previews, TemplatePreview, 2 * SMALL_BODY_BYTES_MAX)
         if asked.version is not None and asked.version < 1:

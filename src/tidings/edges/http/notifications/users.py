@@ -1,4 +1,4 @@
-"""Users: who can be told something."""
+"""Users and their inboxes, and the import of users from a file."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -24,9 +24,9 @@ from tidings.edges.http.inputs import (
     read_body,
     yes_or_no,
 )
-from tidings.edges.http.ndjson import ANSWERS_BYTES_MAX, BodyLines, Outbox
+from tidings.edges.http.ndjson import ANSWERS_BYTES_MAX, AnswerBuffer, BodyLines
 from tidings.edges.http.notifications.documents import line_document, user_document
-from tidings.edges.http.notifications.notifications import Expected, limit_of, sent, unknown, version_tag
+from tidings.edges.http.notifications.notifications import Precondition, limit_of, sent, unknown, version_tag
 from tidings.edges.http.problems import Refusal, problem_document, refusal_of
 from tidings.edges.http.readers import counted
 from tidings.edges.http.routes import Call, Edge, Handler, Reply, json_answer, problem_answer
@@ -41,16 +41,24 @@ LIST = "/v1/users"
 _decoder = msgspec.json.Decoder(NewUser)
 _changes = msgspec.json.Decoder(dict[str, Any])
 
+_HEADERS = [(b"content-type", NDJSON_TYPE.encode()), (b"x-accel-buffering", b"no")]
+_TOO_LONG = "x" * (LINE_CHARS_MAX + 1)  # in place of a line that was not kept, so that it is refused as too long
+
+ONE = "/v1/inbox/{user}"
+PIECE_BYTES = 64 * 1024
+
+_mark_decoder = msgspec.json.Decoder(MarkRead)
+
 
 class Users:
-    """The resource `/v1/users` and what lies below it."""
+    """The resource `/v1/users` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._users = edge.office.users
 
     async def index(self, call: Call) -> Reply:
-        """A page, by id."""
+        """A page of users, by id."""
         query = query_of(call.scope, "prefix", "cursor", "limit")
         prefix = query.get("prefix", "")
         if prefix:
@@ -67,13 +75,13 @@ class Users:
         return json_answer(user_document(found.user), headers=[(b"etag", version_tag(found.version))])
 
     async def put(self, call: Call) -> Reply:
-        """Create a user, or replace the profile."""
+        """Create a user, or replace their profile."""
         query_of(call.scope)
-        expected, user_id = Expected(call), call.text("id")
+        expected, user_id = Precondition(call), call.text("id")
         profile = await sent(call, _decoder, NewUser, BODY_BYTES_MAX)
         if profile.id not in {None, user_id}:
             raise Invalid("id", f"is not the one in the path, {user_id!r}: leave it out")
-        await self._check_there(call, expected)
+        await self._check_exists(call, expected)
         try:
             stored = await self._users.put(call.caller.tenant, user_id, profile, expected.version)
         except Conflict as conflict:
@@ -85,9 +93,9 @@ class Users:
         return json_answer(document, 201, [*headers, (b"location", f"{LIST}/{quote(user_id, safe='')}".encode())])
 
     async def patch(self, call: Call) -> Reply:
-        """Change single fields."""
+        """Change some fields."""
         query_of(call.scope)
-        expected, user_id = Expected(call), call.text("id")
+        expected, user_id = Precondition(call), call.text("id")
         body_kind(call.headers)
         changes = decode(_changes, await read_body(call.headers, call.receive, BODY_BYTES_MAX), Profile)
         try:
@@ -99,9 +107,9 @@ class Users:
         return json_answer({"id": user_id, "outcome": "changed"}, headers=[(b"etag", version_tag(stored.version))])
 
     async def delete(self, call: Call) -> Reply:
-        """Delete the user alone."""
+        """Delete the profile of a user, and keep their notifications."""
         query_of(call.scope)
-        expected, user_id = Expected(call), call.text("id")
+        expected, user_id = Precondition(call), call.text("id")
         try:
             done = await self._users.delete(call.caller.tenant, user_id, expected.version)
         except Conflict as conflict:
@@ -111,7 +119,7 @@ class Users:
         return json_answer({"id": user_id, "outcome": "deleted"})
 
     async def erase(self, call: Call) -> Reply:
-        """Erase all data of a user, and say what was removed."""
+        """Erase all data of a user, and report what was removed."""
         query_of(call.scope)
         if (await read_body(call.headers, call.receive, BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
             raise Invalid("body", "must be empty here: leave it out")
@@ -123,42 +131,38 @@ class Users:
         counts = {"removed": erased.removed, "cancelled": erased.cancelled, "suppressions": erased.suppressions}
         return json_answer({"id": user_id, "outcome": "erased"} | counts | {"providers": erased.providers})
 
-    async def take(self, call: Call) -> Reply:
-        """Many, as CSV or as lines of JSON."""
+    async def import_users(self, call: Call) -> Reply:
+        """Import many users, as CSV or NDJSON."""
         query_of(call.scope)
         return ImportStream(self._edge, call)
 
-    async def _check_there(self, call: Call, expected: Expected) -> None:
-        if expected.is_there and await self._users.get(call.caller.tenant, call.text("id")) is None:
+    async def _check_exists(self, call: Call, expected: Precondition) -> None:
+        if expected.must_exist and await self._users.get(call.caller.tenant, call.text("id")) is None:
             raise Refusal("precondition_failed", "unknown user: leave If-Match out to create it")
 
     def methods(self) -> dict[str, dict[str, Handler]]:
-        """The handlers by path and method; those of verbs first."""
+        """The handlers by path and method; verbs first."""
         return {
-            f"{LIST}/import": {"POST": self.take},
+            f"{LIST}/import": {"POST": self.import_users},
             f"{LIST}/{{id}}/erase": {"POST": self.erase},
             LIST: {"GET": self.index},
             f"{LIST}/{{id}}": {"GET": self.show, "PUT": self.put, "PATCH": self.patch, "DELETE": self.delete},
         }
 
 
-_HEADERS = [(b"content-type", NDJSON_TYPE.encode()), (b"x-accel-buffering", b"no")]
-_TOO_LONG = "x" * (LINE_CHARS_MAX + 1)  # stands for a line that was not kept, and is refused as too long
-
-
 def form_of(headers: dict[bytes, bytes]) -> Form:
-    """What the body claims to be."""
+    """Whether the body is declared as CSV or NDJSON."""
     media = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media == b"text/csv" and headers.get(b"content-encoding", b"identity").lower() == b"identity":
         return "csv"
-    with contextlib.suppress(Refusal):  # its words are about other resources
+    with contextlib.suppress(Refusal):  # its text is about other resources
         if media != b"text/csv" and body_kind(headers) == "ndjson":
             return "ndjson"
     raise Refusal("media_type", f"send users as 'Content-Type: text/csv' or {NDJSON_TYPE}, not compressed")
 
 
 class ImportStream:
-    """The answer to an import."""
+    """The answer to an import: progress after each batch, then the totals."""
 
     def __init__(self, edge: Edge, call: Call) -> None:
         self._edge = edge
@@ -169,43 +173,43 @@ class ImportStream:
         self._last = Imported(0, 0, 0, 0)
 
     async def __call__(self, send: Send) -> None:
-        outbox = Outbox(send, ANSWERS_BYTES_MAX, self._edge.kept_answers)
+        buffer = AnswerBuffer(send, ANSWERS_BYTES_MAX, self._edge.buffered_answers)
         try:
-            await self._answer(outbox, send)
+            await self._answer(buffer, send)
         finally:
-            outbox.close()
+            buffer.close()
 
-    async def _answer(self, outbox: Outbox, send: Send) -> None:
+    async def _answer(self, buffer: AnswerBuffer, send: Send) -> None:
         try:
             async for imported in self._edge.office.importing.run(self._tenant, self._form, self._lines()):
                 self._last = imported
-                await self._put(outbox, _document(imported))
+                await self._put(buffer, _document(imported))
             if self._edge.stopping.is_set():
                 raise StoreError("the server is stopping: import again from the line given here")
         except Disconnected:
             return
-        except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is our fault
+        except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is ours
             if not self._started:
                 await problem_answer(error)(send)
                 return
-            await self._put(outbox, problem_document(refusal_of(error)) | {"lines": self._last.lines})
+            await self._put(buffer, problem_document(refusal_of(error)) | {"lines": self._last.lines})
         else:
             total = msgspec.structs.replace(self._last, bad_lines=())
-            await self._put(outbox, _document(total) | {"done": True})
-        await outbox.finish()
+            await self._put(buffer, _document(total) | {"done": True})
+        await buffer.finish()
 
     async def _lines(self) -> AsyncIterator[str]:
-        """What is not UTF-8 is passed on as such, and refused line by line."""
+        """The lines of the body. Bytes that are not UTF-8 are passed on, so that each such line is refused."""
         async with aclosing(self._body.batches()) as batches:
             async for batch in batches:
                 for line in batch.lines:
                     yield _TOO_LONG if line is None else line.decode("utf-8", "surrogateescape")
 
-    async def _put(self, outbox: Outbox, document: Document) -> None:
+    async def _put(self, buffer: AnswerBuffer, document: Document) -> None:
         if not self._started:
             self._started = True
-            await outbox.start(_HEADERS)
-        await outbox.put(encode(document) + b"\n")
+            await buffer.start(_HEADERS)
+        await buffer.put(encode(document) + b"\n")
 
 
 def _document(imported: Imported) -> Document:
@@ -213,22 +217,15 @@ def _document(imported: Imported) -> Document:
     return document
 
 
-ONE = "/v1/inbox/{user}"
-PIECE_BYTES = 64 * 1024
-
-
-_marked_decoder = msgspec.json.Decoder(MarkRead)
-
-
 class Inboxes:
-    """The resource `/v1/inbox/{user}` and what lies below it."""
+    """The resource `/v1/inbox/{user}` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._inbox = edge.office.inbox
 
     async def index(self, call: Call) -> Reply:
-        """A page, the latest first."""
+        """A page of messages, the latest first."""
         query = query_of(call.scope, "unread", "cursor", "limit")
         unread, limit = yes_or_no(query, "unread"), limit_of(query)
         page = await self._inbox.page(
@@ -237,16 +234,16 @@ class Inboxes:
         return json_answer({"lines": [line_document(line) for line in page.lines], "cursor": page.cursor})
 
     async def unread(self, call: Call) -> Reply:
-        """How many lines are unread."""
+        """How many messages are unread."""
         query_of(call.scope)
         unread = await self._inbox.unread(call.caller.tenant, _user(call))
         return json_answer({"unread": unread.count, "more": unread.more})
 
     async def read(self, call: Call) -> Reply:
-        """Mark some, or all that are there now."""
+        """Mark some messages as read, or all that are in the inbox now."""
         query_of(call.scope)
         tenant, user = call.caller.tenant, _user(call)
-        asked = await sent(call, _marked_decoder, MarkRead, 4 * SMALL_BODY_BYTES_MAX)
+        asked = await sent(call, _mark_decoder, MarkRead, 4 * SMALL_BODY_BYTES_MAX)
         if asked.all == bool(asked.ids):
             raise Invalid("ids", 'give either "ids" (of the messages) or "all": true')
         if asked.all:
@@ -257,14 +254,14 @@ class Inboxes:
         return json_answer(document | ({"unknown": missing} if missing else {}))
 
     async def stream(self, call: Call) -> Reply:
-        """Lines as they come, without end."""
+        """Messages as they arrive, until the client disconnects."""
         query = query_of(call.scope, "cursor")
         cursor, tenant, user = query.get("cursor"), call.caller.tenant, _user(call)
         if last := call.headers.get(b"last-event-id"):
             cursor = last.decode("latin-1")
         if cursor is None:
             cursor = self._inbox.cursor()
-        read_cursor(cursor)  # here rather than in the stream: a wrong one is still refused
+        read_cursor(cursor)  # before the stream starts, so that a wrong one is refused
 
         @asynccontextmanager
         async def source() -> AsyncIterator[AsyncIterator[bytes]]:

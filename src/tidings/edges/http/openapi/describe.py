@@ -9,7 +9,7 @@ from tidings.edges.http.openapi.notification_paths import notification_paths
 from tidings.edges.http.openapi.operations import REFERENCE, Schema, problem_responses
 from tidings.edges.http.openapi.schedule_paths import schedule_paths
 from tidings.edges.http.openapi.topic_paths import topic_paths
-from tidings.shapes import admin, notification, schedule, template, topic, user
+from tidings.shapes import admin, notification, schedule, topic, user
 from tidings.shapes.fields import Answer, Sent, fields_of, names_of
 
 _ABOUT = (
@@ -80,7 +80,7 @@ def components() -> dict[str, Schema]:
 
 def shapes() -> list[type[msgspec.Struct]]:
     """Every shape that the API sends or receives."""
-    modules = (schedule, topic, admin, user, template, notification)
+    modules = (schedule, topic, admin, user, notification)
     found = {each for module in modules for each in vars(module).values() if _is_shape(each)}
     return sorted(found - set(_BASES), key=lambda shape: shape.__name__)
 

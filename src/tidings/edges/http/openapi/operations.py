@@ -30,7 +30,7 @@ _MEANINGS = {
 }
 _INVALID = {
     "type": "urn:tidings:problem:invalid",
-    "title": "The request cannot be accepted as it stands",
+    "title": "The request cannot be accepted",
     "status": 400,
     "detail": "at: give either 'at' or 'every', not both",
     "errors": [{"field": "at", "detail": "give either 'at' or 'every', not both"}],
@@ -46,7 +46,7 @@ _UNKNOWN = {
 }
 _CONFLICT = {
     "type": "urn:tidings:problem:conflict",
-    "title": "It is not in a state for this",
+    "title": "Its state does not allow this",
     "status": 409,
     "detail": "it has been released already: PUT it with ?reuse=true to start it again, or use another id",
     "id": "order-42-reminder",
@@ -136,7 +136,7 @@ IDEMPOTENCY = header("Idempotency-Key", "Kept for 24 h: a repeat gets the same a
 LOCATION = "Its path."
 ETAG = "Its version, for `If-Match`."
 
-_OF_A_TENANT = (
+_TENANT_TAGS = (
     *("Schedules", "Planning", "Calendars", "Topics", "Groups"),
     *("Users", "Templates", "Notifications", "Deliveries", "Inbox", "Suppressions"),
 )
@@ -164,7 +164,7 @@ def operation(
     for status in sorted(statuses - answers.keys()):
         responses[str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     written: Schema = {"tags": [tag], "operationId": name, "summary": summary, "responses": responses}
-    if given := [*parameters, *([_TENANT] if tag in _OF_A_TENANT else [])]:
+    if given := [*parameters, *([_TENANT] if tag in _TENANT_TAGS else [])]:
         written["parameters"] = given
     if body is not None:
         written["requestBody"] = body

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tidings.domain.fleet import ROLES
-from tidings.domain.schedules.schedule import BUSES
+from tidings.domain.names import BUSES
 from tidings.edges.http.openapi.operations import (
     IDEMPOTENCY,
     LIMIT,

@@ -21,7 +21,7 @@ from tidings.domain.schedules.request import Limits, Request
 from tidings.domain.schedules.reschedule import calendar_of, with_days
 from tidings.domain.schedules.schedule import Bus, Event, Page, Query, Record, Schedule
 from tidings.domain.schedules.when import DAY_US, When
-from tidings.intake.admission import Admission, check_new_id
+from tidings.intake.admission import Admission, Forbidden, check_new_id, everything_allowed
 from tidings.intake.intake import Intake
 from tidings.intake.rule_changes import RuleChanges
 from tidings.ports import Count, IdempotencyKey, SourceBatch, SourcePosition, Store
@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True):
     lease_us: int = 3_000_000
     session_us: int = 4_000_000
     bus: Bus = "log"
+    forbidden: Forbidden = everything_allowed  # which topics on Kafka a tenant may not write to, and why
     about: Report = Report()
 
 
@@ -54,7 +55,9 @@ class Engine:
         self.clock = clock = store.clock or clock
         self._listeners = list(listeners)
         self.lanes = Lanes(store, clock, self.tell)
-        self.admission = Admission(self.settings.limits, self.settings.low_jitter_us, self.settings.bus)
+        self.admission = Admission(
+            self.settings.limits, self.settings.low_jitter_us, self.settings.bus, self.settings.forbidden
+        )
         self.intake = Intake(store, clock, self.tell, self.lanes.wake)
         self._pacing = LatenessWindow()
         self.owner = LeaseHolder(store, clock, self.settings.lease_us, self.lanes.follow, self.tell, self.report)

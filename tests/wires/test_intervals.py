@@ -153,8 +153,8 @@ def test_a_rejection_is_the_record_with_its_place_and_the_reasons() -> None:
 
 
 def test_admission_speaks_in_the_clients_words() -> None:
-    refusal = WIRE.refuse("t1", Invalid("every", "the period is below the least of 1 s"))
-    assert refusal == Refusal("t1", ("intervals-schedule: the period is below the least of 1 s",))
+    refusal = WIRE.refuse("t1", Invalid("every", "the period is shorter than 1 s, the shortest that is accepted"))
+    assert refusal == Refusal("t1", ("intervals-schedule: the period is shorter than 1 s, the shortest that is accepted",))
     assert WIRE.refuse("t1", Invalid("value", "is long")).reasons == ("value: is long",)
 
 

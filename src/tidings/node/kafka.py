@@ -41,7 +41,6 @@ def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, n
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     kind = TransactionalProducer if config.kafka.release == "exactly_once" else IdempotentProducer
     outgoing = Outgoing(engine, cluster, kind, facts, _plan(engine, config, requests))
-    engine.admission.forbidden = requests.destinations.forbidden
     intake = KafkaIntake(engine, cluster, requests, notifying, outgoing.may_begin)
     engine.lanes.accompany(outgoing.accompany)
     if "intake" in config.node.roles:

@@ -26,6 +26,7 @@ from tidings.node.stores import CannotStart, check_address, is_there, open_store
 from tidings.observe.logs import FactLog
 from tidings.observe.logs import configure as configure_logs
 from tidings.ports import Store
+from tidings.wires.wire import Destinations
 
 if TYPE_CHECKING:
     from tidings.edges.http.auth import KeyRing
@@ -50,6 +51,7 @@ def build_engine(
         low_jitter_us=config.dispatch.low_priority_jitter_us,
         id_retention_us=config.ids.retention_us,
         bus="log" if config.kafka.servers is None else "kafka",
+        forbidden=Destinations(config.kafka.destinations, config.kafka.schedules.keys()).forbidden,
         about=Report(name, config.node.roles, url, __version__),
     )
     return Engine(store, clock, settings, listeners)

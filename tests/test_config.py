@@ -171,8 +171,8 @@ def test_addresses_of_brokers(written: str, servers: str | None) -> None:
         ("::1:9092", "'::1:9092' has no host"),
         ("[::1]", "'[::1]' has no"),
         ("[::x]:9092", "'[::x]:9092' has no host"),
-        ("localhost:9092,", "'localhost:9092,' has a comma without a server"),
-        ("a:1,,b:2", "'a:1,,b:2' has a comma without a server"),
+        ("localhost:9092,", "'localhost:9092,' has an empty entry"),
+        ("a:1,,b:2", "'a:1,,b:2' has an empty entry"),
     ],
 )
 def test_what_is_no_address_of_a_broker(written: str, said: str) -> None:
@@ -211,7 +211,7 @@ def test_what_is_read_of_kafka_in_a_file_and_in_a_line() -> None:
     write("")
     nothing = load(None, {}, {f"kafka.{key}": ("--set", "none") for key in ("wires", "tenants", "schedules")})
     assert (nothing.config.kafka.wires, nothing.config.kafka.tenants, nothing.config.kafka.schedules) == ((), (), {})
-    assert "'schedules' is there twice" in problems(TIDINGS_KAFKA_SCHEDULES="schedules=a,schedules=b")
+    assert "'schedules' is given twice" in problems(TIDINGS_KAFKA_SCHEDULES="schedules=a,schedules=b")
 
 
 def test_choices_are_understood_as_others_write_them() -> None:
@@ -257,9 +257,9 @@ def test_lanes(lanes: str) -> None:
     [
         ("TIDINGS_STORE_LANES", "12", "TIDINGS_STORE_LANES: '12' is not a power of two: write 8 or 16"),
         ("TIDINGS_STORE_LANES", "512", "'512' is out of bounds: at least 1, at most 256"),
-        ("TIDINGS_STORE_SCHEMA", "My Schema", "'My Schema' is not a plain name of a schema: use 1 to 63 small"),
+        ("TIDINGS_STORE_SCHEMA", "My Schema", "'My Schema' is not a valid name of a schema: use 1 to 63 lower-case"),
         ("TIDINGS_STORE_SCHEMA", "pg_own", "not beginning with a digit or with pg_"),
-        ("TIDINGS_NODE_NAME", "a b", "'a b' is not a name of a node: use 1 to 100 letters"),
+        ("TIDINGS_NODE_NAME", "a b", "'a b' is not a valid name of a node: use 1 to 100 letters"),
         ("TIDINGS_NODE_ROLES", "api,cook", "'cook' is not one of them: write a list such as"),
         ("TIDINGS_NODE_ROLES", "none", "TIDINGS_NODE_ROLES: is empty: write a list such as"),
     ],
@@ -335,19 +335,19 @@ def test_a_variable_is_left_alone_only_if_the_file_names_it() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[channels]\nsmtp = 1", "[channels] smtp is a table: write [channels.smtp]"),
-        ("channels = 1", "channels is a section"),
-        ('[channels."a b"]', "[channels.a b] is not the name of a channel: use 1 to 50 letters"),
+        ("[channels]\nsmtp = 1", "[channels] smtp must be a table: write [channels.smtp]"),
+        ("channels = 1", "channels must be a section"),
+        ('[channels."a b"]', "[channels.a b] is not a valid name of a channel: use 1 to 50 letters"),
         ("[channels.smtp]\nprovider = 1", "[channels.smtp] provider is not understood"),
         ('[channels.smtp]\nrate = "fast"', "[channels.smtp] rate: 'fast' is not a rate: write how many in which time"),
         ("[channels.smtp]\nrate = 5", "rate: 5 is not a rate"),
         ('[channels.smtp]\nrate = "0/s"', "lets through more than 0 a second"),
         ('[channels.smtp]\ntenant_rate = "1/s burst 0"', "at least 1 at once"),
-        ("[channels.smtp]\ntenant_rates = 1", "tenant_rates is a table of tenants"),
+        ("[channels.smtp]\ntenant_rates = 1", "tenant_rates must be a table of tenants"),
         ('[channels.smtp]\ntenant_rates = {"a/b" = "1/s"}', "'a/b' is not a tenant"),
-        ("[channels.smtp]\nreceipts = 1", "receipts is a table"),
+        ("[channels.smtp]\nreceipts = 1", "receipts must be a table"),
         ('[delivery]\npublic_url = "notify.example.com"', "is not a URL that others can call: write one such as https"),
-        ('[delivery]\nlink_key = {text = "a"}', "a secret is not written here: write {env"),
+        ('[delivery]\nlink_key = {text = "a"}', "a secret cannot be written here: write {env"),
         ('[delivery]\nlink_key = "abc"', "is not name=text"),
     ],
 )

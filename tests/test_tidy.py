@@ -108,7 +108,7 @@ def is_repository_path(word: str) -> bool:
     first, slash, _ = word.partition("/")
     if slash and (first in TOP_FOLDERS or (ROOT / "src/tidings" / first).is_dir()):
         return True
-    return word.endswith((".py", ".sql")) and word not in {".py", ".sql"} or word.startswith(("tests.", "bench."))
+    return (word.endswith((".py", ".sql")) and word not in {".py", ".sql"}) or word.startswith(("tests.", "bench."))
 
 
 def exists(word: str) -> bool:
@@ -301,7 +301,10 @@ def test_gerunds_are_found(path: str, found: int) -> None:
         ("`Europe/Berlin`, `text/csv`, `/v1/schedules`, `requirements/*.txt`, `.sql`, `tidings.deliver`", []),
         ("```sh\ncat `src/gone.py`\n```\n", []),
         ("see\n`src/tidings/gone.py`", ["2: src/tidings/gone.py does not exist"]),
-        ("`gone.py` and [`dispatch/gone.py`](x.md)", ["1: gone.py does not exist", "1: dispatch/gone.py does not exist"]),
+        (
+            "`gone.py` and [`dispatch/gone.py`](x.md)",
+            ["1: gone.py does not exist", "1: dispatch/gone.py does not exist"],
+        ),
         ("`domain/gone`", ["1: domain/gone does not exist"]),
         ("`docs/gone.md`", ["1: docs/gone.md does not exist"]),
         ("`python -m tests.gone`", ["1: tests.gone does not exist"]),

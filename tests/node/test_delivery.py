@@ -59,21 +59,24 @@ def config_of(folder: Path, text: str) -> Config:
 
 def test_inboxes_are_always_there_and_the_outbox_comes_last() -> None:
     assert [table.name for table in tables_of(Config())] == ["in_app", "outbox"]
-    given = (Channel("outbox", "outbox"), Channel("mail", "smtp"))
+    given = (Channel(name="outbox", provider="outbox"), Channel(name="mail", provider="smtp"))
     assert [table.name for table in tables_of(Config(channels=given))] == ["mail", "in_app", "outbox"]
     assert [table.name for table in tables_of(Config(channels=given[1:]))] == ["mail", "in_app"]
 
 
 def test_which_channels_are_served_is_known_where_they_are_served() -> None:
-    mail = (Channel("mail", "smtp"),)
+    mail = (Channel(name="mail", provider="smtp"),)
     assert served_of(Config()) == frozenset(CHANNEL_NAMES)
     assert sorted(served_of(Config(channels=mail)) or ()) == ["email", "in_app"]
-    assert served_of(Config(channels=(*mail, Channel("own", "pigeon")))) is None
+    assert served_of(Config(channels=(*mail, Channel(name="own", provider="pigeon")))) is None
     assert served_of(Config(node=Node(roles=("api",)), channels=mail)) is None
 
 
 async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path) -> None:
-    own = (Channel("files", "outbox"), Channel("mail", "smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}))
+    own = (
+        Channel(name="files", provider="outbox"),
+        Channel(name="mail", provider="smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}),
+    )
     config = Config(store=Store(str(tmp_path / "tidings.db")), channels=own)
     async with opened(config, SystemClock(), MemoryStore().cabinet) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["mail"]
@@ -84,7 +87,7 @@ async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path
 
 def test_what_is_shown_of_the_outbox_is_what_is_left_to_it() -> None:
     def left(*providers: str) -> tuple[str, ...]:
-        config = Config(channels=tuple(Channel(each, each) for each in (*providers, "outbox")))
+        config = Config(channels=tuple(Channel(name=each, provider=each) for each in (*providers, "outbox")))
         assert served_of(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
         return ways_of(config)[-1].channels
 

@@ -66,11 +66,11 @@ def test_a_server_that_does_not_let_us_in(
         ("postgres://app:s3cr3t%ZZ@db.invalid/shop", "a % that does not begin a code such as %40"),
         ("postgres://app:s3cr3t@db.invalid:54e/shop", "as its port is no number: write postgres://"),
         ("postgres://app:s3cr3t@db.invalid/shop?sslmod=on", "PostgreSQL does not know: did you mean sslmode?"),
-        ("postgres:/app:s3cr3t@db.invalid/shop", "store: the URL of a database has two slashes: name a file"),
-        ("PostgreSQL:app:s3cr3t@db.invalid/shop", "store: the URL of a database has two slashes"),
+        ("postgres:/app:s3cr3t@db.invalid/shop", "store: the URL of a database needs two slashes: name a file"),
+        ("PostgreSQL:app:s3cr3t@db.invalid/shop", "store: the URL of a database needs two slashes"),
         ("host=127.0.0.1 password=s3cr3t user=app", "store: parameters such as host=... are not taken"),
         ("PASSWORD = s3cr3t", "store: parameters such as host=... are not taken"),
-        ("mysql://app:s3cr3t@db.invalid/shop", "store: mysql:// is no store: name a file, or postgres://"),
+        ("mysql://app:s3cr3t@db.invalid/shop", "store: mysql:// is not a kind of store: name a file, or postgres://"),
     ],
 )
 def test_a_url_that_is_none(tmp_path: Path, store: str, said: str) -> None:

@@ -154,7 +154,9 @@ def test_a_rejection_is_the_record_with_its_place_and_the_reasons() -> None:
 
 def test_admission_speaks_in_the_clients_words() -> None:
     refusal = WIRE.refuse("t1", Invalid("every", "the period is shorter than 1 s, the shortest that is accepted"))
-    assert refusal == Refusal("t1", ("intervals-schedule: the period is shorter than 1 s, the shortest that is accepted",))
+    assert refusal == Refusal(
+        "t1", ("intervals-schedule: the period is shorter than 1 s, the shortest that is accepted",)
+    )
     assert WIRE.refuse("t1", Invalid("value", "is long")).reasons == ("value: is long",)
 
 
@@ -177,7 +179,7 @@ def test_rules_and_expressions_count_from_the_timestamp(written: str, timing: Ti
     assert (request.at, request.every, request.since, request.timing) == (None, None, TIMESTAMP, timing)
     zoned = asked(("intervals-schedule", written), ("intervals-zone", "Europe/Berlin")).request
     assert zoned is not None
-    assert zoned.timing == Timing(timing.rrule, timing.cron, "Europe/Berlin")
+    assert zoned.timing == Timing(rrule=timing.rrule, cron=timing.cron, zone="Europe/Berlin")
     assert ("intervals-zone", b"Europe/Berlin") in zoned.headers
 
 

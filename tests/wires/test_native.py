@@ -88,18 +88,16 @@ def test_rules_arrive_with_what_stands_beside_them() -> None:
     assert request.since == TIMESTAMP
     assert request.headers == ()
     assert request.timing == Timing(
-        "FREQ=DAILY",
-        None,
-        "Europe/Berlin",
-        "2026-11-20T09:00",
-        None,
-        5,
-        ("2026-12-01T09:00", "2026-12-02T09:00"),
-        ("2026-12-25",),
-        "skip",
-        "both",
-        "off",
-        "next_day",
+        rrule="FREQ=DAILY",
+        zone="Europe/Berlin",
+        start="2026-11-20T09:00",
+        count=5,
+        rdates=("2026-12-01T09:00", "2026-12-02T09:00"),
+        exdates=("2026-12-25",),
+        gap="skip",
+        overlap="both",
+        calendar="off",
+        on_excluded="next_day",
     )
 
 

@@ -1,4 +1,4 @@
-"""Admission: validates a request and turns it into an `Add` command, or refuses it with the field and what to change."""
+"""Admission: validates a request and turns it into an `Add` command, or refuses it and names the field."""
 
 import re
 from collections.abc import Callable
@@ -155,7 +155,7 @@ class Admission:
         return due
 
     def _check_catch_up(self, when: When, lateness: Lateness, sent: int) -> None:
-        """Limit how many occurrences were already past when the request was sent and would still be released one by one.
+        """Limit the occurrences that were already past when the request was sent and would be released one by one.
 
         `sent` is the time of sending, so that a Kafka record that is merely read late is not refused for it.
         """
@@ -180,7 +180,9 @@ class Admission:
                 raise Invalid("jitter", f"is longer than {self.limits.jitter_max_s} s, the most that is accepted")
         if not window_us:
             return 0
-        identity = request.id.encode() if request.id is not None else message + next(self._without_id).to_bytes(8, "big")
+        identity = (
+            request.id.encode() if request.id is not None else message + next(self._without_id).to_bytes(8, "big")
+        )
         return jittered(0, window_us, tenant.encode() + b"\0" + identity)
 
     def _labels(self, labels: dict[str, str] | None) -> str | None:
@@ -213,7 +215,10 @@ def _packed(request: Request) -> bytes:
 def _check_names(headers: Headers) -> None:
     for name, _ in headers:
         if "\0" in name:
-            raise Invalid("headers", f"the name {name[:NAME_SHOWN_CHARS]!r} holds a NUL character, at which Kafka's clients cut it off: leave it out")
+            raise Invalid(
+                "headers",
+                f"the name {name[:NAME_SHOWN_CHARS]!r} holds a NUL character, where Kafka's clients cut it off",
+            )
 
 
 def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:

@@ -94,7 +94,7 @@ def read_at(request: Request, now: int) -> int:
 
 
 def read_when(request: Request, now: int, limits: Limits) -> When:
-    """When a request with an interval, a rule, a cron expression or a time zone is due; `Invalid` names every wrong field."""
+    """When a request with an interval, a rule, a cron expression or a zone is due; `Invalid` names all wrong fields."""
     try:
         return _read_when(request, now, limits)
     except Invalid as invalid:
@@ -183,7 +183,9 @@ def _rule(timing: Timing, now: int, limits: Limits) -> Rule | Cron:
         assert timing.cron is not None
         when, field = read_cron(timing.cron, now, terms), "cron"
     if least_distance_us(when) < limits.period_min_s * SECOND_US:
-        raise Invalid(field, f"occurs more often than every {limits.period_min_s} s, the shortest period that is accepted")
+        raise Invalid(
+            field, f"occurs more often than every {limits.period_min_s} s, the shortest period that is accepted"
+        )
     return when
 
 
@@ -216,7 +218,7 @@ def _every(request: Request, timing: Timing, now: int, limits: Limits) -> Every:
 
 
 def _local(request: Request, timing: Timing, now: int) -> When:
-    """A local time. A past one is due at once, because lateness counts from acceptance; one in a DST gap stays skipped."""
+    """A local time. A past one is due at once, because lateness counts from acceptance; a DST gap stays a gap."""
     if timing.zone is None:
         name = "gap" if timing.gap is not None else "overlap"
         raise Invalid(name, "says what clock changes do to a local time: give its 'zone', or leave it out")

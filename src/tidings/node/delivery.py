@@ -69,9 +69,9 @@ def tables_of(config: Config) -> list[Table]:
     given = list(config.channels)
     providers = {table.provider for table in given}
     if IN_APP not in providers:
-        given.append(Table(IN_APP, IN_APP))
+        given.append(Table(name=IN_APP, provider=IN_APP))
     if not providers - {IN_APP}:
-        given.append(Table(OUTBOX, OUTBOX))
+        given.append(Table(name=OUTBOX, provider=OUTBOX))
     return sorted(given, key=lambda table: table.provider == OUTBOX)
 
 

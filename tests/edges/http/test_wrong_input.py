@@ -91,7 +91,7 @@ BODIES: list[tuple[bytes, str]] = [
     (b" \n", "is empty: send a JSON object"),
     (b"{", "ends too early"),
     (b'{"topic": "a",}', "byte 14"),
-    (b"nonsense", "is not JSON"),
+    (b"nonsense", "is not valid JSON"),
     (b'{"topic": "a"} x', "trailing"),
     (b'"text"', "send a JSON object"),
     (b"5", "send a JSON object"),
@@ -101,9 +101,9 @@ BODIES: list[tuple[bytes, str]] = [
     (b'{"topic": "a", "value": {"b": "\xff"}}', "UTF-8"),
     (b'{"topic": "a", "value": "\\ud800"}', "surrogate"),
     (b'{"topic": "a", "value": ' + DEEP.encode() + b"}", "nested too deeply"),
-    (b'{"topic": "a", "value": 01}', "is not JSON"),
-    (b'{"topic": "a", "value": NaN}', "is not JSON"),
-    (b"\xef\xbb\xbf{}", "is not JSON"),
+    (b'{"topic": "a", "value": 01}', "is not valid JSON"),
+    (b'{"topic": "a", "value": NaN}', "is not valid JSON"),
+    (b"\xef\xbb\xbf{}", "is not valid JSON"),
 ]
 
 

@@ -23,18 +23,18 @@ from tidings.domain.notifications.notification import InlineContent
 from tidings.domain.schedules.schedule import Topic
 from tidings.engine import Engine
 from tidings.node.delivery import (
+    add_delivery,
     check_channels,
     check_delivery,
-    join_people,
     link_keys,
     link_of,
-    opened,
+    open_providers,
+    provider_tables,
+    providers_of,
     readers_of,
-    served_of,
+    served_channels,
     settings_of,
-    tables_of,
     try_channels,
-    ways_of,
 )
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -58,18 +58,18 @@ def config_of(folder: Path, text: str) -> Config:
 
 
 def test_inboxes_are_always_there_and_the_outbox_comes_last() -> None:
-    assert [table.name for table in tables_of(Config())] == ["in_app", "outbox"]
+    assert [table.name for table in provider_tables(Config())] == ["in_app", "outbox"]
     given = (Channel(name="outbox", provider="outbox"), Channel(name="mail", provider="smtp"))
-    assert [table.name for table in tables_of(Config(channels=given))] == ["mail", "in_app", "outbox"]
-    assert [table.name for table in tables_of(Config(channels=given[1:]))] == ["mail", "in_app"]
+    assert [table.name for table in provider_tables(Config(channels=given))] == ["mail", "in_app", "outbox"]
+    assert [table.name for table in provider_tables(Config(channels=given[1:]))] == ["mail", "in_app"]
 
 
 def test_which_channels_are_served_is_known_where_they_are_served() -> None:
     mail = (Channel(name="mail", provider="smtp"),)
-    assert served_of(Config()) == frozenset(CHANNEL_NAMES)
-    assert sorted(served_of(Config(channels=mail)) or ()) == ["email", "in_app"]
-    assert served_of(Config(channels=(*mail, Channel(name="own", provider="pigeon")))) is None
-    assert served_of(Config(node=Node(roles=("api",)), channels=mail)) is None
+    assert served_channels(Config()) == frozenset(CHANNEL_NAMES)
+    assert sorted(served_channels(Config(channels=mail)) or ()) == ["email", "in_app"]
+    assert served_channels(Config(channels=(*mail, Channel(name="own", provider="pigeon")))) is None
+    assert served_channels(Config(node=Node(roles=("api",)), channels=mail)) is None
 
 
 async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path) -> None:
@@ -78,18 +78,18 @@ async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path
         Channel(name="mail", provider="smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}),
     )
     config = Config(store=Store(str(tmp_path / "tidings.db")), channels=own)
-    async with opened(config, SystemClock(), MemoryStore().cabinet) as channels:
+    async with open_providers(config, SystemClock(), MemoryStore().cabinet) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["mail"]
         assert [name for name, each in channels.items() if each.takes(sms())] == ["files"]
-    async with opened(Config(store=config.store), SystemClock(), MemoryStore().cabinet) as channels:
+    async with open_providers(Config(store=config.store), SystemClock(), MemoryStore().cabinet) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["outbox"]
 
 
 def test_what_is_shown_of_the_outbox_is_what_is_left_to_it() -> None:
     def left(*providers: str) -> tuple[str, ...]:
         config = Config(channels=tuple(Channel(name=each, provider=each) for each in (*providers, "outbox")))
-        assert served_of(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
-        return ways_of(config)[-1].channels
+        assert served_channels(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
+        return providers_of(config)[-1].channels
 
     assert left() == ("email", "sms", "push", "webhook")
     assert left("smtp", "apns") == ("sms", "push", "webhook"), "devices of fcm have no provider yet"
@@ -225,7 +225,7 @@ async def test_email_without_a_link_to_unsubscribe_is_warned_of(
     config = config_of(tmp_path, text + f'[store]\npath = "{tmp_path / "t.db"}"\n')
     engine = Engine(MemoryStore(), SystemClock())
     async with AsyncExitStack() as last:
-        people = await join_people(engine, config, last)
+        people = await add_delivery(engine, config, last)
         office = people.office
         await office.users.put("acme", "ada", {"email": "ada@example.com"})
 
@@ -239,7 +239,7 @@ async def test_email_without_a_link_to_unsubscribe_is_warned_of(
         expected = [unsubscribe.NO_LINK] if lacks else []
         assert warned == expected
         assert list(office.ways.warnings) == expected
-        if "email" in {channel for way in ways_of(config) for channel in way.channels}:
+        if "email" in {channel for way in providers_of(config) for channel in way.channels}:
             assert await note(channel="email", category="news") == (unsubscribe.NO_LINK if lacks else None)
             assert await note(channel="email") is None
         assert await note(channel="in_app", category="news") is None

@@ -74,7 +74,7 @@ def test_what_is_left_out_or_null_is_not_there() -> None:
 
 def test_scheduled_at_is_another_name() -> None:
     assert read(scheduled_at="+5s").at == "+5s"
-    with pytest.raises(Invalid, match="one of the two"):
+    with pytest.raises(Invalid, match="only one of them"):
         read(at="+5s", scheduled_at="+5s")
 
 

@@ -130,9 +130,9 @@ class Tidings:
     async def _join_people(self, engine: Engine) -> None:
         """Let workers run beside the engine."""
         from tidings.library.notifications import People
-        from tidings.node.delivery import join_people
+        from tidings.node.delivery import add_delivery
 
-        people = await join_people(engine, self._config, self._last)
+        people = await add_delivery(engine, self._config, self._last)
         self._told = People(people.office, self.tenant)
 
     # Changes

@@ -30,7 +30,7 @@ from tidings.wires.wire import Destinations
 
 if TYPE_CHECKING:
     from tidings.edges.http.auth import KeyRing
-    from tidings.node.delivery import People
+    from tidings.node.delivery import NotificationRuntime
 
 
 URL_DEFAULT = "http://127.0.0.1:8460"
@@ -64,7 +64,7 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
     """
     from tidings.edges.http.auth import KeyRing
     from tidings.edges.http.server import listen
-    from tidings.node.delivery import check_delivery, join_people, try_channels
+    from tidings.node.delivery import add_delivery, check_delivery, try_channels
 
     clock = SystemClock()
     with listen(config.server.host, config.server.port) as listener:
@@ -84,8 +84,8 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
             try:
                 keys = KeyRing(store, clock)
                 _check_reach(config, has_keys=not await keys.is_empty())
-                people = await join_people(engine, config, last)
-                await _serve(engine, keys, people, listener, config, stop, ready)
+                runtime = await add_delivery(engine, config, last)
+                await _serve(engine, keys, runtime, listener, config, stop, ready)
             finally:
                 await engine.stop()
 
@@ -93,7 +93,7 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
 async def _serve(
     engine: Engine,
     keys: "KeyRing",
-    people: "People",
+    runtime: "NotificationRuntime",
     listener: socket.socket,
     config: Config,
     stop: asyncio.Event,
@@ -103,9 +103,9 @@ async def _serve(
     from tidings.edges.http.server import running_on
     from tidings.observe.metrics import Metrics
 
-    joined = join_kafka(engine, config, people.office) if config.kafka.servers is not None else None
+    joined = join_kafka(engine, config, runtime.office) if config.kafka.servers is not None else None
     more = [joined.metrics.lines] if joined else []
-    metrics = Metrics(__version__, engine.count, [*more, people.metrics.lines])
+    metrics = Metrics(__version__, engine.count, [*more, runtime.metrics.lines])
     engine.listen(metrics)
     following = joined.following if joined else None
     has_api = "api" in config.node.roles
@@ -114,7 +114,7 @@ async def _serve(
         keys=keys,
         metrics=metrics.render,
         version=__version__,
-        office=people.office,
+        office=runtime.office,
         kafka=following,
         has_api=has_api,
         server=config.server,

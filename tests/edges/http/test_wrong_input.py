@@ -29,7 +29,7 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"count": 3}, "count", "every"),
     ({"until": FAR}, "until", "every"),
     ({"bus": "kafka"}, "bus", "leave it out"),
-    ({"scheduled_at": FAR}, "scheduled_at", "one of the two"),
+    ({"scheduled_at": FAR}, "scheduled_at", "only one of them"),
     ({"every": "PT10M"}, "at", "either 'at' or 'every'"),
     ({"at": 5}, "at", "2026-11-20T09:00:00Z"),
     ({"at": ""}, "at", "2026-11-20T09:00:00Z"),

@@ -44,11 +44,11 @@ NAMES = (
     "cabinet",
     "peers",
 )
-LEFT_OUT = 3  # the exit code of a benchmark that needs what is not installed here
+LEFT_OUT = 3  # the exit code of a benchmark whose requirements are not installed
 
 
 class Benchmark(Protocol):
-    """What a benchmark's file offers."""
+    """The interface of a benchmark module."""
 
     TITLE: str
     BARS: Sequence[Bar]
@@ -58,7 +58,7 @@ class Benchmark(Protocol):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one here, or all of them, each in a process of its own."""
+    """Run one benchmark in this process, or all of them, each in its own process."""
     chosen = _parser().parse_args(arguments)
     if chosen.name is None:
         codes = [subprocess.call([sys.executable, "-m", "bench", name, *arguments]) for name in NAMES]
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         report = benchmark.run(options)
     except Missing as missing:
-        note(f"{chosen.name}: left out, it needs a real server. {missing}")
+        note(f"{chosen.name}: skipped, because it needs a real server. {missing}")
         return LEFT_OUT
     print(to_json(report) if chosen.json else table(report, benchmark.BARS, benchmark.TITLE), flush=True)
     if chosen.save:
@@ -78,14 +78,27 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m bench", description="Benchmarks, beside their limits and peers.")
-    parser.add_argument("name", nargs="?", choices=NAMES, help="which one; without it all of them")
-    parser.add_argument("--json", action="store_true", help="one object a benchmark instead of a table")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"medians are over so many ({ROUNDS})")
-    parser.add_argument("--scale", type=float, default=1.0, help="shrink sizes and times, such as 0.01 for a trial")
-    parser.add_argument("--save", action="store_true", help="keep the result in bench/results")
-    parser.add_argument("--pending", type=int, help="rows that lie pending (intake: 3,000,000, backlog: 1,000,000)")
-    parser.add_argument("--keep", metavar="FOLDER", help="keep the filled store of `backlog` there, and use it again")
+    parser = argparse.ArgumentParser(
+        "python -m bench",
+        description="Benchmarks of Tidings, compared with limits of the machine and with other schedulers.",
+    )
+    parser.add_argument("name", nargs="?", choices=NAMES, help="the benchmark to run (default: all)")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object for each benchmark instead of a table"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help=f"number of rounds, of which the median is shown (default: {ROUNDS})"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor for sizes and times, such as 0.01 for a quick trial"
+    )
+    parser.add_argument("--save", action="store_true", help="save the result in bench/results")
+    parser.add_argument(
+        "--pending", type=int, help="number of pending rows (default: 3,000,000 for intake, 1,000,000 for backlog)"
+    )
+    parser.add_argument(
+        "--keep", metavar="FOLDER", help="keep the filled store of `backlog` in this folder, and reuse it"
+    )
     return parser
 
 

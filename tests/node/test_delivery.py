@@ -1,4 +1,4 @@
-"""From the settings to channels, links and limits; what cannot be used is refused, and no secret is told."""
+"""From the settings to providers, links and limits; invalid settings are refused without showing a secret."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -57,14 +57,14 @@ def config_of(folder: Path, text: str) -> Config:
     return load(str(file), {}, {}).config
 
 
-def test_inboxes_are_always_there_and_the_outbox_comes_last() -> None:
+def test_the_inbox_is_always_open_and_the_outbox_comes_last() -> None:
     assert [table.name for table in provider_tables(Config())] == ["in_app", "outbox"]
     given = (Channel(name="outbox", provider="outbox"), Channel(name="mail", provider="smtp"))
     assert [table.name for table in provider_tables(Config(channels=given))] == ["mail", "in_app", "outbox"]
     assert [table.name for table in provider_tables(Config(channels=given[1:]))] == ["mail", "in_app"]
 
 
-def test_which_channels_are_served_is_known_where_they_are_served() -> None:
+def test_served_channels_are_known_only_on_a_node_that_delivers() -> None:
     mail = (Channel(name="mail", provider="smtp"),)
     assert served_channels(Config()) == frozenset(CHANNEL_NAMES)
     assert sorted(served_channels(Config(channels=mail)) or ()) == ["email", "in_app"]
@@ -72,7 +72,7 @@ def test_which_channels_are_served_is_known_where_they_are_served() -> None:
     assert served_channels(Config(node=Node(roles=("api",)), channels=mail)) is None
 
 
-async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path) -> None:
+async def test_the_outbox_accepts_only_what_no_other_provider_accepts(tmp_path: Path) -> None:
     own = (
         Channel(name="files", provider="outbox"),
         Channel(name="mail", provider="smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}),
@@ -85,7 +85,7 @@ async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path
         assert [name for name, each in channels.items() if each.takes(email())] == ["outbox"]
 
 
-def test_what_is_shown_of_the_outbox_is_what_is_left_to_it() -> None:
+def test_the_outbox_shows_the_channels_left_to_it() -> None:
     def left(*providers: str) -> tuple[str, ...]:
         config = Config(channels=tuple(Channel(name=each, provider=each) for each in (*providers, "outbox")))
         assert served_channels(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
@@ -117,7 +117,7 @@ def test_a_link_can_be_read_with_the_key_that_signed_it_and_the_one_before() -> 
         ({"concurrency": 8, "concurrency_reserved": 8}, "delivery.concurrency_reserved"),
     ],
 )
-def test_settings_that_do_not_go_together(given: dict[str, Any], field: str) -> None:
+def test_contradictory_settings_are_refused(given: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as refused:
         check_delivery(Config(delivery=Delivery(**given)))
     assert refused.value.field == field
@@ -146,7 +146,7 @@ def test_a_claim_outlasts_a_call() -> None:
         ("[channels.outbox]\nreceipts = {other = 1}", "channels.outbox.receipts.other"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_not_shown(tmp_path: Path, text: str, field: str) -> None:
+def test_an_invalid_table_is_refused_before_it_is_shown(tmp_path: Path, text: str, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         check_channels(config_of(tmp_path, text))
     assert refused.value.field == field
@@ -161,14 +161,14 @@ def test_a_table_that_cannot_be_used_is_not_shown(tmp_path: Path, text: str, fie
         ('[channels.webhook]\nsecret = {env = "NOWHERE"}', "channels.webhook.secret"),
     ],
 )
-async def test_a_channel_that_cannot_be_opened_is_named(tmp_path: Path, text: str, field: str) -> None:
+async def test_a_provider_that_cannot_be_opened_is_named(tmp_path: Path, text: str, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         await try_channels(config_of(tmp_path, text))
     assert refused.value.field == field
     assert "hunter2" not in str(refused.value)
 
 
-def test_receipts_are_read_by_the_kind_of_their_provider(tmp_path: Path) -> None:
+def test_each_provider_has_its_reader_of_receipts(tmp_path: Path) -> None:
     twilio = '[channels.text]\nprovider = "twilio"\ntoken = {env = "SHORT"}\nreceipts = {}\n'
     hooks = '[channels.webhook]\nsecret = {env = "HOOK_SECRET"}\nreceipts = {secret = {env = "HOOK_SECRET"}}\n'
     with pytest.raises(Invalid, match=r"set delivery\.public_url too"):
@@ -181,7 +181,7 @@ def test_receipts_are_read_by_the_kind_of_their_provider(tmp_path: Path) -> None
     }
 
 
-async def test_all_tenants_are_swept_until_the_node_stops() -> None:
+async def test_expired_documents_of_all_tenants_are_removed_until_the_node_stops() -> None:
     swept: list[str] = []
 
     class Recorded(Sweeping):
@@ -219,7 +219,7 @@ PUBLIC = '[delivery]\npublic_url = "https://notify.example.com"\nlink_key = {env
         (PUBLIC + MAIL, False),
     ],
 )
-async def test_email_without_a_link_to_unsubscribe_is_warned_of(
+async def test_email_without_unsubscribe_links_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, lacks: bool
 ) -> None:
     config = config_of(tmp_path, text + f'[store]\npath = "{tmp_path / "t.db"}"\n')

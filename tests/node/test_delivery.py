@@ -96,7 +96,7 @@ def test_the_outbox_shows_the_channels_left_to_it() -> None:
     assert left("smtp", "apns", "fcm", "twilio", "webhook") == ()
 
 
-def test_a_link_can_be_read_with_the_key_that_signed_it_and_the_one_before() -> None:
+def test_a_link_can_be_read_with_the_current_and_the_older_key() -> None:
     delivery = Delivery(public_url="https://notify.example.com", link_key={"env": "LINK_KEY"})
     url = link_of(delivery)("acme", "email", "ada@example.com", "news") or ""
     base, _, token = url.rpartition("/")

@@ -279,13 +279,13 @@ def check_delivery(config: Config) -> None:
     if delivery.public_url is not None and not keys:
         raise Invalid(
             "delivery.link_key",
-            "unsubscribe links are signed with it, and delivery.public_url is set: write "
+            "unsubscribe links are encrypted with it, and delivery.public_url is set: write "
             '{env = "NAME"} or {file = "/path"}, and store a long random text there (openssl rand -hex 32)',
         )
 
 
 def link_keys(delivery: Delivery) -> list[bytes]:
-    """The keys that sign unsubscribe links: the current one, then the older one."""
+    """The keys that encrypt unsubscribe links: the current one, then the older one."""
     found = []
     for name, source in (("link_key", delivery.link_key), ("older_link_key", delivery.older_link_key)):
         if not source:

@@ -49,11 +49,11 @@ NAMES = (
     "cabinet",
     "peers",
 )
-LEFT_OUT = 3  # the exit code of a benchmark that needs what is not installed here
+LEFT_OUT = 3  # the exit code of a benchmark whose requirements are not installed
 
 
 class Benchmark(Protocol):
-    """What a benchmark's file offers."""
+    """The interface of a benchmark module."""
 
     TITLE: str
     BARS: Sequence[Bar]
@@ -100,7 +100,7 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         report = benchmark.run(options)
     except Missing as missing:
-        note(f"{chosen.name}: left out, it needs a real server. {missing}")
+        note(f"{chosen.name}: skipped, because it needs a real server. {missing}")
         return LEFT_OUT
     print(to_json(report) if chosen.json else table(report, benchmark.BARS, benchmark.TITLE), flush=True)
     if chosen.save:
@@ -136,15 +136,28 @@ def _summary(name: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m bench", description="Benchmarks, beside their limits and peers.")
-    parser.add_argument("name", nargs="?", help="which one to run; without it they are listed")
+    parser = argparse.ArgumentParser(
+        "python -m bench",
+        description="Benchmarks of Tidings, compared with limits of the machine and with other schedulers.",
+    )
+    parser.add_argument("name", nargs="?", help="the benchmark to run; without it they are listed")
     parser.add_argument("--all", action="store_true", help="run all of them, one after the other")
-    parser.add_argument("--json", action="store_true", help="one object a benchmark instead of a table")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"medians are over so many ({ROUNDS})")
-    parser.add_argument("--scale", type=float, default=1.0, help="shrink sizes and times, such as 0.01 for a trial")
-    parser.add_argument("--save", action="store_true", help="keep the result in bench/results")
-    parser.add_argument("--pending", type=int, help="rows that lie pending (intake: 3,000,000, backlog: 1,000,000)")
-    parser.add_argument("--keep", metavar="FOLDER", help="keep the filled store of `backlog` there, and use it again")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object for each benchmark instead of a table"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help=f"number of rounds, of which the median is shown (default: {ROUNDS})"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor for sizes and times, such as 0.01 for a quick trial"
+    )
+    parser.add_argument("--save", action="store_true", help="save the result in bench/results")
+    parser.add_argument(
+        "--pending", type=int, help="number of pending rows (default: 3,000,000 for intake, 1,000,000 for backlog)"
+    )
+    parser.add_argument(
+        "--keep", metavar="FOLDER", help="keep the filled store of `backlog` in this folder, and reuse it"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Burst and lateness with 1 M pending (or `--pending 10000000`), and what a node with it needs to start and to run."""
+"""Burst and lateness with 1 M pending (or `--pending 10000000`), and the start time and memory of a node with it."""
 
 import contextlib
 import time
@@ -43,7 +43,7 @@ BARS = (
 
 
 def run(options: Options) -> Report:
-    """Fill a store once; then in every round the same on an empty one and on the full one."""
+    """Fill a store once; then measure an empty store and the full one in every round."""
     rounds = Rounds("backlog")
     pending, pace = options.backlog(PENDING), Pace()
     with workspace() as folder, _full(options, folder, pending) as full:
@@ -61,7 +61,7 @@ def run(options: Options) -> Report:
 
 @contextlib.contextmanager
 def _full(options: Options, folder: Path, pending: int) -> Iterator[Path]:
-    """The store with the backlog: a kept one if there is one, else filled through the engine."""
+    """The store with the backlog: a kept one if it exists, otherwise filled through the engine."""
     if options.keep is not None:
         folder = Path(options.keep)
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def _full(options: Options, folder: Path, pending: int) -> Iterator[Path]:
 
 
 async def _fill(path: Path, pending: int) -> None:
-    """Schedule what is missing, and wait until nothing of it is overdue."""
+    """Schedule the missing rows, and wait until none is overdue."""
     async with engine_on(path) as engine:
         missing = pending - (await engine.count()).pending
         if missing > 0:
@@ -97,7 +97,7 @@ def _work(path: Path, options: Options, pace: Pace, number: int) -> dict[str, fl
 
 
 def _start_empty(folder: Path) -> float:
-    """How long a node takes that has nothing to read."""
+    """The start time of a node with an empty store."""
     path = folder / "start.db"
     with node(path) as server:
         started = server.start_s
@@ -106,7 +106,7 @@ def _start_empty(folder: Path) -> float:
 
 
 def _node(path: Path, options: Options, pace: Pace, number: int) -> dict[str, float]:
-    """Its start, its memory then, and the most that it took while it was sent a burst and released it."""
+    """The start time of a node, its memory after the start, and its peak memory during a burst."""
     settle()
     with node(path) as server:
         memory, _ = memory_mb(server.process)

@@ -1,4 +1,4 @@
-"""100,000 due at one instant, into the log, read by a follower in process."""
+"""100,000 schedules due at one instant, released to the log, read by a follower in the same process."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ _SECOND_US = 1_000_000
 
 
 class Burst(msgspec.Struct, frozen=True):
-    """From the due instant to the last record read, and to the first; how many rows left in one transaction."""
+    """The time from the due instant to the first and last record read, and the rows in one transaction."""
 
     per_s: float
     first_ms: float
@@ -44,7 +44,7 @@ class Missed(Exception):
 
 
 class Pace:
-    """How far ahead a burst has to be scheduled so that all of it is in before it is due."""
+    """How far ahead a burst must be scheduled so that all of it is stored before it is due."""
 
     def __init__(self, rows_per_s: float = 40_000) -> None:
         self._rows_per_s = rows_per_s
@@ -57,7 +57,7 @@ class Pace:
 
 
 def run(options: Options) -> Report:
-    """The burst and the bare move in every round."""
+    """Measure the burst and a plain move between tables in every round."""
     with workspace() as folder:
         return run_loop(_measure(options, folder))
 
@@ -77,7 +77,7 @@ async def _measure(options: Options, folder: Path) -> Report:
 
 
 def _limit(path: Path, rows: int, rows_a_commit: int) -> float:
-    """The same rows from one plain table to another, so many a transaction: as many as ours held, and always 1,000."""
+    """Move the same rows between plain tables, with as many rows a transaction as ours had, and with 1,000."""
     batches = limits.rows_of(list(instant_batches(rows, 0)))
     settle()
     took = limits.move(path, batches, rows_a_commit)
@@ -86,7 +86,7 @@ def _limit(path: Path, rows: int, rows_a_commit: int) -> float:
 
 
 async def burst_on(path: Path, rows: int, pace: Pace, topic: str) -> Burst:
-    """One burst on a store; again, from further ahead, where scheduling it took too long."""
+    """One burst on a store; repeated from further ahead if scheduling it took too long."""
     for attempt in range(ATTEMPTS):
         try:
             async with engine_on(path) as engine:
@@ -123,7 +123,7 @@ async def read(engine: Engine, rows: int, topic: str) -> tuple[int, int]:
 
 
 class Leaving:
-    """Listens to releases: how many rows have left, in how many transactions."""
+    """Counts released rows and their transactions."""
 
     def __init__(self) -> None:
         self.rows = 0

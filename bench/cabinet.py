@@ -1,4 +1,4 @@
-"""Documents put and changed by compare-and-set in batches of 256 groups, and 256 of them read, with 1 M kept."""
+"""The document store: puts, compare-and-set changes in batches of 256 groups, and reads of 256, with 1 M stored."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ OpenStore = Callable[[], "contextlib.AbstractAsyncContextManager[Store]"]
 
 
 def run(options: Options) -> Report:
-    """Each round fills a store of each kind anew."""
+    """Fill a new store of each kind in every round."""
     rounds = Rounds("cabinet")
     with opened() as site:
         for number in range(1, options.rounds + 1):
@@ -83,7 +83,7 @@ def _postgres(dsn: str) -> OpenStore:
 
 
 async def _measure(open_store: OpenStore, options: Options) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures where many are kept; the limit is what reading took when they were few."""
+    """The figures with many documents; the limit is the time of a read with few."""
     few, many = options.rows(FEW, BATCH), options.rows(MANY, BATCH)
     measured, clock = options.rows(MEASURED, BATCH), SystemClock()
     async with open_store() as store:
@@ -112,7 +112,7 @@ async def _put(cabinet: DocumentStore, first: int, end: int) -> float:
 
 
 async def _change(cabinet: DocumentStore, kept: int, count: int) -> float:
-    """Documents from anywhere, each as it was seen: read before, as whoever changes one does."""
+    """Random documents, read before they are changed, as compare-and-set requires."""
     chosen = random.Random(1).sample(range(kept), count)
     batches = []
     for begin in range(0, count, BATCH):
@@ -124,7 +124,7 @@ async def _change(cabinet: DocumentStore, kept: int, count: int) -> float:
 
 
 async def _send(cabinet: DocumentStore, batches: Sequence[Sequence[Sequence[Put]]]) -> float:
-    """How many a second, with two batches under way."""
+    """Documents a second, with two batches in flight."""
     waiting, before = iter(batches), time.perf_counter()
 
     async def send() -> None:

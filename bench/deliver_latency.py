@@ -32,7 +32,7 @@ BARS = (
 
 
 def run(options: Options) -> Report:
-    """The flow, and the timer loop beside it."""
+    """Measure the flow, with a bare timer loop beside it."""
     rounds, people = Rounds("deliver_latency"), options.rows(PEOPLE)
     with opened() as site:
         site.fill(site.folder / "people.db", people)
@@ -49,7 +49,7 @@ def run(options: Options) -> Report:
 
 
 def flow(site: Site, teller: Teller, people: int, seconds: float) -> tuple[Lateness, int, Lateness]:
-    """Ours, how many were told only when they were due already, and the timer loop's."""
+    """Our lateness, how many requests were accepted only after their due time, and the lateness of the timer loop."""
     steady = Flow(RATE, now_us() + BEGIN_US, seconds, "")
     told_at: list[Future[int]] = []
     dues: list[int] = []
@@ -67,5 +67,5 @@ def flow(site: Site, teller: Teller, people: int, seconds: float) -> tuple[Laten
     site.receiver.wait(len(dues))
     arrivals = site.receiver.arrivals()
     if len({(mark.number, mark.due) for mark in arrivals}) != len(dues) or len(arrivals) != len(dues):
-        raise RuntimeError(f"{len(arrivals):,} arrived, {len(dues):,} were told")
+        raise RuntimeError(f"{len(arrivals):,} arrived, {len(dues):,} were requested")
     return lateness([mark.at - mark.due for mark in arrivals]), late, bare

@@ -1,4 +1,4 @@
-"""50,000 low-priority webhooks that are due, and a high one every 100 ms: how late these reach the receiver."""
+"""50,000 due webhooks of low priority, and one of high priority every 100 ms: the lateness of the latter."""
 
 import time
 
@@ -25,7 +25,7 @@ BARS = (Bar("beside_low_p99_ms_above", "median", "<=", MORE_MS),)
 
 
 def run(options: Options) -> Report:
-    """High ones on an idle node, then behind the low ones, until these are through."""
+    """Send high-priority webhooks on an idle node, then together with the low-priority ones until those are done."""
     rounds, low = Rounds("deliver_priority"), options.rows(LOW)
     with opened() as site:
         site.fill(site.folder / "people.db", low + HIGH_PEOPLE)
@@ -44,7 +44,7 @@ def run(options: Options) -> Report:
 
 
 def _tell_high(teller: Teller, low: int, start: int, count: int) -> list[int]:
-    """One every 100 ms from a moment on, all told before; answers when each is due."""
+    """Request one webhook for every 100 ms from a moment on, in advance; returns the due times."""
     dues = [start + number * EVERY_US for number in range(count)]
     with Crowd(teller.port, TOGETHER) as crowd:
         told = [crowd.tell_one("webhook", low + n % HIGH_PEOPLE, due, "high") for n, due in enumerate(dues)]
@@ -61,12 +61,12 @@ def _idle(site: Site, teller: Teller, low: int, seconds: float) -> Lateness:
 
 
 def _ahead_us(count: int) -> int:
-    """Until so many single requests are surely answered."""
+    """The time in which so many single requests are answered, with a margin."""
     return 2 * SECOND_US + count * SECOND_US // REQUESTS_PER_S
 
 
 def _beside(site: Site, teller: Teller, low: int) -> tuple[Lateness, float]:
-    """How late those were that were due while low ones still waited; and how many low ones went out in a second."""
+    """The lateness of those due while low-priority ones were waiting, and the rate of the low-priority ones."""
     before, count = teller.settled(), max(10, low * SECOND_US // LOW_PER_S // EVERY_US)
     due = site.queue(teller, "webhook", range(low), "low", ahead_us=_ahead_us(count))
     if due is None:

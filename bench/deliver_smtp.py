@@ -10,5 +10,5 @@ BARS = (Bar("deliver_smtp", "ratio", ">=", 0.5),)
 
 
 def run(options: Options) -> Report:
-    """The node and the bare client in every round."""
+    """Measure the node and the bare client in every round."""
     return measure("deliver_smtp", "email", options)

@@ -15,12 +15,12 @@ BARS = (Bar("deliver_webhook", "ratio", ">=", 0.5),)
 
 
 def run(options: Options) -> Report:
-    """The node and the bare client in every round."""
+    """Measure the node and the bare client in every round."""
     return measure("deliver_webhook", "webhook", options)
 
 
 def measure(name: str, channel: ChannelName, options: Options) -> Report:
-    """The same for any channel that the receiver has."""
+    """The same for any channel of the receiver."""
     rounds, people = Rounds(name), range(options.rows(COUNT))
     with opened() as site:
         site.fill(site.folder / "people.db", len(people))

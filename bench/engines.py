@@ -1,4 +1,4 @@
-"""An engine in this process, as a node runs it: its loop, its housekeeping, its pace of switching threads."""
+"""An engine in this process, as a node runs it: its loop, housekeeping and thread switch interval."""
 
 import asyncio
 import contextlib
@@ -38,20 +38,20 @@ def run(work: Coroutine[Any, Any, Answer]) -> Answer:
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder for the data, gone at the end."""
+    """A folder for the data, removed at the end."""
     with tempfile.TemporaryDirectory(prefix="tidings-bench-") as folder:
         yield Path(folder)
 
 
 @contextlib.asynccontextmanager
 async def engine_on(path: Path) -> AsyncIterator[Engine]:
-    """An engine at work on a file."""
+    """A running engine on a file."""
     async with tidings.open(str(path), tenant=TENANT) as opened:
         yield opened.engine
 
 
 def settle() -> None:
-    """Leave nothing of the measurement before to the next one: neither garbage nor unwritten pages."""
+    """Collect garbage and flush pages, so that one measurement does not affect the next."""
     gc.collect()
     os.sync()
 
@@ -63,7 +63,7 @@ def remove(path: Path) -> None:
 
 
 async def admit(engine: Engine, tenant: str, requests: Sequence[Request]) -> list[Add]:
-    """The commands of a batch, admitted in turns with whatever else is on the loop."""
+    """The commands of a batch, admitted in turns with other work on the loop."""
     commands: list[Add] = []
     for start in range(0, len(requests), TURN_REQUESTS):
         commands += [engine.admit(tenant, request) for request in requests[start : start + TURN_REQUESTS]]
@@ -79,7 +79,7 @@ async def send(
     `in_flight` 1 sends the next batch only once the one before it is answered.
     """
     sending = _Sending(engine, in_flight)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for batch in batches:
         if in_flight == 1:
             await sending.room()
@@ -87,11 +87,11 @@ async def send(
         await sending.room()
         sending.put(commands)
     await sending.finish()
-    return Took(sending.rows, time.perf_counter() - begun, sending.longest_s * 1_000)
+    return Took(sending.rows, time.perf_counter() - started, sending.longest_s * 1_000)
 
 
 class _Sending:
-    """Batches on their way, and what they took."""
+    """Batches in flight, and their durations."""
 
     def __init__(self, engine: Engine, in_flight: int) -> None:
         self._engine = engine
@@ -110,16 +110,16 @@ class _Sending:
         self._waiting.append(asyncio.create_task(self._submit(commands)))
 
     async def finish(self) -> None:
-        """Wait for the answers that are missing."""
+        """Wait for the missing answers."""
         while self._waiting:
             self._check(await self._waiting.popleft())
 
     async def _submit(self, commands: Sequence[Add]) -> list[Outcome]:
         """A batch's own time begins when it is handed over, but not before the one ahead of it is done."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         outcomes = await self._engine.submit(commands)
         now = time.perf_counter()
-        self.longest_s = max(self.longest_s, now - max(begun, self._last_s))
+        self.longest_s = max(self.longest_s, now - max(started, self._last_s))
         self._last_s = now
         return outcomes
 

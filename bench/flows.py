@@ -1,4 +1,4 @@
-"""A steady flow of schedules, and how late each one reached its reader."""
+"""A steady flow of schedules, and the lateness of each at its reader."""
 
 import asyncio
 import random
@@ -54,7 +54,7 @@ class Seen:
 
 
 class Lateness(msgspec.Struct, frozen=True):
-    """How late a flow was, in milliseconds; and how many came before their time."""
+    """The lateness of a flow in milliseconds, and the number of early records."""
 
     p50_ms: float
     p99_ms: float

@@ -47,9 +47,9 @@ def _send(server: Server, posts: list[bytes], size: int) -> float:
     """Rows/s from the first byte sent to the last answer read."""
     wire = Wire(server.port)
     try:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         answers = [wire.exchange(request) for request in posts]
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
     finally:
         wire.close()
     for answer in answers:

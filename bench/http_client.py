@@ -74,10 +74,10 @@ async def main(port: int, connections: int, seconds: float) -> None:
     opened = [await loop.create_connection(lambda: Poster(load), HOST, port) for _ in range(connections)]
     await asyncio.sleep(min(WARM_UP_S, seconds))
     load.measuring = True
-    begun = time.perf_counter()
+    started = time.perf_counter()
     await asyncio.sleep(seconds)
     load.measuring, load.over = False, True
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - started
     for transport, _ in opened:
         transport.close()
     if load.fault is not None:

@@ -36,7 +36,7 @@ class NoEngine(Engine):
 
 
 async def main(port: int) -> None:
-    """Serve until told to stop."""
+    """Serve until stopped."""
     engine = NoEngine()
     await engine.start()
     keys = KeyRing(engine.store, engine.clock)

@@ -1,4 +1,4 @@
-"""In process: batches of 1,000, due at random over 30 days, ids made by Tidings and the caller's own random ids."""
+"""Intake in process: batches of 1,000, due at random over 30 days, with generated ids and with the caller's ids."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ Batches = list[list[Request]]
 
 
 def run(options: Options) -> Report:
-    """Limit, ours and theirs in every round; on empty stores, and on one with 3 M pending."""
+    """Measure the limit, generated ids and callers' ids in every round, on empty stores and with 3 M pending."""
     with workspace() as folder:
         return run_loop(_measure(options, folder))
 

@@ -70,12 +70,12 @@ def _limit(site: Site, rows: int) -> dict[str, float]:
         bare = Bare(site.broker.client())
         bare.transact(records[:1], topic, 1)  # as with ours, the topic is in use already
         settle()
-        begun = _now()
+        started = _now()
         took = bare.transact(records[1:], topic, LIMIT_A_TRANSACTION)
         read = reading.arrivals()
     if len(read.due) != rows + 1:
         raise RuntimeError(f"{len(read.due)} of {rows + 1} arrived")
-    return {"burst": rows / ((read.at[-1] - begun) / _SECOND_US), "burst_committed": took.per_s}
+    return {"burst": rows / ((read.at[-1] - started) / _SECOND_US), "burst_committed": took.per_s}
 
 
 def burst_on(site: Site, path: Path, rows: int, pace: Pace) -> Burst:

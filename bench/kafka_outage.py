@@ -1,4 +1,4 @@
-"""The broker is killed under 500/s and returns after a minute: nothing is lost or twice; how soon all is well again."""
+"""The broker is killed under 500/s and returns after a minute: nothing is lost or duplicated; the time to recover."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ class Outage(msgspec.Struct, frozen=True):
 
 
 def run(options: Options) -> Report:
-    """One outage a round, of the same broker."""
+    """One outage of the same broker in each round."""
     rounds = Rounds("kafka_outage")
     faults: dict[str, int] = {}
     logging.getLogger("tidings.kafka").setLevel(logging.CRITICAL)  # that the broker is away is known

@@ -1,4 +1,4 @@
-"""The bare machine: the least possible work for the same bytes, in the same durable transactions."""
+"""The limits of the machine: the least possible work for the same bytes, in the same durable transactions."""
 
 import contextlib
 import time
@@ -89,12 +89,12 @@ def append(path: Path, batches: Sequence[Sequence[Row]], warm_up: int = 0) -> To
         for batch in batches[:warm_up]:
             bare.append(batch)
         longest = 0.0
-        begun = last = time.perf_counter()
+        started = last = time.perf_counter()
         for batch in batches[warm_up:]:
             bare.append(batch)
             now = time.perf_counter()
             longest, last = max(longest, now - last), now
-        return Took(sum(map(len, batches[warm_up:])), last - begun, longest * 1_000)
+        return Took(sum(map(len, batches[warm_up:])), last - started, longest * 1_000)
 
 
 def move(path: Path, batches: Sequence[Sequence[Row]], rows: int) -> Took:
@@ -106,14 +106,14 @@ def move(path: Path, batches: Sequence[Sequence[Row]], rows: int) -> Took:
             bare.append(batch)
         total = sum(map(len, batches))
         longest = 0.0
-        begun = last = time.perf_counter()
+        started = last = time.perf_counter()
         for low in range(0, total, rows):
             bare.move(low, low + rows)
             now = time.perf_counter()
             longest, last = max(longest, now - last), now
         moved = int(bare.connection.execute("SELECT count(*) FROM log").get)
         assert moved == total, f"{moved} of {total} were moved"
-        return Took(total, last - begun, longest * 1_000)
+        return Took(total, last - started, longest * 1_000)
 
 
 class _Bare:

@@ -1,4 +1,4 @@
-"""What a benchmark can be told."""
+"""The options of a benchmark."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ SECONDS_LEAST = 0.4
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`scale` shrinks every size and time; `pending` is how much lies in the store where that matters."""
+    """`scale` shrinks every size and time; `pending` is the number of pending rows, for benchmarks that have them."""
 
     rounds: int = ROUNDS
     scale: float = 1.0
@@ -23,5 +23,5 @@ class Options(msgspec.Struct, frozen=True):
         return max(min(SECONDS_LEAST, full), full * self.scale)
 
     def backlog(self, full: int) -> int:
-        """How many rows are to lie pending: as told, else `full`, scaled."""
+        """The number of pending rows: as given, otherwise `full`; scaled."""
         return round((full if self.pending is None else self.pending) * self.scale)

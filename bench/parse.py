@@ -84,7 +84,7 @@ def _intervals(random: Random, count: int) -> list[str]:
 
 
 def _per_s(parse: Callable[[str], object], texts: Sequence[str]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for text in texts:
         parse(text)
-    return len(texts) / (time.perf_counter() - begun)
+    return len(texts) / (time.perf_counter() - started)

@@ -26,7 +26,7 @@ BARS = tuple(Bar(f"{peer}_{work}", "ratio", ">", 1) for peer in MODULES for work
 
 
 def run(options: Options) -> Report:
-    """Tidings and every peer that is there, one after the other in every round."""
+    """Measure Tidings and every installed peer, one after the other in every round."""
     rounds = Rounds("peers")
     there = [peer for peer in MODULES if _is_there(peer)]
     for number in range(1, options.rounds + 1):

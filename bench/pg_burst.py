@@ -79,7 +79,7 @@ def burst_on(site: Site, rows: int, nodes: int, pace: Pace, *, read: bool = Fals
 
 def _burst(site: Site, database: Database, rows: int, nodes: int, pace: Pace, follow: str | None) -> Burst:
     with contextlib.ExitStack() as stack:
-        begun = [stack.enter_context(database.node(follow=follow)) for _ in range(nodes)]
+        started = [stack.enter_context(database.node(follow=follow)) for _ in range(nodes)]
         database.share(nodes)
         due = run_loop(_fill(database, rows, pace))
         site.settle()
@@ -89,7 +89,7 @@ def _burst(site: Site, database: Database, rows: int, nodes: int, pace: Pace, fo
         before = site.cpu_s()
         database.until(lambda: database.released(TOPIC) == rows, RELEASE_S_MAX)
         server_s = site.cpu_s() - before
-        reports = [node.end() for node in begun]
+        reports = [node.end() for node in started]
     return _measured(reports, due, rows, server_s)
 
 

@@ -1,4 +1,4 @@
-"""5 M rows through intake, replace, cancel and release at full speed: what is left of it on the disk, and in time."""
+"""5 M rows through intake, replace, cancel and release at full speed: the size on disk and the durations."""
 
 import asyncio
 import random
@@ -87,9 +87,9 @@ async def _run(database: Database, rows: int, kept_s: float) -> Churn:
     async with database.engine(round(kept_s * 1_000_000)) as engine:
         producer = _Producer(engine, churn.took_ms)
         engine.listen(producer)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await producer.produce(rows)
-        churn.per_s = rows / (time.perf_counter() - begun)
+        churn.per_s = rows / (time.perf_counter() - started)
         await eventually(lambda: producer.pending <= 0, DRAIN_S_MAX)
     return churn
 
@@ -134,8 +134,8 @@ class _Producer:
         return self._engine.clock.now() + int(random.random() * AHEAD_US)
 
     async def _submit(self, commands: list[Command]) -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         outcomes = await self._engine.submit(commands)
-        self._took_ms.append((time.perf_counter() - begun) * 1_000)
+        self._took_ms.append((time.perf_counter() - started) * 1_000)
         words = [outcome.outcome for outcome in outcomes]
         self.pending += words.count("scheduled") + words.count("released") - words.count("cancelled")

@@ -47,10 +47,10 @@ def answering(folder: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _serving(command: list[str], port: int, folder: Path) -> Iterator[Server]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with child(*command, folder=folder) as process:
         _wait_until_ready(process, port)
-        yield Server(process.pid, port, time.perf_counter() - begun)
+        yield Server(process.pid, port, time.perf_counter() - started)
 
 
 @contextlib.contextmanager
@@ -86,7 +86,7 @@ def environment() -> dict[str, str]:
 
 
 def answer_of(process: "subprocess.Popen[bytes]") -> Any:
-    """The JSON line that a process of ours says next."""
+    """The next JSON line that a process prints."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -108,7 +108,7 @@ def free_port() -> int:
 
 
 def memory_mb(process: int) -> tuple[float, float]:
-    """The resident memory of a process, now and at most so far. On Linux; elsewhere nothing is known."""
+    """The resident memory of a process, now and at its peak; known on Linux only."""
     status = Path(f"/proc/{process}/status")
     if not status.exists():
         return float("nan"), float("nan")
@@ -118,7 +118,7 @@ def memory_mb(process: int) -> tuple[float, float]:
 
 
 def cpu_s(process: int) -> float:
-    """The time on a core that a process has taken so far. On Linux; elsewhere nothing is known."""
+    """The CPU time of a process so far; known on Linux only."""
     status = Path(f"/proc/{process}/stat")
     if not status.exists():
         return float("nan")

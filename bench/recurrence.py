@@ -110,7 +110,7 @@ def _round(options: Options, random: Random) -> dict[str, float]:
 
 
 def _forget() -> None:
-    """What reading the corpus left in the caches would make the first questions look warm."""
+    """Clear the caches that reading the corpus has filled, so that the first queries are cold."""
     from tidings.domain.recurrence.compiler import forget
 
     forget()
@@ -121,9 +121,9 @@ def _moment(random: Random) -> int:
 
 
 def _timed(when: When, moment: int) -> float:
-    begun = time.thread_time_ns()
+    started = time.thread_time_ns()
     occurrence(when, last_index_at_or_before(when, moment) + 1)
-    return (time.thread_time_ns() - begun) / 1_000
+    return (time.thread_time_ns() - started) / 1_000
 
 
 class TimedOut(Exception):
@@ -131,7 +131,7 @@ class TimedOut(Exception):
 
 
 def _dateutil(whens: list[When], random: Random) -> dict[str, float]:
-    """The same question to dateutil, in UTC; what takes too long is given up and counted."""
+    """The same question to dateutil, in UTC; queries that take too long are cancelled and counted."""
     taken: list[float] = []
     given_up = 0
     rules = [when for when in whens if isinstance(when, Rule)]
@@ -141,13 +141,13 @@ def _dateutil(whens: list[When], random: Random) -> dict[str, float]:
         except ValueError:
             continue  # it refuses what occurs in summer time only
         after = _EPOCH + timedelta(microseconds=_moment(random))
-        begun = time.thread_time_ns()
+        started = time.thread_time_ns()
         try:
             with _at_most(DATEUTIL_S_MAX):
                 parsed.after(after)
         except TimedOut:
             given_up += 1
-        taken.append((time.thread_time_ns() - begun) / 1_000)
+        taken.append((time.thread_time_ns() - started) / 1_000)
     return {"dateutil_median_us": sorted(taken)[len(taken) // 2], "dateutil_given_up": given_up / len(taken)}
 
 

@@ -1,4 +1,4 @@
-"""A benchmark's result: as JSON, as a table with the bars beside the figures, as a saved file."""
+"""The result of a benchmark: as JSON, as a table with targets, as a saved file."""
 
 import math
 import os
@@ -28,7 +28,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """What a figure, or its ratio to the limit, has to reach."""
+    """The target of a figure, or of its ratio to the limit."""
 
     figure: str
     of: Literal["median", "ratio"]
@@ -36,7 +36,7 @@ class Bar(msgspec.Struct, frozen=True):
     value: float
 
     def reached(self, report: Report) -> bool | None:
-        """Whether it is; None if it was not measured."""
+        """Whether the target is reached; None if it was not measured."""
         figures = report.median if self.of == "median" else report.ratio
         if self.figure not in figures:
             return None
@@ -50,7 +50,7 @@ class Bar(msgspec.Struct, frozen=True):
                 return measured > self.value
 
     def text(self) -> str:
-        """As it is shown beside the figure."""
+        """The target as it is shown beside the figure."""
         return f"{'ratio ' if self.of == 'ratio' else ''}{self.sign} {shown(self.value)}"
 
 
@@ -78,7 +78,7 @@ def to_json(report: Report) -> str:
 
 
 def table(report: Report, bars: Sequence[Bar], title: str) -> str:
-    """Every figure with its limit, its ratio, and the bar of the issue."""
+    """Every figure with its limit, its ratio and its target."""
     rows = [_HEADS, *_rows(report, bars)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     rounds = f"{report.rounds} round{'' if report.rounds == 1 else 's'}"
@@ -86,7 +86,7 @@ def table(report: Report, bars: Sequence[Bar], title: str) -> str:
 
 
 def save(report: Report, bars: Sequence[Bar], name: str) -> Path:
-    """Keep a result, and how it came about."""
+    """Save a result, with how it was measured."""
     reach = {f"{bar.figure}, {bar.of}": bar for bar in bars}
     reached = {label: done for label, bar in reach.items() if (done := bar.reached(report)) is not None}
     saved = Saved(
@@ -106,7 +106,7 @@ def save(report: Report, bars: Sequence[Bar], name: str) -> Path:
 
 
 def shown(value: float) -> str:
-    """A number for people."""
+    """A number formatted for reading."""
     if math.isnan(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1_000 or value == int(value) else f"{value:.3g}"

@@ -74,7 +74,7 @@ def _flow(server: Server, seconds: float) -> tuple[Lateness, float]:
 
     Also answers the CPU time that the node took.
     """
-    begun = cpu_s(server.process)
+    started = cpu_s(server.process)
     count = Flow(RATE, 0, seconds, TOPIC).count
     with child("-m", "bench.sse_reader", str(server.port), TOPIC, str(count), str(PATIENCE_S), "latest") as reader:
         answer_of(reader)
@@ -88,7 +88,7 @@ def _flow(server: Server, seconds: float) -> tuple[Lateness, float]:
                 if following is not None and following <= moments[-1]:
                     scheduled(wire.exchange(post(_large(following), NDJSON)), 1)
                     following = next(large, None)
-        return msgspec.convert(answer_of(reader), Lateness), cpu_s(server.process) - begun
+        return msgspec.convert(answer_of(reader), Lateness), cpu_s(server.process) - started
 
 
 def _publish_large(server: Server, count: int) -> None:

@@ -17,9 +17,9 @@ async def main(rate: int, start: int, seconds: float) -> None:
     waiter = Waiter()
     span = round(seconds * 1_000_000)
     late_us: list[int] = []
-    begun = _now()
+    started = _now()
     moments = [start + random.randrange(span) for _ in range(round(rate * seconds))]
-    for moment in sorted(moment for moment in moments if moment > begun):  # none that passed while we started
+    for moment in sorted(moment for moment in moments if moment > started):  # none that passed while we started
         while (pause := moment - _now()) > 0:
             await waiter.wait(pause)
         late_us.append(_now() - moment)

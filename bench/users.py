@@ -1,4 +1,4 @@
-"""The work of `deliver_webhook` with 1,000,000 people stored, some of whom are told, and with these alone."""
+"""The work of `deliver_webhook` with 1,000,000 users stored, of whom some are notified, and with only these."""
 
 import random
 
@@ -28,9 +28,9 @@ def run(options: Options) -> Report:
             note(f"users: round {number} of {options.rounds}")
             rates = {}
             for name, people in stored.items():
-                told = random.Random(number).sample(range(people), count)
+                notified = random.Random(number).sample(range(people), count)
                 with site.node(site.folder / f"{name}.db") as teller:
-                    site.deliver(teller, "webhook", told[:WARM_UP])
-                    rates[name] = site.deliver(teller, "webhook", told).per_s
+                    site.deliver(teller, "webhook", notified[:WARM_UP])
+                    rates[name] = site.deliver(teller, "webhook", notified).per_s
             rounds.add({"users": rates["many"]}, {"users": rates["few"]}, {"users": rates["many"] / rates["few"]})
     return rounds.report()

@@ -1,4 +1,4 @@
-"""Group commit: what is gathered, in which order, and who learns of an error."""
+"""Group commit: what is batched, in which order, and which callers receive an error."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ async def turn() -> None:
 
 
 class Calls:
-    """The calls that were made; each waits until it is let go."""
+    """The calls that were made; each waits until the test lets it finish."""
 
     def __init__(self, calls_max: int = 1, weight_max: int = 10) -> None:
         self.made: list[list[int]] = []
@@ -44,7 +44,7 @@ class Calls:
         return [-item for item in items]
 
     async def finish(self) -> None:
-        """Let every call go until there are none."""
+        """Let every call finish."""
         for _ in range(100):
             for end in self.ends:
                 if not end.done():
@@ -52,7 +52,7 @@ class Calls:
             await turn()
 
 
-async def test_what_comes_while_a_call_is_under_way_goes_into_the_next() -> None:
+async def test_items_that_arrive_during_a_call_go_into_the_next() -> None:
     calls = Calls()
     answers = [calls.batcher.submit(item) for item in (1, 0, -1, -2)]
     await calls.finish()
@@ -60,7 +60,7 @@ async def test_what_comes_while_a_call_is_under_way_goes_into_the_next() -> None
     assert calls.made == [[1], [0, -1, -2]]
 
 
-async def test_a_batch_has_a_weight_and_one_heavy_item_is_a_batch_alone() -> None:
+async def test_batches_are_limited_by_weight_and_a_heavy_item_goes_alone() -> None:
     calls = Calls(weight_max=10)
     answers = [calls.batcher.submit(item) for item in (1, 6, 4, 1, 99, 2)]
     await calls.finish()
@@ -68,7 +68,7 @@ async def test_a_batch_has_a_weight_and_one_heavy_item_is_a_batch_alone() -> Non
     assert calls.made == [[1], [6, 4], [1], [99], [2]]
 
 
-async def test_as_many_calls_as_may_be_are_under_way() -> None:
+async def test_at_most_calls_max_calls_run_at_once() -> None:
     calls = Calls(calls_max=2)
     answers = [calls.batcher.submit(item) for item in (1, 2, 3, 4)]
     await turn()
@@ -78,7 +78,7 @@ async def test_as_many_calls_as_may_be_are_under_way() -> None:
     assert calls.made == [[1], [2], [3, 4]]
 
 
-async def test_who_is_at_fault_stands_alone_and_the_others_are_answered() -> None:
+async def test_a_failing_item_fails_alone_and_the_others_are_answered() -> None:
     calls = Calls(weight_max=100)
     calls.bad = {4}
     answers = [calls.batcher.submit(item) for item in (1, 2, 3, 4, 5)]
@@ -88,7 +88,7 @@ async def test_who_is_at_fault_stands_alone_and_the_others_are_answered() -> Non
     assert calls.made == [[1], [2, 3, 4, 5], [2, 3], [4, 5], [4], [5]]
 
 
-async def test_an_error_that_concerns_all_is_everybodys() -> None:
+async def test_an_error_that_concerns_all_items_fails_all() -> None:
     calls = Calls()
     calls.broken = True
     answers = [calls.batcher.submit(item) for item in (1, 2, 3)]
@@ -102,7 +102,7 @@ async def test_an_error_that_concerns_all_is_everybodys() -> None:
     assert await after == -5
 
 
-async def test_a_caller_that_has_gone_does_not_disturb_the_others() -> None:
+async def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
     calls = Calls()
     answers = [calls.batcher.submit(item) for item in (1, 2, 3)]
     answers[1].cancel()

@@ -1,4 +1,4 @@
-"""A wall clock that anyone may set, and a clock that nobody can make release early."""
+"""The system clock: steps of the wall clock never cause an early release."""
 
 import random
 import threading
@@ -17,14 +17,14 @@ def machine() -> Machine:
 
 
 def run(machine: Machine, clock: SystemClock, us: int) -> None:
-    """Let time pass while somebody looks at the clock, now and every quarter of a second."""
+    """Let time pass while the clock is read every quarter of a second."""
     clock.now()
     for _ in range(us // 250_000):
         machine.advance(250_000)
         clock.now()
 
 
-def test_it_goes_with_the_time(machine: Machine) -> None:
+def test_the_clock_follows_the_wall_clock(machine: Machine) -> None:
     with machine.installed():
         clock = SystemClock()
         assert (clock.now(), clock.elapsed()) == (START, 0)
@@ -32,7 +32,7 @@ def test_it_goes_with_the_time(machine: Machine) -> None:
         assert (clock.now(), clock.elapsed()) == (START + 7, 7)
 
 
-def test_small_corrections_are_taken(machine: Machine) -> None:
+def test_small_corrections_are_followed(machine: Machine) -> None:
     with machine.installed():
         clock = SystemClock()
         for step in (STEP_TOLERANCE_US, 1, -STEP_TOLERANCE_US, 100):
@@ -53,7 +53,7 @@ def test_a_step_forward_counts_once_it_has_held(machine: Machine, step: int) -> 
         assert clock.now() == machine.wall() == START + STEP_HOLD_US + step
 
 
-def test_a_step_forward_that_is_taken_back_never_counts(machine: Machine) -> None:
+def test_a_step_forward_that_is_reverted_never_counts(machine: Machine) -> None:
     with machine.installed():
         clock = SystemClock()
         machine.step(HOUR)
@@ -85,7 +85,7 @@ def test_a_second_step_must_hold_by_itself(machine: Machine) -> None:
         assert clock.now() == machine.wall()
 
 
-def test_of_what_held_only_the_least_counts(machine: Machine) -> None:
+def test_only_the_smallest_offset_that_held_counts(machine: Machine) -> None:
     with machine.installed():
         clock = SystemClock()
         machine.step(DAY)
@@ -104,7 +104,7 @@ def test_a_new_process_takes_the_wall_clock_as_it_is(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_never_tells_what_has_not_held(machine: Machine, seed: int) -> None:
+def test_the_clock_never_shows_a_step_that_has_not_held(machine: Machine, seed: int) -> None:
     chance = random.Random(seed)
     with machine.installed():
         clock = SystemClock()
@@ -117,7 +117,7 @@ def test_it_never_tells_what_has_not_held(machine: Machine, seed: int) -> None:
         assert clock.now() == machine.wall(), "in the end it agrees"
 
 
-def test_threads_may_look_at_once(machine: Machine) -> None:
+def test_threads_can_read_the_clock_concurrently(machine: Machine) -> None:
     wrong: list[BaseException] = []
 
     def look(clock: SystemClock) -> None:

@@ -1,4 +1,4 @@
-"""The engine: what its stages do in which order."""
+"""The engine: the order of its stages."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tidings.timeline.memory import MemoryStore
 
 
 class Slow(MemoryStore):
-    """Has its zones read only after housekeeping has come round again: until then lanes would have begun."""
+    """A store that delays reading zones until housekeeping has run again, by when lanes could have started."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ async def test_schedule_and_follow(t: Tidings) -> None:
         (None, None),
     ],
 )
-async def test_values_leave_as_they_came(t: Tidings, value: object, bytes_: bytes | None) -> None:
+async def test_values_are_released_unchanged(t: Tidings, value: object, bytes_: bytes | None) -> None:
     await t.publish("values", value, headers={"a": b"\xfe"})
     [record] = await take(t, "values", 1)
     assert record.value == bytes_
@@ -102,7 +102,7 @@ async def test_changes_and_reads(t: Tidings) -> None:
     assert [schedule.id async for schedule in t.list(state="pending")] == ["a"]
 
 
-async def test_many_with_a_bad_one_among_them(t: Tidings) -> None:
+async def test_a_batch_with_one_invalid_schedule(t: Tidings) -> None:
     requests = [tidings.make_request("many", str(n), f"id-{n}", at="1h") for n in range(1_500)]
     requests[7] = tidings.make_request("not a topic!", "7", "bad")
     outcomes = await t.schedule_many(requests)
@@ -124,7 +124,7 @@ async def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
         assert b.tenant == "b"
 
 
-async def test_a_schedule_shows_what_it_carries(t: Tidings) -> None:
+async def test_a_schedule_shows_its_message(t: Tidings) -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     await t.schedule("x", {"n": 1}, id="a", at=at, key="k", headers={"h": "1"}, labels={"l": "2"}, priority="low")
     found = await t.find("a")
@@ -145,7 +145,7 @@ async def test_a_schedule_shows_what_it_carries(t: Tidings) -> None:
 
 
 async def break_engine(t: Tidings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the dispatcher meet what it does not expect."""
+    """Make the dispatcher raise an unexpected error."""
 
     async def fail(_dispatcher: Dispatcher) -> int:
         raise OSError("broken")
@@ -156,7 +156,7 @@ async def break_engine(t: Tidings, monkeypatch: pytest.MonkeyPatch) -> None:
         await take(t, "x", 1)
 
 
-async def test_a_program_learns_that_its_engine_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_is_informed_that_its_engine_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = tidings.open(":memory:")
     t = await opened.__aenter__()
     await break_engine(t, monkeypatch)
@@ -186,7 +186,7 @@ async def test_a_file_in_use_is_refused_after_a_while(tmp_path: Path, monkeypatc
         assert (await first.publish("x", "1")).outcome in {"scheduled", "released"}
 
 
-async def test_it_must_be_opened_first() -> None:
+async def test_tidings_must_be_opened_before_use() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await tidings.open(":memory:").cancel("a")
 

@@ -1,4 +1,4 @@
-"""Whole nodes as processes: start, refuse, stand by, and end in time."""
+"""Whole nodes as processes: start, refuse to start, be standby, and stop in time."""
 
 import http.client
 import json
@@ -58,7 +58,7 @@ class NodeProcess:
         return "".join(self.lines)
 
     def said(self, pattern: str) -> re.Match[str]:
-        """The first match in the log, as soon as it is there."""
+        """The first match in the log, once there is one."""
         with self._news:
             assert self._news.wait_for(lambda: re.search(pattern, self.log), START_S), self.log
         found = re.search(pattern, self.log)
@@ -69,13 +69,13 @@ class NodeProcess:
         return Client(self.said(r'"url":"(http://[^"]+)"')[1], key)
 
     def ready(self, key: str | None = None) -> Client:
-        """A client of it, once it takes changes."""
+        """A client of the node, once it accepts changes."""
         client = self.client(key)
         assert eventually(lambda: is_ready(client)), self.log
         return client
 
     def end(self) -> tuple[int, str, str]:
-        """How it ended by itself."""
+        """The exit code, output and log of a process that ends by itself."""
         code = self.process.wait(START_S)
         self._reader.join(START_S)
         assert self.process.stdout is not None
@@ -92,7 +92,7 @@ class NodeProcess:
 
 
 def eventually(condition: Callable[[], bool], patience_s: float = START_S) -> bool:
-    """Whether a condition comes true in time."""
+    """Whether a condition becomes true in time."""
     clock = SystemClock()
     deadline = clock.elapsed() + int(patience_s * 1e6)
     pause = threading.Event()
@@ -133,10 +133,10 @@ def tidings(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 def seconds_to_end(node: NodeProcess, number: signal.Signals) -> float:
     clock = SystemClock()
-    begun = clock.elapsed()
+    started = clock.elapsed()
     node.process.send_signal(number)
     node.process.wait(2 * STOP_S)
-    return (clock.elapsed() - begun) / 1e6
+    return (clock.elapsed() - started) / 1e6
 
 
 def test_schedule_stop_start_receive(start: Start) -> None:
@@ -152,7 +152,7 @@ def test_schedule_stop_start_receive(start: Start) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_in_time_with_streams_open(start: Start, number: signal.Signals) -> None:
+def test_a_node_stops_in_time_with_open_streams(start: Start, number: signal.Signals) -> None:
     node = start()
     client = node.ready()
     with client.request("GET", "/v1/topics/x/stream", headers={"Accept": "text/event-stream"}) as response:
@@ -165,7 +165,7 @@ def test_it_ends_in_time_with_streams_open(start: Start, number: signal.Signals)
     assert "Traceback" not in log
 
 
-def test_a_second_signal_ends_at_once(start: Start) -> None:
+def test_a_second_signal_stops_at_once(start: Start) -> None:
     node = start()
     client = node.ready()
     with client.connect(STOP_S) as connection:
@@ -180,7 +180,7 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_other_addresses_want_keys(start: Start, tmp_path: Path, host: str) -> None:
+def test_addresses_other_than_localhost_need_keys(start: Start, tmp_path: Path, host: str) -> None:
     refused = start("--host", host)
     code, _, log = refused.end()
     assert code == 1
@@ -222,7 +222,7 @@ def is_turned_away(client: Client) -> bool:
     return False
 
 
-def test_the_second_on_a_file_stands_by_and_takes_over(start: Start) -> None:
+def test_a_second_node_on_a_file_is_standby_and_takes_over(start: Start) -> None:
     first = start()
     client = first.ready()
     second = start()
@@ -263,7 +263,7 @@ def test_a_port_in_use(start: Start, tmp_path: Path) -> None:
         (["--set", "limits.id_size_max=2000B"], 2, "limits.id_size_max: '2000B' is out of bounds"),
     ],
 )
-def test_a_start_that_is_refused_leaves_nothing_behind(tmp_path: Path, argv: list[str], code: int, said: str) -> None:
+def test_a_refused_start_leaves_no_files_behind(tmp_path: Path, argv: list[str], code: int, said: str) -> None:
     done = tidings(tmp_path, "serve", "--port", "0", *argv)
     assert done.returncode == code
     assert said in done.stderr
@@ -282,7 +282,7 @@ def test_kafka_without_its_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["ssl_ca", "ssl_certificate", "ssl_key"])
-def test_a_file_for_tls_that_is_not_there(tmp_path: Path, key: str) -> None:
+def test_a_missing_tls_file_is_refused(tmp_path: Path, key: str) -> None:
     settings = ["--set", "kafka.security=ssl", "--set", f"kafka.{key}=missing.pem"]
     done = tidings(tmp_path, "serve", "--port", "0", "--kafka", "127.0.0.1:1", *settings)
     assert done.returncode == 2
@@ -291,14 +291,14 @@ def test_a_file_for_tls_that_is_not_there(tmp_path: Path, key: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_no_key(tmp_path: Path) -> None:
+def test_a_folder_as_tls_key_is_refused(tmp_path: Path) -> None:
     settings = ["--set", "kafka.security=ssl", "--set", "kafka.ssl_ca=.", "--set", "kafka.ssl_key=."]
     done = tidings(tmp_path, "serve", "--port", "0", "--kafka", "127.0.0.1:1", *settings)
     assert done.returncode == 2
     assert "kafka.ssl_key: . cannot be read (Is a directory)" in done.stderr
 
 
-def test_settings_that_cannot_be_used(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused_at_start(tmp_path: Path) -> None:
     (tmp_path / "tidings.toml").write_text("[server]\nprot = 1\n")
     done = tidings(tmp_path, "serve", "--port", "many")
     assert done.returncode == 2
@@ -322,14 +322,14 @@ def test_settings_reach_the_engine(start: Start) -> None:
             client.call("POST", "/v1/schedules", body={"topic": "x", **body})
 
 
-def test_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     done = tidings(tmp_path, "serve", "--port", "0", "--store", "/no/such/folder/tidings.db")
     assert done.returncode == 1
     assert "/no/such/folder/tidings.db cannot be opened" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_logs_for_people_and_for_machines(start: Start) -> None:
+def test_logs_as_text_and_as_json(start: Start) -> None:
     machine = start()
     machine.ready()
     line: dict[str, Any] = json.loads(machine.lines[0])
@@ -338,7 +338,7 @@ def test_logs_for_people_and_for_machines(start: Start) -> None:
     human.said(r"\d\d:\d\d:\d\d\.\d{3} +listening on http://127\.0\.0\.1:\d+")
 
 
-def test_a_person_is_greeted(tmp_path: Path) -> None:
+def test_a_terminal_shows_the_greeting(tmp_path: Path) -> None:
     import pty
 
     controller, terminal = pty.openpty()

@@ -1,4 +1,4 @@
-"""The clock of a fleet: the store's, measured over a network that takes its time; nobody's wall clock matters."""
+"""The clock of a fleet is that of the store, measured over a slow network; local wall clocks do not matter."""
 
 import random
 
@@ -13,7 +13,7 @@ EVERY_US = 750_000
 
 
 class Network:
-    """A machine with its own clock, and a store elsewhere whose clock is the truth."""
+    """A machine with its own clock, and a remote store whose clock is the reference."""
 
     def __init__(self, wall: int = START, drift_ppm: int = 0) -> None:
         self.own = SimulatedClock(wall, elapsed=5 * HOUR)
@@ -33,9 +33,9 @@ class Network:
     def measure(self, there_us: int = 200, back_us: int = 200) -> None:
         sent = self.own.elapsed()
         self.own.advance(there_us)
-        told = self.store()
+        answered = self.store()
         self.own.advance(back_us)
-        self.clock.measure(sent, told, self.own.elapsed())
+        self.clock.measure(sent, answered, self.own.elapsed())
 
     def run(self, us: int, there_us: int = 200, back_us: int = 200) -> None:
         for _ in range(us // EVERY_US):
@@ -44,18 +44,18 @@ class Network:
 
     @property
     def error_us(self) -> int:
-        """How far what we tell is ahead of the truth."""
+        """How far our clock is ahead of the store's."""
         return self.clock.now() - self.store()
 
 
-def test_before_anything_is_measured_it_is_our_own() -> None:
+def test_without_a_measurement_it_is_the_local_clock() -> None:
     network = Network(START + 7)
     assert network.clock.now() == START + 7
     assert network.clock.elapsed() == network.own.elapsed()
 
 
 @pytest.mark.parametrize("off", [0, 2 * MINUTE, -2 * MINUTE, 400 * 24 * HOUR])
-def test_a_wall_clock_that_is_off_does_not_matter(off: int) -> None:
+def test_a_wrong_local_wall_clock_does_not_matter(off: int) -> None:
     network = Network(START + off)
     network.measure()
     assert network.error_us == 0
@@ -63,7 +63,7 @@ def test_a_wall_clock_that_is_off_does_not_matter(off: int) -> None:
 
 
 @pytest.mark.parametrize("step", [MINUTE, -MINUTE, 400 * 24 * HOUR])
-def test_nor_does_one_that_is_set(step: int) -> None:
+def test_a_step_of_the_local_wall_clock_does_not_matter(step: int) -> None:
     network = Network()
     network.run(3 * SECOND)
     network.own.step(step)
@@ -72,13 +72,13 @@ def test_nor_does_one_that_is_set(step: int) -> None:
     assert network.error_us == 0
 
 
-def test_the_middle_of_the_way_is_taken() -> None:
+def test_the_midpoint_of_the_round_trip_is_used() -> None:
     network = Network()
     network.measure(there_us=1_000, back_us=3_000)
     assert abs(network.error_us) == 1_000, "no more than half of the way can be wrong"
 
 
-def test_the_quickest_of_the_last_ones_counts() -> None:
+def test_the_quickest_of_the_latest_measurements_counts() -> None:
     network = Network()
     network.measure()
     for _ in range(3):
@@ -111,7 +111,7 @@ def test_a_step_of_the_store_forward_counts_once_it_has_held(step: int) -> None:
     assert abs(network.error_us) < 1_000
 
 
-def test_a_step_forward_that_is_taken_back_never_counts() -> None:
+def test_a_step_forward_that_is_reverted_never_counts() -> None:
     network = Network()
     network.run(10 * SECOND)
     network.step(HOUR)
@@ -131,8 +131,8 @@ def test_a_step_of_the_store_back_counts_at_once(step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_never_more_than_half_of_the_way_ahead(seed: int) -> None:
-    """Whatever the network does, while nobody sets the store's clock."""
+def test_it_is_never_more_than_half_a_round_trip_ahead(seed: int) -> None:
+    """For any network delays, as long as the clock of the store is not set."""
     chance = random.Random(seed)
     network = Network(START + chance.randrange(-HOUR, HOUR), drift_ppm=chance.randrange(-100, 100))
     slowest = 0

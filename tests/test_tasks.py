@@ -1,4 +1,4 @@
-"""Ending tasks: all are over afterwards, whatever they did with the cancel."""
+"""Cancelling tasks: all have ended afterwards, even those that swallowed the cancellation."""
 
 import asyncio
 import contextlib
@@ -9,22 +9,22 @@ from tidings import tasks
 
 
 @pytest.mark.slow
-async def test_a_cancel_that_is_lost_is_said_again() -> None:
-    begun = asyncio.Event()
+async def test_a_lost_cancellation_is_repeated() -> None:
+    started = asyncio.Event()
 
-    async def deaf_once() -> None:
-        begun.set()
+    async def ignores_the_first_cancel() -> None:
+        started.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(deaf_once())
-    await begun.wait()
+    task = asyncio.create_task(ignores_the_first_cancel())
+    await started.wait()
     await asyncio.wait_for(tasks.end([task]), 10)
     assert task.cancelled()
 
 
-async def test_what_a_task_died_of_is_not_raised() -> None:
+async def test_the_error_of_a_task_is_not_raised() -> None:
     async def fail() -> None:
         raise RuntimeError("a mistake")
 
@@ -34,5 +34,5 @@ async def test_what_a_task_died_of_is_not_raised() -> None:
     assert isinstance(task.exception(), RuntimeError)
 
 
-async def test_no_tasks_are_ended_at_once() -> None:
+async def test_ending_no_tasks_returns_at_once() -> None:
     await tasks.end([])

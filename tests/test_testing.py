@@ -1,4 +1,4 @@
-"""The kit for tests is tested too."""
+"""The public test helpers (`tidings.testing`)."""
 
 from datetime import timedelta
 
@@ -34,13 +34,13 @@ def test_time_does_not_pass_backward() -> None:
         SimulatedClock().advance(-1)
 
 
-async def test_eventually_asks_until_it_is_so() -> None:
+async def test_eventually_polls_until_true() -> None:
     answers = iter([0, None, "", "yes", "never asked"])
     assert await eventually(lambda: next(answers), 5, poll_s=0) == "yes"
     assert next(answers) == "never asked"
 
 
-async def test_eventually_awaits_what_is_to_be_awaited() -> None:
+async def test_eventually_awaits_coroutines() -> None:
     answers = iter([False, True])
 
     async def condition() -> bool:
@@ -49,7 +49,7 @@ async def test_eventually_awaits_what_is_to_be_awaited() -> None:
     assert await eventually(condition, 5, poll_s=0)
 
 
-async def test_eventually_fails_after_its_time_and_says_what_it_saw() -> None:
+async def test_eventually_fails_after_its_timeout_and_shows_the_last_value() -> None:
     with pytest.raises(AssertionError, match="still 0 after"):
         await eventually(lambda: 0, 0.01)
 

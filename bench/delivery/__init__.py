@@ -1,1 +1,1 @@
-"""What the benchmarks of delivery share: people, a receiver, a node that tells them, and the bare client beside it."""
+"""What the benchmarks of delivery share: users, a receiver, a node that sends notifications, and the bare client."""

@@ -30,7 +30,7 @@ TOGETHER = (_DELIVERY.concurrency - _DELIVERY.concurrency_reserved) * 7 // 8  # 
 
 
 def messages(channel: ChannelName, count: int, port: int) -> Iterator[Rendered]:
-    """As a node words them, under ids of the same length."""
+    """The messages as a node renders them, with ids of the same length."""
     clock, compiled = SystemClock(), compile_template(TEMPLATE)
     now = clock.now()
     for number in range(count):
@@ -105,7 +105,7 @@ async def _timed(work: Callable[[], Awaitable[None]], together: int, count: int)
 
 
 def main(channel: str, port: int, count: int) -> None:
-    """Say what it took."""
+    """Print what was measured."""
     say(run(call_hooks(port, count) if channel == "webhook" else send_mails(port, count)))
 
 

@@ -1,4 +1,4 @@
-"""Whom the benchmarks tell, and what: one order for everybody, about 1 KB, with a mark that tells them apart."""
+"""The users and the content of the delivery benchmarks: an order confirmation of about 1 KB with a number for each."""
 
 import re
 
@@ -32,7 +32,7 @@ TEMPLATE = Template(NAME, PARTS)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """One message that arrived: for whom, when it was due, how urgent it was, and when it was here."""
+    """One message that arrived: its recipient, due time, priority and arrival time."""
 
     number: int
     due: int
@@ -41,14 +41,14 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Took(msgspec.Struct, frozen=True, array_like=True):
-    """How many a second, and the CPU of the sending process for each, which others on the machine change less."""
+    """Messages a second, and the CPU time of the sending process for each, which varies less with other load."""
 
     per_s: float
     cpu_us: float
 
 
 def variables(due: int, urgency: str) -> dict[str, object]:
-    """What is the same for all of a batch."""
+    """The fields that are the same for all of a batch."""
     return {name: value for name, value in render.VARIABLES.items() if name != "name"} | {
         "due": due,
         "urgency": urgency,
@@ -60,7 +60,7 @@ def user_id(number: int) -> str:
 
 
 def person(number: int, port: int, clock: Clock) -> User:
-    """Somebody with wishes, who is reached at this receiver."""
+    """A user with preferences, with addresses at this receiver."""
     minute = clock.now() // 60_000_000 % DAY_MINUTES
     quiet = Quiet((minute + QUIET_FROM_NOW) % DAY_MINUTES, (minute + QUIET_FROM_NOW + 60) % DAY_MINUTES)
     return User(

@@ -1,4 +1,4 @@
-"""Where messages arrive, as lean as it can be: `python -m bench.delivery.receiver HTTP_PORT SMTP_PORT`.
+"""A minimal receiver of messages: `python -m bench.delivery.receiver HTTP_PORT SMTP_PORT`.
 
 A POST is a webhook, taken with 200. `GET /count` says how many have arrived, `GET /arrivals` which, and forgets them.
 """
@@ -46,7 +46,7 @@ class Hooks(asyncio.Protocol):
                 self._arrivals.append((now, whole))
 
     def _end(self) -> int | None:
-        """Where the first request ends, if it is here as a whole."""
+        """The end of the first request, if it has arrived completely."""
         head = self._rest.find(_HEAD_END)
         if head < 0:
             return None
@@ -68,7 +68,7 @@ class Hooks(asyncio.Protocol):
 
 
 class Mails(asyncio.Protocol):
-    """One SMTP connection (RFC 5321): every sender and recipient is fine."""
+    """One SMTP connection (RFC 5321): every sender and recipient is accepted."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals

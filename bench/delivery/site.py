@@ -1,4 +1,4 @@
-"""A receiver in a process of its own, and nodes that tell people what is due, as `tidings serve` does."""
+"""A receiver in a process of its own, and nodes that send notifications, as `tidings serve` does."""
 
 import contextlib
 import re
@@ -46,24 +46,24 @@ class Wire:
         self._used_at = time.monotonic()
 
     def ask(self, method: str, path: str, document: object = None) -> bytes:
-        """The body of a good answer."""
+        """The body of a successful answer."""
         body = None if document is None else msgspec.json.encode(document)
         if time.monotonic() - self._used_at > KEPT_S:
             self._connection.close()  # the request opens it anew
         self._connection.request(method, path, body, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
-        told = answer.read()
+        body_read = answer.read()
         self._used_at = time.monotonic()
         if answer.status >= 300:
-            raise RuntimeError(f"{method} {path} was answered {answer.status}: {told[:1_000]!r}")
-        return told
+            raise RuntimeError(f"{method} {path} was answered {answer.status}: {body_read[:1_000]!r}")
+        return body_read
 
     def close(self) -> None:
         self._connection.close()
 
 
 class Receiver:
-    """The other end, which knows what arrived and when."""
+    """The receiver process, which knows what arrived and when."""
 
     def __init__(self, http_port: int, smtp_port: int) -> None:
         self.http_port = http_port
@@ -82,7 +82,7 @@ class Receiver:
         return msgspec.json.decode(self._wire.ask("GET", "/arrivals"), type=list[Mark])
 
     def wait(self, count: int) -> None:
-        """Until so many are here."""
+        """Wait until so many have arrived."""
         seen, still_at = 0, time.monotonic()
         while (now := self.count()) < count:
             if now > seen:
@@ -96,7 +96,7 @@ class Receiver:
 
 
 class Teller:
-    """A node, from outside."""
+    """A client of a node."""
 
     def __init__(self, port: int, process: int) -> None:
         self.port = port
@@ -107,21 +107,21 @@ class Teller:
         self._wire.ask("PUT", f"/v1/templates/{NAME}", {"parts": msgspec.to_builtins(PARTS)})
 
     def tell(self, channel: ChannelName, people: Sequence[int], due: int, urgency: Priority = "normal") -> None:
-        """Have these people told at a moment, a batch a request."""
+        """Request notifications for these users at a moment, a batch a request."""
         for start in range(0, len(people), BATCH):
             some = [user_id(number) for number in people[start : start + BATCH]]
             ask = _ask(channel, due, urgency)
-            told = self._wire.ask("POST", "/v1/notifications", ask | {"users": some})
-            count = told.count(b'"outcome":"scheduled"')
+            answer = self._wire.ask("POST", "/v1/notifications", ask | {"users": some})
+            count = answer.count(b'"outcome":"scheduled"')
             if count != len(some):
-                raise RuntimeError(f"{count} of {len(some)} were scheduled: {told[:1_000]!r}")
+                raise RuntimeError(f"{count} of {len(some)} were scheduled: {answer[:1_000]!r}")
 
     def tell_one(self, channel: ChannelName, number: int, due: int, urgency: Priority = "normal") -> None:
-        """Have one person told."""
+        """Request a notification for one user."""
         self._wire.ask("POST", "/v1/notifications", _ask(channel, due, urgency) | {"user": user_id(number)})
 
     def settled(self) -> int:
-        """How many are written down as sent."""
+        """The number of deliveries in the state `sent`."""
         return sum(int(found) for found in _SENT.findall(self._wire.ask("GET", "/metrics").decode()))
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Teller:
 
 
 class Crowd:
-    """Several who tell a node things at the same time."""
+    """Several clients of a node that send requests concurrently."""
 
     def __init__(self, port: int, size: int) -> None:
         self._pool = ThreadPoolExecutor(size)
@@ -146,7 +146,7 @@ class Crowd:
             self._idle.get().close()
 
     def tell_one(self, channel: ChannelName, number: int, due: int, urgency: Priority = "normal") -> "Future[int]":
-        """Have one person told; answers when that was accepted."""
+        """Request a notification for one user; returns when it was accepted."""
         return self._pool.submit(self._tell, channel, number, due, urgency)
 
     def _tell(self, channel: ChannelName, number: int, due: int, urgency: Priority) -> int:
@@ -178,7 +178,7 @@ class Site:
                 teller.close()
 
     def _settings(self) -> Path:
-        """The receiver is the only one who may be called; all else is as it comes."""
+        """The settings of a node: only the receiver may be called; everything else has its default."""
         (self.folder / "secret").write_text(SECRET)
         path = self.folder / "tidings.toml"
         path.write_text(
@@ -199,7 +199,7 @@ sender = "{SENDER}"
         return path
 
     def deliver(self, teller: Teller, channel: ChannelName, people: Sequence[int]) -> Took:
-        """From the moment when all were due until all were written down as sent."""
+        """The time from the due time of all until all are stored as sent."""
         for _ in range(ATTEMPTS):
             before = teller.settled()
             due = self.queue(teller, channel, people, "normal")
@@ -217,11 +217,11 @@ sender = "{SENDER}"
     def queue(
         self, teller: Teller, channel: ChannelName, people: Sequence[int], urgency: Priority, ahead_us: int = SECOND_US
     ) -> int | None:
-        """Schedule all for one moment, so long ahead at least when done; answers it, None if it passed meanwhile."""
-        begun = now_us()
-        due = begun + ahead_us + round(1.5 * len(people) / self._rows_per_s * SECOND_US)
+        """Schedule all for one moment, at least so far ahead when done; returns it, None if it passed meanwhile."""
+        started = now_us()
+        due = started + ahead_us + round(1.5 * len(people) / self._rows_per_s * SECOND_US)
         teller.tell(channel, people, due, urgency)
-        self._rows_per_s = len(people) / ((now_us() - begun) / SECOND_US)
+        self._rows_per_s = len(people) / ((now_us() - started) / SECOND_US)
         settle()
         return due if now_us() < due - SECOND_US // 10 else None
 
@@ -233,7 +233,7 @@ sender = "{SENDER}"
         return took
 
     def fill(self, store: Path, count: int) -> None:
-        """A store with so many people in it."""
+        """Create a store with so many users."""
         run_loop(_fill(store, count, self.receiver.http_port))
 
 
@@ -251,10 +251,10 @@ def opened() -> Iterator[Site]:
 
 
 def check(arrivals: Sequence[Mark], people: Sequence[int]) -> None:
-    """Everybody, once."""
+    """Check that every user received one message."""
     numbers = {mark.number for mark in arrivals}
     if len(arrivals) != len(people) or numbers != set(people):
-        raise RuntimeError(f"{len(arrivals):,} messages for {len(numbers):,} arrived, {len(people):,} were told")
+        raise RuntimeError(f"{len(arrivals):,} messages for {len(numbers):,} arrived, {len(people):,} were requested")
 
 
 def now_us() -> int:

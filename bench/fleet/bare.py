@@ -61,14 +61,14 @@ def copy(database: Database, blocks: Sequence[bytes], rows: int, warm_up: int) -
     with database.connect() as connection:
         connection.execute(_PLAIN)
         longest = 0.0
-        begun = last = time.perf_counter()
+        started = last = time.perf_counter()
         for number, block in enumerate(blocks):
             if number == warm_up:
-                begun = last = time.perf_counter()
+                started = last = time.perf_counter()
             with connection.cursor().copy(_COPY) as writing:
                 writing.write(block)
             now = time.perf_counter()
             longest, last = max(longest, now - last), now
         total = connection.execute("SELECT count(*) FROM plain").fetchone()
     assert total == (rows * len(blocks),), f"{total} of {rows * len(blocks)} were copied"
-    return Took(rows * (len(blocks) - warm_up), last - begun, longest * 1_000)
+    return Took(rows * (len(blocks) - warm_up), last - started, longest * 1_000)

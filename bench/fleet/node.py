@@ -32,7 +32,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What left through a node, by the clock when its commit was known here; and what its reader got, and when."""
+    """The releases of a node with the time at which each commit was known, and what its reader got, and when."""
 
     rows: int = 0
     commits: int = 0
@@ -72,7 +72,7 @@ class _Listener:
 
 
 async def main(options: NodeOptions) -> None:
-    """Work until told to stop."""
+    """Work until stopped."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     config, clock, report = config_of(options), SystemClock(), Report()

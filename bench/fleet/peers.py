@@ -64,14 +64,14 @@ async def _intake(database: Database, peer: str, batches: Sequence[Sequence[Requ
             await producer.schedule(batch)
         settle()
         under_way: deque[asyncio.Task[None]] = deque()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for batch in batches[warm_up:]:
             if len(under_way) == IN_FLIGHT:
                 await under_way.popleft()
             under_way.append(asyncio.create_task(producer.schedule(batch)))
         for task in under_way:
             await task
-        return Took(sum(map(len, batches[warm_up:])), time.perf_counter() - begun, 0.0)
+        return Took(sum(map(len, batches[warm_up:])), time.perf_counter() - started, 0.0)
 
 
 def burst(site: Site, peer: str, rows: int, pace: Pace) -> float:
@@ -115,9 +115,9 @@ async def _install(module: Any, database: Database) -> None:
 
 async def _fill(module: Any, database: Database, rows: int, pace: Pace) -> int:
     async with module.Peer(database.dsn) as producer:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         due = SystemClock().now() + pace.ahead_us(rows)
         for batch in instant_batches(rows, due):
             await producer.schedule(batch)
-        pace.learn(rows, time.perf_counter() - begun)
+        pace.learn(rows, time.perf_counter() - started)
     return due

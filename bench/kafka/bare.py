@@ -1,4 +1,4 @@
-"""The least that a client can do in transactions: begin, produce, commit. What ours is held against."""
+"""The least that a client can do in transactions (begin, produce, commit), as the limit to compare with."""
 
 import time
 import uuid
@@ -31,12 +31,12 @@ class Bare:
     def transact(self, records: Sequence[Record], topic: str, records_a_transaction: int) -> Took:
         """All of the records, one full transaction after the other."""
         longest = 0.0
-        begun = last = time.perf_counter()
+        started = last = time.perf_counter()
         for start in range(0, len(records), records_a_transaction):
             self._publish(records[start : start + records_a_transaction], topic)
             now = time.perf_counter()
             longest, last = max(longest, now - last), now
-        return Took(len(records), last - begun, longest * 1_000)
+        return Took(len(records), last - started, longest * 1_000)
 
     def on_time(self, records: Sequence[Record], topic: str, moments: Sequence[int]) -> int:
         """Each record after its moment (they are in order): a transaction of what has fallen due, then the next.

@@ -1,4 +1,4 @@
-"""A real broker on the same cores, and an engine in this process that is joined to it as a node is."""
+"""A real broker on the same cores, and an engine in this process, connected to it as a node is."""
 
 import asyncio
 import contextlib
@@ -94,7 +94,7 @@ class Reading:
         return msgspec.convert(answer_of(self._process), Arrivals)
 
     async def beside(self, engine: Engine) -> Arrivals:
-        """The same while an engine works; raises what ends the engine."""
+        """The same while an engine runs; raises the error that ends the engine."""
         reading = asyncio.create_task(asyncio.to_thread(self.arrivals))
         working = asyncio.create_task(engine.wait())
         await asyncio.wait({reading, working}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,7 +13,7 @@ from bench.rivals import ourselves, rival
 
 
 def main(module: str, folder: Path, count: int, rate: int, seconds: float) -> None:
-    """Say what was measured."""
+    """Print what was measured."""
     logging.disable(logging.WARNING)
     if module == "ourselves":
         say(msgspec.to_builtins(run(ourselves.measure(folder, count, rate, seconds))))

@@ -1,4 +1,4 @@
-"""huey with its storage in SQLite, told to sync every commit."""
+"""huey with its storage in SQLite, configured to sync every commit."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Rival:
-    """A consumer on threads of this process; it looks for due tasks once a second, the most that it can be told."""
+    """A consumer on threads of this process; it polls for due tasks once a second, the shortest interval it allows."""
 
     def __init__(self, folder: Path) -> None:
         self._ran: Ran = []

@@ -18,7 +18,7 @@ _SECOND_US = 1_000_000
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What was measured, as of every rival; and the intake as it is for who has many at once."""
+    """The figures measured for every rival, and the intake of batches."""
 
     intake: float
     burst: float
@@ -27,7 +27,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 async def measure(folder: Path, count: int, rate: int, seconds: float) -> Figures:
-    """All works, one after the other."""
+    """Run all workloads, one after the other."""
     async with tidings.open(str(folder / "tidings.db"), tenant=TENANT) as opened:
         engine = opened.engine
         intake = await _intake(engine, count)
@@ -37,17 +37,17 @@ async def measure(folder: Path, count: int, rate: int, seconds: float) -> Figure
 
 async def _intake(engine: Engine, count: int) -> float:
     moments = [now() + AHEAD_US + random.randrange(SPAN_US) for _ in range(count)]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for due in moments:
         await engine.schedule(TENANT, request(due))
-    return count / (time.perf_counter() - begun)
+    return count / (time.perf_counter() - started)
 
 
 async def _intake_many(opened: tidings.Tidings, count: int) -> float:
     requests = [request for batch in far_batches(count, now(), with_ids=False) for request in batch]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     await opened.schedule_many(requests)
-    return count / (time.perf_counter() - begun)
+    return count / (time.perf_counter() - started)
 
 
 async def _burst(opened: tidings.Tidings, count: int, intake_per_s: float) -> float:

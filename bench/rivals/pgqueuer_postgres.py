@@ -1,6 +1,6 @@
 """pgqueuer: jobs in a table, taken in batches, with `execute_after` and `dedupe_key` for each.
 
-Told what its manual says for much work: the driver asyncpg, batches (not one at a time), several workers, and no
+Configured as its manual advises for high load: the driver asyncpg, batches (not one at a time), several workers, and no
 statistics meanwhile. Its tables are installed as `durable`, as all others here are.
 """
 
@@ -42,11 +42,11 @@ class Peer:
         await self._pool.close()
 
     async def install(self) -> None:
-        """Make its tables."""
+        """Create its tables."""
         await self._queries.install()
 
     async def schedule(self, batch: Sequence[Request]) -> None:
-        """Take a batch in one durable transaction."""
+        """Store a batch in one durable transaction."""
         now = time.time_ns() // 1_000
         count = len(batch)
         ids = [request.id for request in batch]
@@ -60,7 +60,7 @@ class Peer:
         )
 
     async def work(self, ran: "list[int]", stop: asyncio.Event) -> None:
-        """Run what is due until told to stop, and note when."""
+        """Run due jobs until stopped, and record when each ran."""
         manager = QueueManager(self._queries)
 
         async def handle(_job: Any) -> None:

@@ -1,6 +1,6 @@
 """procrastinate: jobs in a table, one taken at a time, with `schedule_at` and `queueing_lock` for each.
 
-Told what its manual says for much work: batches are deferred in one statement, a worker runs many jobs at a time and
+Configured for high load: batches are deferred in one statement, a worker runs many jobs at a time and
 deletes those that are done.
 """
 
@@ -46,15 +46,15 @@ class Peer:
         await self._app.close_async()
 
     async def install(self) -> None:
-        """Make its tables."""
+        """Create its tables."""
         await self._app.schema_manager.apply_schema_async()
 
     async def schedule(self, batch: Sequence[Request]) -> None:
-        """Take a batch in one durable transaction."""
+        """Store a batch in one durable transaction."""
         await self._app.job_manager.batch_defer_jobs_async([_job(request) for request in batch])
 
     async def work(self, ran: "list[int]", stop: asyncio.Event) -> None:
-        """Run what is due until told to stop, and note when."""
+        """Run due jobs until stopped, and record when each ran."""
         self._ran = ran
         options: Any = {"concurrency": CONCURRENCY, "delete_jobs": "always", "fetch_job_polling_interval": 0.1}
         running = asyncio.create_task(self._app.run_worker_async(install_signal_handlers=False, **options))

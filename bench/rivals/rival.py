@@ -1,4 +1,4 @@
-"""What is asked of every scheduler: take one-shots, run them, say when each ran."""
+"""The interface of every compared scheduler: accept one-shots, run them, report when each ran."""
 
 import random
 import time
@@ -43,10 +43,10 @@ def now() -> int:
 def intake(rival: Rival, count: int) -> float:
     """One-shots a second, due at random over 30 days, one after the other."""
     moments = [now() + AHEAD_US + random.randrange(SPAN_US) for _ in range(count)]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for due in moments:
         rival.schedule(due)
-    return count / (time.perf_counter() - begun)
+    return count / (time.perf_counter() - started)
 
 
 def burst(rival: Rival, count: int, intake_per_s: float) -> float:

@@ -14,7 +14,7 @@ from bench.processes import say
 
 
 async def main(module: str, dsn: str) -> None:
-    """Work until told to stop."""
+    """Work until stopped."""
     logging.disable(logging.WARNING)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -21,7 +21,7 @@ from tidings.domain.schedules.request import Limits, Request
 from tidings.domain.schedules.reschedule import calendar_of, with_days
 from tidings.domain.schedules.schedule import Event, Page, Query, Record, Schedule
 from tidings.domain.schedules.when import DAY_US, When
-from tidings.intake.admission import Admission, check_new_id
+from tidings.intake.admission import Admission, Forbidden, check_new_id, everything_allowed
 from tidings.intake.intake import Intake
 from tidings.intake.rule_changes import RuleChanges
 from tidings.ports import Count, IdempotencyKey, SourceBatch, SourcePosition, Store
@@ -41,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_us: int = 3_000_000
     session_us: int = 4_000_000
     bus: Bus = "log"
+    forbidden: Forbidden = everything_allowed  # which topics on Kafka a tenant may not write to, and why
     about: Report = Report()
 
 
@@ -56,7 +57,7 @@ class Engine:
         self._listeners = list(listeners)
         self.lanes = Lanes(store, clock, self.publish)
         chosen = self.settings
-        self.admission = Admission(chosen.limits, chosen.low_jitter_us, chosen.bus, chosen.past)
+        self.admission = Admission(chosen.limits, chosen.low_jitter_us, chosen.bus, chosen.past, chosen.forbidden)
         self.intake = Intake(store, clock, self.publish, self.lanes.wake)
         self._lateness = LatenessWindow()
         self.owner = LeaseHolder(

@@ -1,4 +1,4 @@
-"""Medians, spreads, ratios, and what is shown of them."""
+"""Medians, spreads, ratios, and how they are shown."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_json_is_one_object_of_the_agreed_shape() -> None:
     assert list(document) == ["name", "rounds", "median", "spread", "limit", "ratio"]
 
 
-def test_bars_say_whether_they_are_reached() -> None:
+def test_targets_say_whether_they_are_reached() -> None:
     assert [bar.reached(measured()) for bar in BARS] == [True, False, None]
     shown = table(measured(), BARS, "some work")
     assert "ratio >= 0.45  yes" in shown
@@ -63,6 +63,6 @@ def test_a_flow_keeps_its_rate_and_is_sent_ahead() -> None:
     assert all(at < min(moments) and max(moments) < flow.end for at, moments in steps)
 
 
-def test_early_ones_are_counted() -> None:
+def test_early_records_are_counted() -> None:
     assert lateness([1_000, 2_000, -1]).early == 1
     assert lateness([1_000] * 100).p99_ms == 1

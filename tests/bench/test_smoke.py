@@ -1,4 +1,4 @@
-"""Every benchmark runs, on tiny sizes, and says its result in the agreed shape."""
+"""Every benchmark runs on tiny sizes and prints its result in the documented format."""
 
 import asyncio
 import os

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from tests.contract.factories import DAY, FIRE_ALL, HOUR, MILLISECOND, MINUTE, NOW, SECOND, add, every
-from tests.contract.walking import Twins
+from tests.contract.twins import Twins
 from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Pause, Priority, Replace, Resume
 from tidings.domain.schedules.lateness import Lateness
 from tidings.ports import IdempotencyKey

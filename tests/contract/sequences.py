@@ -22,7 +22,7 @@ import msgspec
 
 from tests.contract.factories import DAY, HOUR, MILLISECOND, MINUTE, NOW, SECOND, digest, drain, lane_of, listed, tend
 from tests.contract.stores import NAMES, has_lanes, opened
-from tests.contract.walking import RAM
+from tests.contract.twins import RAM
 from tidings.clock import Clock
 from tidings.domain.errors import KeyReused
 from tidings.domain.recurrence.request_fields import Terms, read_cron, read_local, read_rule

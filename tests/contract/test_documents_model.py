@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from tests.contract.factories import NOW, SECOND
 from tests.contract.life import QUICK
-from tests.contract.walking import Twins
+from tests.contract.twins import Twins
 from tidings.ports import ANY, Change, Document, DocumentStore, Key, Place, Put, Remove, Unchanged
 
 TENANTS = ("acme", "globex")

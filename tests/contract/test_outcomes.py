@@ -225,8 +225,8 @@ async def test_fire_of_a_recurring_one_leaves_its_state(store: Store) -> None:
 async def test_a_name_that_no_store_can_hold_is_refused(store: Store, verb: str, name: str) -> None:
     given = msgspec.structs.replace(add("one"), id=name)
     outcome = await answer(store, command(verb, given))
-    too_long = "id: is longer than 999 bytes of UTF-8, the most that can be kept"
-    unfit = "id: holds a NUL character or half of a surrogate pair, which no store can keep: remove it"
+    too_long = "id: is longer than 999 bytes of UTF-8, the most that can be stored"
+    unfit = "id: holds a NUL character or half of a surrogate pair, which cannot be stored: remove it"
     reason = too_long if len(name) > 100 else unfit
     assert outcome == Outcome(name.replace("\ud800", "?"), "rejected", reason=reason, field="id")
 

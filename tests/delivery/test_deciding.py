@@ -29,7 +29,7 @@ def decided(*given: Any, now: int = NOW, **more: Any) -> Any:
     return decide(case(*given, **more), BACKOFF, now)
 
 
-def test_it_goes_where_she_is_reached() -> None:
+def test_a_delivery_goes_to_the_users_address() -> None:
     assert decided() == Send("email", ("ada@example.com",))
     assert decided(words("n", user=None, to="bob@example.com")) == Send("email", ("bob@example.com",))
 
@@ -87,7 +87,7 @@ def test_a_user_who_is_gone() -> None:
     assert decide(asked, BACKOFF, NOW) == End("failed", "unknown_user")
 
 
-def test_where_she_cannot_be_reached_the_next_channel_is_asked() -> None:
+def test_without_an_address_the_next_channel_is_used() -> None:
     nobody = User("ada")
     assert decided(words("n", "email"), nobody) == End("skipped", "no_address")
     assert decided(words("n", "email", "sms"), nobody) == Next(1, "no_address")

@@ -1,4 +1,4 @@
-"""Erasing a person: nothing of her is left, and others keep what is theirs."""
+"""Erasing a user: nothing of theirs is left, and the data of others stays."""
 
 import asyncio
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ async def test_erase_removes_everything_and_says_so(office: Office) -> None:
     found = await office.suppressions.of(
         ACME, [Place("email", "ada@example.com"), Place("sms", "+15559999"), Place("email", "ada@example.com", "news")]
     )
-    assert all(found)  # and still she is not written to
+    assert all(found)  # and the addresses stay suppressed
     office.clock.advance(2 * HOUR)
     left = {record.id for record in await office.release("notify.email")}
     assert left == {"ada-now", "bob-0", "bob-1", "bob-2", "bob-now"}
@@ -98,7 +98,7 @@ async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) 
     assert b"bob@example.com" in remains
 
 
-async def test_what_went_to_her_addresses_without_naming_her_goes_too(office: Office) -> None:
+async def test_notifications_to_the_bare_addresses_of_a_user_are_erased(office: Office) -> None:
     for name, channel, to in (
         ("a", "email", "Ada@Example.com"),
         ("b", "sms", "+15550100"),
@@ -116,7 +116,7 @@ async def test_what_went_to_her_addresses_without_naming_her_goes_too(office: Of
     assert [one.name for one in (await office.lookup.deliveries(ACME, Search())).deliveries] == ["c/1"]
 
 
-async def test_what_is_accepted_at_the_same_time_does_not_outlive_her(office: Office) -> None:
+async def test_notifications_accepted_during_an_erasure_are_erased(office: Office) -> None:
     stalled = StalledStore(office.store, "notification")
     other = Office(cast(Store, stalled), office.clock, office.engine)
     asked = asyncio.create_task(other.notify(id="ada-late", user="ada", **HI, dedupe_key="k"))

@@ -1,4 +1,4 @@
-"""What a worker does must not bring back a person who was erased, nor say in a log who she is."""
+"""A worker must not restore the data of an erased user, nor name them in a log."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ def erasing(world: World) -> Erasing:
 
 
 @pytest.mark.parametrize("user", ["ada", "eve"], ids=["to be sent", "to be given up"])
-async def test_what_a_worker_is_about_to_write_does_not_outlive_her(world: World, user: str) -> None:
+async def test_writes_of_a_worker_do_not_outlive_an_erased_user(world: World, user: str) -> None:
     mail, stalled = Recorder("email"), StalledStore(world.store)
     worker = world.worker({"mail": mail}, store=stalled)
     world.start(worker)
@@ -76,7 +76,7 @@ async def test_a_dead_address_of_an_erased_person_is_kept_as_a_digest(world: Wor
     assert await world.delivery("one/1") is None
 
 
-async def test_what_channels_keep_of_her_messages_goes_too(world: World, tmp_path: Path) -> None:
+async def test_messages_kept_by_channels_are_erased(world: World, tmp_path: Path) -> None:
     """One went by another channel first, one to several devices; one that others sent stays, and is told."""
     await world.put_user(ada(devices=(Device("fcm", FCM_TOKEN), Device("apns", APNS_TOKEN))))
     await world.put_user(User("bob", email="bob@example.com"))
@@ -96,8 +96,8 @@ async def test_what_channels_keep_of_her_messages_goes_too(world: World, tmp_pat
     assert left.name.startswith("email-d-1-")
 
 
-async def test_what_is_being_written_for_her_does_not_outlive_her(world: World, tmp_path: Path) -> None:
-    """Into a folder, and into her inbox."""
+async def test_concurrent_writes_do_not_outlive_an_erased_user(world: World, tmp_path: Path) -> None:
+    """Into a folder, and into the user's inbox."""
 
     class Late(Outbox):
         async def send(self, message: Rendered) -> Verdict:
@@ -121,7 +121,7 @@ async def test_what_is_being_written_for_her_does_not_outlive_her(world: World, 
     assert [await world.delivery(name) for name in ("one/1", "two/1")] == [None, None]
 
 
-async def test_a_line_is_written_though_her_profile_changes_meanwhile(world: World) -> None:
+async def test_an_inbox_entry_is_written_while_the_profile_changes(world: World) -> None:
     stalled = StalledStore(world.store, "inbox")
     inbox = InAppChannel(InAppSettings(), world.clock, cast(DocumentStore, stalled.cabinet))
     world.start(world.worker({"in_app": inbox}, PATIENT))

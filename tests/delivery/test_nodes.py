@@ -101,7 +101,7 @@ async def put_ada(client: Client, webhook: str = "https://hooks.example/in") -> 
 
 async def test_with_nothing_configured_a_notification_is_a_file_beside_the_database(tmp_path: Path) -> None:
     async with started(tmp_path, "--store", str(tmp_path / "data.db")) as client:
-        await client.node.said(rf"no channel is configured: messages are written to {tmp_path}/outbox")
+        await client.node.said(rf"no provider is configured: messages are written to {tmp_path}/outbox")
         await put_ada(client)
         await client.notify(1, "email", words={"title": "Tea", "text": "Tea at nine."})
         await client.notify(2, "in_app", words={"title": "Tea", "text": "Tea at nine."})

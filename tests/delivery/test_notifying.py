@@ -29,7 +29,7 @@ def wall(zone: str, *moment: int) -> int:
     return int(datetime(*moment, tzinfo=ZoneInfo(zone)).timestamp()) * SECOND  # type: ignore[misc, arg-type]
 
 
-async def test_tomorrow_at_nine_her_time(office: Office) -> None:
+async def test_tomorrow_at_nine_in_the_users_time_zone(office: Office) -> None:
     told = await office.notify(**NINE, at="tomorrow 09:00")
     assert told.outcome == "scheduled"
     assert told.due == wall("America/New_York", 2026, 11, 21, 9)
@@ -65,7 +65,9 @@ async def test_tomorrow_at_nine_her_time(office: Office) -> None:
         ({"every": "R/2026-11-21T09:00:00Z/P1D"}, (2026, 11, 21, 4)),
     ],
 )
-async def test_every_form_of_when_is_in_her_zone(office: Office, when: dict[str, Any], due: tuple[int, ...]) -> None:
+async def test_every_form_of_when_is_in_the_users_zone(
+    office: Office, when: dict[str, Any], due: tuple[int, ...]
+) -> None:
     told = await office.notify(**NINE, **when)
     assert told.due == wall("America/New_York", *due)
 
@@ -75,7 +77,7 @@ async def test_a_moment_is_taken_to_the_millisecond(office: Office) -> None:
     assert told.due == wall("America/New_York", 2026, 11, 21, 4) + 250_000
 
 
-async def test_each_of_several_at_her_own_hour(office: Office) -> None:
+async def test_each_of_several_users_in_their_own_time_zone(office: Office) -> None:
     await office.users.put(ACME, "bob", Profile(email="b@example.com", zone="Asia/Tokyo", name="Bob"))
     await office.users.put(ACME, "kim", Profile(zone="UTC", name="Kim"))
     ask = Notify(

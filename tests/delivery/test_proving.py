@@ -49,7 +49,7 @@ async def test_what_cannot_be_said_is_refused_at_once(office: Office, wrong: dic
     assert (await office.notify(user="ada", template="order", variables=GOOD)).outcome == "scheduled"
 
 
-async def test_each_is_proven_in_her_language_and_with_what_is_hers(office: Office) -> None:
+async def test_rendering_is_tried_in_each_users_language_with_their_variables(office: Office) -> None:
     await office.templates.put(ACME, "order", ORDER)
     await office.users.put(ACME, "a:1", Profile(email="a@example.com"))
     await office.users.put(ACME, "a:2", Profile(email="a@example.com", locale="de"))

@@ -7,7 +7,7 @@ from tidings.delivery.suppressions import Place
 from tidings.delivery.unsubscribe import Unsubscription, link
 from tidings.domain.errors import Invalid
 from tidings.domain.notifications.delivery import DeliveryReceipt
-from tidings.domain.notifications.user import may_tell
+from tidings.domain.notifications.user import accepts
 
 
 def receipt(state: str, event: str, provider_id: str = "p-a", **more: object) -> DeliveryReceipt:
@@ -87,8 +87,8 @@ async def test_unsubscribe(office: Office) -> None:
     assert (done.users, done.changed) == (("ada",), True)
     ada = await office.users.get(ACME, "ada")
     assert ada is not None
-    assert not may_tell(ada.user, "news", "email")
-    assert may_tell(ada.user, "news", "sms")
+    assert not accepts(ada.user, "news", "email")
+    assert accepts(ada.user, "news", "sms")
     asked = [Place("email", "ada@example.com", category) for category in ("news", "offers", "transactional")]
     assert [one is not None for one in await office.suppressions.of(ACME, asked)] == [True, False, False]
     assert not (await office.receiving.unsubscribe(token)).changed

@@ -182,7 +182,7 @@ async def test_wishes_are_asked_at_sending_time(world: World) -> None:
     await world.put_user(ada(preferences={"email": False}))
     await world.notify(words("n-2", "email", "sms", category="news"), words("n-3", category="transactional"))
     second, third = await world.settled("n-2/1", "n-3/1")
-    assert (second.state, second.channel) == ("sent", "sms"), "by the channel that she does want"
+    assert (second.state, second.channel) == ("sent", "sms"), "by the channel that the user accepts"
     assert third.state == "sent", "nobody is left out of what is transactional"
 
 
@@ -446,7 +446,7 @@ async def test_what_was_removed_unread_is_said_aloud(caplog: pytest.LogCaptureFi
         await eventually(lambda: "removed before a worker read them" in caplog.text)
 
 
-async def test_only_what_she_can_be_left_out_of_has_a_link_to_unsubscribe() -> None:
+async def test_only_categories_with_opt_out_have_an_unsubscribe_link() -> None:
     async with living() as world:
         await world.put_user(ada())
         mail = Recorder("email")

@@ -80,4 +80,9 @@ def running_pages() -> Iterator[Path]:
 
 def prose(page: Path) -> str:
     """A page without its blocks; every line keeps its number."""
-    return _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), page.read_text("utf-8"))
+    return without_blocks(page.read_text("utf-8"))
+
+
+def without_blocks(text: str) -> str:
+    """The text of a page without its blocks; every line keeps its number."""
+    return _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)

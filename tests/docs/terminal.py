@@ -1,4 +1,4 @@
-"""A page played as one terminal session: its blocks in order, in one shell, in a folder of their own."""
+"""Runs a page as one terminal session: its blocks in order, in one shell, in a folder of their own."""
 
 import os
 import re
@@ -48,7 +48,7 @@ _VARIES = (
 
 @dataclass
 class Played:
-    """What came of a page: for each block what it printed, and the codes of commands that failed."""
+    """The result of a page: the output of each block, and the exit codes of commands that failed."""
 
     page: list[Block]
     printed: dict[int, str] = field(default_factory=dict)
@@ -81,14 +81,14 @@ def play(page: Path, folder: Path) -> Played:
 
 
 def masked(text: str) -> list[str]:
-    """The lines of an output without what differs from run to run, and without empty ones."""
+    """The lines of an output, with values that vary masked, and without empty lines."""
     for pattern, word in _VARIES:
         text = pattern.sub(word, text)
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _environment(port: int) -> dict[str, str]:
-    """Ours, and a server that listens on a free port and is found there."""
+    """Our environment, with a server on a free port."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDINGS_")}
     url = f"http://127.0.0.1:{port}"
     return kept | {"NO_COLOR": "1", "TIDINGS_URL": url, "TIDINGS_SERVER_PORT": str(port)}
@@ -96,7 +96,7 @@ def _environment(port: int) -> dict[str, str]:
 
 @contextmanager
 def _served(page: list[Block]) -> Iterator[int]:
-    """The port of a PostgreSQL on which was done what an administrator does; of none, where the page needs none."""
+    """The port of a PostgreSQL set up as by an administrator; None if the page needs none."""
     if not any("postgres://" in block.text for block in page if block.runs):
         yield POSTGRES_PORT
         return
@@ -150,18 +150,18 @@ def _python(number: int, block: Block) -> str:
 
 
 def _started(block: Block) -> list[tuple[int, str]]:
-    """Which servers a block starts, and what to ask them before going on."""
+    """The servers that a block starts, and what to ask them before continuing."""
     found = (match[0] for match in _SERVES.finditer(block.text))
     return [next(((port, "healthz") for port in MORE_PORTS if str(port) in line), (PORT, "readyz")) for line in found]
 
 
 def waits(block: Block) -> bool:
-    """Whether a block waits by itself for the server that it starts, as somebody who pastes it must."""
+    """Whether a block waits by itself for the server that it starts, as a reader who pastes it needs."""
     return "&\ncurl -s --retry" in block.text
 
 
 def starts(block: Block) -> bool:
-    """Whether a block starts a server beside what follows."""
+    """Whether a block starts a server in the background."""
     return bool(_started(block))
 
 

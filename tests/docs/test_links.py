@@ -20,7 +20,7 @@ _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 
 
 def links(page: Path) -> Iterator[str]:
-    """Where the links of a page lead, but for other sites."""
+    """The targets of the links of a page, without those to other sites."""
     for target in _LINK.findall(prose(page)):
         if not target.startswith(("https://", "http://")):
             yield target
@@ -61,7 +61,7 @@ def test_decisions_are_numbered_without_a_gap_and_have_their_parts() -> None:
         assert re.findall(r"^## (.+)$", text, re.MULTILINE) == PARTS, record.name
 
 
-def test_pictures_are_whole_and_tell_what_they_show() -> None:
+def test_pictures_are_valid_and_have_a_title_and_description() -> None:
     for picture in DOCS.rglob("*.svg"):
         root = ElementTree.fromstring(picture.read_text("utf-8"))
         named = {element.tag.rpartition("}")[2] for element in root}

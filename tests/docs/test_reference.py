@@ -1,4 +1,4 @@
-"""The reference pages are complete: whatever the program has, they name."""
+"""The reference pages are complete: they name everything that the program has."""
 
 import argparse
 import re
@@ -191,7 +191,7 @@ def taken(kind: Any) -> str:
 
 
 def default(field: Any) -> str:
-    """What holds where a setting is left out, as the page writes it."""
+    """The default of a setting as the page writes it."""
     if field.required:
         return ""
     value = field.default

@@ -32,7 +32,7 @@ def sessions(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", list(running_pages()), ids=name)
-def test_what_a_page_shows_is_what_happens(page: Path, sessions: dict[Path, Future[Played]]) -> None:
+def test_a_page_prints_what_it_shows(page: Path, sessions: dict[Path, Future[Played]]) -> None:
     played = sessions[page].result()
     for number, block in enumerate(played.page):
         if block.runs:
@@ -69,7 +69,7 @@ def test_the_first_screen_has_the_commands() -> None:
         assert command in first_screen
 
 
-def test_the_readme_tells_somebody_something() -> None:
+def test_the_readme_sends_a_notification() -> None:
     readme = (ROOT / "README.md").read_text()
     for command in (
         "tidings users put ada --email ada@example.com --phone +15550100 --zone America/New_York --quiet 22:00-07:00",
@@ -90,7 +90,7 @@ def test_the_tutorials_can_be_pasted() -> None:
     assert [block.name for block in started if not waits(block)] == []
 
 
-def test_what_varies_is_masked_and_nothing_else() -> None:
+def test_only_values_that_vary_are_masked() -> None:
     line = "scheduled tid_000000000000000117947837088854981 to x, due 2026-11-20 09:00:05.104318Z (in 5.0 s)"
     assert masked(line) == ["scheduled TID to x, due TIME (THEN)"]
     assert masked("2026-11-20 09:00:05Z   1,200.5 ms  [k]  hello") == ["TIME N ms [k] hello"]

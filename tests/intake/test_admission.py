@@ -1,4 +1,4 @@
-"""Admission: when a schedule is due, and how much of the past may be caught up with."""
+"""Admission: when a schedule is due, limits on overdue occurrences, and invalid headers and labels."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def every(start: int, period: str = "PT1S", **policy: str) -> Request:
 
 
 @pytest.mark.parametrize("at", [None, 0, NOW - DAY, NOW, format_instant(NOW - DAY), "1970-01-01T00:00:00Z"])
-def test_what_has_passed_is_due_when_it_is_taken(at: int | str | None) -> None:
+def test_a_past_time_is_due_at_acceptance(at: int | str | None) -> None:
     add = ADMISSION.admit(ACME, Request("t", at=at), NOW)
     assert (add.when, add.due) == (Once(NOW), NOW)
 
@@ -108,22 +108,22 @@ def test_low_priority_is_spread_where_it_is_scheduled_ahead() -> None:
 
 
 @pytest.mark.parametrize("at", [NOW + HOUR, format_instant(NOW + HOUR), "+1h"])
-def test_what_is_to_come_is_due_then(at: int | str) -> None:
+def test_a_future_time_is_due_at_that_time(at: int | str) -> None:
     add = ADMISSION.admit(ACME, Request("t", at=at), NOW)
     assert (add.when, add.due) == (Once(NOW + HOUR), NOW + HOUR)
 
 
-def test_before_1970_there_is_nothing() -> None:
+def test_a_time_before_1970_is_refused() -> None:
     with pytest.raises(Invalid, match="at: lies before 1970"):
         ADMISSION.admit(ACME, Request("t", at=-1), NOW)
 
 
-def test_the_same_past_moment_is_the_same_content_whenever_it_is_sent() -> None:
+def test_a_past_time_has_the_same_content_digest_whenever_it_is_sent() -> None:
     request = Request("t", b"v", id="a", at=NOW - DAY)
     assert ADMISSION.admit(ACME, request, NOW).content == ADMISSION.admit(ACME, request, NOW + HOUR).content
 
 
-def test_a_recurring_one_keeps_its_start() -> None:
+def test_a_recurring_schedule_keeps_its_past_start() -> None:
     add = ADMISSION.admit(ACME, every(NOW - DAY), NOW)
     assert isinstance(add.when, Every)
     assert (add.when.start, add.due) == (NOW - DAY, NOW - DAY)
@@ -142,7 +142,7 @@ def test_a_recurring_one_keeps_its_start() -> None:
         Request("t", every=f"R10/{format_instant(NOW - DAY)}/PT1S", late="fire_all"),
     ],
 )
-def test_a_little_can_be_caught_up_with(request_: Request) -> None:
+def test_a_few_overdue_occurrences_are_accepted(request_: Request) -> None:
     assert ADMISSION.admit(ACME, request_, NOW).due
 
 
@@ -156,7 +156,7 @@ def test_a_little_can_be_caught_up_with(request_: Request) -> None:
         (every(NOW - 366 * DAY, "P1M", late="fire_all"), "13"),
     ],
 )
-def test_a_flood_of_the_past_is_refused_with_what_to_do(request_: Request, overdue: str) -> None:
+def test_too_many_overdue_occurrences_are_refused_with_advice(request_: Request, overdue: str) -> None:
     with pytest.raises(Invalid) as refused:
         ADMISSION.admit(ACME, request_, NOW)
     assert refused.value.field == "late"
@@ -169,7 +169,7 @@ def test_a_flood_of_the_past_is_refused_with_what_to_do(request_: Request, overd
     ("name", "reason"),
     [("a\0b", "holds a NUL"), ("\0", "holds a NUL"), ("\ud800", "surrogate"), ("a\udfffb", "surrogate")],
 )
-def test_header_names_that_no_client_of_kafka_carries(name: str, reason: str) -> None:
+def test_header_names_that_kafka_clients_cannot_carry_are_refused(name: str, reason: str) -> None:
     for bus in ("log", "kafka"):
         admission = Admission(Limits(), bus=bus)
         with pytest.raises(Invalid, match=f"headers: .*{reason}"):
@@ -177,7 +177,7 @@ def test_header_names_that_no_client_of_kafka_carries(name: str, reason: str) ->
 
 
 @pytest.mark.parametrize("labels", [{"a\0": "b"}, {"a": "\0"}])
-def test_labels_that_no_store_could_search(labels: dict[str, str]) -> None:
+def test_labels_with_a_nul_are_refused(labels: dict[str, str]) -> None:
     with pytest.raises(Invalid, match="labels: hold a NUL"):
         ADMISSION.admit(ACME, Request("t", labels=labels), NOW)
     assert ADMISSION.admit(ACME, Request("t", labels={"a": "\\u0000"}), NOW).labels == '{"a":"\\\\u0000"}'
@@ -185,7 +185,7 @@ def test_labels_that_no_store_could_search(labels: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("labels", [{"\ud800": "a"}, {"a": "\udfff"}])
 @pytest.mark.parametrize("schedule_id", [None, "a"])
-def test_labels_that_are_no_text(labels: dict[str, str], schedule_id: str | None) -> None:
+def test_labels_with_half_a_surrogate_pair_are_refused(labels: dict[str, str], schedule_id: str | None) -> None:
     with pytest.raises(Invalid, match=r"labels: .*surrogate"):
         ADMISSION.admit(ACME, Request("t", id=schedule_id, labels=labels), NOW)
 

@@ -1,4 +1,4 @@
-"""A changed calendar, and changed rules of a zone, move what is pending by them, on every store."""
+"""Changes of a calendar or of the rules of a zone move pending occurrences, on every store."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ TODAY = NOW // DAY
 CONTENT = timezone.content_of
 
 
-class Told:
-    """What a revision told."""
+class Facts:
+    """A listener that collects the facts of a recomputation."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
@@ -36,8 +36,8 @@ class Told:
         self.facts.append(fact)
 
 
-def revision(store: Store, told: Told | None = None, now: int = NOW) -> RuleChanges:  # noqa: F811
-    return RuleChanges(store, SimulatedClock(now), told or Told(), lambda: None)
+def revision(store: Store, listener: Facts | None = None, now: int = NOW) -> RuleChanges:  # noqa: F811
+    return RuleChanges(store, SimulatedClock(now), listener or Facts(), lambda: None)
 
 
 def daily(**terms: object) -> When:
@@ -47,22 +47,22 @@ def daily(**terms: object) -> When:
 # Calendars
 
 
-async def test_what_is_pending_moves_off_a_new_day(store: Store) -> None:  # noqa: F811
-    told = Told()
+async def test_a_pending_occurrence_moves_off_a_newly_excluded_day(store: Store) -> None:  # noqa: F811
+    listener = Facts()
     await revision(store).put_calendar(ACME, "off", ())
     await answer(store, scheduled(daily(calendar="off")))
     await drain(store, NOW)
-    assert await revision(store, told).put_calendar(ACME, "off", (TODAY + 1,)) == Report(1)
+    assert await revision(store, listener).put_calendar(ACME, "off", (TODAY + 1,)) == Report(1)
     schedule = await found(store, "one")
     assert (schedule.due, schedule.occurrence) == (NOW + 2 * DAY, 2)
     assert NOW < (next_due(store) or 0) <= NOW + 2 * DAY
-    assert told.facts == [Revised(NOW, "calendar off", 1)]
+    assert listener.facts == [Revised(NOW, "calendar off", 1)]
     [moved] = await store.moved(ACME, 10)
     assert (moved.id, moved.occurrence, moved.before, moved.after) == ("one", 2, NOW + DAY, NOW + 2 * DAY)
     assert [event.event for event in await store.history(ACME, "one", NOW)][-1] == "moved"
 
 
-async def test_what_follows_keeps_to_the_new_days(store: Store) -> None:  # noqa: F811
+async def test_later_occurrences_follow_the_changed_calendar(store: Store) -> None:  # noqa: F811
     await revision(store).put_calendar(ACME, "off", (TODAY + 1,))
     await answer(store, scheduled(daily(calendar="off"), policy="fire_all"))
     await drain(store, NOW)
@@ -72,7 +72,7 @@ async def test_what_follows_keeps_to_the_new_days(store: Store) -> None:  # noqa
     assert await numbers(store, "one") == [1, 2, 3, 4]
 
 
-async def test_a_day_that_has_passed_does_not_come_back(store: Store) -> None:  # noqa: F811
+async def test_an_occurrence_in_the_past_is_not_added_again(store: Store) -> None:  # noqa: F811
     await revision(store).put_calendar(ACME, "off", (TODAY + 1, TODAY + 2))
     await answer(store, scheduled(daily(calendar="off"), policy="fire_all"))
     await drain(store, NOW)
@@ -83,8 +83,8 @@ async def test_a_day_that_has_passed_does_not_come_back(store: Store) -> None:  
     assert await numbers(store, "one") == [1, 2, 3]
 
 
-async def test_count_stays_the_rules_own(store: Store) -> None:  # noqa: F811
-    """What a calendar drops was given by the rule, whenever it was dropped."""
+async def test_occurrences_dropped_by_a_calendar_still_count(store: Store) -> None:  # noqa: F811
+    """An occurrence that a calendar drops counts as given by the rule."""
     await revision(store).put_calendar(ACME, "off", (TODAY + 1,))
     rule = read_rule("FREQ=DAILY;COUNT=4", NOW, Terms("2026-11-20T09:00", calendar="off"))
     await answer(store, scheduled(rule, policy="fire_all"))
@@ -94,7 +94,7 @@ async def test_count_stays_the_rules_own(store: Store) -> None:  # noqa: F811
     assert [record.due for record in await records(store)] == [NOW, NOW + 2 * DAY, NOW + 3 * DAY]
 
 
-async def test_nothing_left_ends_the_schedule(store: Store) -> None:  # noqa: F811
+async def test_a_schedule_without_remaining_occurrences_ends(store: Store) -> None:  # noqa: F811
     await revision(store).put_calendar(ACME, "off", ())
     rule = read_rule("FREQ=DAILY;COUNT=2", NOW, Terms("2026-11-20T09:00", calendar="off"))
     await answer(store, scheduled(rule))
@@ -105,7 +105,7 @@ async def test_nothing_left_ends_the_schedule(store: Store) -> None:  # noqa: F8
     assert (await store.moved(ACME, 1))[0].after is None
 
 
-async def test_other_tenants_other_calendars_and_the_paused(store: Store) -> None:  # noqa: F811
+async def test_only_schedules_of_the_calendar_move_also_paused_ones(store: Store) -> None:  # noqa: F811
     for tenant in (ACME, "other"):
         await revision(store).put_calendar(tenant, "off", ())
     await revision(store).put_calendar(ACME, "spare", ())
@@ -121,7 +121,7 @@ async def test_other_tenants_other_calendars_and_the_paused(store: Store) -> Non
     assert (await drain(store, NOW + DAY)).lateness_us == [0, 0, 0]
 
 
-async def test_a_dropped_calendar_excludes_nothing(store: Store) -> None:  # noqa: F811
+async def test_a_deleted_calendar_excludes_nothing(store: Store) -> None:  # noqa: F811
     await revision(store).put_calendar(ACME, "off", (TODAY + 1,))
     await answer(store, scheduled(daily(calendar="off")))
     await drain(store, NOW)
@@ -130,7 +130,7 @@ async def test_a_dropped_calendar_excludes_nothing(store: Store) -> None:  # noq
     assert await revision(store).drop_calendar(ACME, "off") is None
 
 
-async def test_many_are_walked_over_in_slices(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_many_schedules_are_recomputed_in_slices(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr("tidings.intake.rule_changes.SLICE_ROWS", 3)
     await revision(store).put_calendar(ACME, "off", ())
     for number in range(10):
@@ -139,8 +139,8 @@ async def test_many_are_walked_over_in_slices(store: Store, monkeypatch: pytest.
     assert len(await store.moved(ACME, 100)) == 10
 
 
-class Dying:
-    """A store whose process ends with the second slice."""
+class Crashing:
+    """A store whose process crashes in the second slice."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -157,20 +157,23 @@ class Dying:
 
 
 async def half_done(store: Store, days: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> RuleChanges:  # noqa: F811
-    """Six schedules, and a revision that will change two of them before it ends."""
+    """Six schedules, and a recomputation that changes two of them before the process crashes."""
     monkeypatch.setattr("tidings.intake.rule_changes.SLICE_ROWS", 2)
     await revision(store).put_calendar(ACME, "off", days)
     for number in range(6):
         await answer(store, scheduled(daily(calendar="off"), f"s{number}"))
     await drain(store, NOW)
-    return RuleChanges(cast(Store, Dying(store)), SimulatedClock(NOW), Told(), lambda: None)
+    return RuleChanges(cast(Store, Crashing(store)), SimulatedClock(NOW), Facts(), lambda: None)
 
 
 async def dues(store: Store) -> list[int]:  # noqa: F811
     return [((await found(store, f"s{number}")).due - NOW) // DAY for number in range(6)]
 
 
-async def test_a_change_that_was_cut_off_is_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_an_interrupted_change_is_finished_at_the_next_start(
+    store: Store,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     dying = await half_done(store, (), monkeypatch)
     with pytest.raises(asyncio.CancelledError):
         await dying.put_calendar(ACME, "off", (TODAY + 1,))
@@ -181,7 +184,7 @@ async def test_a_change_that_was_cut_off_is_finished(store: Store, monkeypatch: 
     assert await store.unsettled() == []
 
 
-async def test_the_same_again_finishes_it_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_repeating_an_interrupted_change_finishes_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     dying = await half_done(store, (), monkeypatch)
     with pytest.raises(asyncio.CancelledError):
         await dying.put_calendar(ACME, "off", (TODAY + 1,))
@@ -189,7 +192,10 @@ async def test_the_same_again_finishes_it_too(store: Store, monkeypatch: pytest.
     assert await store.unsettled() == []
 
 
-async def test_a_drop_that_was_cut_off_is_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_an_interrupted_deletion_is_finished_at_the_next_start(
+    store: Store,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     dying = await half_done(store, (TODAY + 1,), monkeypatch)
     with pytest.raises(asyncio.CancelledError):
         await dying.drop_calendar(ACME, "off")
@@ -201,20 +207,20 @@ async def test_a_drop_that_was_cut_off_is_finished(store: Store, monkeypatch: py
     assert await store.unsettled() == []
 
 
-async def test_of_two_changes_the_later_one_counts(store: Store) -> None:  # noqa: F811
-    """The first is still on its way when the second is put, and does not undo it."""
+async def test_the_later_of_two_concurrent_changes_wins(store: Store) -> None:  # noqa: F811
+    """The first change is still being applied when the second one is stored, and does not undo it."""
     await revision(store).put_calendar(ACME, "off", ())
     await answer(store, scheduled(daily(calendar="off")))
     await drain(store, NOW)
     asked, go = asyncio.Event(), asyncio.Event()
 
-    class Slow(Dying):
+    class Slow(Crashing):
         async def revise(self, *arguments: Any) -> Slice:
             asked.set()
             await go.wait()
             return await store.revise(*arguments)
 
-    slow = RuleChanges(cast(Store, Slow(store)), SimulatedClock(NOW), Told(), lambda: None)
+    slow = RuleChanges(cast(Store, Slow(store)), SimulatedClock(NOW), Facts(), lambda: None)
     first = asyncio.create_task(slow.put_calendar(ACME, "off", (TODAY + 1,)))
     await asked.wait()
     change = await store.put_calendar(ACME, Calendar("off", (TODAY + 2,), NOW))
@@ -227,7 +233,10 @@ async def test_of_two_changes_the_later_one_counts(store: Store) -> None:  # noq
     assert (schedule.due, schedule.when.excluded) == (NOW + DAY, (TODAY + 2,))
 
 
-async def test_one_that_cannot_be_computed_stops_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_a_schedule_that_cannot_be_recomputed_does_not_stop_others(
+    store: Store,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     await revision(store).put_calendar(ACME, "off", ())
     bad = read_rule("FREQ=DAILY;COUNT=9", NOW, Terms("2026-11-20T09:00", calendar="off"))
     for name in "abc":
@@ -244,7 +253,7 @@ async def test_one_that_cannot_be_computed_stops_no_other(store: Store, monkeypa
     assert [((await found(store, name)).due - NOW) // DAY for name in "abc"] == [2, 1, 2]
 
 
-async def test_a_tenant_has_an_end_of_calendars(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_the_number_of_calendars_of_a_tenant_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr("tidings.timeline.store_rules.CALENDARS_MAX", 2)
     put = [revision(store).put_calendar(ACME, f"c{number}", ()) for number in range(5)]
     done = await asyncio.gather(*put, return_exceptions=True)
@@ -257,7 +266,7 @@ async def test_a_tenant_has_an_end_of_calendars(store: Store, monkeypatch: pytes
     await revision(store).put_calendar(ACME, "new", ())
 
 
-async def test_each_tenant_has_its_own_report_of_what_moved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_each_tenant_sees_only_its_own_moved_occurrences(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr("tidings.timeline.store_rules.MOVED_MAX", 2)
     for tenant in (ACME, "other"):
         await revision(store).put_calendar(tenant, "off", ())
@@ -275,7 +284,7 @@ async def test_each_tenant_has_its_own_report_of_what_moved(store: Store, monkey
 
 @pytest.fixture
 def zones_of_old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Berlin has the clocks of London, until the test undoes it: what an older tzdata could have said."""
+    """Berlin has the rules of London, as in an older tzdata, until the test ends."""
     with monkeypatch.context() as old:
         old.setattr(timezone, "VERSION", "2000a")
         say(old, "Europe/London")
@@ -284,7 +293,7 @@ def zones_of_old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
 
 
 def say(old: pytest.MonkeyPatch, other: str) -> None:
-    """Berlin has the clocks of another place."""
+    """Give Berlin the rules of another zone."""
     old.setattr(timezone, "content_of", lambda name: CONTENT(other if name == "Europe/Berlin" else name))
     forget()
 
@@ -303,7 +312,7 @@ def renew(old: pytest.MonkeyPatch) -> None:
 BERLIN = {"zone": "Europe/Berlin"}
 
 
-async def test_a_change_of_tzdata_moves_what_is_pending(
+async def test_a_change_of_tzdata_moves_pending_occurrences(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
@@ -329,15 +338,15 @@ async def test_a_change_of_tzdata_moves_what_is_pending(
     assert [record.due for record in await records(store) if record.id == "rule"] == [NOW, NOW + DAY - HOUR]
 
 
-async def test_nothing_is_told_where_nothing_changed(store: Store) -> None:  # noqa: F811
-    told = Told()
+async def test_no_fact_is_published_if_nothing_changed(store: Store) -> None:  # noqa: F811
+    listener = Facts()
     await answer(store, scheduled(daily(**BERLIN)))
-    await revision(store, told).catch_up()
+    await revision(store, listener).catch_up()
     assert [zone.name for zone in await store.zones()] == ["Europe/Berlin"]
-    assert told.facts == []
+    assert listener.facts == []
 
 
-async def test_exact_rules_do_not_move(store: Store, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_rules_in_elapsed_time_do_not_move(store: Store, zones_of_old: pytest.MonkeyPatch) -> None:  # noqa: F811
     hourly = read_rule("FREQ=HOURLY", NOW, Terms(zone="Europe/Berlin"))
     await answer(store, scheduled(hourly))
     await drain(store, NOW + 3 * HOUR)
@@ -347,7 +356,7 @@ async def test_exact_rules_do_not_move(store: Store, zones_of_old: pytest.Monkey
     assert (schedule.due, schedule.occurrence) == (NOW + 4 * HOUR, 5)
 
 
-async def test_nothing_leaves_early_before_a_change_is_applied(
+async def test_nothing_is_released_early_before_a_change_is_applied(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
@@ -368,12 +377,12 @@ async def test_nothing_leaves_early_before_a_change_is_applied(
 
 
 @pytest.mark.parametrize("policy", ["fire_all", "fire_latest"])
-async def test_no_instant_leaves_twice_where_clocks_now_run_ahead(
+async def test_no_instant_is_released_twice_if_clocks_now_run_ahead(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
     policy: Any,
 ) -> None:
-    """Every minute of the day: the new rules give the last hour's instants other wall times, and they have left."""
+    """Every minute of the day: the instants of the last hour have other local times now, but were released."""
     cron = read_cron("* 0-23 * * *", NOW, Terms(zone="Europe/Berlin"))
     await answer(store, scheduled(cron, policy=policy))
     minute = HOUR // 60
@@ -389,11 +398,11 @@ async def test_no_instant_leaves_twice_where_clocks_now_run_ahead(
     assert (await found(store, "one", later)).due == NOW + 5 * minute
 
 
-async def test_the_second_of_two_equal_times_does_not_leave_at_the_instant_of_the_first(
+async def test_the_second_time_in_an_overlap_is_not_released_at_the_instant_of_the_first(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
-    """By the new rules clocks show half past one an hour earlier, and again when the first has left."""
+    """By the new rules clocks show half past one an hour earlier, and again after the first was released."""
     say(zones_of_old, "America/Chicago")
     local = read_local("2026-11-01 01:30", "Europe/Berlin", "forward", "both")
     first = occurrence(local, 1) or 0
@@ -407,11 +416,11 @@ async def test_the_second_of_two_equal_times_does_not_leave_at_the_instant_of_th
     assert [record.due for record in await records(store)] == [first]
 
 
-async def test_the_count_does_not_hide_what_was_handled(
+async def test_handled_occurrences_are_not_repeated_despite_the_count(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
-    """By the new rules more lay before than the rule may give: none of it comes again."""
+    """By the new rules more occurrences lie in the past than the count allows: none is released again."""
     say(zones_of_old, "UTC")
     yearly = "FREQ=YEARLY;BYMONTH=10;BYDAY=-1SU;COUNT=4"
     rule = read_rule(yearly, NOW, Terms("2024-10-27T02:30", zone="Europe/Berlin", overlap="both"))
@@ -424,11 +433,11 @@ async def test_the_count_does_not_hide_what_was_handled(
     assert (schedule.occurrence, schedule.due) == (4, 1_824_942_600_000_000)  # 2027-10-31T00:30:00Z
 
 
-async def test_what_clocks_now_jump_over_changes_no_number(
+async def test_occurrences_in_a_new_dst_gap_change_no_number(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
-    """Half past two on the last Sunday of March was there each year, and is skipped by the new rules."""
+    """Half past two on the last Sunday of March existed each year, and is in a DST gap by the new rules."""
     say(zones_of_old, "UTC")
     monthly = "FREQ=MONTHLY;BYDAY=-1SU;COUNT=9"
     rule = read_rule(monthly, NOW, Terms("2026-02-22T02:30", zone="Europe/Berlin", gap="skip"))
@@ -443,11 +452,11 @@ async def test_what_clocks_now_jump_over_changes_no_number(
     assert (kept[3].due, kept[-1].final) == (1_780_187_400_000_000, True)  # 2026-05-31T00:30:00Z
 
 
-async def test_of_two_equal_times_the_second_is_not_lost(
+async def test_the_second_time_in_an_overlap_is_not_lost(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
-    """The first of half past two has left; the zone's rules change, yet clocks still show it twice."""
+    """The first of two half past twos was released; the rules change, but clocks still show it twice."""
     say(zones_of_old, "Europe/Paris")
     rule = read_rule("FREQ=DAILY;COUNT=9", NOW, Terms("2026-10-25T02:30", zone="Europe/Berlin", overlap="both"))
     first = occurrence(rule, 1) or 0
@@ -459,7 +468,7 @@ async def test_of_two_equal_times_the_second_is_not_lost(
     assert (schedule.occurrence, schedule.due) == (2, first + HOUR)
 
 
-async def test_what_was_excluded_stays_so_while_another_is_overdue(store: Store) -> None:  # noqa: F811
+async def test_excluded_occurrences_stay_excluded_while_another_is_overdue(store: Store) -> None:  # noqa: F811
     await revision(store).put_calendar(ACME, "off", (TODAY + 1, TODAY + 2, TODAY + 3))
     await answer(store, scheduled(daily(calendar="off"), policy="fire_all"))
     await drain(store, NOW)
@@ -471,7 +480,7 @@ async def test_what_was_excluded_stays_so_while_another_is_overdue(store: Store)
     assert [record.due for record in await records(store)] == [NOW, NOW + 4 * DAY]
 
 
-async def test_what_another_node_took_by_older_rules_is_repaired(
+async def test_schedules_accepted_by_a_node_with_older_rules_are_recomputed(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
@@ -490,7 +499,7 @@ async def test_what_another_node_took_by_older_rules_is_repaired(
     assert [(await found(store, name)).due for name in "ab"] == [NOW - HOUR, NOW - HOUR]
 
 
-async def test_other_rules_under_the_same_version_are_told(
+async def test_changed_rules_under_the_same_version_are_detected(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
@@ -501,7 +510,7 @@ async def test_other_rules_under_the_same_version_are_told(
     assert (await found(store, "one")).due == NOW - HOUR
 
 
-async def test_rules_that_nobody_knows_any_more_are_left_all_the_same(
+async def test_schedules_whose_former_rules_are_unknown_are_recomputed(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a request says about time: taken as asked for, or refused with the field and what to change."""
+"""The time fields of a request: read, or refused with the field and what to change."""
 
 import pytest
 
@@ -63,12 +63,12 @@ def test_a_local_time_that_has_passed_is_due_at_once() -> None:
     assert (add.when, add.due) == (Once(NOW), NOW)
 
 
-def test_both_of_two_equal_times_can_be_meant() -> None:
+def test_a_local_time_in_an_overlap_can_mean_both_instants() -> None:
     add = admitted("2027-10-31 02:30", zone=BERLIN, overlap="both")
     assert occurrence(add.when, 2) == add.due + HOUR
 
 
-def test_an_interval_with_its_ends_beside_it() -> None:
+def test_an_interval_with_start_until_and_count() -> None:
     add = admitted(every="PT1H", start="2026-11-20T10:00:00Z", until="2026-11-20T12:00:00Z", count=9)
     assert add.when == Every(NOW + HOUR, Period(0, HOUR), NOW + 3 * HOUR, 9)
     local = admitted(every="PT1H", start="2026-11-20T11:00", zone=BERLIN)
@@ -82,13 +82,13 @@ def test_dates_bound_an_interval_as_they_bound_a_rule() -> None:
     assert admitted(every="P1D", start="2026-11-21").due == NOW + 15 * HOUR
 
 
-def test_the_calendar_is_the_stores_affair() -> None:
+def test_the_calendar_is_filled_in_by_the_store() -> None:
     add = admitted(rrule="FREQ=DAILY", calendar="off", on_excluded="next_day")
     assert isinstance(add.when, Rule)
     assert (add.when.calendar, add.when.on_excluded, add.when.excluded) == ("off", "next_day", ())
 
 
-def test_the_same_said_twice_is_the_same_content() -> None:
+def test_the_same_request_has_the_same_content_digest() -> None:
     one, again = admitted(rrule="FREQ=DAILY"), admitted(rrule="FREQ=DAILY", now=NOW + DAY)
     assert one.content == again.content
     assert one.content != admitted(rrule="FREQ=DAILY", zone=BERLIN).content
@@ -109,7 +109,7 @@ def test_the_same_said_twice_is_the_same_content() -> None:
         ({"rrule": "FREQ=DAILY", "zone": "America"}, "zone: 'America' is not a time zone"),
         ({"rrule": "FREQ=DAILY", "gap": "jump"}, "gap: 'jump' is not known: use forward or skip"),
         ({"rrule": "FREQ=DAILY", "overlap": "x"}, "overlap: 'x' is not known: use first or second or both"),
-        ({"rrule": "FREQ=DAILY", "on_excluded": "skip"}, "on_excluded: says what becomes of the days of a 'calendar'"),
+        ({"rrule": "FREQ=DAILY", "on_excluded": "skip"}, "on_excluded: says what to do on the days of a 'calendar'"),
         ({"rrule": "FREQ=DAILY", "calendar": "a b"}, "calendar: use 1 to 63 letters"),
         ({"rrule": "FREQ=DAILY", "start": "soon"}, "start: 'soon' is not a time"),
         ({"rrule": "FREQ=DAILY", "start": "2050-01-01"}, "rrule: lies more than 3653 days ahead"),
@@ -118,24 +118,24 @@ def test_the_same_said_twice_is_the_same_content() -> None:
         ({"cron": "61 * * * *"}, "cron: minute: '61' is not understood"),
         ({"cron": "0 0 30 2 *"}, "cron: has no occurrence"),
         ({"at": "2027-01-01", "zone": BERLIN}, "at: '2027-01-01' has no time of day: write 2027-01-01T09:00"),
-        ({"zone": BERLIN}, "zone: goes with a local 'at', with 'rrule' or with 'cron'"),
-        ({"at": "+5s", "zone": BERLIN}, "zone: a moment that is said without clocks needs no zone"),
+        ({"zone": BERLIN}, "zone: needs a local 'at', 'rrule' or 'cron'"),
+        ({"at": "+5s", "zone": BERLIN}, "zone: an instant or a duration needs no time zone"),
         (
             {"at": "2027-01-01T00:00:00Z", "zone": BERLIN},
             "at: '2027-01-01T00:00:00Z' has an offset, and a zone is given",
         ),
         ({"at": "2027-01-01T00:00", "gap": "skip"}, "gap: says what clock changes do to a local time"),
-        ({"at": "+5s", "count": 3}, "count: goes with 'rrule', 'cron' or 'every'"),
-        ({"at": "+5s", "start": "2027-01-01"}, "start: goes with 'rrule', 'cron' or 'every'"),
-        ({"at": "2027-01-01 09:00", "zone": BERLIN, "calendar": "off"}, "calendar: goes with 'rrule' or 'cron':"),
+        ({"at": "+5s", "count": 3}, "count: needs 'rrule', 'cron' or 'every'"),
+        ({"at": "+5s", "start": "2027-01-01"}, "start: needs 'rrule', 'cron' or 'every'"),
+        ({"at": "2027-01-01 09:00", "zone": BERLIN, "calendar": "off"}, "calendar: needs 'rrule' or 'cron':"),
         ({"every": "P1D", "start": "2026-13-20"}, "start: '2026-13-20' is not a valid date"),
-        ({"every": "PT1H", "gap": "skip"}, "gap: goes with 'rrule' or 'cron'"),
+        ({"every": "PT1H", "gap": "skip"}, "gap: needs 'rrule' or 'cron'"),
         ({"every": "R/2026-11-20T09:00:00Z/PT1H", "start": "2026-11-20T09:00:00Z"}, "start: the interval has a start"),
-        ({"every": "R3/PT1H", "count": 3}, "count: the interval has a number of its own"),
+        ({"every": "R3/PT1H", "count": 3}, "count: the interval has a count of its own"),
         ({"every": "PT1H", "zone": BERLIN}, "zone: says how to read a local 'start' or 'until'"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_field(fields: dict[str, object], expected: str) -> None:
+def test_an_invalid_field_is_refused_by_name(fields: dict[str, object], expected: str) -> None:
     assert refusal(**fields).startswith(expected)  # type: ignore[arg-type]
 
 
@@ -144,14 +144,14 @@ def test_a_local_time_without_a_zone_says_what_is_missing() -> None:
         Admission(Limits()).admit("default", Request("t", at="2027-01-01T00:00"), NOW)
 
 
-def test_the_least_period_holds_for_rules() -> None:
+def test_the_shortest_period_applies_to_rules() -> None:
     limits = Limits(period_min_s=60)
     assert refusal(rrule="FREQ=SECONDLY", limits=limits).startswith("rrule: occurs more often than every 60 s")
     assert refusal(cron="*/30 * * * * *", limits=limits).startswith("cron: occurs more often than every 60 s")
     assert admitted(rrule="FREQ=MINUTELY", limits=limits).due == NOW
 
 
-def test_catching_up_is_bounded() -> None:
+def test_the_number_of_overdue_occurrences_is_limited() -> None:
     assert admitted(rrule="FREQ=SECONDLY", start="2020-01-01").due < NOW
     refused = refusal(rrule="FREQ=SECONDLY", start="2020-01-01", late="fire_all")
     assert refused.startswith("late: fire_all would release 217,")

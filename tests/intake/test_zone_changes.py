@@ -28,13 +28,13 @@ def zones_now(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.mark.parametrize("when", [DAILY, CRON])
 @pytest.mark.parametrize("way", [["Europe/Helsinki"], ["America/New_York", "Asia/Tokyo"]])
-async def test_two_changes_release_nothing_again(
+async def test_two_changes_of_zone_rules_release_nothing_twice(
     store: Store,  # noqa: F811
     zones_now: pytest.MonkeyPatch,
     when: When,
     way: list[str],
 ) -> None:
-    """The first has left at 12:35:19Z. By the rules between it is not even an occurrence, and it stays handled."""
+    """The first was released at 12:35:19Z. By the intermediate rules it is not an occurrence, and it stays handled."""
     await answer(store, scheduled(when, policy="fire_all"), now=ACCEPTED)
     await drain(store, FIRST)
     for place in way:

@@ -1,4 +1,4 @@
-"""The fixtures of these tests: a PostgreSQL that asks for passwords, and nodes as processes."""
+"""Fixtures: a PostgreSQL with passwords, and nodes as processes."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ WRITTEN = "s3cr3t%2F%40%3A%25"
 
 
 class Guarded:
-    """A server on which `app` may make schemas, and `guest` may not; `app` needs its password."""
+    """A server on which `app`, with a password, may create schemas, and `guest` may not."""
 
     def __init__(self, server: Postgres) -> None:
         self.server = server

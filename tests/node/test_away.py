@@ -1,4 +1,4 @@
-"""PostgreSQL goes away and comes back: the node says so meanwhile, and goes on by itself."""
+"""PostgreSQL becomes unavailable and returns: the node reports it, and continues by itself."""
 
 from collections.abc import Iterator
 from urllib.request import urlopen
@@ -21,14 +21,14 @@ def own_postgres() -> Iterator[Postgres]:
     yield from started_postgres()
 
 
-def told(client: Client, method: str, path: str, **more: object) -> tuple[int, str]:
-    """The status and the words of a refusal."""
+def refusal_of(client: Client, method: str, path: str, **more: object) -> tuple[int, str]:
+    """The status and the detail of a refusal."""
     with pytest.raises(Failure) as failed:
         client.call(method, path, **more)  # type: ignore[arg-type]
     return failed.value.document["status"], failed.value.document["detail"]
 
 
-def test_away_and_back(start: Start, own_postgres: Postgres) -> None:
+def test_postgres_is_unavailable_and_returns(start: Start, own_postgres: Postgres) -> None:
     node = start("--store", own_postgres.dsn)
     client = node.ready()
     body = {"topic": "x", "id": "before", "at": "+1s"}
@@ -36,14 +36,14 @@ def test_away_and_back(start: Start, own_postgres: Postgres) -> None:
     own_postgres.stop(immediate=True)
 
     assert eventually(lambda: not is_ready(client))
-    assert eventually(lambda: "cannot be reached" in told(client, "GET", "/readyz")[1])
+    assert eventually(lambda: "cannot be reached" in refusal_of(client, "GET", "/readyz")[1])
     for method, path, more in (
         ("GET", "/readyz", {}),
         ("POST", "/v1/schedules", {"body": body | {"id": "meanwhile"}}),
         ("GET", "/v1/schedules/before", {}),
         ("GET", "/v1/nodes", {}),
     ):
-        status, detail = told(client, method, path, **more)
+        status, detail = refusal_of(client, method, path, **more)
         assert status == 503
         assert "PostgreSQL cannot be reached" in detail
         assert "see that it runs" in detail
@@ -61,7 +61,7 @@ def test_away_and_back(start: Start, own_postgres: Postgres) -> None:
     assert node.log.count("takes no changes") == 1, node.log
 
 
-def test_who_follows_is_told_to_come_back(start: Start, own_postgres: Postgres) -> None:
+def test_followers_are_asked_to_reconnect(start: Start, own_postgres: Postgres) -> None:
     node = start("--store", own_postgres.dsn)
     client = node.ready()
     client.call("POST", "/v1/schedules", body={"topic": "x", "id": "a"})
@@ -74,7 +74,7 @@ def test_who_follows_is_told_to_come_back(start: Start, own_postgres: Postgres) 
     assert "Traceback" not in node.log, node.log
 
 
-def test_a_server_that_stands_still(start: Start, own_postgres: Postgres) -> None:
+def test_a_server_that_stops_responding(start: Start, own_postgres: Postgres) -> None:
     node = start("--store", own_postgres.dsn)
     client = node.ready()
     clock = SystemClock()
@@ -82,10 +82,10 @@ def test_a_server_that_stands_still(start: Start, own_postgres: Postgres) -> Non
     try:
         node.said("takes no changes: ")
         assert not is_ready(client)
-        begun = clock.elapsed()
+        started = clock.elapsed()
         assert "tidings_up 0" in client.call("GET", "/metrics")
-        assert told(client, "POST", "/v1/schedules", body={"topic": "x"})[0] == 503
-        assert clock.elapsed() - begun < 3_000_000
+        assert refusal_of(client, "POST", "/v1/schedules", body={"topic": "x"})[0] == 503
+        assert clock.elapsed() - started < 3_000_000
     finally:
         own_postgres.resume()
     assert eventually(lambda: is_ready(client)), node.log

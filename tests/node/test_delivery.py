@@ -1,4 +1,4 @@
-"""From the settings to channels, links and limits; what cannot be used is refused, and no secret is told."""
+"""From the settings to providers, links and limits; invalid settings are refused without showing a secret."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -23,18 +23,18 @@ from tidings.domain.notifications.notification import InlineContent
 from tidings.domain.schedules.schedule import Topic
 from tidings.engine import Engine
 from tidings.node.delivery import (
+    add_delivery,
     check_channels,
     check_delivery,
-    join_people,
     link_keys,
     link_of,
-    opened,
+    open_providers,
+    provider_tables,
+    providers_of,
     readers_of,
-    served_of,
+    served_channels,
     settings_of,
-    tables_of,
     try_channels,
-    ways_of,
 )
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -57,43 +57,46 @@ def config_of(folder: Path, text: str) -> Config:
     return load(str(file), {}, {}).config
 
 
-def test_inboxes_are_always_there_and_the_outbox_comes_last() -> None:
-    assert [table.name for table in tables_of(Config())] == ["in_app", "outbox"]
-    given = (Channel("outbox", "outbox"), Channel("mail", "smtp"))
-    assert [table.name for table in tables_of(Config(channels=given))] == ["mail", "in_app", "outbox"]
-    assert [table.name for table in tables_of(Config(channels=given[1:]))] == ["mail", "in_app"]
+def test_the_inbox_is_always_open_and_the_outbox_comes_last() -> None:
+    assert [table.name for table in provider_tables(Config())] == ["in_app", "outbox"]
+    given = (Channel(name="outbox", provider="outbox"), Channel(name="mail", provider="smtp"))
+    assert [table.name for table in provider_tables(Config(channels=given))] == ["mail", "in_app", "outbox"]
+    assert [table.name for table in provider_tables(Config(channels=given[1:]))] == ["mail", "in_app"]
 
 
-def test_which_channels_are_served_is_known_where_they_are_served() -> None:
-    mail = (Channel("mail", "smtp"),)
-    assert served_of(Config()) == frozenset(CHANNEL_NAMES)
-    assert sorted(served_of(Config(channels=mail)) or ()) == ["email", "in_app"]
-    assert served_of(Config(channels=(*mail, Channel("own", "pigeon")))) is None
-    assert served_of(Config(node=Node(roles=("api",)), channels=mail)) is None
+def test_served_channels_are_known_only_on_a_node_that_delivers() -> None:
+    mail = (Channel(name="mail", provider="smtp"),)
+    assert served_channels(Config()) == frozenset(CHANNEL_NAMES)
+    assert sorted(served_channels(Config(channels=mail)) or ()) == ["email", "in_app"]
+    assert served_channels(Config(channels=(*mail, Channel(name="own", provider="pigeon")))) is None
+    assert served_channels(Config(node=Node(roles=("api",)), channels=mail)) is None
 
 
-async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path) -> None:
-    own = (Channel("files", "outbox"), Channel("mail", "smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}))
+async def test_the_outbox_accepts_only_what_no_other_provider_accepts(tmp_path: Path) -> None:
+    own = (
+        Channel(name="files", provider="outbox"),
+        Channel(name="mail", provider="smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}),
+    )
     config = Config(store=Store(str(tmp_path / "tidings.db")), channels=own)
-    async with opened(config, SystemClock(), MemoryStore().cabinet) as channels:
+    async with open_providers(config, SystemClock(), MemoryStore().cabinet) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["mail"]
         assert [name for name, each in channels.items() if each.takes(sms())] == ["files"]
-    async with opened(Config(store=config.store), SystemClock(), MemoryStore().cabinet) as channels:
+    async with open_providers(Config(store=config.store), SystemClock(), MemoryStore().cabinet) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["outbox"]
 
 
-def test_what_is_shown_of_the_outbox_is_what_is_left_to_it() -> None:
+def test_the_outbox_shows_the_channels_left_to_it() -> None:
     def left(*providers: str) -> tuple[str, ...]:
-        config = Config(channels=tuple(Channel(each, each) for each in (*providers, "outbox")))
-        assert served_of(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
-        return ways_of(config)[-1].channels
+        config = Config(channels=tuple(Channel(name=each, provider=each) for each in (*providers, "outbox")))
+        assert served_channels(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
+        return providers_of(config)[-1].channels
 
     assert left() == ("email", "sms", "push", "webhook")
     assert left("smtp", "apns") == ("sms", "push", "webhook"), "devices of fcm have no provider yet"
     assert left("smtp", "apns", "fcm", "twilio", "webhook") == ()
 
 
-def test_a_link_can_be_read_with_the_key_that_signed_it_and_the_one_before() -> None:
+def test_a_link_can_be_read_with_the_current_and_the_older_key() -> None:
     delivery = Delivery(public_url="https://notify.example.com", link_key={"env": "LINK_KEY"})
     url = link_of(delivery)("acme", "email", "ada@example.com", "news") or ""
     base, _, token = url.rpartition("/")
@@ -114,7 +117,7 @@ def test_a_link_can_be_read_with_the_key_that_signed_it_and_the_one_before() -> 
         ({"concurrency": 8, "concurrency_reserved": 8}, "delivery.concurrency_reserved"),
     ],
 )
-def test_settings_that_do_not_go_together(given: dict[str, Any], field: str) -> None:
+def test_contradictory_settings_are_refused(given: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as refused:
         check_delivery(Config(delivery=Delivery(**given)))
     assert refused.value.field == field
@@ -143,7 +146,7 @@ def test_a_claim_outlasts_a_call() -> None:
         ("[channels.outbox]\nreceipts = {other = 1}", "channels.outbox.receipts.other"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_not_shown(tmp_path: Path, text: str, field: str) -> None:
+def test_an_invalid_table_is_refused_before_it_is_shown(tmp_path: Path, text: str, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         check_channels(config_of(tmp_path, text))
     assert refused.value.field == field
@@ -158,14 +161,14 @@ def test_a_table_that_cannot_be_used_is_not_shown(tmp_path: Path, text: str, fie
         ('[channels.webhook]\nsecret = {env = "NOWHERE"}', "channels.webhook.secret"),
     ],
 )
-async def test_a_channel_that_cannot_be_opened_is_named(tmp_path: Path, text: str, field: str) -> None:
+async def test_a_provider_that_cannot_be_opened_is_named(tmp_path: Path, text: str, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         await try_channels(config_of(tmp_path, text))
     assert refused.value.field == field
     assert "hunter2" not in str(refused.value)
 
 
-def test_receipts_are_read_by_the_kind_of_their_provider(tmp_path: Path) -> None:
+def test_each_provider_has_its_reader_of_receipts(tmp_path: Path) -> None:
     twilio = '[channels.text]\nprovider = "twilio"\ntoken = {env = "SHORT"}\nreceipts = {}\n'
     hooks = '[channels.webhook]\nsecret = {env = "HOOK_SECRET"}\nreceipts = {secret = {env = "HOOK_SECRET"}}\n'
     with pytest.raises(Invalid, match=r"set delivery\.public_url too"):
@@ -178,7 +181,7 @@ def test_receipts_are_read_by_the_kind_of_their_provider(tmp_path: Path) -> None
     }
 
 
-async def test_all_tenants_are_swept_until_the_node_stops() -> None:
+async def test_expired_documents_of_all_tenants_are_removed_until_the_node_stops() -> None:
     swept: list[str] = []
 
     class Recorded(Sweeping):
@@ -216,13 +219,13 @@ PUBLIC = '[delivery]\npublic_url = "https://notify.example.com"\nlink_key = {env
         (PUBLIC + MAIL, False),
     ],
 )
-async def test_email_without_a_link_to_unsubscribe_is_warned_of(
+async def test_email_without_unsubscribe_links_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, lacks: bool
 ) -> None:
     config = config_of(tmp_path, text + f'[store]\npath = "{tmp_path / "t.db"}"\n')
     engine = Engine(MemoryStore(), SystemClock())
     async with AsyncExitStack() as last:
-        people = await join_people(engine, config, last)
+        people = await add_delivery(engine, config, last)
         office = people.office
         await office.users.put("acme", "ada", {"email": "ada@example.com"})
 
@@ -236,7 +239,7 @@ async def test_email_without_a_link_to_unsubscribe_is_warned_of(
         expected = [unsubscribe.NO_LINK] if lacks else []
         assert warned == expected
         assert list(office.ways.warnings) == expected
-        if "email" in {channel for way in ways_of(config) for channel in way.channels}:
+        if "email" in {channel for way in providers_of(config) for channel in way.channels}:
             assert await note(channel="email", category="news") == (unsubscribe.NO_LINK if lacks else None)
             assert await note(channel="email") is None
         assert await note(channel="in_app", category="news") is None

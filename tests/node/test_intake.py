@@ -1,4 +1,4 @@
-"""Requests on Kafka are read by nodes that have the role, and by no others."""
+"""Requests on Kafka are read only by nodes with the role `intake`."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tidings.timeline.memory import MemoryStore
 
 
 @pytest.mark.parametrize("roles", [ROLES, ("dispatch", "intake"), ("api", "dispatch"), ("dispatch",)])
-async def test_who_reads(roles: tuple[Role, ...]) -> None:
+async def test_only_nodes_with_the_role_intake_read_requests(roles: tuple[Role, ...]) -> None:
     config = Config(kafka=Kafka(servers="127.0.0.1:1"), node=Node(roles=roles))
     engine = build_engine(MemoryStore(), config, SystemClock())
     join_kafka(engine, config)

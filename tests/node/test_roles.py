@@ -1,4 +1,4 @@
-"""Nodes as processes on one database: what each does by its roles, and what they show of each other."""
+"""Nodes as processes on one database: what each does by its roles, and how they list each other."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def shared(postgres: Postgres) -> list[str]:
-    """The flags of a store of its own."""
+    """The flags for a store that no other test uses."""
     schema = f"roles_{next(_numbers)}"
     return ["--store", postgres.dsn, "--set", f"store.schema={schema}", "--set", "store.lanes=4"]
 
@@ -87,7 +87,7 @@ def test_more_nodes_than_lanes(start: Start, postgres: Postgres) -> None:
     assert [record["id"] for record in page["records"]] == ["a"]
 
 
-def test_a_front_and_a_back(start: Start, shared: list[str]) -> None:
+def test_an_api_node_and_a_dispatch_node_work_together(start: Start, shared: list[str]) -> None:
     front = named(start, shared, "front", "--roles", "api").ready()
     back = named(start, shared, "back", "--roles", "dispatch,deliver", "--host", "0.0.0.0")  # nothing to guard there
     behind = back.client()
@@ -118,7 +118,7 @@ def test_a_front_and_a_back(start: Start, shared: list[str]) -> None:
         ("api,intake", "node.roles: without dispatch nothing would be released"),
     ],
 )
-def test_roles_that_cannot_be(tmp_path: Path, roles: str, said: str) -> None:
+def test_invalid_roles_are_refused(tmp_path: Path, roles: str, said: str) -> None:
     done = tidings(tmp_path, "serve", "--port", "0", "--roles", roles)
     assert done.returncode == 2
     assert said in done.stderr
@@ -126,13 +126,13 @@ def test_roles_that_cannot_be(tmp_path: Path, roles: str, said: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_without_the_api(start: Start) -> None:
+def test_a_node_without_the_role_api_refuses_requests(start: Start) -> None:
     behind = start("--roles", "dispatch").ready()
     with pytest.raises(Failure, match="this node does not have the role api"):
         behind.call("GET", "/v1/topics")
 
 
-def test_nodes_for_people(start: Start, shared: list[str], tmp_path: Path) -> None:
+def test_nodes_are_listed_as_a_table(start: Start, shared: list[str], tmp_path: Path) -> None:
     client = named(start, shared, "north").ready()
     named(start, shared, "front", "--roles", "api").ready()
     shown = tidings(tmp_path, "nodes", "--url", client.url)
@@ -157,7 +157,7 @@ def test_nodes_for_people(start: Start, shared: list[str], tmp_path: Path) -> No
     assert re.search(r"gone [\d.]+ m?s ago", shown.stdout)
 
 
-def test_amounts_for_people() -> None:
+def test_amounts_are_formatted() -> None:
     node = {
         "id": "a", "name": "north", "version": "1", "state": "alive", "roles": ["api"], "since": None,
         "lease_until": None, "owns": [], "clock_ahead_ms": -0.01,
@@ -180,7 +180,7 @@ def test_only_an_admin_sees_the_nodes(start: Start, tmp_path: Path) -> None:
         worker.call("GET", "/v1/nodes")
 
 
-def test_whoever_stands_by_shows_the_owner(start: Start) -> None:
+def test_a_standby_shows_the_owner(start: Start) -> None:
     first = start("--set", "node.name=first")
     first.ready()
     second = start("--set", "node.name=second").client()

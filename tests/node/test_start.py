@@ -1,4 +1,4 @@
-"""A start on PostgreSQL that is refused says why and what to do; no password is shown, whatever happens."""
+"""A refused start on PostgreSQL says why and what to do, and never shows a password."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ PARTS = ("s3cr3t", "%2F%40", "/@:%")
 
 
 def check_is_kept(text: str) -> None:
-    """Nothing of the password is in it."""
+    """Check that a text holds no part of the password."""
     assert [part for part in PARTS if part in text] == []
 
 
@@ -48,7 +48,7 @@ def refused(folder: Path, *argv: str) -> tuple[int, str]:
     ],
     ids=["wrong password", "no password", "no database", "no role", "no privileges", "no tls", "too many"],
 )
-def test_a_server_that_does_not_let_us_in(
+def test_a_server_that_refuses_the_login(
     guarded: Guarded, tmp_path: Path, user: str, database: str, more: str, said: str
 ) -> None:
     code, text = refused(tmp_path, "--store", guarded.url(user, database, more=more))
@@ -66,14 +66,14 @@ def test_a_server_that_does_not_let_us_in(
         ("postgres://app:s3cr3t%ZZ@db.invalid/shop", "a % that does not begin a code such as %40"),
         ("postgres://app:s3cr3t@db.invalid:54e/shop", "as its port is no number: write postgres://"),
         ("postgres://app:s3cr3t@db.invalid/shop?sslmod=on", "PostgreSQL does not know: did you mean sslmode?"),
-        ("postgres:/app:s3cr3t@db.invalid/shop", "store: the URL of a database has two slashes: name a file"),
-        ("PostgreSQL:app:s3cr3t@db.invalid/shop", "store: the URL of a database has two slashes"),
+        ("postgres:/app:s3cr3t@db.invalid/shop", "store: the URL of a database needs two slashes: name a file"),
+        ("PostgreSQL:app:s3cr3t@db.invalid/shop", "store: the URL of a database needs two slashes"),
         ("host=127.0.0.1 password=s3cr3t user=app", "store: parameters such as host=... are not taken"),
         ("PASSWORD = s3cr3t", "store: parameters such as host=... are not taken"),
-        ("mysql://app:s3cr3t@db.invalid/shop", "store: mysql:// is no store: name a file, or postgres://"),
+        ("mysql://app:s3cr3t@db.invalid/shop", "store: mysql:// is not a kind of store: name a file, or postgres://"),
     ],
 )
-def test_a_url_that_is_none(tmp_path: Path, store: str, said: str) -> None:
+def test_invalid_store_urls_are_refused(tmp_path: Path, store: str, said: str) -> None:
     code, text = refused(tmp_path, "--store", store)
     assert code == 2
     assert said in text
@@ -82,12 +82,12 @@ def test_a_url_that_is_none(tmp_path: Path, store: str, said: str) -> None:
     check_is_kept(keys.stdout + keys.stderr)
 
 
-def test_a_scheme_in_capitals(guarded: Guarded, start: Start) -> None:
+def test_a_scheme_in_upper_case(guarded: Guarded, start: Start) -> None:
     store = guarded.url().replace("postgres:", "Postgres:")
     start("--store", store, "--set", "store.schema=capitals", "--set", "store.lanes=1").ready()
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     code, text = refused(tmp_path, "--store", f"postgres://app:{WRITTEN}@{HOST}:{port}/shop")
     assert code == 1
@@ -97,7 +97,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
     assert "failed to resolve host" in text
 
 
-def test_an_old_server() -> None:
+def test_an_unsupported_server_version_is_refused() -> None:
     check_version(150_004)
     with pytest.raises(StoreError, match="PostgreSQL 14 is too old: Tidings needs 15 or newer"):
         check_version(140_011)
@@ -113,7 +113,7 @@ def test_an_old_server() -> None:
         "postgres://app@[::1]:5432/shop?application_name=a@b",
     ],
 )
-def test_urls_that_are_some(url: str) -> None:
+def test_valid_store_urls_are_accepted(url: str) -> None:
     assert check_url(url) == url
 
 
@@ -166,7 +166,7 @@ def test_keys_in_a_database(guarded: Guarded, tmp_path: Path, start: Start) -> N
     check_is_kept(node.log)
 
 
-def test_what_was_chosen_when_it_was_made_holds(guarded: Guarded, start: Start) -> None:
+def test_settings_chosen_at_creation_stay(guarded: Guarded, start: Start) -> None:
     chosen = ("--store", guarded.url(), "--set", "store.schema=chosen")
     first = start(*chosen, "--set", "store.lanes=4")
     first.ready()
@@ -177,7 +177,7 @@ def test_what_was_chosen_when_it_was_made_holds(guarded: Guarded, start: Start) 
     check_is_kept(first.log + second.log)
 
 
-def test_who_may_only_read_does_not_start(guarded: Guarded, tmp_path: Path, start: Start) -> None:
+def test_a_read_only_role_cannot_start(guarded: Guarded, tmp_path: Path, start: Start) -> None:
     chosen = ("--set", "store.schema=readable", "--set", "store.lanes=1")
     node = start("--store", guarded.server.dsn, *chosen)
     node.ready()
@@ -217,7 +217,7 @@ async def test_wrong_urls_in_a_program() -> None:
             pass
 
 
-async def test_a_program_is_a_node_too(postgres: Postgres) -> None:
+async def test_an_embedded_program_is_a_node(postgres: Postgres) -> None:
     import tidings as library
 
     config = library.Config(store=Store(schema="program", lanes=2), node=Node("program"))

@@ -10,7 +10,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from tests.contract.life import QUICK, TENANTS, TOPICS, Life
 from tests.contract.stores import opened
-from tests.contract.walking import ID_RETENTION_US, RECEIPT_RETENTION_US, Twins
+from tests.contract.twins import ID_RETENTION_US, RECEIPT_RETENTION_US, Twins
 from tidings.clock import SystemClock
 from tidings.timeline.transfer.run import Transfer, TransferResult
 

@@ -1,4 +1,4 @@
-"""The documents that answer: nothing is lost, nothing is made up."""
+"""The JSON documents of answers: complete, and nothing that is not stored."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ def shown(document: Any) -> Any:
     return json.loads(answers.encode(document))
 
 
-def test_an_outcome_shows_what_it_has() -> None:
+def test_an_outcome_shows_the_fields_it_has() -> None:
     assert shown(answers.outcome_document(Outcome("a", "scheduled", NINE))) == {
         "id": "a",
         "outcome": "scheduled",
@@ -65,7 +65,7 @@ def test_a_record_shows_text_where_it_is_text() -> None:
 
 @given(st.none() | st.binary(), st.none() | st.binary(), st.none() | st.binary())
 @example(None, None, DUE_SECONDS + b"?")
-def test_any_bytes_can_be_had_back(key: bytes | None, value: bytes | None, header: bytes | None) -> None:
+def test_any_bytes_can_be_recovered(key: bytes | None, value: bytes | None, header: bytes | None) -> None:
     assume(header != DUE_SECONDS)  # it stands for what is not known yet
     document = record(Message(key, value, (("h", header),)))
 
@@ -88,7 +88,7 @@ def schedule(**more: Any) -> Any:
     return shown(answers.schedule_document(replace(plain, **more)))
 
 
-def test_a_schedule_shows_what_it_has() -> None:
+def test_a_schedule_shows_the_fields_it_has() -> None:
     assert schedule() == {
         "id": "a",
         "topic": "t",
@@ -144,7 +144,7 @@ def test_an_interval_can_be_sent_again(text: str) -> None:
     assert schedule(when=parse_interval(text, NINE))["every"] == text
 
 
-def test_months_from_an_anchor_say_so() -> None:
+def test_months_from_an_anchor_show_the_anchor() -> None:
     document = schedule(when=parse_interval("R3/P1M", NINE))
     assert (document["every"], document["anchor_at"]) == ("R3/P1M", NINE_TEXT)
     assert "anchor_at" not in schedule(when=Every(NINE, Period(1, 0)))
@@ -182,6 +182,6 @@ def test_a_topic_shows_its_size() -> None:
     }
 
 
-def test_what_stands_for_the_due_time_is_not_shown() -> None:
+def test_the_placeholder_of_the_due_time_is_not_shown() -> None:
     document = record(Message(None, None, (("x-scheduler-cron-fire", DUE_SECONDS), ("a", b"b"))))
     assert document["headers"] == [["a", "b"]]

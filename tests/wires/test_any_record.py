@@ -1,4 +1,4 @@
-"""Whatever is in a record, every wire answers, and what it takes is admitted or refused, never worse."""
+"""Property tests: every wire reads or refuses any record, and admission accepts or refuses what it reads."""
 
 from random import Random
 
@@ -96,7 +96,7 @@ def values(known: dict[str, list[str]]) -> dict[str, st.SearchStrategy[bytes | N
 
 
 def plausible(wire: str) -> st.SearchStrategy[Record]:
-    """Records much like those of a client, and some with a header that is not."""
+    """Records much like those of a client, some of them with an invalid header."""
     own = st.fixed_dictionaries(values(REQUIRED[wire]), optional=values(OPTIONAL[wire]))
     slips = st.none() | st.lists(st.tuples(st.sampled_from(NAMES) | TEXT, GARBAGE), max_size=1)
     headers = st.builds(lambda own, slips: (*own.items(), *(slips or ())), own, slips)
@@ -145,8 +145,8 @@ def check_ask(wire: Wire, record: Record, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("name", ["intervals", "kaspr", "native"])
-def test_the_place_of_a_record_names_what_has_no_name(name: str) -> None:
-    """In a topic that was made anew the same place is another."""
+def test_a_request_without_an_id_is_named_by_its_position(name: str) -> None:
+    """In a topic that was deleted and created again, the same position gives another id."""
     required = tuple((known, words[0].encode()) for known, words in REQUIRED[name].items())
     asks = [
         WIRES[name].read(Record(TOPICS[name], 2, 7, TIMESTAMP, b"k", b"v", required, life)) for life in ("", "3bVTJdaM")
@@ -155,7 +155,7 @@ def test_the_place_of_a_record_names_what_has_no_name(name: str) -> None:
     assert [ask.id for ask in asks if isinstance(ask, Ask)] == [place, f"{place}@3bVTJdaM"]
 
 
-def test_a_place_with_a_long_name_fits_an_id() -> None:
+def test_a_derived_id_is_short_enough_for_a_long_topic() -> None:
     names = [
         derived_id(Record("t" * length, 2**31, 2**63, TIMESTAMP, life=life))
         for length in (200, 230, 249)
@@ -166,7 +166,7 @@ def test_a_place_with_a_long_name_fits_an_id() -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_what_could_not_be_read_is_refused(name: str) -> None:
+def test_an_unreadable_record_is_refused(name: str) -> None:
     refusal = WIRES[name].read(Record(TOPICS[name], 0, 0, TIMESTAMP, b"k", None, unreadable="has no name"))
     assert isinstance(refusal, Refusal)
     assert refusal.reasons == ("has no name",)
@@ -189,7 +189,7 @@ def test_any_likely_record_has_an_answer(name: str) -> None:
 
 @pytest.mark.parametrize("name", WIRES)
 def test_likely_records_are_of_every_kind(name: str) -> None:
-    """Else the test above would tell little."""
+    """Otherwise the test above would show little."""
 
     def asks(record: Record) -> bool:
         answer = WIRES[name].read(record)

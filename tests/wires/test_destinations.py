@@ -40,7 +40,7 @@ def test_any_other_topic_may_be_named(topic: str) -> None:
         ("t" * 250, "use letters"),
     ],
 )
-def test_reserved_and_impossible_topics_are_nobodys(topic: str, why: str) -> None:
+def test_reserved_and_invalid_topics_are_forbidden_to_everyone(topic: str, why: str) -> None:
     for destinations in (OPEN, Destinations({"acme": ["*"]})):
         reason = destinations.forbidden("acme", topic)
         assert reason is not None

@@ -22,7 +22,7 @@ def read(**members: Any) -> Request:
 
 
 def attempt(work: Callable[[], object]) -> object:
-    """What the work gives, or the refusal."""
+    """The result of the work, or its refusal."""
     try:
         return work()
     except Invalid as invalid:
@@ -65,16 +65,16 @@ def test_every_field_arrives() -> None:
     )
 
 
-def test_what_is_left_out_or_null_is_not_there() -> None:
+def test_missing_and_null_fields_have_no_value() -> None:
     empty = Request("t")
     assert read() == empty
     absent = dict.fromkeys(names_of(NewSchedule))
     assert document.read(json.dumps(absent | {"topic": "t"}).encode()) == empty
 
 
-def test_scheduled_at_is_another_name() -> None:
+def test_scheduled_at_is_another_name_for_at() -> None:
     assert read(scheduled_at="+5s").at == "+5s"
-    with pytest.raises(Invalid, match="one of the two"):
+    with pytest.raises(Invalid, match="only one of them"):
         read(at="+5s", scheduled_at="+5s")
 
 
@@ -151,19 +151,19 @@ def test_any_text_arrives_as_utf8(key: str, value: str, header: str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     outcome = attempt(lambda: document.read(body))
     assert not isinstance(outcome, Invalid) or outcome.detail
 
 
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from([*names_of(NewSchedule), "zzz"]), JSON, max_size=5))
-def test_no_document_does_more_than_be_refused(members: dict[str, Any]) -> None:
+def test_any_document_is_read_or_refused(members: dict[str, Any]) -> None:
     outcome = attempt(lambda: document.read(json.dumps(members).encode()))
     assert not isinstance(outcome, Invalid) or (outcome.detail and ":" in str(outcome))
 
 
-def test_what_is_said_about_time_arrives() -> None:
+def test_time_fields_arrive() -> None:
     assert read(at="+5s").timing is None
     said = {"rrule": "FREQ=DAILY", "zone": "UTC", "start": "2026-11-20", "until": "2027-11-20", "gap": "skip"}
     said |= {"overlap": "both", "calendar": "off", "on_excluded": "next_day"}
@@ -174,9 +174,9 @@ def test_what_is_said_about_time_arrives() -> None:
 
 
 @pytest.mark.parametrize("field", document.TIMING)
-def test_publishing_is_now(field: str) -> None:
+def test_publishing_refuses_time_fields(field: str) -> None:
     value: Any = {"count": 3, "rdates": ["a"], "exdates": ["a"]}.get(field, "x")
-    with pytest.raises(Invalid, match="publishing is now") as refused:
+    with pytest.raises(Invalid, match="publishing is always now") as refused:
         document.read(json.dumps({"value": "x", field: value}).encode(), topic="t")
     assert refused.value.field == field
 

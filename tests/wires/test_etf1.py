@@ -34,7 +34,7 @@ def reason(sent: Record) -> str:
 
 
 @pytest.mark.parametrize(("sent", "ask"), examples("etf1"))
-def test_what_the_original_shows_is_understood(sent: Record, ask: Ask) -> None:
+def test_the_examples_of_the_original_are_understood(sent: Record, ask: Ask) -> None:
     assert WIRE.read(sent) == ask
 
 
@@ -91,13 +91,13 @@ def test_an_epoch_is_seconds(epoch: str) -> None:
     assert "scheduler-epoch" in reason(record(("scheduler-epoch", epoch), TARGET))
 
 
-def test_the_past_is_taken() -> None:
+def test_a_past_time_is_accepted() -> None:
     ask = asked(record(("scheduler-epoch", "0"), TARGET))
     assert ask.request is not None
     assert ask.request.at == 0
 
 
-def test_of_repeated_headers_the_first_counts() -> None:
+def test_the_first_of_repeated_headers_counts() -> None:
     ask = asked(record(EPOCH, TARGET, ("scheduler-epoch", "1"), ("scheduler-target-topic", "other")))
     assert ask.request is not None
     assert (ask.request.topic, ask.request.at) == ("videos", 1_893_456_000_000_000)
@@ -106,7 +106,7 @@ def test_of_repeated_headers_the_first_counts() -> None:
 
 
 def released(ask: Ask, **more: Any) -> Outgoing:
-    """What an accepted schedule is when it leaves."""
+    """The record that an accepted schedule is released as."""
     assert ask.request is not None
     message = pack(Message(ask.request.key, ask.request.value, more.pop("headers", ask.request.headers)))
     return replace(Outgoing(1, ask.tenant, ask.request.topic, ask.id, 1, 1, 0, 0, message), **more)
@@ -118,7 +118,7 @@ def test_a_release_goes_back_to_its_request(key: bytes) -> None:
 
 
 def test_headers_alone_do_not_make_a_request() -> None:
-    """Whoever passes on what was released gives it these headers: no schedule of another may be deleted by them."""
+    """A consumer that forwards a released record forwards these headers too: they must not delete another schedule."""
     ask = asked(record(EPOCH, TARGET))
     assert ask.request is not None
     headers = ask.request.headers
@@ -136,7 +136,7 @@ def test_a_tombstone_of_ours_asks_for_nothing() -> None:
     assert asked(record(("scheduler-key", "k"), value=None)).verb == "cancel"
 
 
-def test_a_target_has_to_be_there_and_allowed() -> None:
+def test_a_target_is_required_and_must_be_allowed() -> None:
     assert reason(record(EPOCH)) == "Missing required header `scheduler-target-topic`"
     assert reason(record(TARGET)) == "Missing required header `scheduler-epoch`"
     assert "is a request topic" in reason(record(EPOCH, ("scheduler-target-topic", "schedules")))

@@ -31,7 +31,7 @@ def reason(*headers: tuple[str, str | None], timestamp: int = TIMESTAMP) -> str:
 
 
 @pytest.mark.parametrize(("sent", "ask"), examples("intervals"))
-def test_what_the_page_shows_is_understood(sent: Record, ask: Ask) -> None:
+def test_the_examples_of_the_page_are_understood(sent: Record, ask: Ask) -> None:
     assert WIRE.read(sent) == ask
 
 
@@ -44,7 +44,7 @@ def test_topics() -> None:
     assert WIRE.rejections("t1") == "rejections.t1"
 
 
-def test_everything_leaves_as_it_came() -> None:
+def test_key_value_and_headers_are_passed_on_unchanged() -> None:
     headers = (("a", b"\xff"), ("a", None), ("Intervals-Schedule", b"2026-07-21T19:20:30Z"), ("a", b""), ("b", b"1"))
     for key, value in ((None, None), (b"", b""), (b"\x00\xff", b"\xfe\x00")):
         ask = WIRE.read(Record("assignments.t1", 0, 7, TIMESTAMP, key, value, headers))
@@ -74,7 +74,7 @@ def test_a_duration_counts_from_the_timestamp() -> None:
         "R5/PT7H/2026-07-17T19:20:30.45Z",
     ],
 )
-def test_the_standard_intervals_are_taken(every: str) -> None:
+def test_iso_8601_intervals_are_accepted(every: str) -> None:
     request = asked(("intervals-schedule", every)).request
     assert request is not None
     assert (request.at, request.every) == (None, every)
@@ -87,27 +87,27 @@ def test_other_schedules_are_refused(schedule: str) -> None:
     assert "intervals-schedule" in reason(("intervals-schedule", schedule))
 
 
-def test_a_schedule_has_to_be_there() -> None:
+def test_the_schedule_header_is_required() -> None:
     missing = "Missing required header `intervals-schedule`"
     assert reason() == reason(("intervals-schedule", None)) == reason(("other", "x")) == missing
     ill = Record("assignments.t1", 0, 7, TIMESTAMP, headers=(("intervals-schedule", b"\xff\xfe"),))
     assert WIRE.read(ill) == Refusal("t1", ("intervals-schedule: is not UTF-8: send it as text",))
 
 
-def test_the_tenant_is_the_topics() -> None:
+def test_the_topic_names_the_tenant() -> None:
     at = ("intervals-schedule", "2026-07-21T19:20:30Z")
     assert asked(at, ("intervals-tenant-id", "t1")).tenant == asked(at, ("intervals-tenant-id", None)).tenant == "t1"
     assert "'t2' is not the tenant of the topic, t1" in reason(at, ("intervals-tenant-id", "t2"))
 
 
-def test_of_repeated_headers_the_last_counts() -> None:
+def test_the_last_of_repeated_headers_counts() -> None:
     request = asked(("intervals-schedule", "nonsense"), ("INTERVALS-SCHEDULE", "2026-07-21T19:20:30Z")).request
     assert request is not None
     assert request.at == micros("2026-07-21T19:20:30+00:00")
 
 
 @pytest.mark.parametrize("action", ["CANCEL", "PAUSE", "RESUME", "cancel"])
-def test_changes_need_the_id_alone(action: str) -> None:
+def test_changes_need_only_the_id(action: str) -> None:
     ask = asked(("intervals-action", action), ("intervals-id", "order 42"))
     assert (ask.verb, ask.id, ask.request, ask.reuse) == (action.lower(), "order 42", None, False)
     expected = f"Missing required header `intervals-id` for {action.upper()} action"
@@ -124,7 +124,7 @@ def test_a_named_schedule_is_replaced() -> None:
     assert "999 bytes" in reason(("intervals-action", "CANCEL"), ("intervals-id", "i" * 1000))
 
 
-def test_the_place_is_the_id() -> None:
+def test_the_position_of_a_record_is_its_id() -> None:
     at = ("intervals-schedule", "2026-07-21T19:20:30Z")
     assert asked(at).id == "assignments.t1/0/7"
     long = WIRE.read(Record("assignments." + "t" * 200, 2**31 - 1, 2**63 - 1, 0, headers=pairs(at)))
@@ -133,7 +133,7 @@ def test_the_place_is_the_id() -> None:
     assert long.id.endswith("/2147483647/9223372036854775807")
 
 
-def test_a_rejection_is_the_record_with_its_place_and_the_reasons() -> None:
+def test_a_rejection_is_the_record_with_its_position_and_the_reasons() -> None:
     sent = record(("intervals-schedule", "tomorrow"), ("a", None))
     rejection = WIRE.rejection(sent, Refusal("t1", ("one", "two")))
     assert rejection == (
@@ -152,9 +152,11 @@ def test_a_rejection_is_the_record_with_its_place_and_the_reasons() -> None:
     )
 
 
-def test_admission_speaks_in_the_clients_words() -> None:
-    refusal = WIRE.refuse("t1", Invalid("every", "the period is below the least of 1 s"))
-    assert refusal == Refusal("t1", ("intervals-schedule: the period is below the least of 1 s",))
+def test_errors_of_admission_name_the_clients_headers() -> None:
+    refusal = WIRE.refuse("t1", Invalid("every", "the period is shorter than 1 s, the shortest that is accepted"))
+    assert refusal == Refusal(
+        "t1", ("intervals-schedule: the period is shorter than 1 s, the shortest that is accepted",)
+    )
     assert WIRE.refuse("t1", Invalid("value", "is long")).reasons == ("value: is long",)
 
 
@@ -171,38 +173,40 @@ def test_a_topic_of_another_wire_is_refused() -> None:
         ("@hourly", Timing(cron="@hourly")),
     ],
 )
-def test_rules_and_expressions_count_from_the_timestamp(written: str, timing: Timing) -> None:
+def test_rules_and_cron_expressions_count_from_the_timestamp(written: str, timing: Timing) -> None:
     request = asked(("intervals-schedule", written)).request
     assert request is not None
     assert (request.at, request.every, request.since, request.timing) == (None, None, TIMESTAMP, timing)
     zoned = asked(("intervals-schedule", written), ("intervals-zone", "Europe/Berlin")).request
     assert zoned is not None
-    assert zoned.timing == Timing(timing.rrule, timing.cron, "Europe/Berlin")
+    assert zoned.timing == Timing(rrule=timing.rrule, cron=timing.cron, zone="Europe/Berlin")
     assert ("intervals-zone", b"Europe/Berlin") in zoned.headers
 
 
-def test_a_local_time_has_its_zone_beside_it() -> None:
+def test_a_local_time_needs_a_zone_header() -> None:
     request = asked(("intervals-schedule", "2026-11-20T09:00:00"), ("intervals-zone", "Europe/Berlin")).request
     assert request is not None
     assert (request.at, request.timing) == ("2026-11-20T09:00:00", Timing(zone="Europe/Berlin"))
 
 
 @pytest.mark.parametrize("text", ["next tuesday", "every day at nine o'clock", "10 minutes", "", "FREQ"])
-def test_what_is_no_time_is_told_every_form_that_there_is(text: str) -> None:
-    told = reason(("intervals-schedule", text or "?"))
-    assert told.startswith(f"intervals-schedule: {text or '?'!r} is not a time: write an instant such as 2026-11-20T09")
+def test_an_invalid_time_is_refused_with_every_valid_form(text: str) -> None:
+    refused = reason(("intervals-schedule", text or "?"))
+    assert refused.startswith(
+        f"intervals-schedule: {text or '?'!r} is not a time: write an instant such as 2026-11-20T09"
+    )
     for form in ("PT10M", "R5/2026-11-20T09:00:00Z/PT1H", "FREQ=DAILY;BYHOUR=9", '"0 9 * * MON-FRI"'):
-        assert form in told
+        assert form in refused
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("2026-11-20T09:00:00", "has no offset"),
         ("2026-13-20T09:00:00Z", "'2026-13-20T09:00:00Z'"),
         ("P1X", "'P1X'"),
     ],
 )
-def test_what_nearly_is_a_time_is_told_what_it_lacks(text: str, told: str) -> None:
-    assert told in reason(("intervals-schedule", text))
+def test_a_nearly_valid_time_is_refused_with_what_is_missing(text: str, expected: str) -> None:
+    assert expected in reason(("intervals-schedule", text))
     assert "FREQ" not in reason(("intervals-schedule", text))

@@ -49,7 +49,7 @@ def reasons(*headers: tuple[str, str | None]) -> list[str]:
 
 
 @pytest.mark.parametrize(("sent", "ask"), examples("kaspr"))
-def test_what_the_guide_shows_is_understood(sent: Record, ask: Ask) -> None:
+def test_the_examples_of_the_guide_are_understood(sent: Record, ask: Ask) -> None:
     assert WIRE.read(sent) == ask
 
 
@@ -127,7 +127,7 @@ def test_unknown_actions_are_refused() -> None:
     assert reason.startswith("x-scheduler-action: 'ADDD' is not known: use one of ADD, REPLACE, CANCEL, CRON_ADD")
 
 
-def test_of_repeated_headers_the_last_counts_and_all_are_stripped() -> None:
+def test_the_last_of_repeated_headers_counts_and_all_are_removed() -> None:
     ask = WIRE.read(record(("x-scheduler-deliver-to", "first"), ("a", "1"), AT, TO, ("A", "2")))
     assert isinstance(ask, Ask)
     assert ask.request is not None
@@ -182,7 +182,7 @@ def test_nothing_is_lost_in_a_rejection(value: bytes | None, key: bytes | None) 
             assert shown[name] == (None if content is None else content.decode())
 
 
-def test_a_value_that_is_nearly_json_is_text() -> None:
+def test_a_value_that_is_not_quite_json_is_text() -> None:
     for value in (b'{"a": 1', b"[" * 100_000, b'{"a": 1} x', b"{a: 1}", b"42", b'"text"'):
         assert rejected(Record("orders-schedule-requests", 0, 7, 0, None, value))["value"] == value.decode()
 
@@ -191,7 +191,7 @@ CRON = ("x-scheduler-cron-expr", "*/5 * * * *")
 
 
 @pytest.mark.parametrize(("policy", "late"), [(None, "fire_all"), ("replay", "fire_all"), ("SKIP", "skip")])
-def test_a_cron_job_is_scheduled_from_its_record_on(policy: str | None, late: str) -> None:
+def test_a_cron_job_starts_at_the_timestamp_of_its_record(policy: str | None, late: str) -> None:
     sent = record(action("CRON_ADD"), ID, TO, CRON, ("x-scheduler-cron-missed-fire-policy", policy), ("a", "1"))
     ask = WIRE.read(sent)
     assert isinstance(ask, Ask)
@@ -236,7 +236,7 @@ def test_cron_expressions_mean_what_they_mean_to_croniter(expression: str, expec
 
 
 async def released_after(outage_s: int, policy: str) -> list[str]:
-    """When the released occurrences of a job at :00 and :30 were due, after nobody released anything for a while."""
+    """The due times of the released occurrences of a job at :00 and :30, after a pause without releases."""
     clock = SimulatedClock(FRIDAY)
     store = MemoryStore()
     engine = Engine(store, clock, Settings())
@@ -284,7 +284,7 @@ def test_a_cron_job_is_changed_by_its_id(word: str, verb: str) -> None:
     assert (ask.verb, ask.id, ask.request) == (verb, ID[1], None)
 
 
-def test_what_a_cron_job_cannot_be() -> None:
+def test_invalid_cron_jobs_are_refused() -> None:
     [reason] = reasons(action("CRON_ADD"), ID, TO, CRON, ("x-scheduler-cron-missed-fire-policy", "later"))
     assert reason.startswith("x-scheduler-cron-missed-fire-policy: 'later' is not known: use one of replay, skip")
     [reason] = reasons(action("CRON_ADD"), ID, TO, ("x-scheduler-cron-expr", "0 * * * * * 2026"))

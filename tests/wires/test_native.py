@@ -1,4 +1,4 @@
-"""The wire of Tidings itself."""
+"""The native wire: requests in the format of Tidings."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def reason(*headers: tuple[str, str | None]) -> str:
 
 
 @pytest.mark.parametrize(("sent", "ask"), examples("native"))
-def test_requests_in_our_own_form(sent: Record, ask: Ask) -> None:
+def test_requests_in_the_native_format(sent: Record, ask: Ask) -> None:
     assert WIRE.read(sent) == ask
 
 
@@ -44,7 +44,7 @@ def test_topics() -> None:
     assert WIRE.rejection(record(), Refusal("acme", ("why",))).topic == "tidings.rejections.acme"
 
 
-def test_every_wish_arrives() -> None:
+def test_every_option_arrives() -> None:
     request = asked(
         TO,
         ("tidings-priority", "high"),
@@ -63,14 +63,14 @@ def test_every_wish_arrives() -> None:
 
 
 @pytest.mark.parametrize("word", VERBS)
-def test_every_change_but_an_add_needs_an_id(word: str) -> None:
+def test_every_action_except_add_needs_an_id(word: str) -> None:
     assert asked(("tidings-action", word), ("tidings-id", "a"), TO).verb == VERBS[word]
     if word != "ADD":
         missing = f"Missing required header `tidings-id` for {word} action"
         assert reason(("tidings-action", word), TO) == missing
 
 
-def test_rules_arrive_with_what_stands_beside_them() -> None:
+def test_rules_arrive_with_their_other_fields() -> None:
     request = asked(
         TO,
         ("tidings-rrule", "FREQ=DAILY"),
@@ -88,18 +88,16 @@ def test_rules_arrive_with_what_stands_beside_them() -> None:
     assert request.since == TIMESTAMP
     assert request.headers == ()
     assert request.timing == Timing(
-        "FREQ=DAILY",
-        None,
-        "Europe/Berlin",
-        "2026-11-20T09:00",
-        None,
-        5,
-        ("2026-12-01T09:00", "2026-12-02T09:00"),
-        ("2026-12-25",),
-        "skip",
-        "both",
-        "off",
-        "next_day",
+        rrule="FREQ=DAILY",
+        zone="Europe/Berlin",
+        start="2026-11-20T09:00",
+        count=5,
+        rdates=("2026-12-01T09:00", "2026-12-02T09:00"),
+        exdates=("2026-12-25",),
+        gap="skip",
+        overlap="both",
+        calendar="off",
+        on_excluded="next_day",
     )
 
 
@@ -109,7 +107,7 @@ def test_a_local_time_arrives_as_written() -> None:
     assert (request.at, request.timing) == ("2026-11-20 09:00", Timing(zone="Europe/Berlin"))
 
 
-def test_what_resumes_and_replaces_can_say_more() -> None:
+def test_resume_and_replace_have_options_of_their_own() -> None:
     id_ = ("tidings-id", "a")
     assert asked(("tidings-action", "RESUME"), id_, ("tidings-missed", "skip")).missed == "skip"
     assert reason(("tidings-action", "RESUME"), id_, ("tidings-missed", "x")).startswith("tidings-missed: 'x'")
@@ -133,11 +131,11 @@ def test_what_resumes_and_replaces_can_say_more() -> None:
         (("tidings-to", ""), "Missing required header `tidings-to`"),
     ],
 )
-def test_what_is_wrong_is_said(header: tuple[str, str], expected: str) -> None:
+def test_invalid_headers_are_refused_by_name(header: tuple[str, str], expected: str) -> None:
     assert reason(TO, header).startswith(expected)
 
 
-def test_only_one_time_is_taken() -> None:
+def test_at_and_every_together_are_refused() -> None:
     assert "not both" in reason(TO, ("tidings-at", "+5s"), ("tidings-every", "PT1H"))
 
 
@@ -151,13 +149,13 @@ def test_a_released_or_rejected_record_can_be_sent_again() -> None:
     assert ask.request.headers == (("a", b"1"),)
 
 
-def test_admission_speaks_in_the_clients_words() -> None:
+def test_errors_of_admission_name_the_clients_headers() -> None:
     assert WIRE.refuse("acme", Invalid("late_max", "is bad")).reasons == ("tidings-late-max: is bad",)
     assert WIRE.refuse("acme", Invalid("topic", "is bad")).reasons == ("tidings-to: is bad",)
 
 
 def test_a_duration_with_an_id_is_compared_as_it_was_written() -> None:
-    """Sent again it is a repeat; to replace means to move, and without an id there is nothing to repeat."""
+    """With an id, sending it again is a repeat. A replace moves the schedule, and without an id nothing is repeated."""
     ask = asked(("tidings-to", "a"), ("tidings-at", "PT5S"), ("tidings-id", "one"))
     assert ask.request is not None
     assert (ask.request.at, ask.request.since) == ("PT5S", TIMESTAMP)

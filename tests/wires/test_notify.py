@@ -1,4 +1,4 @@
-"""Notifications from Kafka: whose they are, and which id each has."""
+"""Notifications from Kafka: their tenant and their id."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ def read(topic: str = TOPIC, **more: Any) -> Ask | Tell | Nothing | Refusal:
     return Notify().read(Record(topic, 3, 7, **{"timestamp_us": 5, "value": b"{}", **more}))
 
 
-def test_what_is_asked_is_handed_on_as_it_came() -> None:
+def test_a_notification_is_passed_on_unchanged() -> None:
     assert read(value=b'{"user": "ada"}') == Tell("acme", f"{TOPIC}.3.7", b'{"user": "ada"}', 5)
     assert read(value=None) == Tell("acme", f"{TOPIC}.3.7", b"", 5)
 
 
-def test_what_has_no_timestamp_counts_from_now() -> None:
+def test_without_a_timestamp_durations_count_from_now() -> None:
     assert read(timestamp_us=-1) == Tell("acme", f"{TOPIC}.3.7", b"{}")
 
 
@@ -33,10 +33,10 @@ def test_what_has_no_timestamp_counts_from_now() -> None:
         ({"headers": (("tidings-id", None),)}, f"{TOPIC}.3.7"),
     ],
 )
-def test_the_id_is_that_of_the_header_or_the_place(more: dict[str, Any], name: str) -> None:
-    told = read(**more)
-    assert isinstance(told, Tell)
-    assert told.id == name
+def test_the_id_is_that_of_the_header_or_the_position(more: dict[str, Any], name: str) -> None:
+    asked = read(**more)
+    assert isinstance(asked, Tell)
+    assert asked.id == name
 
 
 def test_the_id_of_a_long_tenant_is_short_enough_and_its_own() -> None:
@@ -46,6 +46,6 @@ def test_the_id_of_a_long_tenant_is_short_enough_and_its_own() -> None:
     assert len(first) <= 90
 
 
-def test_a_header_that_is_no_text_is_refused() -> None:
+def test_a_header_that_is_not_text_is_refused() -> None:
     refused = read(headers=(("tidings-id", b"\xff"),))
     assert refused == Refusal("acme", ("tidings-id: is not UTF-8: send it as text",))

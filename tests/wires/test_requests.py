@@ -1,4 +1,4 @@
-"""Which topics are read: all by default, and what the settings leave of them."""
+"""Which request topics are read: all by default, or those that the settings select."""
 
 from collections.abc import Mapping, Sequence
 
@@ -81,7 +81,7 @@ def test_topics_of_etf1_and_their_tenants() -> None:
     assert taken(["etf1"], schedules={}) == []
 
 
-def test_a_topic_of_one_wire_is_not_anothers_when_that_is_off() -> None:
+def test_a_topic_of_a_disabled_wire_is_not_read_by_another() -> None:
     assert not Requests(["kaspr"], ["*"], {}, {}).takes("assignments.x-schedule-requests")
 
 
@@ -91,6 +91,6 @@ def test_topics_of_etf1_take_no_deliveries_even_where_they_are_not_read() -> Non
 
 
 @pytest.mark.parametrize("topic", ["tidings.progress", "assignments.x", "x-schedule-requests", "executions.x"])
-def test_topics_that_have_a_meaning_are_not_etf1s(topic: str) -> None:
+def test_reserved_topics_cannot_be_request_topics_of_etf1(topic: str) -> None:
     with pytest.raises(Invalid, match=f"kafka.schedules: {topic} .*: choose another topic"):
         Requests(["etf1"], ["*"], {topic: "default"}, {})

@@ -9,7 +9,7 @@ from tidings.clock import Clock
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.notifications.delivery import Accepted, Permanent, Temporary, Verdict, built
 from tidings.domain.notifications.message import InApp, Rendered
-from tidings.domain.notifications.user import INBOX_KIND, Line, line_name, line_tags
+from tidings.domain.notifications.user import INBOX_KIND, InboxEntry, entry_name, entry_tags
 from tidings.domain.notifications.user import KIND as PERSON
 from tidings.ports import DocumentStore, Key, Plugin, ProviderContext, Put, Unchanged
 
@@ -43,12 +43,12 @@ class InAppChannel:
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, InApp)
         now = self._clock.now()
-        line = Line(message.id, message.to, message.title, message.body, now)
-        key = Key(message.tenant, INBOX_KIND, line_name(message.to, message.id))
+        line = InboxEntry(message.id, message.to, message.title, message.body, now)
+        key = Key(message.tenant, INBOX_KIND, entry_name(message.to, message.id))
         body = built(lambda: _encode(line))
         if isinstance(body, Permanent):
             return body
-        put = Put(key, body, 0, line_tags(line), now, now + self._keep_us)
+        put = Put(key, body, 0, entry_tags(line), now, now + self._keep_us)
         person = Key(message.tenant, PERSON, message.to)
         try:
             for _ in range(TRIES_MAX):

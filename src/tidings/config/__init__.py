@@ -1,4 +1,4 @@
-"""The settings of a node: what there is, how people write it, and where it comes from."""
+"""The settings of a node: their declaration, their written form, and loading them from file, environment and flags."""
 
 from tidings.config.load import ConfigError, Loaded, load, render
 from tidings.config.settings import Config

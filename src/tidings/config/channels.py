@@ -1,7 +1,7 @@
-"""The ways out to people, as the file has them: a table `[channels.<name>]` for each, in order of preference.
+"""The tables `[channels.<name>]` of the configuration file, one for each provider, in order of preference.
 
-What a provider wants to be told only that provider knows; it is checked when the channel is opened. Here is what holds
-for all of them: which provider it is, how much it takes, and how its receipts are known.
+This module reads the keys that every provider has: which provider it is, its rate limits, and how its receipts are
+verified. All other keys are the provider's own settings, which are checked when it is opened.
 """
 
 import re
@@ -17,15 +17,17 @@ NAME_HINT = "use 1 to 50 letters, digits, '_' and '-'"
 RATE_HINT = 'write how many in which time, such as "100/s", "30/min" or "5000/h", and "100/s burst 20" for 20 at once'
 TABLE_HINT = "write [channels.{name}] and its settings below"
 ONLY_FILE = 'channels are set in the file: [channels.smtp] and its settings below, secrets as {env = "NAME"}'
-BURST_S = 0.25  # without a burst of its own, a rate lets through at once what it lets through in this time
+BURST_S = 0.25  # the default burst of a rate is what it allows in this time
+
+OWN = ("provider", "rate", "tenant_rate", "tenant_rates", "receipts")  # keys that every provider has
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*/\s*(s|min|h)(?:\s+burst\s+(\d{1,9}))?")
 _SECONDS = {"s": 1, "min": 60, "h": 3_600}
 
 
-class Channel(msgspec.Struct, frozen=True):
-    """One way out, and its table as it was written. `settings` are those that its provider understands."""
+class Channel(msgspec.Struct, frozen=True, kw_only=True):
+    """One configured provider. `written` is its whole table, `settings` the keys that are the provider's own."""
 
     name: str
     provider: str
@@ -37,21 +39,18 @@ class Channel(msgspec.Struct, frozen=True):
     receipts: dict[str, Any] | None = None
 
 
-OWN = ("provider", "rate", "tenant_rate", "tenant_rates", "receipts")
-
-
 def read_channels(table: object, path: object, problems: list[str]) -> tuple[Channel, ...]:
-    """The channels of a file; what is wrong with one is added to the problems. No value is shown but a rate."""
+    """The channels of a file. Errors are added to `problems`; of values they show only rates: others may be secret."""
     if not isinstance(table, dict):
-        problems.append(f"{path}: channels is a section: {TABLE_HINT.format(name='smtp')}")
+        problems.append(f"{path}: channels must be a section: {TABLE_HINT.format(name='smtp')}")
         return ()
     found = []
     for name, content in table.items():
         place = f"{path}: [channels.{name}]"
         if not _NAME.fullmatch(name):
-            problems.append(f"{place} is not the name of a channel: {NAME_HINT}")
+            problems.append(f"{place} is not a valid name of a channel: {NAME_HINT}")
         elif not isinstance(content, dict):
-            problems.append(f"{path}: [channels] {name} is a table: {TABLE_HINT.format(name=name)}")
+            problems.append(f"{path}: [channels] {name} must be a table: {TABLE_HINT.format(name=name)}")
         else:
             try:
                 found.append(_channel(name, content))
@@ -63,24 +62,24 @@ def read_channels(table: object, path: object, problems: list[str]) -> tuple[Cha
 def _channel(name: str, content: Mapping[str, Any]) -> Channel:
     provider, receipts = content.get("provider", name), content.get("receipts")
     if not isinstance(provider, str):
-        raise ValueError('provider is not understood: write the name of one, such as "smtp"')
+        raise ValueError('provider must be the name of a provider, such as "smtp"')
     if receipts is not None and not isinstance(receipts, dict):
-        raise ValueError("receipts is a table: write what they are signed with, as the provider's page says")
+        raise ValueError("receipts must be a table: write how they are signed (docs/reference/configuration.md)")
     return Channel(
-        name,
-        provider,
-        dict(content),
-        {key: value for key, value in content.items() if key not in OWN},
-        _rate("rate", content["rate"]) if "rate" in content else None,
-        _rate("tenant_rate", content["tenant_rate"]) if "tenant_rate" in content else None,
-        _tenant_rates(content.get("tenant_rates", {})),
-        receipts,
+        name=name,
+        provider=provider,
+        written=dict(content),
+        settings={key: value for key, value in content.items() if key not in OWN},
+        rate=_rate("rate", content["rate"]) if "rate" in content else None,
+        tenant_rate=_rate("tenant_rate", content["tenant_rate"]) if "tenant_rate" in content else None,
+        tenant_rates=_tenant_rates(content.get("tenant_rates", {})),
+        receipts=receipts,
     )
 
 
 def _tenant_rates(table: object) -> dict[str, Rate]:
     if not isinstance(table, dict):
-        raise ValueError('tenant_rates is a table of tenants, such as {acme = "10/s"}')
+        raise ValueError('tenant_rates must be a table of tenants, such as {acme = "10/s"}')
     return {check_tenant(tenant): _rate(f"tenant_rates.{tenant}", text) for tenant, text in table.items()}
 
 
@@ -97,7 +96,7 @@ def _rate(key: str, text: object) -> Rate:
 
 
 def secret_variables(document: object) -> Iterator[str]:
-    """The variables that a file names as places of secrets, wherever in it."""
+    """The environment variables that a file names as holding secrets (`{env = "NAME"}`), anywhere in it."""
     match document:
         case {"env": str(name), **rest} if not rest:
             yield name
@@ -109,7 +108,7 @@ def secret_variables(document: object) -> Iterator[str]:
 
 
 def render_channels(channels: Iterable[Channel], origins: Mapping[str, str]) -> Iterator[str]:
-    """The tables as they could be written again; of a secret, where it is kept."""
+    """The tables as they could be written again. They never hold a secret itself, only where it is kept."""
     for channel in channels:
         yield ""
         yield f"[channels.{channel.name}]"

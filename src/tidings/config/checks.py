@@ -1,4 +1,4 @@
-"""The address of a store: what it may look like, and how it is shown. A URL's password is shown to nobody."""
+"""Checks of single settings: store addresses, brokers, names, patterns and URLs. Errors never show a password."""
 
 import re
 from collections.abc import Callable
@@ -10,6 +10,15 @@ POSTGRES = ("postgres://", "postgresql://")
 SQLITE = "sqlite:"
 HINT = "name a file, or postgres://user:password@host:5432/database"
 SECRETS = ("password", "sslpassword", "passfile", "oauth_client_secret")
+PORT_MAX = 65_535
+SERVERS_HINT = "write host:port, more after commas, such as kafka-1:9092,kafka-2:9092 or [::1]:9092"
+PATTERN_HINT = "use letters, digits, '.', '_' and '-', and '*', '?' or '[abc]' for any of them"
+TENANT_HINT = "a tenant has 1 to 229 letters, digits, '.', '_' and '-'"
+TOPIC_HINT = "a topic has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
+SCHEMA_HINT = "use 1 to 63 lower-case letters, digits and '_', not beginning with a digit or with pg_"
+URL_HINT = "write one such as https://notify.example.com"
+SECRET_HINT = 'write {env = "NAME"} or {file = "/path"}'
+NODE_HINT = "use 1 to 100 letters, digits, '.', ':', '_' and '-'"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _POSTGRES = re.compile(r"postgres(?:ql)?:", re.IGNORECASE)
@@ -17,47 +26,53 @@ _PARAMETERS = re.compile(
     r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=", re.IGNORECASE
 )
 _SECRET = re.compile(rf"([?&](?:{'|'.join(SECRETS)})=)[^&#]*", re.IGNORECASE)
+_PATTERN = re.compile(r"(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\]){1,249}")
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,229}")
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+_SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
+_NODE = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,253}[A-Za-z0-9_.])?")
 
 
 class StoreUrl(NamedTuple):
-    """A store as somebody names it; what is left out is what the settings say."""
+    """A store as it is named on the command line; what is left out comes from the settings."""
 
     store: str | None
     schema: str | None = None
 
 
 def is_postgres(path: str) -> bool:
-    """Whether an address is the URL of a database rather than a file."""
+    """Whether the address of a store is a PostgreSQL URL rather than a file."""
     return path.startswith(POSTGRES)
 
 
 def check_store(text: str) -> str:
-    """The address that is meant: `sqlite:` before a file is left out, `Postgres://` is written small.
+    """The normalized address of a store: without `sqlite:` before a file, and with the scheme of a URL in lower case.
 
-    ValueError for what nobody means as the name of a file. What was written is not shown: it may hold a password.
+    ValueError for what is not meant as a file name. The error does not show the text: it may hold a password.
     """
     scheme = scheme_of(text)
     if scheme is not None and scheme.lower() in ("postgres", "postgresql"):
         return scheme.lower() + text[len(scheme) :]
     if scheme is not None:
-        raise ValueError(f"{scheme}:// is no store: {HINT}")
+        raise ValueError(f"{scheme}:// is not a kind of store: {HINT}")
     if _POSTGRES.match(text):
-        raise ValueError(f"the URL of a database has two slashes: {HINT}")
+        raise ValueError(f"the URL of a database needs two slashes: {HINT}")
     if _PARAMETERS.search(text):
-        raise ValueError(f"parameters such as host=... are not taken: {HINT}")
+        raise ValueError(f"parameters such as host=... are not supported: {HINT}")
     return text[len(SQLITE) :] if text.lower().startswith(SQLITE) else text
 
 
 def scheme_of(path: str) -> str | None:
-    """What stands before the :// of a URL; None of a file."""
+    """The scheme of a URL; None for a file."""
     found = _SCHEME.match(path)
     return found[1] if found else None
 
 
 def without_password(path: str, instead: str = "") -> str:
-    """The same without its passwords; what is put instead of one is not empty where a reader must see that it was.
+    """The address without its passwords; `instead` takes the place of each.
 
-    Whatever stands before the last @ may be part of a password in which a character was not written as it should.
+    Everything before the last @ counts as the password, which may hold an @ that was not percent-encoded.
     """
     found = _SCHEME.match(path)
     if found is None:
@@ -70,38 +85,19 @@ def without_password(path: str, instead: str = "") -> str:
     return head + user + hidden + at + _SECRET.sub(rf"\g<1>{replacement}", after)
 
 
-PORT_MAX = 65_535
-SERVERS_HINT = "write host:port, more after commas, such as kafka-1:9092,kafka-2:9092 or [::1]:9092"
-
-PATTERN_HINT = "use letters, digits, '.', '_' and '-', and '*', '?' or '[abc]' for any of them"
-TENANT_HINT = "a tenant has 1 to 229 letters, digits, '.', '_' and '-'"
-TOPIC_HINT = "a topic has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
-SCHEMA_HINT = "use 1 to 63 small letters, digits and '_', not beginning with a digit or with pg_"
-URL_HINT = "write one such as https://notify.example.com"
-SECRET_HINT = 'write {env = "NAME"} or {file = "/path"}'
-NODE_HINT = "use 1 to 100 letters, digits, '.', ':', '_' and '-'"
-
-_PATTERN = re.compile(r"(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\]){1,249}")
-_TENANT = re.compile(r"[A-Za-z0-9._-]{1,229}")
-_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
-_SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
-_NODE = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,253}[A-Za-z0-9_.])?")
-
-
 def check_servers(text: str) -> str:
-    """Addresses of brokers, without the spaces that may stand between them."""
+    """Addresses of brokers, without spaces around them."""
     servers = [server.strip() for server in text.split(",")]
     for server in servers:
         host, colon, port = server.rpartition(":")
         if not server:
-            raise ValueError(f"{text!r} has a comma without a server: {SERVERS_HINT}")
+            raise ValueError(f"{text!r} has an empty entry: {SERVERS_HINT}")
         if "://" in server:
             raise ValueError(f"{server!r} is a URL: {SERVERS_HINT}; kafka.security says how to connect")
         if not colon:
             raise ValueError(f"{server!r} has no port: {SERVERS_HINT}")
         if not _is_host(host):
-            raise ValueError(f"{server!r} has no host that can be one: {SERVERS_HINT}")
+            raise ValueError(f"{server!r} has no valid host: {SERVERS_HINT}")
         if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
             raise ValueError(f"{server!r} has no port from 1 to {PORT_MAX}: {SERVERS_HINT}")
     return ",".join(servers)
@@ -127,7 +123,7 @@ def _fits(form: re.Pattern[str], noun: str, hint: str) -> Callable[[str], str]:
 
 
 def check_lanes(number: int) -> int:
-    """A number of lanes: an id chooses its lane by some bits of a digest."""
+    """A number of lanes, which must be a power of two: some bits of a digest of the id select the lane."""
     if number & (number - 1):
         below = 1 << number.bit_length() - 1
         raise ValueError(f"'{number}' is not a power of two: write {below} or {2 * below}, for example")
@@ -135,27 +131,27 @@ def check_lanes(number: int) -> int:
 
 
 def check_url(text: str) -> str:
-    """The beginning of the URLs that others call, without a slash at its end."""
+    """The base of the URLs that others call, without a slash at its end."""
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or "@" in text:
-        raise ValueError(f"{text!r} is not a URL that others can call: {URL_HINT}")
+        raise ValueError(f"{text!r} is not an http or https URL that others can call: {URL_HINT}")
     return text.rstrip("/")
 
 
-def check_keeping(word: str) -> str:
-    """Where a secret may be kept."""
+def check_secret_source(word: str) -> str:
+    """Where a secret is kept: an environment variable or a file."""
     if word not in {"env", "file"}:
-        raise ValueError(f"a secret is not written here: {SECRET_HINT}")
+        raise ValueError(f"a secret cannot be written here: {SECRET_HINT}")
     return word
 
 
 check_pattern = _fits(_PATTERN, "pattern", PATTERN_HINT)
 check_tenant = _fits(_TENANT, "tenant", TENANT_HINT)
 check_topic = _fits(_TOPIC, "topic", TOPIC_HINT)
-check_schema = _fits(_SCHEMA, "plain name of a schema", SCHEMA_HINT)
-check_node = _fits(_NODE, "name of a node", NODE_HINT)
+check_schema = _fits(_SCHEMA, "valid name of a schema", SCHEMA_HINT)
+check_node = _fits(_NODE, "valid name of a node", NODE_HINT)
 
-# By the name of the setting: for its texts, and for the names in a table.
+# The checks by setting: of its text or texts, of its number, and (`NAMES`) of the names in its table.
 TEXTS: dict[str, Callable[[str], str]] = {
     "node.name": check_node,
     "store.path": check_store,
@@ -172,6 +168,6 @@ NOT_EMPTY = ("node.roles",)
 NAMES: dict[str, Callable[[str], str]] = {
     "kafka.schedules": check_topic,
     "kafka.destinations": check_tenant,
-    "delivery.link_key": check_keeping,
-    "delivery.older_link_key": check_keeping,
+    "delivery.link_key": check_secret_source,
+    "delivery.older_link_key": check_secret_source,
 }

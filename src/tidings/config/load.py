@@ -1,4 +1,4 @@
-"""Settings from `tidings.toml`, then `TIDINGS_*`, then flags; the later one wins."""
+"""Loads settings from `tidings.toml`, `TIDINGS_*` variables and flags; a later one overrides an earlier one."""
 
 import re
 import tomllib
@@ -16,14 +16,17 @@ from tidings.domain.errors import TidingsError
 FILE_NAME = "tidings.toml"
 CHANNELS = "channels"
 FILE_VARIABLE = "TIDINGS_CONFIG"
-NO_SETTINGS = (FILE_VARIABLE, "TIDINGS_URL", "TIDINGS_KEY", "TIDINGS_TENANT")  # of other parts of Tidings
+NO_SETTINGS = (FILE_VARIABLE, "TIDINGS_URL", "TIDINGS_KEY", "TIDINGS_TENANT")  # variables of the command line
 CRASH_VARIABLE = "TIDINGS_CRASH_AT"
-# What Kubernetes puts into every container for a Service that is called tidings.
-_OF_A_SERVICE = re.compile(r"TIDINGS_(PORT=[a-z]+://.*|PORT_\w+=.*|SERVICE_\w+=.*)", re.DOTALL)
+# Variables that Kubernetes sets in every container for a Service named tidings.
+_KUBERNETES_SERVICE = re.compile(r"TIDINGS_(PORT=[a-z]+://.*|PORT_\w+=.*|SERVICE_\w+=.*)", re.DOTALL)
+
+
+Found = tuple[str, str, str, object]  # name of the option, place for errors, origin to show, value as written
 
 
 class ConfigError(TidingsError):
-    """Settings that cannot be used: each problem says where it stands and what is allowed."""
+    """Invalid settings: each problem says where it is and what is allowed."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -31,14 +34,14 @@ class ConfigError(TidingsError):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The settings, and for each by its name where it is from."""
+    """The settings, and the origin of each by its name."""
 
     config: Config
     origins: dict[str, str]
 
 
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, tuple[str, str]]) -> Loaded:
-    """Settings from all three places. `flags` are by option name: the flag as written, and its value."""
+    """Load the settings from all three places. `flags` maps an option's name to the flag as written and its value."""
     problems: list[str] = []
     values: dict[str, Value] = {name: option.default for name, option in OPTIONS.items()}
     origins = dict.fromkeys(OPTIONS, "default")
@@ -65,18 +68,15 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, t
     return Loaded(Config(**sections, channels=channels), origins)
 
 
-Found = tuple[str, str, str, object]  # option name, place for errors, origin for people, value as written
-
-
 def _read_file(named: str | None, problems: list[str]) -> tuple[Path, dict[str, Any]]:
-    """The file of settings, and what is in it; empty if there is none."""
+    """The configuration file and its content, which is empty if there is no file."""
     path = Path(named or FILE_NAME)
     if named is None and not path.exists():
         return path, {}
     try:
         return path, tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        problems.append(f"{path}: cannot be read ({error.strerror}): name a file that exists, or none")
+        problems.append(f"{path}: cannot be read ({error.strerror}): name a file that exists, or leave it out")
     except ValueError as error:
         problems.append(f"{path}: is not valid TOML: {error}")
     return path, {}
@@ -93,7 +93,7 @@ def _from_file(document: Mapping[str, Any], path: Path, problems: list[str]) -> 
             label = f"[{section}]" if isinstance(table, dict) else section
             problems.append(f"{path}: {label} {_unknown_section(section)}")
         elif not isinstance(table, dict):
-            problems.append(f"{path}: {section} is a section: write [{section}] and its keys below")
+            problems.append(f"{path}: {section} must be a section: write [{section}] and its keys below")
         else:
             for key, value in table.items():
                 name = f"{section}.{key}"
@@ -108,7 +108,7 @@ def _from_environment(environment: Mapping[str, str], secrets: set[str], problem
     for variable in sorted(environment):
         if not variable.startswith(PREFIX) or variable in {*NO_SETTINGS, CRASH_VARIABLE, *secrets}:
             continue
-        if _OF_A_SERVICE.fullmatch(f"{variable}={environment[variable]}"):
+        if _KUBERNETES_SERVICE.fullmatch(f"{variable}={environment[variable]}"):
             continue
         if variable in names:
             yield names[variable], variable, variable, environment[variable]
@@ -128,7 +128,7 @@ def _from_flags(flags: Mapping[str, tuple[str, str]], problems: list[str]) -> It
 
 def _unknown_section(name: str) -> str:
     if name == CHANNELS:
-        return f"is not set here: {ONLY_FILE}"
+        return f"cannot be set here: {ONLY_FILE}"
     return _unknown(name, list(SECTIONS), "section") + _elsewhere(name)
 
 
@@ -150,7 +150,7 @@ def _unknown(word: str, known: list[str], noun: str) -> str:
 
 
 def render(loaded: Loaded) -> str:
-    """The settings as a file that could be loaded again, each with its origin."""
+    """The settings as a file that could be loaded again, with the origin of each as a comment."""
     lines: list[str] = []
     for section, options in SECTIONS.items():
         lines += ["", f"[{section}]"]

@@ -1,4 +1,4 @@
-"""Each setting as people write it: its names, what it takes, and how a value is read and shown."""
+"""The settings as they are written: names, kinds and bounds, derived from `settings.py`; parsing and showing values."""
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +15,18 @@ PREFIX = "TIDINGS_"
 SECOND_US = 1_000_000
 UNLIMITED = "none"
 HIDDEN = "***"
-SWITCH = {"true": "on", "yes": "on", "false": "off", "no": "off"}  # as others write what is on or off here
+EMPTY = "none"
+LIST_HINT = 'write a list such as ["a", "b"], or a,b in one line'
+TABLE_HINT = 'write a table such as {a = "x", b = "y"}, or a=x,b=y in one line'
+LISTS_HINT = 'write a table of lists such as {a = ["x", "y"]}, or a=x,a=y in one line'
+SWITCH = {"true": "on", "yes": "on", "false": "off", "no": "off"}  # also accepted for on and off
 
 Kind = Literal["text", "number", "size", "duration", "choice", "list", "table", "lists"]
 Value = int | str | tuple[str, ...] | dict[str, str] | dict[str, tuple[str, ...]] | None
 
 
-class Option(msgspec.Struct, frozen=True):
-    """One setting: its names, what it takes, and within which bounds."""
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting: its names, the kind of its value, and its bounds."""
 
     section: str
     field: str
@@ -50,7 +54,7 @@ class Option(msgspec.Struct, frozen=True):
     def allowed(self) -> str:
         """What may be written, for an error message."""
         text = {
-            "text": "write a text",
+            "text": "write a string",
             "number": f"write a whole number from {self.least}" + (f" to {self.most}" if self.most else ""),
             "size": SIZE_HINT,
             "duration": SPAN_HINT,
@@ -62,7 +66,7 @@ class Option(msgspec.Struct, frozen=True):
         return f'{text}, or "{UNLIMITED}"' if self.optional else text
 
 
-# Channels are tables of their own, whose settings only their providers know.
+# Channels are read by `config/channels.py`: most of their keys are the settings of a provider.
 SECTION_NAMES = tuple(name for name in Config.__struct_fields__ if name != "channels")
 
 # Bounds other than "at least one".
@@ -87,12 +91,21 @@ def _options() -> Iterator[Option]:
             optional = get_origin(hint) in {Union, types.UnionType}
             kind, choices = _kind(field, hint)
             name = f"{section}.{key}"
-            bounds = _LEAST.get(name, 1), LIMITS_MOST.get(field) if section == "limits" else _MOST.get(name)
-            yield Option(section, field, key, kind, getattr(defaults, field), choices, optional, *bounds)
+            yield Option(
+                section=section,
+                field=field,
+                key=key,
+                kind=kind,
+                default=getattr(defaults, field),
+                choices=choices,
+                optional=optional,
+                least=_LEAST.get(name, 1),
+                most=LIMITS_MOST.get(field) if section == "limits" else _MOST.get(name),
+            )
 
 
 def _kind(field: str, hint: Any) -> tuple[Kind, tuple[str, ...]]:
-    """What a setting is, and the words to choose from."""
+    """The kind of a setting, and the words to choose from."""
     of = get_args(hint)
     if get_origin(hint) is Literal:
         return "choice", of
@@ -112,7 +125,7 @@ SECTIONS = {section: [o for o in OPTIONS.values() if o.section == section] for s
 
 
 def parse(option: Option, raw: object) -> Value:
-    """The value that was written for an option; raises ValueError with what is allowed."""
+    """The value of an option from what was written; raises ValueError with what is allowed."""
     if option.optional and raw == UNLIMITED:
         return None
     match option.kind:
@@ -134,7 +147,7 @@ def parse(option: Option, raw: object) -> Value:
 
 
 def _text(option: Option, raw: object) -> str:
-    """What a single value was written as; a file has numbers, and `true` and `false`, without quotes."""
+    """The text of a single value; a TOML file has numbers, `true` and `false` without quotes."""
     is_whole = isinstance(raw, int) and not isinstance(raw, bool)
     if (option.kind == "number" and is_whole) or (option.is_switch and isinstance(raw, bool)):
         return str(raw)
@@ -162,7 +175,7 @@ def _checked(option: Option, text: str) -> str:
 
 
 def _chosen(option: Option, text: str) -> str:
-    """The choice that is meant: Kafka itself writes SASL_SSL, others yes and no."""
+    """The choice that a text means, ignoring case (Kafka writes SASL_SSL); yes, no, true and false mean on and off."""
     word = SWITCH.get(text.lower(), text) if option.is_switch else text
     for choice in option.choices:
         if choice.lower() == word.lower():
@@ -194,7 +207,7 @@ def _bounded(option: Option, amount: int, text: str) -> int:
 
 
 def written(option: Option, value: Value) -> str:
-    """A value as it would be written in the file, a text without quotes. A password is not shown."""
+    """A value as it would be written in the file, without quotes. A password is not shown."""
     if value is None:
         return UNLIMITED
     if option.field.endswith("_password"):
@@ -210,14 +223,8 @@ def written(option: Option, value: Value) -> str:
     return str(value)
 
 
-EMPTY = "none"
-LIST_HINT = 'write a list such as ["a", "b"], or a,b in one line'
-TABLE_HINT = 'write a table such as {a = "x", b = "y"}, or a=x,b=y in one line'
-LISTS_HINT = 'write a table of lists such as {a = ["x", "y"]}, or a=x,a=y in one line'
-
-
 def read_list(raw: object, hint: str = LIST_HINT) -> tuple[str, ...]:
-    """The texts of a list, each once."""
+    """The strings of a list, without duplicates."""
     if isinstance(raw, str):
         raw = [] if raw == EMPTY else [item.strip() for item in raw.split(",")]
     if not isinstance(raw, list) or not all(isinstance(item, str) for item in raw):
@@ -228,13 +235,13 @@ def read_list(raw: object, hint: str = LIST_HINT) -> tuple[str, ...]:
 
 
 def read_table(raw: object) -> dict[str, str]:
-    """The texts of a table, by name."""
+    """The strings of a table, by name."""
     table: dict[str, str] = {}
     for name, text in _pairs(raw, TABLE_HINT):
         if not isinstance(text, str) or not text:
             raise ValueError(f"{name!r} has no text: {TABLE_HINT}")
         if table.setdefault(name, text) != text:
-            raise ValueError(f"{name!r} is there twice: {TABLE_HINT}")
+            raise ValueError(f"{name!r} is given twice: {TABLE_HINT}")
     return table
 
 
@@ -262,7 +269,7 @@ def _pairs(raw: object, hint: str) -> list[tuple[str, object]]:
 
 
 def to_toml(value: Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str]] | str) -> str:
-    """A value on one line of a file. JSON's texts are TOML's, but for the character that JSON leaves as it is."""
+    """A value on one line of a TOML file. JSON strings are valid TOML, except that TOML requires DEL to be escaped."""
     if isinstance(value, str):
         return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):

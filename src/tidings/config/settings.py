@@ -1,7 +1,7 @@
 """Every setting of a node, with its default.
 
-A field's name says its unit to the program (`retention_us`, `value_bytes_max`); the key that people write has
-none (`retention`, `value_size_max`), because there the value carries it: "7d", "1 MiB".
+The name of a field has its unit (`retention_us`, `value_bytes_max`); the key in the file has none (`retention`,
+`value_size_max`), because there the value has it: "7d", "1 MiB".
 """
 
 from typing import Literal
@@ -20,7 +20,7 @@ Guarantee = Literal["exactly_once", "at_least_once"]
 WireName = Literal["intervals", "kaspr", "etf1", "native", "notify"]
 
 
-class Server(msgspec.Struct, frozen=True):
+class Server(msgspec.Struct, frozen=True, kw_only=True):
     """Where the HTTP API listens, and how many clients it serves at once."""
 
     host: str = "127.0.0.1"
@@ -32,14 +32,14 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """Which process this is among those that share a store, and what it does there."""
+    """The name of this process among those that share a store, and its roles."""
 
     name: str | None = None
     roles: tuple[Role, ...] = ROLES
 
 
 class Store(msgspec.Struct, frozen=True):
-    """Where everything is kept; the rest is of PostgreSQL."""
+    """Where everything is stored; `schema` and `lanes` apply to PostgreSQL only."""
 
     path: str = "tidings.db"
     schema: str = "tidings"
@@ -47,7 +47,7 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct, frozen=True):
-    """The built-in bus: how long and how much it keeps, and in how many partitions."""
+    """The built-in bus: how long and how much it retains, and its number of partitions."""
 
     retention_us: int = 7 * DAY_US
     retention_bytes: int | None = None
@@ -61,8 +61,8 @@ class Ids(msgspec.Struct, frozen=True):
     idempotency_retention_us: int = DAY_US
 
 
-class Kafka(msgspec.Struct, frozen=True):
-    """Kafka, where there is one: requests are read from its topics, and released records appear on them."""
+class Kafka(msgspec.Struct, frozen=True, kw_only=True):
+    """Kafka, if `servers` is set: requests are read from its topics, and records are released to them."""
 
     servers: str | None = None
     name: str = "tidings"
@@ -88,8 +88,9 @@ class Kafka(msgspec.Struct, frozen=True):
     stats: Literal["off", "on"] = "off"
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """How people are told: how it is tried, how often again, and where they and providers reach us."""
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """Sending notifications: timeouts, concurrency, retries, circuit breakers, and the URL at which users and providers
+    reach this node."""
 
     public_url: str | None = None
     link_key: dict[str, str] = {}
@@ -107,20 +108,20 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """How releases are spread, and what becomes of a time that has passed already."""
+    """How releases are spread over time, and what happens to times in the past."""
 
     low_priority_jitter_us: int = 0
     past: Past = "send"
 
 
 class Logs(msgspec.Struct, frozen=True):
-    """What the program says about itself."""
+    """The format and level of the program's own log lines."""
 
     format: Literal["auto", "human", "json"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class Config(msgspec.Struct, frozen=True):
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting of a node."""
 
     server: Server = Server()

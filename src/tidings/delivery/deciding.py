@@ -8,7 +8,7 @@ from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.notification import DeliveryJob, Notification
 from tidings.domain.notifications.quiet_hours import quiet_until
 from tidings.domain.notifications.retry_backoff import Backoff
-from tidings.domain.notifications.user import User, may_tell
+from tidings.domain.notifications.user import User, accepts
 
 Address = str | Device
 
@@ -133,7 +133,7 @@ def _by_wish(case: Case, now: int) -> Decision:
         return onwards(case, "skipped", "suppressed" if found else "no_address")
     if user is None:
         return Send(channel, open_to)
-    if not may_tell(user, notification.category, channel):
+    if not accepts(user, notification.category, channel):
         return onwards(case, "skipped", "opted_out")
     quiet = user.quiet
     if quiet is not None and not (quiet.spares_high and notification.priority == "high"):

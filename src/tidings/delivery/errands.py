@@ -6,14 +6,14 @@ import msgspec
 
 from tidings.delivery.filing import delivery_name
 from tidings.domain.errors import Invalid
-from tidings.domain.names import BEHIND_BYTES_MAX, ID_BYTES_MOST, check_id
+from tidings.domain.names import ID_BYTES_MOST, SUFFIX_BYTES_MAX, check_id
 from tidings.domain.notifications.delivery import Delivery
 from tidings.domain.notifications.notification import DEAD_TOPIC, PRIORITIES, DeliveryJob, Notification, topic
 from tidings.domain.schedules.command import CONTENT_BYTES, Add, Priority
 from tidings.domain.schedules.schedule import Message, Record, pack, unpack
 from tidings.domain.schedules.when import Once
 
-NOTIFICATION_BYTES_MAX = ID_BYTES_MOST - BEHIND_BYTES_MAX
+NOTIFICATION_BYTES_MAX = ID_BYTES_MOST - SUFFIX_BYTES_MAX
 DELIVERY_BYTES_MAX = ID_BYTES_MOST - 19  # its turn comes behind it
 ATTEMPT_MAX = 999_999_999
 

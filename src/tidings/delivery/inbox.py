@@ -11,7 +11,7 @@ from tidings.delivery.cursors import place_of, read_cursor, write_cursor
 from tidings.delivery.filing import encode, read
 from tidings.domain.errors import Invalid
 from tidings.domain.facts import DeliveryFact, Ended
-from tidings.domain.notifications.user import INBOX_KIND, UNREAD, Line, line_name, line_tags
+from tidings.domain.notifications.user import INBOX_KIND, UNREAD, InboxEntry, entry_name, entry_tags
 from tidings.ports import Document, DocumentStore, Key, Place, Put
 
 PAGE_MAX = 1_000
@@ -26,7 +26,7 @@ LATE_US = 2_000_000  # a line may appear that much after its time: others that a
 class InboxPage(msgspec.Struct, frozen=True):
     """Some lines, the latest first, and where to go on (None: that was all)."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[InboxEntry, ...]
     cursor: str | None
 
 
@@ -61,22 +61,22 @@ class Inbox:
         found = await self._find(tenant, _tag(user, unread=unread), after, limit + 1, newest=True)
         shown = found[:limit]
         following = write_cursor(place_of(shown[-1])) if len(found) > limit else None
-        return InboxPage(tuple(read(each, Line) for each in shown), following)
+        return InboxPage(tuple(read(each, InboxEntry) for each in shown), following)
 
     async def unread(self, tenant: str, user: str) -> Unread:
         """How many lines are unread, counted up to a bound."""
         found = await self._find(tenant, _tag(user, unread=True), None, COUNTED_MAX + 1)
         return Unread(min(len(found), COUNTED_MAX), len(found) > COUNTED_MAX)
 
-    async def read_one(self, tenant: str, user: str, line: str) -> Line | None:
+    async def read_one(self, tenant: str, user: str, line: str) -> InboxEntry | None:
         """Mark one line as read; None if there is no such line."""
-        key = Key(tenant, INBOX_KIND, line_name(user, line))
+        key = Key(tenant, INBOX_KIND, entry_name(user, line))
         for _ in range(TRIES_MAX):
             now = self._clock.now()
             [there] = await self._cabinet.get([key], now)
             if there is None:
                 return None
-            kept = read(there, Line)
+            kept = read(there, InboxEntry)
             if kept.read is not None or (await self._mark([there], now))[0]:
                 return msgspec.structs.replace(kept, read=kept.read or now)
         raise Invalid("line", "is being changed by other requests: try again")
@@ -113,13 +113,13 @@ class Inbox:
         finally:
             self._bells.discard(bell)
         cursor = write_cursor(place_of(found[-1]) if found else place)
-        return InboxPage(tuple(read(each, Line) for each in found), cursor)
+        return InboxPage(tuple(read(each, InboxEntry) for each in found), cursor)
 
-    def cursor(self, line: Line | None = None) -> str:
+    def cursor(self, line: InboxEntry | None = None) -> str:
         """Where to go on behind a line; without one, from now on."""
         return write_cursor((self._clock.now(), "") if line is None else _place(line))
 
-    async def follow(self, tenant: str, user: str, after: str) -> AsyncGenerator[tuple[Line, ...], None]:
+    async def follow(self, tenant: str, user: str, after: str) -> AsyncGenerator[tuple[InboxEntry, ...], None]:
         """Her lines behind a cursor as they come, without end.
 
         None is left out that appears a moment after a later one. Who goes on behind a line may see again what came
@@ -138,7 +138,7 @@ class Inbox:
                 seen |= {place_of(each) for each in fresh}
                 start = place_of(found[-1]) if found else start
                 has_more = len(found) == FOLLOW_SLICE
-                lines = tuple(read(each, Line) for each in fresh)
+                lines = tuple(read(each, InboxEntry) for each in fresh)
                 del found, fresh  # not to be kept while the reader is slow
                 if lines:
                     yield lines
@@ -163,14 +163,14 @@ class Inbox:
     async def _mark(self, found: list[Document], now: int) -> list[bool]:
         groups = []
         for there in found:
-            line = msgspec.structs.replace(read(there, Line), read=now)
-            groups.append([Put(there.key, encode(line), there.version, line_tags(line), there.order, there.until)])
+            line = msgspec.structs.replace(read(there, InboxEntry), read=now)
+            groups.append([Put(there.key, encode(line), there.version, entry_tags(line), there.order, there.until)])
         return [answer != 0 for answer in await self._cabinet.change(groups, now)]
 
 
-def _place(line: Line) -> Place:
+def _place(line: InboxEntry) -> Place:
     """Where a line lies among those of its user."""
-    return line.at, line_name(line.user, line.id)
+    return line.at, entry_name(line.user, line.id)
 
 
 def _tag(user: str, *, unread: bool) -> str:

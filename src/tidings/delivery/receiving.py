@@ -12,7 +12,7 @@ from tidings.delivery.naming import named_by
 from tidings.delivery.suppressions import Suppressions
 from tidings.delivery.users import Users
 from tidings.domain.errors import Conflict, Invalid
-from tidings.domain.notifications.delivery import Delivery, DeliveryReceipt, ProviderEvent, State, moved
+from tidings.domain.notifications.delivery import Delivery, DeliveryReceipt, ProviderEvent, State, state_after
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.user import TRANSACTIONAL
 from tidings.ports import DocumentStore
@@ -147,7 +147,7 @@ def _after(delivery: Delivery, receipt: DeliveryReceipt, now: int) -> Delivery:
     at = receipt.at if receipt.at is not None else now
     told = ProviderEvent(at, receipt.state, receipt.event, receipt.reason[:REASON_CHARS_MAX])
     news = (*delivery.news, told)[-NEWS_MAX:]
-    state = None if _is_past(delivery, receipt) else moved(delivery.state, receipt.state)
+    state = None if _is_past(delivery, receipt) else state_after(delivery.state, receipt.state)
     if state is None:
         return msgspec.structs.replace(delivery, news=news)
     return msgspec.structs.replace(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidings.delivery.filing import delivery_name, read
-from tidings.domain.notifications.delivery import Delivery, State, together
+from tidings.domain.notifications.delivery import Delivery, State, representative
 from tidings.domain.notifications.notification import Notification
 from tidings.domain.schedules.schedule import Schedule
 from tidings.ports import DocumentStore
@@ -49,7 +49,7 @@ def _state(
         return "cancelled", "cancelled"
     if deliveries:
         last = [each for each in deliveries if each.due == deliveries[-1].due]
-        spoken = last[together([each.state for each in last])]
+        spoken = last[representative([each.state for each in last])]
         return spoken.state, spoken.reason
     if schedule is None:
         return None, ""

@@ -1,17 +1,17 @@
-"""Bounds on everything that comes in."""
+"""Limits on what a request may hold, and the most that each limit can be set to."""
 
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import BEHIND_BYTES_MAX, ID_BYTES_MOST
+from tidings.domain.names import ID_BYTES_MOST, SUFFIX_BYTES_MAX
 
 DAY_S = 86_400
-CATCH_UP_MAX = 10_000  # the most that `fire_all` releases of what is overdue at one moment
-PREVIEW_MAX = 1_000  # the most moments that a preview shows
+CATCH_UP_MAX = 10_000  # the most overdue occurrences of one schedule that `fire_all` releases
+PREVIEW_MAX = 1_000  # the most occurrences that a preview shows
 
 
-class Limits(msgspec.Struct, frozen=True, gc=False):
-    """Bounds on everything that comes in."""
+class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The section `limits` of the configuration."""
 
     value_bytes_max: int = 1024 * 1024
     key_bytes_max: int = 16 * 1024
@@ -35,9 +35,9 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
                 raise Invalid(f"limits.{name}", f"must lie between 1 and {most}")
 
 
-# What the layout of the stores can hold, of an id also with what its deliveries have behind it.
+# What the stores can hold; an id must leave room for the suffix of its deliveries.
 LIMITS_MOST = {
-    "id_bytes_max": ID_BYTES_MOST - BEHIND_BYTES_MAX,
+    "id_bytes_max": ID_BYTES_MOST - SUFFIX_BYTES_MAX,
     "labels_bytes_max": 9_999,
     "horizon_s": 50 * 366 * DAY_S,
     "catch_up_max": CATCH_UP_MAX,

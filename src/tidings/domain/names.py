@@ -1,4 +1,4 @@
-"""Rules for names and ids, the same everywhere."""
+"""Valid names and ids, and the words for priorities, policies, states and outcomes."""
 
 import re
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from typing import Literal
 from tidings.domain.errors import Invalid
 
 DEFAULT_TENANT = "default"
-ID_BYTES_MOST = 999  # what every store can hold
-_SHORT_CHARS = ID_BYTES_MOST // 4  # never more bytes than may be, whatever the characters
-BEHIND_BYTES_MAX = 99  # what a delivery has behind an id: its occurrence, its channel, its turn
+ID_BYTES_MOST = 999  # the longest id that every store can hold
+_SHORT_CHARS = ID_BYTES_MOST // 4  # a text of so many characters never exceeds ID_BYTES_MOST
+SUFFIX_BYTES_MAX = 99  # what the id of a delivery appends to that of its schedule: occurrence, channel, turn
 
 # How a refusal begins that concerns the id of a notification; the command line shows it as it is.
 BELONGS = "this schedule belongs to notification"
@@ -22,13 +22,13 @@ _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def check_name(text: object, field: str) -> None:
-    """Raise `Invalid` unless the text can be the name of a key or a tenant."""
+    """Refuse an invalid name of an API key, a tenant or a calendar."""
     if not isinstance(text, str) or not _NAME.fullmatch(text):
         raise Invalid(field, "use 1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit")
 
 
 def check_id(text: str, bytes_max: int, field: str = "id") -> None:
-    """Raise `Invalid` unless the text can be the id of a schedule, or a part of one."""
+    """Refuse an invalid id of a schedule."""
     if not text or _ID_FORBIDDEN.search(text):
         raise Invalid(field, "is empty or has control characters: leave it out, or use printable text")
     if len(text.encode()) > bytes_max:
@@ -36,17 +36,17 @@ def check_id(text: str, bytes_max: int, field: str = "id") -> None:
 
 
 def is_storable(text: str) -> bool:
-    """Whether every store can hold a text: PostgreSQL takes no NUL character, and UTF-8 no half of a surrogate pair."""
+    """Whether every store can hold a text: PostgreSQL refuses a NUL character, and UTF-8 half of a surrogate pair."""
     return "\0" not in text if text.isascii() else _UNSTORABLE.search(text) is None
 
 
 def is_storable_id(text: str) -> bool:
-    """The same for an id, which must not be longer than every store can hold: it would be kept as another one."""
+    """Whether every store can hold an id. A longer one would be cut off, and stored as another id."""
     return is_storable(text) and (len(text) <= _SHORT_CHARS or len(text.encode()) <= ID_BYTES_MOST)
 
 
 def first_unstorable_id(ids: Sequence[str]) -> int | None:
-    """The index of the first id that not every store can hold; most are plain, and are looked at all at once."""
+    """The index of the first id that not every store can hold. Most ids are plain ASCII, so all are checked at once."""
     together = "".join(ids)
     if together.isascii() and "\0" not in together and max(map(len, ids), default=0) <= ID_BYTES_MOST:
         return None
@@ -56,18 +56,18 @@ def first_unstorable_id(ids: Sequence[str]) -> int | None:
 def check_storable(text: str, field: str) -> None:
     """Refuse a text that not every store can hold."""
     if not is_storable(text):
-        raise Invalid(field, "holds a NUL character or half of a surrogate pair, which no store can keep: remove it")
+        raise Invalid(field, "holds a NUL character or half of a surrogate pair, which cannot be stored: remove it")
 
 
 def check_storable_id(text: str, field: str = "id") -> None:
     """Refuse an id that not every store can hold."""
     check_storable(text, field)
     if not is_storable_id(text):
-        raise Invalid(field, f"is longer than {ID_BYTES_MOST} bytes of UTF-8, the most that can be kept")
+        raise Invalid(field, f"is longer than {ID_BYTES_MOST} bytes of UTF-8, the most that can be stored")
 
 
 class Priority(IntEnum):
-    """Who goes first when more is due than one batch holds. The number is the order."""
+    """The order of release when more is due than one batch holds; a lower number comes first."""
 
     HIGH = 0
     NORMAL = 1
@@ -94,4 +94,4 @@ OutcomeWord = Literal[
     "unknown",
     "rejected",
 ]
-Mark = Literal["moved", "skipped", "first", "second"]  # what a change of clocks did to a moment
+Mark = Literal["moved", "skipped", "first", "second"]  # what a DST change did to an occurrence

@@ -1,1 +1,1 @@
-"""Intake: from a request to a durable row."""
+"""Intake: validates requests and commits the commands that they become."""

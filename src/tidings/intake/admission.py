@@ -1,4 +1,4 @@
-"""Admission: a request becomes a command, or is refused with the field and what to change."""
+"""Admission: validates a request and turns it into an `Add` command, or refuses it and names the field."""
 
 import re
 from collections.abc import Callable
@@ -24,30 +24,47 @@ SECOND_US = 1_000_000
 PAST_US = 60 * SECOND_US  # what is less late is not in the past: clocks differ, and requests take their time
 TOPICS_SEEN_MAX = 10_000
 NAME_SHOWN_CHARS = 48
-HALF = "hold half of a surrogate pair, which is no text: give whole characters"
+NOT_TEXT = "hold half of a surrogate pair, which is not text: send whole characters"
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+\Z")
 _DEFAULT_LATENESS = Lateness()
 _encode = msgspec.json.Encoder(order="sorted").encode
 _PRIORITIES = tuple(str(int(priority)) for priority in Priority)
-_begun = blake2b(digest_size=CONTENT_BYTES)  # to be copied, which is cheaper than to begin anew
+_EMPTY_DIGEST = blake2b(digest_size=CONTENT_BYTES)  # copied for each digest: cheaper than creating a new one
+
+Forbidden = Callable[[str, str], str | None]
+
+
+def everything_allowed(_tenant: str, _topic: str) -> str | None:
+    """The default of `Admission.forbidden`: every tenant may write to every topic."""
+    return None
 
 
 class Admission:
-    """Turns requests of any edge into commands, under the limits of this node."""
+    """Turns requests of any edge into commands, within the limits of this node.
 
-    def __init__(self, limits: Limits, low_jitter_us: int = 0, bus: Bus = "log", past: Past = "send") -> None:
+    `forbidden` says why a tenant may not write to a topic on Kafka, or None if it may.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        low_jitter_us: int = 0,
+        bus: Bus = "log",
+        past: Past = "send",
+        forbidden: Forbidden = everything_allowed,
+    ) -> None:
         self._bus = bus
         self._past = past
-        self._forbidden: Callable[[str, str], str | None] = _anywhere
+        self._forbidden = forbidden
         self.limits = limits
         self._low_jitter_us = low_jitter_us
         self._horizon_us = limits.horizon_s * SECOND_US
-        # A packed message no longer than this keeps every limit on its parts.
+        # A packed message of at most this size is within every limit on its parts.
         self._small_bytes = min(limits.value_bytes_max, limits.key_bytes_max, limits.headers_bytes_max)
         self._topics_seen: set[str] = set()
         self._destinations_seen: dict[tuple[str, str], str] = {}
-        self._nameless = count()
+        self._without_id = count()
 
     def restrict_topics(self, forbidden: Callable[[str, str], str | None]) -> None:
         """Set the rule for Kafka destinations: given (tenant, topic), why it is forbidden, None if it is allowed."""
@@ -95,7 +112,7 @@ class Admission:
         jitter_us = self._jitter(tenant, request, message, low=low) if low or not plain else 0
         if due < now and type(when) is Once:
             jitter_us = 0  # it is missed, and was due when it was due
-        return Add(
+        return Add(  # positional: this runs for every request, and keyword arguments cost time
             tenant,
             request.id,
             destination,
@@ -142,7 +159,7 @@ class Admission:
         return destination
 
     def check_topic(self, topic: str) -> None:
-        """Refuse what cannot be a topic's name."""
+        """Refuse a text that is not a valid topic name."""
         if len(topic) > self.limits.topic_chars_max:
             raise Invalid("topic", f"is longer than {self.limits.topic_chars_max} characters")
         if not _TOPIC.match(topic) or topic in {".", ".."}:
@@ -153,19 +170,19 @@ class Admission:
     def _check_sizes(self, request: Request) -> None:
         limits = self.limits
         if request.value is not None and len(request.value) > limits.value_bytes_max:
-            raise Invalid("value", f"has {len(request.value)} bytes, at most {limits.value_bytes_max} are taken")
+            raise Invalid("value", f"has {len(request.value)} bytes, at most {limits.value_bytes_max} are accepted")
         if request.key is not None and len(request.key) > limits.key_bytes_max:
-            raise Invalid("key", f"has {len(request.key)} bytes, at most {limits.key_bytes_max} are taken")
+            raise Invalid("key", f"has {len(request.key)} bytes, at most {limits.key_bytes_max} are accepted")
         self._check_headers(request.headers)
 
     def _check_headers(self, headers: Headers) -> None:
         if len(headers) > self.limits.headers_max:
-            raise Invalid("headers", f"there are {len(headers)}, at most {self.limits.headers_max} are taken")
+            raise Invalid("headers", f"there are {len(headers)}, at most {self.limits.headers_max} are accepted")
         size = 0
         for name, value in headers:
             size += len(name) + (len(value) if value is not None else 0)
         if size > self.limits.headers_bytes_max:
-            raise Invalid("headers", f"have {size} bytes, at most {self.limits.headers_bytes_max} are taken")
+            raise Invalid("headers", f"have {size} bytes, at most {self.limits.headers_bytes_max} are accepted")
 
     def _first_due(self, when: When) -> int:
         due = occurrence(when, 1)
@@ -174,22 +191,22 @@ class Admission:
         return due
 
     def _check_catch_up(self, when: When, lateness: Lateness, sent: int) -> None:
-        """What had passed when it was sent, and would still be released one after the other, has a bound.
+        """Limit the occurrences that were already past when the request was sent and would be released one by one.
 
-        A record that is read late is taken all the same: of very many the latest leave.
+        `sent` is the time of sending, so that a Kafka record that is merely read late is not refused for it.
         """
         overdue = overdue_count(when, sent, lateness)
         if overdue > self.limits.catch_up_max:
             detail = f"{lateness.policy} would release {overdue:,} occurrences that have passed already"
             advice = f"let '{field_of(when)}' start later, give a shorter 'late_max', or use fire_latest"
-            raise Invalid("late", f"{detail}, at most {self.limits.catch_up_max:,} are taken: {advice}")
+            raise Invalid("late", f"{detail}, at most {self.limits.catch_up_max:,} are accepted: {advice}")
 
     def _beyond(self, when: When, asked: int) -> Invalid:
         field = field_of(when)
         if asked < 0:
             return Invalid(field, "lies before 1970")
         days = self.limits.horizon_s // 86_400
-        return Invalid(field, f"lies more than {days} days ahead, the most that is taken (limits.horizon)")
+        return Invalid(field, f"lies more than {days} days ahead, the most that is accepted (limits.horizon)")
 
     def _jitter(self, tenant: str, request: Request, message: bytes, *, low: bool) -> int:
         """How much later it is due: within its own jitter, else within that of low priority."""
@@ -197,35 +214,37 @@ class Admission:
         if request.jitter is not None:
             window_us = iso8601.parse_exact_duration(request.jitter, "jitter")
             if window_us > self.limits.jitter_max_s * SECOND_US:
-                raise Invalid("jitter", f"is above the most of {self.limits.jitter_max_s} s")
+                raise Invalid("jitter", f"is longer than {self.limits.jitter_max_s} s, the most that is accepted")
         if not window_us:
             return 0
-        identity = request.id.encode() if request.id is not None else message + next(self._nameless).to_bytes(8, "big")
+        identity = (
+            request.id.encode() if request.id is not None else message + next(self._without_id).to_bytes(8, "big")
+        )
         return jittered(0, window_us, tenant.encode() + b"\0" + identity)
 
     def _labels(self, labels: dict[str, str] | None) -> str | None:
         if not labels:
             return None
         if len(labels) > self.limits.labels_max:
-            raise Invalid("labels", f"there are {len(labels)}, at most {self.limits.labels_max} are taken")
+            raise Invalid("labels", f"there are {len(labels)}, at most {self.limits.labels_max} are accepted")
         if any("\0" in text for pair in labels.items() for text in pair):
-            raise Invalid("labels", "hold a NUL, which cannot be searched for: leave it out")
+            raise Invalid("labels", "hold a NUL character, which cannot be searched for: leave it out")
         try:
             text = _encode(labels)
         except UnicodeEncodeError:
-            raise Invalid("labels", HALF) from None
+            raise Invalid("labels", NOT_TEXT) from None
         if len(text) > self.limits.labels_bytes_max:
-            raise Invalid("labels", f"have {len(text)} bytes, at most {self.limits.labels_bytes_max} are taken")
+            raise Invalid("labels", f"have {len(text)} bytes, at most {self.limits.labels_bytes_max} are accepted")
         return text.decode()
 
 
 def _packed(request: Request) -> bytes:
-    """The message as bytes, if Kafka's client can carry the names of its headers: to it a name ends with its text."""
+    """The message as bytes. A header name with a NUL is refused: Kafka's client would cut the name off there."""
     try:
         message = pack(Message(request.key, request.value, request.headers))
     except UnicodeEncodeError:
-        raise Invalid("headers", HALF) from None
-    if request.headers and 0 in message:  # most have no NUL anywhere, which is seen at once
+        raise Invalid("headers", NOT_TEXT) from None
+    if request.headers and 0 in message:  # one scan, and most messages have no NUL anywhere
         _check_names(request.headers)
     return message
 
@@ -233,7 +252,10 @@ def _packed(request: Request) -> bytes:
 def _check_names(headers: Headers) -> None:
     for name, _ in headers:
         if "\0" in name:
-            raise Invalid("headers", f"the name {name[:NAME_SHOWN_CHARS]!r} holds a NUL, which Kafka's clients cut off")
+            raise Invalid(
+                "headers",
+                f"the name {name[:NAME_SHOWN_CHARS]!r} holds a NUL character, where Kafka's clients cut it off",
+            )
 
 
 def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:
@@ -249,27 +271,26 @@ def _digest(request: Request, destination: str, message: bytes, *, plain: bool) 
         content |= {"value": None, "key": None, "headers": ()}  # they are in the message
         del content["past"]  # it says whether this is accepted, not what it is
         sent = _encode(content)
-    digest = _begun.copy()
+    digest = _EMPTY_DIGEST.copy()
     digest.update(message + sent)
     return digest.digest()
 
 
-def _anywhere(_tenant: str, _topic: str) -> str | None:
-    return None
-
-
 def check_new_id(schedule_id: str) -> None:
-    """Callers may not make up ids of the form that Tidings makes."""
+    """Refuse an id that has the form of the ids which Tidings generates."""
     if MADE_ID.match(schedule_id):
-        raise Invalid("id", "has the form of ids that Tidings makes: choose another, or leave it out")
+        raise Invalid("id", "has the form of the ids that Tidings generates: choose another, or leave it out")
 
 
 def _lateness(request: Request) -> Lateness:
+    grace_us = _duration(request.late_grace, "late_grace")
     return Lateness(
         request.late or "fire_latest",
-        GRACE_DEFAULT_US
-        if request.late_grace is None
-        else iso8601.parse_exact_duration(request.late_grace, "late_grace"),
-        None if request.late_max is None else iso8601.parse_exact_duration(request.late_max, "late_max"),
-        None if request.expires_after is None else iso8601.parse_exact_duration(request.expires_after, "expires_after"),
+        GRACE_DEFAULT_US if grace_us is None else grace_us,
+        _duration(request.late_max, "late_max"),
+        _duration(request.expires_after, "expires_after"),
     )
+
+
+def _duration(text: str | None, field: str) -> int | None:
+    return None if text is None else iso8601.parse_exact_duration(text, field)

@@ -1,4 +1,4 @@
-"""Intake: commands that arrive together are committed together; the answer follows the commit."""
+"""Intake: commits commands that arrive together in one transaction, and answers after the commit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,12 +16,12 @@ BATCH_COMMANDS_MAX = 1_000
 
 
 class Intake:
-    """Group commit, with as many transactions under way as the store gains from."""
+    """Group commit, with as many concurrent transactions as the store benefits from (`Timeline.intakes_max`)."""
 
-    def __init__(self, timeline: Timeline, clock: Clock, tell: Listener, wake: Callable[[], None]) -> None:
+    def __init__(self, timeline: Timeline, clock: Clock, listener: Listener, wake: Callable[[], None]) -> None:
         self._timeline = timeline
         self._clock = clock
-        self._tell = tell
+        self._listener = listener
         self._wake = wake
         self._batcher: Batcher[Sequence[Command], list[Outcome]] = Batcher(
             self._commit,
@@ -31,28 +31,26 @@ class Intake:
             concerns_all=lambda error: isinstance(error, NotOwner | StoreError),
         )
 
-    async def submit(self, commands: Sequence[Command], receipt: IdempotencyKey | None = None) -> list[Outcome]:
-        """Commit commands durably, in order, and answer each."""
-        if receipt is not None:
-            return await self._settle(commands, receipt)
+    async def submit(self, commands: Sequence[Command], key: IdempotencyKey | None = None) -> list[Outcome]:
+        """Commit commands durably, in order, and return the outcome of each."""
+        if key is not None:
+            return await self._apply_alone(commands, key)
         return await self._batcher.submit(commands)
 
-    async def _settle(self, commands: Sequence[Command], receipt: IdempotencyKey) -> list[Outcome]:
-        """Commands with a receipt are a transaction of their own."""
-        now = self._clock.now()
-        outcomes = noted(commands, await self._timeline.apply(commands, now, receipt))
-        self._announce(now, commands, outcomes)
-        return outcomes
+    async def take(self, commands: Sequence[Command], batch: SourceBatch) -> list[Outcome]:
+        """Commit the commands of a source (Kafka) together with its new position, in a transaction of their own."""
+        return await self._apply_alone(commands, None, batch)
 
-    async def take(self, commands: Sequence[Command], taken: SourceBatch) -> list[Outcome]:
-        """Commands of a source are a transaction of their own, together with how far it was read."""
+    async def _apply_alone(
+        self, commands: Sequence[Command], key: IdempotencyKey | None, batch: SourceBatch | None = None
+    ) -> list[Outcome]:
         now = self._clock.now()
-        outcomes = await self._timeline.apply(commands, now, None, taken)
+        outcomes = noted(commands, await self._timeline.apply(commands, now, key, batch))
         self._announce(now, commands, outcomes)
         return outcomes
 
     def _commit(self, group: Sequence[Sequence[Command]]) -> Awaitable[list[list[Outcome]]]:
-        """Commit the commands of some callers in one transaction; the store begins at once."""
+        """Commit the commands of several callers in one transaction, which the store begins at once."""
         commands = group[0] if len(group) == 1 else [command for commands in group for command in commands]
         now = self._clock.now()
         return self._committed(group, commands, now, self._timeline.apply(commands, now))
@@ -62,10 +60,10 @@ class Intake:
         group: Sequence[Sequence[Command]],
         commands: Sequence[Command],
         now: int,
-        begun: Awaitable[list[Outcome]],
+        transaction: Awaitable[list[Outcome]],
     ) -> list[list[Outcome]]:
-        outcomes = noted(commands, await begun)
-        # Listeners are told once the next transaction has begun.
+        outcomes = noted(commands, await transaction)
+        # Listeners are called after the next transaction has begun, so that they do not delay it.
         asyncio.get_running_loop().call_soon(self._announce, now, commands, outcomes)
         if len(group) == 1:
             return [outcomes]
@@ -77,7 +75,7 @@ class Intake:
 
     def _announce(self, now: int, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
         self._wake()
-        self._tell(Changed(now, commands, outcomes))
+        self._listener(Changed(now, commands, outcomes))
 
 
 def noted(commands: Sequence[Command], outcomes: list[Outcome]) -> list[Outcome]:

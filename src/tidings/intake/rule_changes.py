@@ -1,4 +1,4 @@
-"""Revision: when a calendar or the rules of a zone change, what is pending by them is computed again."""
+"""Recomputes pending occurrences when a calendar or the rules of a time zone (tzdata) change."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -27,33 +27,33 @@ logger = logging.getLogger("tidings.revision")
 
 
 class Report(NamedTuple):
-    """What a revision did: how many occurrences moved, and the zones in which something followed older rules."""
+    """The result of a recomputation: how many occurrences moved, and the zones where schedules followed older rules."""
 
     moved: int
     zones: tuple[str, ...] = ()
 
 
 class RuleChanges:
-    """Walks over the standing schedules in slices, so that releases go on between them."""
+    """Recomputes recurring schedules in slices, so that releases continue between them."""
 
-    def __init__(self, store: CalendarStore, clock: Clock, tell: Listener, wake: Callable[[], None]) -> None:
+    def __init__(self, store: CalendarStore, clock: Clock, listener: Listener, wake: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
-        self._tell = tell
+        self._listener = listener
         self._wake = wake
 
     async def put_calendar(self, tenant: str, name: str, days: tuple[int, ...]) -> Report:
-        """Keep a calendar, and apply it to what is pending by it."""
+        """Store a calendar, and recompute the schedules that use it."""
         change = await self._store.put_calendar(tenant, Calendar(name, days, self._clock.now()))
         return await self._apply([change])
 
     async def drop_calendar(self, tenant: str, name: str) -> Report | None:
-        """Forget a calendar; what is pending by it goes on without. None if there is no such calendar."""
+        """Delete a calendar, and recompute the schedules that used it. None if there is no such calendar."""
         change = await self._store.drop_calendar(tenant, name)
         return None if change is None else await self._apply([change])
 
     async def catch_up(self) -> None:
-        """Apply what was left half done, and rules of zones that have changed since something was computed by them."""
+        """Finish interrupted recomputations, and apply the rules of zones that have changed since the last start."""
         changes = await self._store.unsettled()
         if changes:
             await self._apply(changes)
@@ -61,7 +61,7 @@ class RuleChanges:
             await self.zones()
 
     async def zones(self) -> Report:
-        """Compute everything again that does not follow the rules which its zone has now."""
+        """Recompute every schedule that does not follow the current rules of its zone."""
         kept = await self._store.zones()
         await self._recall(kept)
         stale = _stale(kept)
@@ -75,7 +75,7 @@ class RuleChanges:
         return Report(moved, tuple(sorted(seen)))
 
     async def _recall(self, kept: Sequence[KeptZone]) -> None:
-        """Know the older rules, and keep those that hold before something follows them."""
+        """Load the older rules of changed zones, and store the current ones before any schedule follows them."""
         for zone in _stale(kept):
             timezone.recall(zone.name, zone.content)
             now = KeptZone(zone.name, timezone.VERSION, timezone.content_of(zone.name))
@@ -94,7 +94,7 @@ class RuleChanges:
             if (seen.tenant, calendar_of(when)) not in changed or seen.days is None:
                 return None
             pending = self._by_rules(seen) or seen.pending
-            assert isinstance(when, Rule | Cron), "only rules and expressions keep to a calendar"
+            assert isinstance(when, Rule | Cron), "only rules and cron expressions have a calendar"
             if pending.due is not None and when.excluded != seen.days:
                 pending = by_calendar(pending, seen.days, self._clock.now())
             return None if pending is seen.pending else pending
@@ -111,7 +111,7 @@ class RuleChanges:
         return revise
 
     def _by_rules(self, seen: Seen) -> Pending | None:
-        """By the rules that the zone has now; None if it follows them."""
+        """The occurrence by the current rules of its zone; None if it already follows them."""
         zone = zone_of(seen.pending.when)
         if zone is None or seen.rules is None or seen.rules == timezone.rules_of(zone):
             return None
@@ -127,7 +127,7 @@ class RuleChanges:
             cursor = some.cursor
             if cursor is None:
                 break
-        self._tell(Revised(self._clock.now(), cause, moved))
+        self._listener(Revised(self._clock.now(), cause, moved))
         return moved
 
 
@@ -136,13 +136,13 @@ def _stale(kept: Sequence[KeptZone]) -> list[KeptZone]:
 
 
 def _one_by_one(revise: Revise) -> Revise:
-    """A schedule that cannot be computed stays as it is, and keeps no other from following."""
+    """Log a schedule that cannot be recomputed and leave it as it is, so that it does not stop the others."""
 
     def safely(seen: Seen) -> Pending | None:
         try:
             return revise(seen)
         except Exception:
-            logger.exception("a schedule of %s cannot be revised and stays as it is: %r", seen.tenant, seen.pending)
+            logger.exception("a schedule of %s cannot be recomputed and stays as it is: %r", seen.tenant, seen.pending)
             return None
 
     return safely

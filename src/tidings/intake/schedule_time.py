@@ -1,4 +1,4 @@
-"""The fields of a `when`, each for itself: so that whoever mends one hears of the others at once."""
+"""Reads the fields of a request that say when it is due: `at`, `every`, `rrule`, `cron` and those beside them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -32,9 +32,13 @@ from tidings.domain.schedules.when import (
 
 Word = TypeVar("Word", bound=str)
 
+_DATE = re.compile(r"\d{4}-?\d\d-?\d\d", re.ASCII)
+_RECURRING = ("start", "until", "count", "rdates", "exdates", "calendar", "on_excluded")
+_OF_RULES = ("gap", "overlap", "rdates", "exdates", "calendar", "on_excluded")
+
 
 def wrong_fields(timing: Timing, known: str) -> tuple[Invalid, ...]:
-    """What is wrong in itself, but for the field that is known to be."""
+    """The errors of all fields other than `known`, so that a refusal names every field that is wrong."""
     found = []
     for name, check in _CHECKS.items():
         value = getattr(timing, name)
@@ -47,7 +51,7 @@ def wrong_fields(timing: Timing, known: str) -> tuple[Invalid, ...]:
 
 
 def word(name: str, text: str | None, words: Mapping[str, Word], default: Word) -> Word:
-    """One of the words that a field knows."""
+    """The value of a field that takes one of a few words."""
     if text is None:
         return default
     if text not in words:
@@ -71,13 +75,8 @@ _CHECKS: dict[str, Callable[..., object]] = {
 }
 
 
-_DATE = re.compile(r"\d{4}-?\d\d-?\d\d", re.ASCII)
-_RECURRING = ("start", "until", "count", "rdates", "exdates", "calendar", "on_excluded")
-_OF_RULES = ("gap", "overlap", "rdates", "exdates", "calendar", "on_excluded")
-
-
 def read_at(request: Request, now: int) -> int:
-    """The instant of a request without a zone; None is now."""
+    """The instant that `at` says, for a request without a time zone; a missing `at` is now."""
     at = request.at
     if at is None:
         return now
@@ -95,7 +94,7 @@ def read_at(request: Request, now: int) -> int:
 
 
 def read_when(request: Request, now: int, limits: Limits) -> When:
-    """When a request with an interval, a rule, an expression or a zone falls due; a refusal names all that is wrong."""
+    """When a request with an interval, a rule, a cron expression or a zone is due; `Invalid` names all wrong fields."""
     try:
         return _read_when(request, now, limits)
     except Invalid as invalid:
@@ -115,17 +114,17 @@ def _read_when(request: Request, now: int, limits: Limits) -> When:
     for name in _RECURRING:
         if getattr(timing, name) not in {None, ()}:
             ways = "'rrule' or 'cron'" if name in _OF_RULES else "'rrule', 'cron' or 'every'"
-            raise Invalid(name, f"goes with {ways}: give one of them, or leave it out")
+            raise Invalid(name, f"needs {ways}: give one of them, or leave it out")
     return _local(request, timing, now)
 
 
 def since(request: Request, now: int) -> int:
-    """What durations and rules without a start count from."""
+    """The instant from which durations, and rules without a start, are counted."""
     return now if request.since is None else request.since
 
 
 def passed_note(when: When, now: int, limits: Limits) -> tuple[int, str | None]:
-    """How many moments lie before now, and what to know before it is scheduled: what each policy does with them."""
+    """How many occurrences lie before now, and a note on what each lateness policy would do with them."""
     if (swallowed := swallowed_note(when)) is not None:
         return 0, swallowed
     start = late_start_note(when)
@@ -141,7 +140,7 @@ def passed_note(when: When, now: int, limits: Limits) -> tuple[int, str | None]:
 
 
 def field_of(when: When) -> str:
-    """The field that said when."""
+    """The field of the request that a `when` was read from."""
     match when:
         case Every():
             return "every"
@@ -164,19 +163,18 @@ def _rule(timing: Timing, now: int, limits: Limits) -> Rule | Cron:
     if timing.calendar is not None:
         check_name(timing.calendar, "calendar")
     elif timing.on_excluded is not None:
-        raise Invalid("on_excluded", "says what becomes of the days of a 'calendar': name one, or leave it out")
+        raise Invalid("on_excluded", "says what to do on the days of a 'calendar': name one, or leave it out")
     terms = Terms(
-        timing.start,
-        timing.zone,
-        word("gap", timing.gap, GAPS, "forward"),
-        word("overlap", timing.overlap, OVERLAPS, "first"),
-        timing.count,
-        timing.until,
-        timing.rdates,
-        timing.exdates,
-        (),
-        word("on_excluded", timing.on_excluded, ON_EXCLUDED, "skip"),
-        timing.calendar,
+        start=timing.start,
+        zone=timing.zone,
+        gap=word("gap", timing.gap, GAPS, "forward"),
+        overlap=word("overlap", timing.overlap, OVERLAPS, "first"),
+        count=timing.count,
+        until=timing.until,
+        rdates=timing.rdates,
+        exdates=timing.exdates,
+        on_excluded=word("on_excluded", timing.on_excluded, ON_EXCLUDED, "skip"),
+        calendar=timing.calendar,
     )
     when: Rule | Cron
     if timing.rrule is not None:
@@ -185,16 +183,18 @@ def _rule(timing: Timing, now: int, limits: Limits) -> Rule | Cron:
         assert timing.cron is not None
         when, field = read_cron(timing.cron, now, terms), "cron"
     if least_distance_us(when) < limits.period_min_s * SECOND_US:
-        raise Invalid(field, f"occurs more often than every {limits.period_min_s} s, the least that is taken")
+        raise Invalid(
+            field, f"occurs more often than every {limits.period_min_s} s, the shortest period that is accepted"
+        )
     return when
 
 
 def _every(request: Request, timing: Timing, now: int, limits: Limits) -> Every:
-    """An interval, with the ends that were given beside it."""
+    """An interval, with the `start`, `until` and `count` that were given beside it."""
     assert request.every is not None
     for name in _OF_RULES:
         if getattr(timing, name) not in {None, ()}:
-            raise Invalid(name, "goes with 'rrule' or 'cron': an interval counts exact time")
+            raise Invalid(name, "needs 'rrule' or 'cron': an interval counts elapsed time")
     every = iso8601.parse_interval(request.every, since(request, now))
     if timing.start is not None:
         if request.every.count("/") > 1:
@@ -208,28 +208,28 @@ def _every(request: Request, timing: Timing, now: int, limits: Limits) -> Every:
         every = msgspec.structs.replace(every, end=_instant("until", timing.until, timing))
     if timing.count is not None:
         if every.count is not None:
-            raise Invalid("count", "the interval has a number of its own: leave one out")
+            raise Invalid("count", "the interval has a count of its own: leave one out")
         if not 1 <= timing.count <= COUNT_MAX:
             raise Invalid("count", f"must lie between 1 and {COUNT_MAX:,}")
         every = msgspec.structs.replace(every, count=timing.count)
     if every.period_min_us() < limits.period_min_s * SECOND_US:
-        raise Invalid("every", f"the period is below the least of {limits.period_min_s} s")
+        raise Invalid("every", f"the period is shorter than {limits.period_min_s} s, the shortest that is accepted")
     return every
 
 
 def _local(request: Request, timing: Timing, now: int) -> When:
-    """A wall time. One that has passed is a moment like any other, but a gap stays one."""
+    """A local time. One that has passed is a moment like any other, but a DST gap stays a gap."""
     if timing.zone is None:
         name = "gap" if timing.gap is not None else "overlap"
         raise Invalid(name, "says what clock changes do to a local time: give its 'zone', or leave it out")
     if request.at is None:
-        raise Invalid("zone", "goes with a local 'at', with 'rrule' or with 'cron': give one of them, or leave it out")
+        raise Invalid("zone", "needs a local 'at', 'rrule' or 'cron': give one of them, or leave it out")
     if not isinstance(request.at, str) or _is_duration(request.at):
-        raise Invalid("zone", "a moment that is said without clocks needs no zone: leave it out")
+        raise Invalid("zone", "an instant or a duration needs no time zone: leave it out")
     gap = word("gap", timing.gap, GAPS, "forward")
     when = read_local(request.at, timing.zone, gap, word("overlap", timing.overlap, OVERLAPS, "first"))
     last = occurrence(when, 2) or occurrence(when, 1)
-    assert last is not None, "a wall time that was read exists"
+    assert last is not None, "a local time that was read has an instant"
     return Once(last) if last <= now and not is_swallowed(when) else when
 
 
@@ -244,7 +244,7 @@ def _instant(name: str, text: str, timing: Timing) -> int:
 
 
 def _of_date(name: str, text: str, timing: Timing) -> int:
-    """A date begins with its midnight, and ends with its last second, as it does beside a rule."""
+    """The first second of a date for `start`, its last second for `until`, as beside a rule."""
     zone, moment = zone_named(timing.zone or "UTC"), parse_moment(text, name)
     second = end_of(zone, moment) if name == "until" else instants_of(zone, moment, "forward", "first")[0]
     return second * SECOND_US

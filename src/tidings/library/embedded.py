@@ -132,9 +132,9 @@ class Tidings:
     async def _start_delivery(self, engine: Engine) -> None:
         """Attach the delivery of notifications to the engine."""
         from tidings.library.notifications import NotificationServices
-        from tidings.node.delivery import join_people
+        from tidings.node.delivery import add_delivery
 
-        delivery = await join_people(engine, self._config, self._after_stop)
+        delivery = await add_delivery(engine, self._config, self._after_stop)
         self._services = NotificationServices(delivery.office, self.tenant)
 
     # Changes

@@ -15,7 +15,7 @@ from tidings.domain.notifications.delivery import Delivery as StoredDelivery
 from tidings.domain.notifications.delivery import State
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.notification import Priority
-from tidings.domain.notifications.user import Line as StoredLine
+from tidings.domain.notifications.user import InboxEntry as StoredLine
 from tidings.library.schedule_values import moment_of
 
 

@@ -24,7 +24,7 @@ from tidings.domain.notifications.address import Device
 from tidings.domain.notifications.delivery import State
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.notification import InlineContent, Priority, Spread
-from tidings.domain.notifications.user import Line, User
+from tidings.domain.notifications.user import InboxEntry, User
 from tidings.domain.schedules.lateness import Policy
 from tidings.library.arguments import Times, check_text, timing_of
 from tidings.library.notification_values import (
@@ -356,7 +356,7 @@ class Inbox:
         check_text(user, "user")
         return self._follow(self._inbox.follow(self._tenant, user, self._inbox.cursor()))
 
-    async def _follow(self, batches: AsyncGenerator[tuple[Line, ...], None]) -> AsyncIterator[InboxLine]:
+    async def _follow(self, batches: AsyncGenerator[tuple[InboxEntry, ...], None]) -> AsyncIterator[InboxLine]:
         async with aclosing(batches):
             async for batch in batches:
                 for line in batch:

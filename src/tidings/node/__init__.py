@@ -1,4 +1,4 @@
-"""The composition root: the only folder that names adapters."""
+"""The composition root: the only package that names stores, buses and providers."""
 
 from tidings.node.kafka import join_kafka
 from tidings.node.serve import SWITCH_INTERVAL_S, build_engine, run_node, serve_node, url_from_here, url_of

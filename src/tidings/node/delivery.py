@@ -1,4 +1,4 @@
-"""The tables of channels, and how a mistake in one is told."""
+"""Notifications on a node: the configured providers, their receipts, unsubscribe links, and the delivery workers."""
 
 import contextlib
 import logging
@@ -39,19 +39,12 @@ from tidings.node.stores import MEMORY, file_of
 from tidings.observe.metrics import DeliveryLog, DeliveryMetrics
 from tidings.ports import DocumentStore, Erasable, Provider, ProviderContext, ReceiptReader
 
-
-@contextlib.contextmanager
-def named(name: str) -> Iterator[None]:
-    """Say in whose table it is that something is wrong."""
-    try:
-        yield
-    except Invalid as invalid:
-        first, *others = (Invalid(f"channels.{name}.{each.field}", each.detail) for each in invalid.all)
-        raise Invalid(first.field, first.detail, tuple(others)) from None
-
-
 IN_APP, OUTBOX = "in_app", "outbox"
+UNSUBSCRIBE = "/unsubscribe"
+LINK_KEY_BYTES_MIN = 16
+WRITE_US_MAX = 5_000_000  # how long writing before and after a call of a provider may take
 
+# The channels that each provider serves.
 SERVED: dict[str, tuple[ChannelName, ...]] = {
     "smtp": ("email",),
     "sendgrid": ("email",),
@@ -64,59 +57,74 @@ SERVED: dict[str, tuple[ChannelName, ...]] = {
 }
 
 
-def tables_of(config: Config) -> list[Table]:
-    """What is opened, in order of preference: inboxes always, and the outbox behind all others, or alone."""
+logger = logging.getLogger("tidings.delivery")
+
+
+@contextlib.contextmanager
+def errors_in_table(name: str) -> Iterator[None]:
+    """Prefix the fields of a refusal with the table they are in: `channels.<name>.<field>`."""
+    try:
+        yield
+    except Invalid as invalid:
+        first, *others = (Invalid(f"channels.{name}.{each.field}", each.detail) for each in invalid.all)
+        raise Invalid(first.field, first.detail, tuple(others)) from None
+
+
+def provider_tables(config: Config) -> list[Table]:
+    """The providers to open, in order of preference. The inbox is always one of them; the outbox comes last, and is
+    added if there is no other provider."""
     given = list(config.channels)
     providers = {table.provider for table in given}
     if IN_APP not in providers:
-        given.append(Table(IN_APP, IN_APP))
+        given.append(Table(name=IN_APP, provider=IN_APP))
     if not providers - {IN_APP}:
-        given.append(Table(OUTBOX, OUTBOX))
+        given.append(Table(name=OUTBOX, provider=OUTBOX))
     return sorted(given, key=lambda table: table.provider == OUTBOX)
 
 
 def is_outbox_alone(config: Config) -> bool:
-    """Whether nothing leaves this machine."""
-    return {table.provider for table in tables_of(config)} == {IN_APP, OUTBOX}
+    """Whether no provider is configured that sends anything off this machine."""
+    return {table.provider for table in provider_tables(config)} == {IN_APP, OUTBOX}
 
 
 def folder_of(config: Config) -> Path:
-    """The folder beside the database; where that is elsewhere, the one that we are in."""
+    """The folder of the store's file; the current folder if the store is not a file."""
     path = config.store.path
     return Path.cwd() if path == MEMORY or is_postgres(path) else file_of(path).resolve().parent
 
 
-def ways_of(config: Config) -> list[Way]:
-    """The same to be shown. Which channels a provider of somebody else serves only that one knows."""
-    tables = tables_of(config)
-    served = SERVED | {OUTBOX: _left({table.provider for table in tables})}
+def providers_of(config: Config) -> list[Way]:
+    """The providers to show, with their channels, which are unknown for a provider from another package."""
+    tables = provider_tables(config)
+    served = SERVED | {OUTBOX: _outbox_channels({table.provider for table in tables})}
     return [Way(table.name, table.provider, served.get(table.provider, ())) for table in tables]
 
 
-def _left(providers: set[str]) -> tuple[ChannelName, ...]:
-    """The channels that these leave to the outbox; push as long as one kind of devices has no provider."""
-    taken = {channel for provider in providers - {OUTBOX} for channel in SERVED.get(provider, ())}
+def _outbox_channels(providers: set[str]) -> tuple[ChannelName, ...]:
+    """The channels that no other provider serves; push is among them until both kinds of devices have a provider."""
+    served = {channel for provider in providers - {OUTBOX} for channel in SERVED.get(provider, ())}
     if not providers >= {"apns", "fcm"}:
-        taken.discard("push")
-    return tuple(channel for channel in SERVED[OUTBOX] if channel not in taken)
+        served.discard("push")
+    return tuple(channel for channel in SERVED[OUTBOX] if channel not in served)
 
 
 def lacks_links(config: Config) -> bool:
-    """Whether e-mail leaves by a provider but cannot have a link to unsubscribe, because nobody could reach it."""
-    is_sent = any("email" in way.channels and way.provider != OUTBOX for way in ways_of(config))
+    """Whether e-mail is sent without unsubscribe links, because `delivery.public_url` is not set."""
+    is_sent = any("email" in each.channels and each.provider != OUTBOX for each in providers_of(config))
     return is_sent and config.delivery.public_url is None
 
 
-def served_of(config: Config) -> frozenset[ChannelName] | None:
-    """The channels that something can leave by; None if others know that: nodes that deliver, or a provider itself."""
-    ways = ways_of(config)
-    if "deliver" not in config.node.roles or not all(way.provider in SERVED for way in ways):
+def served_channels(config: Config) -> frozenset[ChannelName] | None:
+    """The channels that have a provider; None if this node cannot know: another node delivers, or a provider comes from
+    another package."""
+    providers = providers_of(config)
+    if "deliver" not in config.node.roles or not all(each.provider in SERVED for each in providers):
         return None
-    return frozenset(channel for way in ways for channel in way.channels)
+    return frozenset(channel for each in providers for channel in each.channels)
 
 
 def rates_of(config: Config) -> Rates:
-    """What each provider takes, of all and of each tenant."""
+    """The rate limits of each provider: in all, and for each tenant."""
     tables = config.channels
     return Rates(
         {table.name: table.rate for table in tables if table.rate is not None},
@@ -126,98 +134,100 @@ def rates_of(config: Config) -> Rates:
 
 
 def check_channels(config: Config) -> None:
-    """Refuse tables that no provider understands, without reading a secret. Nothing may be shown of them before."""
+    """Refuse invalid tables without reading a secret. Tables are shown only after this check, because a secret could
+    be misplaced in one."""
     for table in config.channels:
-        with named(table.name):
+        with errors_in_table(table.name):
             check_settings(table.provider, table.settings)
         check_receipts(table)
 
 
 async def try_channels(config: Config) -> None:
-    """Open them once and close them again, so that a start which is refused leaves no new file behind."""
-    around = ProviderContext(SystemClock(), folder_of(config))
+    """Open the providers once and close them again, so that a refused start leaves no new file behind."""
+    context = ProviderContext(SystemClock(), folder_of(config))
     async with contextlib.AsyncExitStack() as stack:
         for table in config.channels:
             if table.provider != IN_APP:
-                _open(table, config, around, stack)
+                _open(table, config, context, stack)
 
 
 @contextlib.asynccontextmanager
-async def opened(config: Config, clock: Clock, cabinet: DocumentStore) -> AsyncIterator[dict[str, Provider]]:
-    """The channels by name, until the end."""
-    around = ProviderContext(clock, folder_of(config), cabinet)
+async def open_providers(config: Config, clock: Clock, documents: DocumentStore) -> AsyncIterator[dict[str, Provider]]:
+    """Open the providers, by name, and close them at the end."""
+    context = ProviderContext(clock, folder_of(config), documents)
     async with contextlib.AsyncExitStack() as stack:
-        channels = {table.name: _open(table, config, around, stack) for table in tables_of(config)}
-        others = [channel for channel in channels.values() if not isinstance(channel, Outbox)]
-        for channel in channels.values():
-            if isinstance(channel, Outbox):
-                channel.others = others
-        yield channels
+        providers = {table.name: _open(table, config, context, stack) for table in provider_tables(config)}
+        others = [provider for provider in providers.values() if not isinstance(provider, Outbox)]
+        for provider in providers.values():
+            if isinstance(provider, Outbox):
+                provider.others = others
+        yield providers
 
 
-def _open(table: Table, config: Config, around: ProviderContext, stack: contextlib.AsyncExitStack) -> Provider:
+def _open(table: Table, config: Config, context: ProviderContext, stack: contextlib.AsyncExitStack) -> Provider:
     settings = table.settings
-    if table.provider == OUTBOX:  # elsewhere than on a terminal it would lie among the lines of a log
+    if table.provider == OUTBOX:  # without a terminal, messages would be mixed with log lines
         settings = {"terminal": sys.stderr.isatty(), **settings}
     elif table.provider == "twilio" and (url := callback_url(table, config.delivery.public_url)) is not None:
         settings = {"callback_url": url, **settings}
-    with named(table.name):
-        channel = open_channel(table.provider, settings, around)
-    stack.push_async_callback(channel.close)
-    return channel
+    with errors_in_table(table.name):
+        provider = open_channel(table.provider, settings, context)
+    stack.push_async_callback(provider.close)
+    return provider
 
 
 class SendGrid(msgspec.Struct, frozen=True):
-    """The key that SendGrid shows beside its signed event webhook; it is no secret."""
+    """The public key that SendGrid shows for its signed event webhook; it is not a secret."""
 
     verification_key: str
 
 
 class Twilio(msgspec.Struct, frozen=True):
-    """The account's token, which signs callbacks; it is the channel's own unless that sends with an API key."""
+    """The token of the account, which signs callbacks; by default the one that the provider sends with."""
 
     token: Secret
 
 
 class Signed(msgspec.Struct, frozen=True):
-    """Everybody else signs as Standard Webhooks says, with a secret, or an older one while it is changed."""
+    """All other providers sign by Standard Webhooks, with a secret, or with the older one while it is rotated."""
 
     secret: Secret
     older_secret: Secret | None = None
 
 
-KINDS: dict[str, type[msgspec.Struct]] = {"sendgrid": SendGrid, "twilio": Twilio}
+# The table `receipts` of each provider; `Signed` for all others.
+RECEIPT_SETTINGS: dict[str, type[msgspec.Struct]] = {"sendgrid": SendGrid, "twilio": Twilio}
 
 
 def check_receipts(table: Table) -> None:
-    """Refuse what can be told without reading a secret."""
+    """Refuse an invalid table `receipts`, without reading a secret."""
     if table.receipts is not None:
-        with named(f"{table.name}.receipts"):
-            check_places(KINDS.get(table.provider, Signed), _given(table))
+        with errors_in_table(f"{table.name}.receipts"):
+            check_places(RECEIPT_SETTINGS.get(table.provider, Signed), _given(table))
 
 
 def readers_of(config: Config) -> dict[str, ReceiptReader]:
-    """Who reads the callbacks of each channel that has any, by its name."""
+    """The readers of receipts, by the name of their provider's table."""
     readers = {}
     for table in config.channels:
         if table.receipts is not None:
-            with named(f"{table.name}.receipts"):
+            with errors_in_table(f"{table.name}.receipts"):
                 readers[table.name] = _reader(table, config.delivery.public_url)
     return readers
 
 
 def callback_url(table: Table, public_url: str | None) -> str | None:
-    """Where a provider that must be told calls us with what became of a message."""
+    """The URL to which a provider sends its receipts; None if it sends none."""
     return None if table.receipts is None or public_url is None else f"{public_url}/receipts/{table.name}"
 
 
 def _reader(table: Table, public_url: str | None) -> ReceiptReader:
-    match read_settings(KINDS.get(table.provider, Signed), _given(table)):
+    match read_settings(RECEIPT_SETTINGS.get(table.provider, Signed), _given(table)):
         case SendGrid(verification_key):
             return SendGridReader(verification_key)
         case Twilio(token):
             if public_url is None:
-                raise Invalid("token", "Twilio signs the URL that it calls: set delivery.public_url too")
+                raise Invalid("token", "Twilio's signature includes the URL that it calls: set delivery.public_url too")
             return TwilioReader(token, public_url)
         case Signed(secret, older):
             return SignedReader([secret, *([older] if older is not None else [])])
@@ -232,15 +242,8 @@ def _given(table: Table) -> Mapping[str, Any]:
     return receipts
 
 
-UNSUBSCRIBE = "/unsubscribe"
-LINK_KEY_BYTES_MIN = 16
-WRITING_US = 5_000_000
-
-logger = logging.getLogger("tidings.delivery")
-
-
-class People:
-    """What a node has for notifications: all services of them, and the figures of its workers."""
+class NotificationRuntime:
+    """What a node has for notifications: the services behind the API, and the metrics of its workers."""
 
     def __init__(self, engine: Engine, config: Config) -> None:
         self.office = Office(
@@ -248,8 +251,8 @@ class People:
             engine,
             engine.clock,
             keys=link_keys(config.delivery),
-            ways=ways_of(config),
-            served=served_of(config),
+            ways=providers_of(config),
+            served=served_channels(config),
             rates=rates_of(config),
             readers=readers_of(config),
             has_links=not lacks_links(config),
@@ -257,46 +260,50 @@ class People:
         self.metrics = DeliveryMetrics()
         self._listeners = (self.metrics, DeliveryLog(), self.office.inbox)
 
-    def tell(self, fact: DeliveryFact) -> None:
-        """Tell everyone what happened."""
+    def on_fact(self, fact: DeliveryFact) -> None:
+        """Pass a fact to metrics, log and inbox readers."""
         for listener in self._listeners:
             listener(fact)
 
 
 def check_delivery(config: Config) -> None:
-    """Refuse what can be told before anything is opened."""
+    """Refuse invalid settings before anything is opened."""
     delivery = config.delivery
     if delivery.concurrency_reserved >= delivery.concurrency:
-        told = f"must be less than delivery.concurrency ({delivery.concurrency}): else only high priority could be sent"
-        raise Invalid("delivery.concurrency_reserved", told)
+        detail = (
+            f"must be less than delivery.concurrency ({delivery.concurrency}): else only high priority could be sent"
+        )
+        raise Invalid("delivery.concurrency_reserved", detail)
     readers_of(config)
     keys = link_keys(delivery)
     if delivery.public_url is not None and not keys:
         raise Invalid(
             "delivery.link_key",
-            "links to unsubscribe are sealed with it, and delivery.public_url is set: write "
-            '{env = "NAME"} or {file = "/path"}, and keep there a long random text (openssl rand -hex 32)',
+            "unsubscribe links are encrypted with it, and delivery.public_url is set: write "
+            '{env = "NAME"} or {file = "/path"}, and store a long random text there (openssl rand -hex 32)',
         )
 
 
 def link_keys(delivery: Delivery) -> list[bytes]:
-    """The keys that seal links: the one of today first, then the one before it."""
+    """The keys that encrypt unsubscribe links: the current one, then the older one."""
     found = []
-    for name, kept in (("link_key", delivery.link_key), ("older_link_key", delivery.older_link_key)):
-        if not kept:
+    for name, source in (("link_key", delivery.link_key), ("older_link_key", delivery.older_link_key)):
+        if not source:
             continue
         try:
-            key = read_secret(kept).reveal().encode()
+            key = read_secret(source).reveal().encode()
         except ValueError as error:
             raise Invalid(f"delivery.{name}", str(error)) from None
         if len(key) < LINK_KEY_BYTES_MIN:
-            raise Invalid(f"delivery.{name}", f"is shorter than {LINK_KEY_BYTES_MIN} bytes: openssl rand -hex 32")
+            raise Invalid(
+                f"delivery.{name}", f"is shorter than {LINK_KEY_BYTES_MIN} bytes: create one with openssl rand -hex 32"
+            )
         found.append(key)
     return found
 
 
 def link_of(delivery: Delivery) -> Link:
-    """What makes the link that ends a category for an address; none without a URL that people can reach."""
+    """The function that makes the unsubscribe link of an address and category; no link without `public_url`."""
     keys = link_keys(delivery)
     if delivery.public_url is None or not keys:
         return no_link
@@ -309,12 +316,13 @@ def link_of(delivery: Delivery) -> Link:
 
 
 def settings_of(delivery: Delivery, rates: Rates) -> Settings:
-    """What a worker is told. A claim, and who tries a provider again, outlast the longest call.
+    """The settings of a worker. A claim, and the trial call of a circuit breaker, outlast the longest call.
 
-    A claim has room for what is written before and after the call, and no more: a killed worker's claim is waited for.
+    A claim is only as long as the call and the writes before and after it, because the claim of a killed worker must
+    expire before another worker continues.
     """
     send_us = delivery.send_timeout_us
-    room_us = min(send_us // 2, WRITING_US)
+    room_us = min(send_us // 2, WRITE_US_MAX)
     backoff = Backoff(delivery.retry_first_us, delivery.retry_longest_us, delivery.attempts_max, delivery.age_max_us)
     return Settings(
         terms=Terms(backoff, claim_us=send_us + room_us),
@@ -327,29 +335,29 @@ def settings_of(delivery: Delivery, rates: Rates) -> Settings:
     )
 
 
-async def join_people(engine: Engine, config: Config, last: AsyncExitStack) -> People:
-    """Let workers run beside the engine, if that is among the roles. `last` is closed once the engine has stopped."""
-    people = People(engine, config)
+async def add_delivery(engine: Engine, config: Config, last: AsyncExitStack) -> NotificationRuntime:
+    """Run delivery workers beside the engine, if the node has that role. `last` is closed after the engine stops."""
+    runtime = NotificationRuntime(engine, config)
     if "deliver" not in config.node.roles:
-        return people
+        return runtime
     clock = engine.clock
-    channels = await last.enter_async_context(opened(config, clock, engine.store.cabinet))
-    people.office.erasing.keepers |= {name: each for name, each in channels.items() if isinstance(each, Erasable)}
+    providers = await last.enter_async_context(open_providers(config, clock, engine.store.cabinet))
+    runtime.office.erasing.keepers |= {name: each for name, each in providers.items() if isinstance(each, Erasable)}
     worker = Worker(
         engine.store,
         engine.submit,
-        channels,
-        people.office.templates,
+        providers,
+        runtime.office.templates,
         clock,
         settings_of(config.delivery, rates_of(config)),
-        tell=people.tell,
+        tell=runtime.on_fact,
         link=link_of(config.delivery),
         is_ready=lambda: engine.readiness()[0],
     )
     engine.listen(worker)
-    engine.add_service(worker, Sweeper(engine.store, people.office.sweeping, clock), stops_first=True)
+    engine.add_service(worker, Sweeper(engine.store, runtime.office.sweeping, clock), stops_first=True)
     if lacks_links(config):
         logger.warning("%s", unsubscribe.NO_LINK)
     if is_outbox_alone(config):
-        logger.info("no channel is configured: messages are written to %s", folder_of(config) / "outbox")
-    return people
+        logger.info("no provider is configured: messages are written to %s", folder_of(config) / "outbox")
+    return runtime

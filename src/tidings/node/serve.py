@@ -26,10 +26,11 @@ from tidings.node.stores import CannotStart, check_address, is_there, open_store
 from tidings.observe.logs import FactLog
 from tidings.observe.logs import configure as configure_logs
 from tidings.ports import Store
+from tidings.wires.wire import Destinations
 
 if TYPE_CHECKING:
     from tidings.edges.http.auth import KeyRing
-    from tidings.node.delivery import People
+    from tidings.node.delivery import NotificationRuntime
 
 
 URL_DEFAULT = "http://127.0.0.1:8460"
@@ -53,6 +54,7 @@ def build_engine(
         past=config.dispatch.past,
         id_retention_us=config.ids.retention_us,
         bus="log" if config.kafka.servers is None else "kafka",
+        forbidden=Destinations(config.kafka.destinations, config.kafka.schedules.keys()).forbidden,
         about=Report(name, config.node.roles, url, __version__),
     )
     return Engine(store, clock, settings, listeners)
@@ -65,7 +67,7 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
     """
     from tidings.edges.http.auth import KeyRing
     from tidings.edges.http.server import listen
-    from tidings.node.delivery import check_delivery, join_people, try_channels
+    from tidings.node.delivery import add_delivery, check_delivery, try_channels
 
     clock = SystemClock()
     with listen(config.server.host, config.server.port) as listener:
@@ -85,8 +87,8 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
             try:
                 keys = KeyRing(store, clock)
                 _check_reach(config, has_keys=not await keys.is_empty())
-                people = await join_people(engine, config, last)
-                await _serve(engine, keys, people, listener, config, stop, ready)
+                runtime = await add_delivery(engine, config, last)
+                await _serve(engine, keys, runtime, listener, config, stop, ready)
             finally:
                 await engine.stop()
 
@@ -94,7 +96,7 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
 async def _serve(
     engine: Engine,
     keys: "KeyRing",
-    people: "People",
+    runtime: "NotificationRuntime",
     listener: socket.socket,
     config: Config,
     stop: asyncio.Event,
@@ -104,16 +106,16 @@ async def _serve(
     from tidings.edges.http.server import running_on
     from tidings.observe.metrics import Metrics
 
-    kafka = join_kafka(engine, config, people.office) if config.kafka.servers is not None else None
+    kafka = join_kafka(engine, config, runtime.office) if config.kafka.servers is not None else None
     more = [kafka.metrics.lines] if kafka else []
-    metrics = Metrics(__version__, engine.count, [*more, people.metrics.lines])
+    metrics = Metrics(__version__, engine.count, [*more, runtime.metrics.lines])
     engine.listen(metrics)
     app = create_app(
         engine,
         keys=keys,
         metrics=metrics.render,
         version=__version__,
-        office=people.office,
+        office=runtime.office,
         kafka=kafka.topics if kafka else None,
         has_api="api" in config.node.roles,
         server=config.server,

@@ -1,4 +1,4 @@
-"""Whole stores without a server: migrated to the current layout, or moved to another place."""
+"""Works on whole stores without a server: migrates one to the current schema version, or copies one to another."""
 
 import asyncio
 import os
@@ -34,18 +34,18 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     result: TransferResult
 
 
-def migrate_store(place: StoreUrl, check: bool, tell: Callable[[Done], None]) -> Plan:
+def migrate_store(place: StoreUrl, check: bool, on_done: Callable[[Done], None]) -> Plan:
     """Migrate a store to the layout of this version, or only report the steps."""
     config = _settings(place, "--store", "--schema")
     path = config.store.path
     if not is_postgres(path):
-        return _migrate(path, check, tell)
-    return asyncio.run(_migrate_postgres(path, config.store.schema, check, tell))
+        return _migrate(path, check, on_done)
+    return asyncio.run(_migrate_postgres(path, config.store.schema, check, on_done))
 
 
-async def _migrate_postgres(path: str, schema: str, check: bool, tell: Callable[[Done], None]) -> Plan:
+async def _migrate_postgres(path: str, schema: str, check: bool, on_done: Callable[[Done], None]) -> Plan:
     migration = _migration(path, schema)
-    return await migration.plan() if check else await migration.run(tell)
+    return await migration.plan() if check else await migration.run(on_done)
 
 
 def _migration(path: str, schema: str) -> "Migration":
@@ -56,33 +56,36 @@ def _migration(path: str, schema: str) -> "Migration":
     return Migration(path, SystemClock(), schema=schema)
 
 
-def _migrate(path: str, check: bool, tell: Callable[[Done], None]) -> Plan:
+def _migrate(path: str, check: bool, on_done: Callable[[Done], None]) -> Plan:
     from tidings.timeline.sqlite.database import plan, prepare
 
     file = _existing(path)
     found = plan(str(file))
     if not check:
-        prepare(str(file), tell=tell, clock=SystemClock())
+        prepare(str(file), tell=on_done, clock=SystemClock())
     return found
 
 
 def copy_store(source: StoreUrl, target: StoreUrl, leave_log: bool, on_progress: OnProgress) -> Copied:
     """Move everything from one store to another; run it again after an interruption."""
-    begin, end = _settings(source, "--from", "--from-schema"), _settings(target, "--to", "--to-schema")
-    return asyncio.run(_copy(begin, end, leave_log, on_progress))
+    source_config, target_config = (
+        _settings(source, "--from", "--from-schema"),
+        _settings(target, "--to", "--to-schema"),
+    )
+    return asyncio.run(_copy(source_config, target_config, leave_log, on_progress))
 
 
 async def _copy(source: Config, target: Config, leave_log: bool, on_progress: OnProgress) -> Copied:
-    clock, begin = SystemClock(), await _open_source(source)
+    clock, old_store = SystemClock(), await _open_source(source)
     try:
         if not await _exists(target):
-            await check_source(begin.transfer_endpoint(), clock, leave_log=leave_log)
+            await check_source(old_store.transfer_endpoint(), clock, leave_log=leave_log)
         to, schema = _named(target)
-        end: Any = await open_store(target.store.path, target, clock)
+        new_store: Any = await open_store(target.store.path, target, clock)
         try:
             transfer = Transfer(
-                begin.transfer_endpoint(),
-                end.transfer_endpoint(),
+                old_store.transfer_endpoint(),
+                new_store.transfer_endpoint(),
                 to=to,
                 schema=schema,
                 clock=clock,
@@ -90,9 +93,9 @@ async def _copy(source: Config, target: Config, leave_log: bool, on_progress: On
             )
             result = await transfer.run(leave_log=leave_log)
         finally:
-            await end.close()
+            await new_store.close()
     finally:
-        await begin.close()
+        await old_store.close()
     name, source_schema = _named(source)
     return Copied(source=name, source_schema=source_schema, target=to, target_schema=schema, result=result)
 
@@ -129,7 +132,7 @@ def _settings(place: StoreUrl, store_flag: str, schema_flag: str) -> Config:
         flags["store.schema"] = schema_flag, place.schema
     config = msgspec.structs.replace(load(None, os.environ, flags).config, node=Node())
     if config.store.path == MEMORY:
-        raise Invalid("store", "a store in memory ends with its server: name a file, or the URL of a database")
+        raise Invalid("store", "a memory store does not outlive its server: name a file, or the URL of a database")
     return config
 
 

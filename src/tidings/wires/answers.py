@@ -1,4 +1,4 @@
-"""The JSON documents that answer: outcomes, schedules, their history, records and topics."""
+"""The JSON documents of answers: outcomes, schedules, their history, records, topics and calendars."""
 
 from binascii import b2a_base64
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class OutcomeDocument(msgspec.Struct, gc=False, omit_defaults=True):
-    """What happened to one change."""
+    """The outcome of one command. It is positional because many are built for each batch."""
 
     id: str
     outcome: str
@@ -50,7 +50,7 @@ class OutcomeDocument(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocument:
-    """What happened, with its times as text; of many, with the line that it answers."""
+    """An outcome with its times as text, and in a batch with the number of its line."""
     due, since = outcome.due, outcome.remembered_since
     return OutcomeDocument(
         outcome.id,
@@ -66,18 +66,18 @@ def outcome_document(outcome: Outcome, line: int | None = None) -> OutcomeDocume
 
 
 def rejected_document(invalid: Invalid, line: int, schedule_id: str | None) -> Document:
-    """A line that was never admitted: why, and where it stood."""
+    """A line of a batch that was refused: the errors, and the number of the line."""
     document: Document = {} if schedule_id is None else {"id": schedule_id}
     return document | {"outcome": "rejected", "errors": errors_document(invalid), "line": line}
 
 
 def errors_document(invalid: Invalid) -> list[dict[str, str]]:
-    """What is wrong, by field."""
+    """The errors of a refusal, by field."""
     return [{"field": each.field, "detail": each.detail} for each in invalid.all]
 
 
 def schedule_document(schedule: Schedule) -> Document:
-    """A schedule as it stands; what it does not have is left out."""
+    """A schedule in its current state; fields without a value are left out."""
     document: Document = {
         "id": schedule.id,
         "topic": split(schedule.topic)[1],
@@ -108,7 +108,7 @@ def schedule_document(schedule: Schedule) -> Document:
 
 
 def event_document(event: Event) -> Document:
-    """One line of a history; what left says how late it was."""
+    """One event of a history; a release says how late it was."""
     document: Document = {"at": format_instant(event.at), "event": event.event}
     if event.occurrence is not None:
         document["occurrence"] = event.occurrence
@@ -123,7 +123,7 @@ def event_document(event: Event) -> Document:
 
 
 def record_document(record: Record) -> Document:
-    """One released occurrence, its bytes as text where they are."""
+    """One released occurrence; bytes are shown as text if they are UTF-8, otherwise as base64."""
     document: Document = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     _put_message(document, record.message)
     document["id"] = record.id
@@ -136,14 +136,14 @@ def record_document(record: Record) -> Document:
 
 
 def kafka_document(topic: str, partition: int, offset: int, timestamp_us: int | None, message: Message) -> Document:
-    """A record of Kafka. What it is, is told by its own headers, if Tidings released it; its time is Kafka's."""
+    """A record on Kafka. If Tidings released it, its headers hold its id and due time; its timestamp is Kafka's."""
     document: Document = {"bus": "kafka", "topic": topic, "partition": partition, "offset": offset}
     _put_content(document, message)
-    told = dict(message.headers)
+    headers = dict(message.headers)
     for name, header in (("id", "tidings-id"), ("occurrence", "tidings-occurrence"), ("due_at", "tidings-due-at")):
-        if (content := told.get(header)) is not None:
+        if (content := headers.get(header)) is not None:
             document[name] = content.decode(errors="replace")
-    if "tidings-final" in told:
+    if "tidings-final" in headers:
         document["final"] = True
     if timestamp_us is not None:
         document["released_at"] = format_instant(timestamp_us)
@@ -151,7 +151,7 @@ def kafka_document(topic: str, partition: int, offset: int, timestamp_us: int | 
 
 
 def topic_document(topic: Topic) -> Document:
-    """A topic's size, as a whole and by partition."""
+    """The size of a topic, and the offsets of its partitions."""
     partitions = [
         {"partition": partition, "first": first, "next": following}
         for partition, (first, following) in enumerate(zip(topic.first, topic.next, strict=True))
@@ -161,7 +161,7 @@ def topic_document(topic: Topic) -> Document:
 
 
 def format_iso_duration(us: int, months: int = 0) -> str:
-    """A length of time in ISO 8601: `P1M`, `PT1H30M`, `PT0.25S`."""
+    """A duration in ISO 8601: `P1M`, `PT1H30M`, `PT0.25S`."""
     minutes, rest = divmod(us, 60 * SECOND_US)
     days, minutes = divmod(minutes, 1_440)
     hours, minutes = divmod(minutes, 60)
@@ -173,7 +173,7 @@ def format_iso_duration(us: int, months: int = 0) -> str:
 
 
 def _local(schedule: Schedule) -> Document:
-    """What clocks show then, where the schedule follows some, and by which version of their rules."""
+    """The local due time and the tzdata version, if the schedule has a time zone."""
     zone = zone_of(schedule.when)
     if zone is None:
         return {}
@@ -181,7 +181,7 @@ def _local(schedule: Schedule) -> Document:
 
 
 def moment_document(shown: Shown) -> Document:
-    """One line of a preview; what a gap swallows has no number and no instant."""
+    """One occurrence of a preview; one that a DST gap skips has no number and no instant."""
     document: Document = {}
     if shown.number is not None and shown.at is not None:
         document |= {"occurrence": shown.number, "due_at": format_instant(shown.at)}
@@ -190,14 +190,14 @@ def moment_document(shown: Shown) -> Document:
 
 
 def calendar_document(calendar: Calendar, *, whole: bool = True) -> Document:
-    """A calendar with its dates, or with their number alone."""
+    """A calendar with its dates, or only with their number."""
     document: Document = {"name": calendar.name, "days": len(calendar.days)}
     document["changed_at"] = format_instant(calendar.changed)
     return document | {"dates": [wall_text(day * 86_400)[:10] for day in calendar.days]} if whole else document
 
 
 def moved_document(moved: Moved, zone: str | None = None) -> Document:
-    """A pending occurrence that was moved; with the zone what its clocks show at the new time."""
+    """A pending occurrence that was moved; with a zone, also the local time of the new due time."""
     document: Document = {
         "at": format_instant(moved.at),
         "cause": moved.cause,
@@ -212,7 +212,7 @@ def moved_document(moved: Moved, zone: str | None = None) -> Document:
 
 
 def _when(when: When | None) -> Document:
-    """When it is due, as it could be sent again."""
+    """The fields that say when it is due, as they could be sent again."""
     if when is None:
         return {}
     if isinstance(when, Once):
@@ -226,7 +226,7 @@ def _when(when: When | None) -> Document:
         return {"every": f"{count}/{format_instant(when.start)}/{period}{end}"}
     if when.end is not None:
         return {"every": f"{count}/{period}/{format_instant(when.end)}"}
-    # Months counted from an anchor that is not itself an occurrence have no form of their own in ISO 8601.
+    # ISO 8601 cannot express months counted from an anchor that is not itself an occurrence.
     return {"every": f"{count}/{period}", "anchor_at": format_instant(when.start)}
 
 
@@ -263,7 +263,7 @@ def _put_bytes(document: Document, name: str, content: bytes | None) -> None:
 
 
 def _headers(headers: Headers) -> Sequence[tuple[str, str | dict[str, str] | None]]:
-    """What stands for the due time until the release is our own affair, and left out."""
+    """Headers as text, without the placeholder that is replaced by the due time at the release."""
     known = (pair for pair in headers if pair[1] != DUE_SECONDS)
     return [(name, None if value is None else _text_or_base64(value)) for name, value in known]
 

@@ -1,4 +1,4 @@
-"""What a JSON decoder complains about, said so that its reader knows what to change."""
+"""Reads the JSON document of a schedule into a request, and turns decoding errors into refusals that name the field."""
 
 import binascii
 import difflib
@@ -16,7 +16,12 @@ from tidings.domain.schedules.schedule import Headers
 from tidings.shapes.fields import field_at, names_of
 from tidings.shapes.schedule import Binary, HeaderPairs, NewSchedule, When
 
-# The decoder's names of JSON's kinds, as something that was sent and as something to send.
+PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+POLICIES: dict[str, Policy] = {word: word for word in get_args(Policy)}
+TIMING = Timing.__struct_fields__
+CARRIED = Request.__struct_fields__[Request.__struct_fields__.index("timing") + 1 :]  # passed on as sent
+
+# The decoder's names of the JSON types, in the words of an error: what was sent, and what to send instead.
 _SENT = {
     "str": "text",
     "int": "a number",
@@ -37,6 +42,11 @@ _BOUNDS = {">=": "too small: send a whole number of at least", "<=": "too large:
 _ENUM = re.compile(r"Invalid enum value '?(.*?)'?$", re.DOTALL)
 _TEXT_CHARS_MAX = 48
 
+_EMPTY = 'is empty: send a JSON object, for example {"topic": "greetings", "value": "hello"}'
+# As integers: searching for an integer in bytes is ten times as fast as searching for a bytes of length one.
+_QUOTE, _BACKSLASH, _SPACE, _TAB, _LINE, _RETURN = b'"\\ \t\n\r'
+_NULL = b"null"
+
 Shape = type[msgspec.Struct]
 
 
@@ -45,31 +55,31 @@ def refusal(
     shape: Shape,
     field: str = "body",
 ) -> Invalid:
-    """The refusal for what a decoder of this shape raised."""
+    """The refusal for an error that the decoder of a shape raised."""
     if isinstance(error, UnicodeDecodeError):
-        return Invalid(field, "is not UTF-8: JSON must be; bytes that are not text go into 'value_base64'")
+        return Invalid(field, "is not UTF-8, as JSON must be: send bytes that are not text in 'value_base64'")
     if isinstance(error, RecursionError):
-        return Invalid(field, "is nested too deeply: send fewer levels, or send it as one text")
+        return Invalid(field, "is nested too deeply: send fewer levels, or send it as one string")
     if isinstance(error, msgspec.ValidationError):
         return _wrong_shape(str(error), shape, field)
     text = str(error)
     if "truncated" in text:
-        return Invalid(field, "is not whole: the JSON ends too early, or holds half of a surrogate pair")
-    return Invalid(field, f"is not JSON ({text.removeprefix('JSON is malformed: ')}): correct it there")
+        return Invalid(field, "is incomplete: the JSON ends too early, or holds half of a surrogate pair")
+    return Invalid(field, f"is not valid JSON ({text.removeprefix('JSON is malformed: ')}): correct it there")
 
 
 def refused_words(field: str, word: str, words: Iterable[str]) -> Invalid:
-    """The refusal of a word that is none of the known ones."""
+    """The refusal of a word that is not one of the allowed ones."""
     return Invalid(field, f"{shorten(word)!r} is not known: use one of {', '.join(words)}")
 
 
 def shorten(text: str) -> str:
-    """The text, cut where it is too long to be repeated in an answer."""
+    """The text, truncated if it is too long to be repeated in an error."""
     return text if len(text) <= _TEXT_CHARS_MAX else text[: _TEXT_CHARS_MAX - 3] + "..."
 
 
 def unknown_field(name: str, fields: Iterable[str]) -> Invalid:
-    """The refusal of a field by its name, with what was perhaps meant."""
+    """The refusal of an unknown field, with the closest known name."""
     known = sorted(fields)
     near = difflib.get_close_matches(name[:_TEXT_CHARS_MAX], known, 1)
     advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
@@ -98,7 +108,7 @@ def _wrong_shape(text: str, shape: Shape, field: str) -> Invalid:
 
 
 def _plain(what: str, example: str | None) -> str:
-    """What is wrong and what to send instead, in the words of JSON rather than the decoder's."""
+    """What is wrong and what to send instead, in the terms of JSON rather than those of the decoder."""
     if found := _KIND.match(what):
         wanted = [_WANTED.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"]
         return f"is {_SENT.get(found[2], found[2])}: send {example or ' or '.join(wanted)}"
@@ -108,28 +118,14 @@ def _plain(what: str, example: str | None) -> str:
     return f"{what[:1].lower()}{what[1:]}: send {example or 'another one'}"
 
 
-PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
-POLICIES: dict[str, Policy] = {word: word for word in get_args(Policy)}
-
-# As numbers: looking for a byte by its number is ten times as fast as by a bytes of length one.
-_QUOTE, _BACKSLASH, _SPACE, _TAB, _LINE, _RETURN = b'"\\ \t\n\r'
-_NULL = b"null"
-
-
-class Named(msgspec.Struct, frozen=True, gc=False):
-    """As much of a document as says which one it is."""
+class IdOnly(msgspec.Struct, frozen=True, gc=False):
+    """The id of a document, whatever else it holds."""
 
     id: str | None = None
 
 
-_EMPTY = 'is empty: send a JSON object, for example {"topic": "greetings", "value": "hello"}'
-
-TIMING = Timing.__struct_fields__
-CARRIED = Request.__struct_fields__[Request.__struct_fields__.index("timing") + 1 :]  # from a document, as they are
-
-
 def _ordered() -> type[NewSchedule]:
-    """The same shape with the fields of most documents first: the decoder looks for a field behind the one before."""
+    """The same shape with the most common fields first: the decoder looks for each field after the previous one."""
     fields = {field.name: (field.name, field.type, field.default) for field in msgspec.structs.fields(NewSchedule)}
     first = {name: fields[name] for name in ("topic", "id", "at", "key", "value", "headers", "priority")}
     order = list((first | fields).values())
@@ -137,18 +133,20 @@ def _ordered() -> type[NewSchedule]:
     return cast(type[NewSchedule], made)
 
 
-def _written(source: str) -> Any:
-    """A function of a document, written out by field: a loop over the names would make `read` a third slower."""
+def _compiled(source: str) -> Any:
+    """A function whose source lists the fields one by one, so that a new field is declared in `NewSchedule` and
+    `Request` only. With `operator.attrgetter` instead, `read` takes 20 to 25 % longer (3.1 instead of 2.6 us for a
+    document with an id, a key and headers)."""
     return eval(source, {"Request": Request})
 
 
 _decode = msgspec.json.Decoder(_ordered()).decode
-_decode_id = msgspec.json.Decoder(Named).decode
+_decode_id = msgspec.json.Decoder(IdOnly).decode
 _decode_text = msgspec.json.Decoder(str).decode
-_says_when: Callable[[NewSchedule], bool] = _written(
+_has_timing: Callable[[NewSchedule], bool] = _compiled(
     f"lambda document: {' or '.join(f'document.{name} is not None' for name in TIMING)}"
 )
-_request: Callable[..., Request] = _written(
+_request: Callable[..., Request] = _compiled(
     "lambda document, topic, value, key, headers, id, at, priority, timing: "
     "Request(topic, value, key, headers, id, at, priority, None, timing, "
     f"{', '.join(f'document.{name}' for name in CARRIED)})"
@@ -156,9 +154,9 @@ _request: Callable[..., Request] = _written(
 
 
 def read(body: bytes, topic: str | None = None, schedule_id: str | None = None) -> Request:
-    """The request that a document makes; raises `Invalid` with the field and what to change.
+    """The request in a document; raises `Invalid` with the field and what to change.
 
-    `topic` (publishing: it is due now) and `schedule_id` come from a path; the document may only repeat them.
+    `topic` (publishing: due now) and `schedule_id` come from a path; the document may only repeat them.
     """
     try:
         document = _decode(body)
@@ -174,18 +172,18 @@ def read(body: bytes, topic: str | None = None, schedule_id: str | None = None) 
         document.id if schedule_id is None else _same_id(document, schedule_id),
         document.at if document.scheduled_at is None else _scheduled_at(document),
         Priority.NORMAL if priority is None else PRIORITIES[priority],
-        timing_of(document) if _says_when(document) else None,
+        timing_of(document) if _has_timing(document) else None,
     )
 
 
 def timing_of(document: When, names: tuple[str, ...] = TIMING) -> Timing | None:
-    """The fields that say when beside `at` and `every`; None if there are none."""
+    """The fields that say when besides `at` and `every`; None if there are none."""
     given = {name: value for name in names if (value := getattr(document, name)) is not None and value != ()}
     return Timing(**given) if given else None
 
 
 def id_of(body: bytes) -> str | None:
-    """The id that a document gives, whatever else is wrong with it; None if it cannot be made out."""
+    """The id in a document, whatever else is wrong with it; None if there is none that can be read."""
     try:
         return _decode_id(body).id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -202,7 +200,7 @@ def compact(raw: bytes, field: str = "value") -> bytes:
 
 
 def from_base64(text: str, field: str) -> bytes:
-    """The bytes that standard base64 stands for."""
+    """The bytes that a text in standard base64 encodes."""
     try:
         return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
@@ -237,7 +235,7 @@ def _text(raw: bytes) -> str:
 
 
 def _check_utf8(raw: bytes, field: str) -> None:
-    """JSON is UTF-8; what is passed on without being looked at must be so too."""
+    """Refuse a value that is not UTF-8, also where it is passed on without being decoded."""
     try:
         raw.decode()
     except UnicodeDecodeError as error:
@@ -267,21 +265,21 @@ def _topic(document: NewSchedule, topic: str | None) -> str:
             raise Invalid("topic", 'is missing: say where it goes, for example "topic": "greetings"')
         return document.topic
     if document.topic not in {None, topic}:
-        raise Invalid("topic", "is not the one in the path: leave it out here")
+        raise Invalid("topic", "differs from the one in the path: leave it out here")
     given = ["at"] if document.scheduled_at is not None else []
     given += [name for name in ("at", "every", *TIMING) if getattr(document, name) not in {None, ()}]
     for field in given:
-        raise Invalid(field, "publishing is now: leave it out, or use POST /v1/schedules to say when")
+        raise Invalid(field, "publishing is always now: leave it out, or use POST /v1/schedules to say when")
     return topic
 
 
 def _same_id(document: NewSchedule, schedule_id: str) -> str:
     if document.id not in {None, schedule_id}:
-        raise Invalid("id", "is not the one in the path: leave it out here")
+        raise Invalid("id", "differs from the one in the path: leave it out here")
     return schedule_id
 
 
 def _scheduled_at(document: NewSchedule) -> str | None:
     if document.at is not None:
-        raise Invalid("scheduled_at", "is another name of 'at': give one of the two")
+        raise Invalid("scheduled_at", "is another name for 'at': give only one of them")
     return document.scheduled_at

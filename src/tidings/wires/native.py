@@ -1,24 +1,25 @@
-"""The wire of Tidings itself: `tidings.requests.<tenant>` in, any topic out.
+"""Tidings' own wires on Kafka: schedules on `tidings.requests.<tenant>`, notifications on `tidings.notify.<tenant>`.
 
-The record's key and value are the message. All headers that begin with `tidings-` are ours and are stripped, all
-others leave as they came:
+The key and value of a record on `tidings.requests.<tenant>` are the message. Headers that begin with `tidings-` are
+read and removed; all others are passed on unchanged:
 
     tidings-to                       the destination
     tidings-at, tidings-every, tidings-rrule, tidings-cron
-                                     when, as over HTTP; none is now, and durations count from the record's timestamp
+                                     when, as over HTTP; without one it is due now; durations count from the timestamp
+                                     of the record
     tidings-zone, tidings-start, tidings-until, tidings-count, tidings-gap, tidings-overlap, tidings-calendar,
-    tidings-on-excluded              beside them, as over HTTP; tidings-rdates and tidings-exdates with commas between
+    tidings-on-excluded              as over HTTP; tidings-rdates and tidings-exdates are separated by commas
     tidings-id                       names the schedule
     tidings-action                   ADD (default), REPLACE, CANCEL, PAUSE, RESUME, FIRE
-    tidings-missed                   of a RESUME: fire_all, fire_latest or skip what fell due meanwhile
-    tidings-keep-count               of a REPLACE: `true` lets the numbers of a recurring schedule go on
+    tidings-missed                   for RESUME: fire_all, fire_latest or skip what fell due meanwhile
+    tidings-keep-count               for REPLACE: `true` continues the numbering of a recurring schedule
     tidings-priority, tidings-late, tidings-late-grace, tidings-late-max, tidings-expires-after, tidings-jitter
     tidings-labels                   a JSON object of texts
-    tidings-bus                      kafka (default) or log: where the destination lies
+    tidings-bus                      kafka (default) or log: the bus of the destination
 
-Of a header that repeats the last counts. Those that Tidings itself puts on a released or rejected record say nothing
-here, so that it can be sent again. Any other name that begins with `tidings-` is refused, so that a misspelt one does
-not go unnoticed.
+If a header is repeated, the last one counts. Headers that Tidings puts on a released or rejected record are ignored,
+so that the record can be sent again. Any other name that begins with `tidings-` is refused, so that a misspelt one is
+noticed.
 """
 
 from typing import Any, ClassVar
@@ -62,6 +63,8 @@ from tidings.wires.wire import (
 
 REQUESTS = f"{NATIVE}requests."
 REJECTED = f"{NATIVE}rejections."
+NOTIFICATIONS = f"{NATIVE}notify."
+NOTIFICATION_ID_BYTES_MAX = 90  # shorter than that of a schedule: deliveries append more to it
 
 PREFIX = "tidings-"
 TO = "tidings-to"
@@ -85,21 +88,21 @@ VERBS: dict[str, Verb] = {
 
 TIMES = {name: PREFIX + name.replace("_", "-") for name in TIMING}
 POLICY = {name: PREFIX + name.replace("_", "-") for name in CARRIED if name not in {"every", "labels"}}
-TAKEN = (TO, AT, EVERY, *TIMES.values(), ID, ACTION, MISSED, KEEP_COUNT, PRIORITY, *POLICY.values(), LABELS)
+ACCEPTED = (TO, AT, EVERY, *TIMES.values(), ID, ACTION, MISSED, KEEP_COUNT, PRIORITY, *POLICY.values(), LABELS)
 COUNT_DIGITS_MAX = 9
 
 _RELEASED = ("tidings-occurrence", "tidings-due-at", "tidings-attempt", "tidings-final")
 _REJECTED = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, REJECT_REASON)
-_KNOWN = frozenset({*TAKEN, *_RELEASED, *_REJECTED})
+_KNOWN = frozenset({*ACCEPTED, *_RELEASED, *_REJECTED})
 _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Native(Wire):
-    """Reads requests in our own form."""
+    """Reads schedules and changes in the format of Tidings."""
 
     name = "native"
     own_tenants = frozenset({DEFAULT_TENANT})
-    sources: ClassVar = {"topic": TO} | {name.removeprefix(PREFIX).replace("-", "_"): name for name in TAKEN}
+    sources: ClassVar = {"topic": TO} | {name.removeprefix(PREFIX).replace("-", "_"): name for name in ACCEPTED}
 
     def tenant_of(self, topic: str) -> str | None:
         return affixed(topic, prefix=REQUESTS)
@@ -111,7 +114,7 @@ class Native(Wire):
         return REJECTED + tenant
 
     def ask(self, tenant: str, record: Record) -> Ask:
-        found, passing = _sift(record.headers)
+        found, others = _split(record.headers)
         verb = verb_of(found, ACTION, VERBS)
         given = id_of(found, ID, verb)
         schedule_id = given or derived_id(record)
@@ -123,7 +126,7 @@ class Native(Wire):
             self.destination(tenant, required(found, TO), TO),
             record.value,
             record.key,
-            passing,
+            others,
             schedule_id,
             at=times.at,
             every=times.every,
@@ -138,7 +141,7 @@ class Native(Wire):
 
 
 def _times(found: Found, record: Record, timing: Timing | None, *, as_written: bool) -> Times:
-    """The instant or the interval; what is local, or a rule, is read at admission."""
+    """The instant or the interval; local times and rules are read at admission."""
     at, every = text_of(found, AT), text_of(found, EVERY)
     if at is not None and every is not None:
         raise Invalid(AT, f"give either {AT} or {EVERY}, not both")
@@ -152,14 +155,14 @@ def _times(found: Found, record: Record, timing: Timing | None, *, as_written: b
 
 
 def _timing(found: Found) -> Timing | None:
-    """What is said about time in more than one word."""
+    """The fields of a rule, a cron expression or a local time; None if there are none."""
     given: dict[str, Any] = {name: text for name, header in TIMES.items() if (text := text_of(found, header))}
     for name in ("rdates", "exdates"):
         if name in given:
             given[name] = tuple(part.strip() for part in given[name].split(","))
     if "count" in given:
         if not (given["count"].isascii() and given["count"].isdigit() and len(given["count"]) <= COUNT_DIGITS_MAX):
-            raise Invalid(TIMES["count"], f"{shorten(given['count'])!r} is not a whole number from 1 on")
+            raise Invalid(TIMES["count"], f"{shorten(given['count'])!r} is not a whole number of at least 1")
         given["count"] = int(given["count"])
     return Timing(**given) if given else None
 
@@ -171,19 +174,19 @@ def _policy(found: Found, header: str) -> Policy | None:
     return None if word is None else POLICIES[word]
 
 
-def _sift(headers: Headers) -> tuple[Found, Headers]:
-    """Our own headers by lower-case name, and the others in order."""
+def _split(headers: Headers) -> tuple[Found, Headers]:
+    """The `tidings-` headers by lower-case name, and the others in order."""
     found: Found = {}
-    passing = []
+    others = []
     for name, value in headers:
         lower = name.lower()
         if not lower.startswith(PREFIX):
-            passing.append((name, value))
+            others.append((name, value))
         elif lower not in _KNOWN:
-            raise unknown_field(lower, TAKEN)
+            raise unknown_field(lower, ACCEPTED)
         else:
             found[lower] = value
-    return found, tuple(passing)
+    return found, tuple(others)
 
 
 def _priority(found: Found) -> Priority:
@@ -196,7 +199,7 @@ def _priority(found: Found) -> Priority:
 
 
 def _carried(found: Found, name: str, header: str) -> Any:
-    """The text of a field that is passed on as it is; one of its words, if it takes only some."""
+    """The text of a field that is passed on as sent; refused if the field has a list of words and this is not one."""
     word, choices = text_of(found, header), fields_of(NewSchedule)[name].choices
     if word is not None and choices and word not in choices:
         raise refused_words(header, word, choices)
@@ -213,12 +216,8 @@ def _labels(found: Found) -> dict[str, str] | None:
         raise Invalid(LABELS, 'write a JSON object of texts, for example {"campaign": "autumn"}') from None
 
 
-NOTIFICATIONS = f"{NATIVE}notify."
-ID_BYTES_MAX = 90  # of a notification's id: more is put behind it than behind that of a schedule
-
-
 class Notify(Wire):
-    """Reads notifications; whose they are says the topic."""
+    """Reads notifications; the topic names the tenant."""
 
     name = "notify"
     own_tenants = frozenset({DEFAULT_TENANT})
@@ -235,5 +234,5 @@ class Notify(Wire):
 
     def ask(self, tenant: str, record: Record) -> Tell:
         given = text_of(last_of(record.headers, frozenset({ID})), ID)
-        name = given or derived_id(record, ID_BYTES_MAX).replace("/", ".")
+        name = given or derived_id(record, NOTIFICATION_ID_BYTES_MAX).replace("/", ".")
         return Tell(tenant, name, record.value or b"", since_of(record))

@@ -54,7 +54,7 @@ class RunningNode:
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
-        outbox = Channel("outbox", "outbox", settings={"folder": str(self.outbox), "terminal": False})
+        outbox = Channel(name="outbox", provider="outbox", settings={"folder": str(self.outbox), "terminal": False})
         channels = (*self._channels, outbox)
         config = Config(server=Server(port=0), store=Store(":memory:"), logs=Logs(level="error"), channels=channels)
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -113,8 +113,8 @@ def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path, monkeypatch: pyte
     for argv, code, text in (
         (("copy", "--from", here), 2, "--to is missing"),
         (("copy", "--from", here, "--to", here + "2"), 3, "there is no store"),
-        (("copy", "--from", ":memory:", "--to", here), 2, "a store in memory ends with its server"),
-        (("copy", "--from", "mysql://x", "--to", here), 2, "is no store"),
+        (("copy", "--from", ":memory:", "--to", here), 2, "a memory store does not outlive its server"),
+        (("copy", "--from", "mysql://x", "--to", here), 2, "is not a kind of store"),
         (("copy", "--from", here, "--take-back", "--to", here), 2, "needs no --to"),
         (("migrate", "--store", here), 3, "there is no store"),
         (("migrate",), 3, "there is no store"),

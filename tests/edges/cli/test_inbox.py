@@ -103,7 +103,9 @@ def test_channels(cli: Cli) -> None:
 
 
 def test_email_without_a_link_to_unsubscribe_is_warned_of(cli: Cli, tmp_path: Path) -> None:
-    mail = Channel("mail", "smtp", settings={"host": "127.0.0.1", "port": 1, "sender": "news@example.com"})
+    mail = Channel(
+        name="mail", provider="smtp", settings={"host": "127.0.0.1", "port": 1, "sender": "news@example.com"}
+    )
     node = RunningNode(tmp_path, mail)
     node.start()
     try:

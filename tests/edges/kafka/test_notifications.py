@@ -142,8 +142,8 @@ async def test_a_relative_day_counts_from_the_record_however_late_it_is_read(off
 
 
 WRONG = [
-    (b"", "the record's value: is not whole"),
-    (b"Tea", "the record's value: is not JSON"),
+    (b"", "the record's value: is incomplete"),
+    (b"Tea", "the record's value: is not valid JSON"),
     ([], "the record's value: is an array: send a JSON object"),
     ({**TEA, "tenant": "globex"}, "tenant: is not a field here"),
     ({**TEA, "created": 1}, "created: is not a field here"),

@@ -1,7 +1,7 @@
-"""Where a message can go, by channel; and what cannot be an address, refused with the reason.
+"""Validates addresses: e-mail addresses, telephone numbers, device tokens and webhook URLs.
 
-Line breaks and NUL are refused everywhere: in a header they would begin another one. A domain that DNS cannot hold is
-refused here too, because a message to it would only fail while it is sent.
+Line breaks and NUL are refused everywhere, because they would allow header injection. A domain that DNS cannot
+represent is refused too, because a message to it could only fail while it is sent.
 """
 
 import re
@@ -30,18 +30,19 @@ _LOCAL = re.compile(
     r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u00a1-\U0010ffff-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u00a1-\U0010ffff-]+)*"
 )
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")  # 63 bytes at most (RFC 1035)
-_DOTS = re.compile(r"[.\u3002\uff0e\uff61]")  # what UTS 46 reads as a dot
+_DOTS = re.compile(r"[.\u3002\uff0e\uff61]")  # all characters that UTS 46 treats as a dot
 _A_LABEL = "xn--"
 _PHONE = re.compile(r"\+[1-9][0-9]{6,14}")
 _TOKENS: dict[Platform, re.Pattern[str]] = {
     "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
     "fcm": re.compile(r"[A-Za-z0-9_:.-]{16,4096}"),
 }
-_LOOKS: dict[Platform, str] = {
+_TOKEN_FORMS: dict[Platform, str] = {
     "apns": "64 to 200 hexadecimal digits",
     "fcm": "16 to 4096 letters, digits and _ : . -",
 }
-_NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]*|[0-9]+)")  # what old resolvers read as a number: 0x7f, 0177, 2130706433
+# Hosts that some resolvers read as an IPv4 address: 0x7f, 0177, 2130706433.
+_NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]*|[0-9]+)")
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -52,12 +53,12 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
     def __post_init__(self) -> None:
         if not _TOKENS[self.platform].fullmatch(self.token):
-            told = f"is not a device token of {self.platform}, which has {_LOOKS[self.platform]}"
-            raise Invalid("token", f"{told}: send it exactly as the app received it")
+            problem = f"is not a device token of {self.platform}, which has {_TOKEN_FORMS[self.platform]}"
+            raise Invalid("token", f"{problem}: send it exactly as the app received it")
 
 
 def check_line(text: str, field: str) -> str:
-    """A text that may stand in a header or in one line of a screen."""
+    """Refuse a text that cannot be a header or a single line: line breaks, control characters, half surrogate pairs."""
     if _CONTROL.search(text):
         raise Invalid(field, "has a line break or a control character: write it in one line")
     if not text.isascii() and _SURROGATE.search(text):
@@ -74,8 +75,8 @@ def check_email(text: str, field: str = "email") -> str:
     try:
         encoded = domain_to_ascii(domain)
     except ValueError as error:
-        told = f"the domain {domain[:80]!r} is not a valid domain name ({error})"
-        raise Invalid(field, f"{text[:80]!r} is not an e-mail address: {told}") from None
+        problem = f"the domain {domain[:80]!r} is not a valid domain name ({error})"
+        raise Invalid(field, f"{text[:80]!r} is not an e-mail address: {problem}") from None
     local_bytes = len(local.encode())
     if local_bytes + 1 + len(encoded) > EMAIL_BYTES_MAX or local_bytes > LOCAL_BYTES_MAX:
         raise Invalid(field, f"is longer than {EMAIL_BYTES_MAX} bytes, or {LOCAL_BYTES_MAX} before the @")
@@ -83,7 +84,7 @@ def check_email(text: str, field: str = "email") -> str:
 
 
 def check_phone(text: str, field: str = "phone") -> str:
-    """A telephone number in the form of E.164."""
+    """A telephone number in E.164 format."""
     if not _PHONE.fullmatch(text):
         raise Invalid(field, f"{text[:40]!r} is not a telephone number: write + and 7 to 15 digits, such as +15550100")
     return text
@@ -91,7 +92,7 @@ def check_phone(text: str, field: str = "phone") -> str:
 
 @lru_cache(1_024)
 def check_url(text: str, field: str = "url") -> SplitResult:
-    """A webhook's address: http or https, a host, no user, no fragment. Whether it may be called is asked later."""
+    """The URL of a webhook: http or https, a host, no user, no fragment. Whether it may be called is checked later."""
     check_line(text, field)
     if len(text.encode()) > URL_BYTES_MAX:
         raise Invalid(field, f"is longer than {URL_BYTES_MAX} bytes")
@@ -103,7 +104,7 @@ def check_url(text: str, field: str = "url") -> SplitResult:
     except ValueError:
         raise Invalid(field, f"{text[:80]!r} is not a URL: write one such as https://example.com/hook") from None
     if parts.scheme not in {"http", "https"}:
-        raise Invalid(field, "has another scheme than http and https: write one such as https://example.com/hook")
+        raise Invalid(field, "has a scheme other than http and https: write one such as https://example.com/hook")
     if "@" in parts.netloc:
         raise Invalid(field, "carries a user name or a password: leave them out, each call is signed")
     if parts.fragment or "#" in text:
@@ -114,7 +115,7 @@ def check_url(text: str, field: str = "url") -> SplitResult:
 
 
 def literal_ip(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that a host of a URL is by itself, in its one plain form; None if it is a name."""
+    """The IP address that the host of a URL is, in its canonical form; None if it is a name."""
     try:
         return IPv6Address(host) if ":" in host else IPv4Address(host)
     except AddressValueError:
@@ -122,8 +123,10 @@ def literal_ip(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def domain_to_ascii(domain: str) -> str:
-    """A domain name as DNS holds it, in lower case (`Müller.de` is `xn--mller-kva.de`); `ValueError` with the reason
-    if DNS cannot hold it."""
+    """A domain name in ASCII and lower case, as in DNS (`Müller.de` is `xn--mller-kva.de`).
+
+    `ValueError` with the reason if DNS cannot represent it.
+    """
     labels = [_label_to_ascii(label) for label in _DOTS.split(domain)]
     name = ".".join(labels)
     if len(name) > DOMAIN_BYTES_MAX:
@@ -132,10 +135,10 @@ def domain_to_ascii(domain: str) -> str:
 
 
 def domain_to_unicode(domain: str) -> str:
-    """The same name as people read it; a name that is not valid stays as it is."""
+    """The domain name in Unicode; an invalid name stays as it is."""
     if domain.isascii() and _A_LABEL not in domain.lower():
         return domain.lower()
-    import idna  # only such names need it
+    import idna  # imported late: few names need it
 
     try:
         return idna.decode(domain, uts46=True)
@@ -144,7 +147,7 @@ def domain_to_unicode(domain: str) -> str:
 
 
 def url_origin(url: str) -> str:
-    """Scheme, host and port of a URL in one form, without the port that goes without saying."""
+    """Scheme, host and port of a URL in canonical form, without the default port."""
     parts = urlsplit(url)
     host = (parts.hostname or "").removesuffix(".")
     address = literal_ip(host)
@@ -186,7 +189,7 @@ def _label_to_ascii(label: str) -> str:
 
 @lru_cache(1_024)
 def _idna(label: str) -> str:
-    import idna  # only names outside ASCII need it
+    import idna  # imported late: only names outside ASCII need it
 
     try:
         return idna.encode(label, uts46=True).decode()

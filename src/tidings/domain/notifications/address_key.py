@@ -1,7 +1,7 @@
-"""The key of an address: one text for all ways of writing it, so that it can be compared; and its digest, by which an
-address is still known after its person was erased.
+"""The key of an address: one text for all ways of writing the address, for comparison; and its digest, which identifies
+an address after its user was erased.
 
-Suppressions, searches, unsubscriptions, receipts and erasures compare addresses by these keys and nothing else.
+Suppressions, searches, unsubscriptions, receipts and erasures compare addresses by these keys only.
 """
 
 import re
@@ -26,7 +26,7 @@ DIGEST_BYTES = 16
 _PHONE_SEPARATORS = re.compile(r"[\s().\u00b7/\u2010-\u2015-]+")
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986
-_RESERVED = "!#$%&'()*+,/:;=?@[]~"  # left as it is where it stands
+_RESERVED = "!#$%&'()*+,/:;=?@[]~"  # not percent-encoded
 
 
 def address_key(channel: ChannelName, to: str | Device) -> str:
@@ -49,8 +49,8 @@ def address_key(channel: ChannelName, to: str | Device) -> str:
 
 
 def former_keys(channel: ChannelName, to: str | Device) -> tuple[str, ...]:
-    """The other keys under which version 0.1 may have filed an address: as it is written, and for e-mail with its
-    domain in Unicode. None for most addresses, which had the same key."""
+    """Other keys under which version 0.1 may have stored an address: as it is written, and for e-mail with its domain
+    in Unicode. Empty for most addresses, whose key has not changed."""
     if isinstance(to, Device) or channel not in {"email", "webhook"}:
         return ()
     key = address_key(channel, to)
@@ -62,17 +62,17 @@ def former_keys(channel: ChannelName, to: str | Device) -> tuple[str, ...]:
 
 
 def digest(channel: ChannelName, to: str | Device) -> str:
-    """Stands for an address where it must not be read."""
+    """The digest of an address, for places where the address itself must not be readable."""
     return _digest(channel, address_key(channel, to))
 
 
 def digests(channel: ChannelName, to: str | Device) -> list[str]:
-    """The digest of an address, then those that version 0.1 may have filed it under."""
+    """The digest of an address, then those under which version 0.1 may have stored it."""
     return [digest(channel, to), *(_digest(channel, key) for key in former_keys(channel, to))]
 
 
 def looks_like(to: str) -> ChannelName:
-    """Which channel an address is of, by its looks; a device is written `apns:<token>` or `fcm:<token>`."""
+    """The channel that an address belongs to, by its form; a device is written `apns:<token>` or `fcm:<token>`."""
     if to.startswith(("apns:", "fcm:")):
         return "push"
     if to.lower().startswith(("https://", "http://")):
@@ -81,7 +81,7 @@ def looks_like(to: str) -> ChannelName:
 
 
 def check_place(channel: ChannelName, to: str | Device, field: str) -> None:
-    """Refuse what is not an address of this channel."""
+    """Refuse an address that is not valid for this channel."""
     if channel == "push" or isinstance(to, Device):
         if channel != "push" or not isinstance(to, Device):
             wanted = "give the device as its platform and its token" if channel == "push" else "give a text"
@@ -114,7 +114,7 @@ def _email_key(text: str) -> str:
 
 
 def _url_key(text: str) -> str:
-    """A URL in the form that RFC 3986 calls normal (6.2.2 and 6.2.3), its host as DNS holds it."""
+    """A URL normalized by RFC 3986 (6.2.2 and 6.2.3), with its host in ASCII."""
     try:
         parts = urlsplit(text)
         origin = url_origin(text)
@@ -125,7 +125,7 @@ def _url_key(text: str) -> str:
 
 
 def _normal_escapes(text: str) -> str:
-    """Percent-encoding with capitals, and only where it is needed."""
+    """Percent-encoding in upper case, and only where it is needed."""
 
     def normal(found: re.Match[str]) -> str:
         character = chr(int(found[1], 16))

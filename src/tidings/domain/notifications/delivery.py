@@ -1,4 +1,4 @@
-"""What a provider tells us later about a message that it took."""
+"""A delivery: its state, attempts and history; the results of sending (verdicts); and the receipts of providers."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
@@ -11,11 +11,11 @@ ReceiptState = Literal["delivered", "bounced", "complained", "unsubscribed", "fa
 
 
 class DeliveryReceipt(msgspec.Struct, frozen=True, gc=False):
-    """One line of news. `message` is our own id where it came back, `provider_id` the provider's.
+    """A provider's report on a message that it accepted earlier.
 
-    `tenant` says whose that id of ours is, where it came back with it. `event` is the same when a provider tells the
-    same news twice. `suppress` says that nothing else should go to `address`: a hard bounce, a complaint, an
-    unsubscription.
+    `message` is our own message id, and `tenant` its tenant, if the provider returns them; `provider_id` is the
+    provider's id. `event` identifies the report, so that a repeated one is recognized. `suppress` says that nothing
+    else should be sent to `address`: after a hard bounce, a complaint or an unsubscription.
     """
 
     state: ReceiptState
@@ -112,15 +112,15 @@ State = Literal[
     "pending", "processing", "sent", "delivered", "bounced", "complained", "failed", "cancelled", "expired", "skipped"
 ]
 FINAL: frozenset[State] = frozenset({"delivered", "bounced", "complained", "failed", "cancelled", "expired", "skipped"})
-SETTLED: frozenset[State] = FINAL | {"sent"}  # a worker has nothing left to do
+SETTLED: frozenset[State] = FINAL | {"sent"}  # nothing left to do for a worker
 
 STEPS_MAX = 50
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One call of a provider; without `ended` it is under way, or was cut off.
+    """One call of a provider. Without `ended` it is in progress, or was interrupted.
 
-    `may_have_arrived` says that it failed without our knowing whether the message was taken.
+    `may_have_arrived` says that it failed and the provider may have accepted the message nevertheless.
     """
 
     number: int
@@ -135,9 +135,9 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of several devices that a push goes to, known by a digest; its number stays when others go.
+    """One of several devices that a push is sent to, identified by a digest. Its number stays when others are removed.
 
-    `outcome` is empty while it is still to be tried.
+    `outcome` is empty until the device has been tried.
     """
 
     number: int
@@ -147,7 +147,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProviderEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a provider told us later; `event` is the same if it tells it again."""
+    """A receipt as it is stored with the delivery; `event` identifies it, so that a repeated one is recognized."""
 
     at: int
     state: str
@@ -156,10 +156,10 @@ class ProviderEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that happened to a delivery beside its attempts, or `times` in a row from `at` on.
+    """An event in the history of a delivery other than its attempts; `times` counts repetitions since `at`.
 
-    `event` is `passed_over` (a channel, for a reason), `pending` (back onto the timeline `until` then), `retried` by
-    hand, the state in which it had been given up before that, or why a provider refused us.
+    `event` is `passed_over` (a channel was skipped, for a reason), `pending` (back on the timeline until `until`),
+    `retried` (manually), the final state before a manual retry, or the reason why a provider refused us.
     """
 
     at: int
@@ -173,20 +173,20 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Who is at it, and until when nobody else may be."""
+    """The exclusive right of a worker to send a delivery, until a deadline."""
 
     worker: str
     until: int
 
 
 class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One occurrence, on its way or at its end. Times are moments; `due` is when it should have left.
+    """One occurrence of a notification for one user: its state, attempts and result. `due` is its due time.
 
-    `turn` counts how often it was put on the timeline. A turn is put there before it is written here, so that the
-    record of a former turn may be left aside, and that of a later one never is. `trying_us` is how long it has been
-    tried by its channel: calls, and the pauses after those that failed. `given_up` is the number of the last attempt
-    before somebody had it sent again: what is counted is counted from there. `first_due` is when it should have left
-    before that; `history` has the latest steps, and none if all went well at once.
+    `turn` counts how often the delivery was put on the timeline. The schedule of a turn is committed before the turn is
+    written here, so a record of an earlier turn can be ignored, and one of a later turn never is. `trying_us` is how
+    long its channel has been tried: calls, and the pauses after failed ones. After a manual retry, `given_up` is the
+    number of the last attempt before it, from which attempts are counted, and `first_due` the due time before it.
+    `history` has the latest steps; it is empty if the first attempt succeeded.
     """
 
     name: str
@@ -214,7 +214,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def fresh(self) -> tuple[Attempt, ...]:
-        """The attempts since it was asked for, or was sent again by hand."""
+        """The attempts since the request, or since the last manual retry."""
         return tuple(attempt for attempt in self.attempts if attempt.number > self.given_up)
 
     @property
@@ -223,12 +223,12 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def was_due(self) -> int:
-        """The moment from which lateness counts, also if it was sent again by hand."""
+        """The due time from which lateness counts, also after a manual retry."""
         return self.due if self.first_due is None else self.first_due
 
 
 def remembered(delivery: Delivery, *steps: Step) -> Delivery:
-    """The delivery with these steps behind the others; the same one again and again is one with its count."""
+    """The delivery with these steps appended to its history; repeated steps are merged into one with a count."""
     history = list(delivery.history)
     for step in steps:
         before = history[-1] if history else None
@@ -244,7 +244,7 @@ def _is_repeated(before: Step, step: Step) -> bool:
     return all(getattr(before, name) == getattr(step, name) for name in same)
 
 
-# News of a provider moves a delivery to a state of a higher rank only: whatever comes late or twice changes nothing.
+# A receipt moves a delivery only to a state of a higher rank, so late and repeated receipts change nothing.
 _RANKS: dict[State, int] = {
     "pending": 0,
     "processing": 0,
@@ -261,8 +261,8 @@ _AFTER: dict[ReceiptState, State] = {
     "failed": "failed",
 }
 
-# Of the channels of one occurrence: what is still under way first, then the best that was reached.
-_TOLD_FIRST: tuple[State, ...] = (
+# Which state represents several channels of one occurrence: what is in progress first, then the best result.
+_PRECEDENCE: tuple[State, ...] = (
     "processing",
     "pending",
     "complained",
@@ -276,14 +276,14 @@ _TOLD_FIRST: tuple[State, ...] = (
 )
 
 
-def moved(state: State, news: ReceiptState) -> State | None:
-    """The state that news lead to; None if they change nothing."""
-    after = _AFTER.get(news)
+def state_after(state: State, receipt: ReceiptState) -> State | None:
+    """The state of a delivery after a receipt; None if the receipt changes nothing."""
+    after = _AFTER.get(receipt)
     if after is None or state not in _RANKS or _RANKS[after] <= _RANKS[state]:
         return None
     return after
 
 
-def together(states: Sequence[State]) -> int:
-    """Which of several deliveries of one occurrence speaks for all of them."""
-    return min(range(len(states)), key=lambda place: _TOLD_FIRST.index(states[place]))
+def representative(states: Sequence[State]) -> int:
+    """The index of the delivery that represents all deliveries of one occurrence."""
+    return min(range(len(states)), key=lambda index: _PRECEDENCE.index(states[index]))

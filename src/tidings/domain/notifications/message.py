@@ -1,6 +1,6 @@
-"""A message as it leaves: rendered for one channel, addressed to one place. Built only if it is safe to send.
+"""A rendered message for one channel and one address, validated when it is built; and the segments of text messages.
 
-`id` is the same in every attempt; a provider that honours such ids delivers it once.
+`id` is the same in every attempt, so that a provider which supports idempotency delivers the message once.
 """
 
 from typing import Literal
@@ -12,6 +12,7 @@ from tidings.domain.notifications.address import Device, check_email, check_line
 
 ChannelName = Literal["email", "sms", "push", "webhook", "in_app"]
 Urgency = Literal["high", "normal"]
+Encoding = Literal["GSM-7", "UCS-2"]
 
 CHANNEL_NAMES: tuple[ChannelName, ...] = ("email", "sms", "push", "webhook", "in_app")
 
@@ -19,6 +20,14 @@ ID_BYTES_MAX = 256
 SUBJECT_CHARACTERS_MAX = 500
 BODY_BYTES_MAX = 1 << 20
 SMS_CHARACTERS_MAX = 1_600  # ten segments; Twilio refuses more
+GSM_ALONE, GSM_PART = 160, 153  # septets; each of several parts uses seven for its header
+UCS_ALONE, UCS_PART = 70, 67  # units of 16 bits
+
+_BASIC = frozenset(
+    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
+    "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
+)
+_EXTENDED = frozenset("\f^{}\\[~]|€")  # each is preceded by an escape, and the two are not split
 
 
 class Email(msgspec.Struct, frozen=True, gc=False):
@@ -57,13 +66,13 @@ class Sms(msgspec.Struct, frozen=True, gc=False):
         _check_id(self.id)
         check_phone(self.to, "to")
         if "\x00" in self.text or not self.text.strip():
-            raise Invalid("text", "is empty or has a NUL: a text message needs some words")
+            raise Invalid("text", "is empty or has a NUL character: write some text")
         if len(self.text) > SMS_CHARACTERS_MAX:
             raise Invalid("text", f"has {len(self.text)} characters, more than {SMS_CHARACTERS_MAX}")
 
 
 class Push(msgspec.Struct, frozen=True, gc=False):
-    """A push notification for one device. Of those with one `collapse` key a device shows the latest."""
+    """A push notification for one device. Of several with the same `collapse` key the device shows the latest."""
 
     id: str
     to: Device
@@ -84,7 +93,7 @@ class Push(msgspec.Struct, frozen=True, gc=False):
 
 
 class Webhook(msgspec.Struct, frozen=True, gc=False):
-    """A call of somebody's URL; `body` is JSON, as bytes, because that is what is signed."""
+    """A call of a webhook URL; `body` is JSON as bytes, because the bytes are signed."""
 
     id: str
     to: str
@@ -99,7 +108,7 @@ class Webhook(msgspec.Struct, frozen=True, gc=False):
 
 
 class InApp(msgspec.Struct, frozen=True, gc=False):
-    """A line in a user's inbox."""
+    """An entry in a user's inbox."""
 
     id: str
     to: str
@@ -145,25 +154,14 @@ def _check_title(text: str, field: str) -> None:
 
 def _check_body(text: str, field: str) -> None:
     if "\x00" in text:
-        raise Invalid(field, "has a NUL: leave it out")
+        raise Invalid(field, "has a NUL character: leave it out")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > BODY_BYTES_MAX:
         raise Invalid(field, f"has {size} bytes, more than {BODY_BYTES_MAX}")
 
 
-Encoding = Literal["GSM-7", "UCS-2"]
-
-_BASIC = frozenset(
-    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
-    "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
-)
-_EXTENDED = frozenset("\f^{}\\[~]|€")  # each needs an escape before it, in the same segment
-GSM_ALONE, GSM_PART = 160, 153  # septets; with several segments, each has a header of seven
-UCS_ALONE, UCS_PART = 70, 67  # 16-bit units
-
-
 class Segments(msgspec.Struct, frozen=True, gc=False):
-    """The size of a text message; `units` are septets of GSM-7, or 16-bit units of UCS-2."""
+    """The size of a text message: `units` are septets of GSM-7, or 16-bit units of UCS-2."""
 
     encoding: Encoding
     units: int
@@ -171,7 +169,7 @@ class Segments(msgspec.Struct, frozen=True, gc=False):
 
 
 def segments(text: str) -> Segments:
-    """Count as mobile networks do: an escape sequence or a surrogate pair is not split across segments."""
+    """Count segments as networks do: an escape sequence or surrogate pair is not split over two segments."""
     encoding: Encoding
     if all(character in _BASIC or character in _EXTENDED for character in text):
         encoding, alone, part = "GSM-7", GSM_ALONE, GSM_PART

@@ -1,4 +1,4 @@
-"""What somebody wants a person to be told, as it was accepted."""
+"""A notification as it was accepted, the delivery job that a worker reads, and the topics of the workers."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.notifications.user import TRANSACTIONAL
 
 Priority = PriorityName
-Spread = Literal["first", "all"]  # the first channel that works, or each of them
+Spread = Literal["first", "all"]  # the first channel that works, or every channel
 
 TOPIC = "notify"
 PREFIX = f"{TOPIC}."
@@ -32,11 +32,12 @@ class InlineContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
-    """To whom (a user, or a bare address with its channel), what, and how. When it leaves is its schedule's matter.
+    """The recipient (a user, or an address with its channel), the content, and how to send it. Its schedule says when.
 
-    `version` is that of its template, pinned; None takes the latest when it is sent. `expires_after_us` counts from
-    its due time. `content` is a digest of what was asked, so that a repeat is known; `cancelled` is when that was.
-    `first` is the one that this would have repeated: then it is kept to be looked up, without what it says.
+    `version` pins a version of the template; None uses the latest one at the time of sending. `expires_after_us` counts
+    from the due time. `content` is a digest of the request, by which a repeated request is recognized; `cancelled` is
+    the time of the cancellation. `first` is the notification of which this one is a duplicate: a duplicate is stored
+    without its content, so that it can be looked up.
     """
 
     id: str
@@ -62,9 +63,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeliveryJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a record on `notify.<channel>` says: a notification by its id, or all of it; and how far it has come.
+    """The value of a record on `notify.<channel>`: a notification, by its id or inline, and how far it has come.
 
-    `channel` is an index into its channels; `delivery` is the name of the delivery that goes on, `attempt` its turn.
+    `channel` is an index into the channels of the notification; `delivery` is the name of the delivery to continue, and
+    `attempt` its turn.
     """
 
     notification: str | None = None
@@ -75,11 +77,11 @@ class DeliveryJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def topic(channel: ChannelName, priority: Priority) -> str:
-    """Where it is released to: high, normal and low do not wait for each other."""
+    """The topic of a channel and priority; each priority has its own, so that they do not wait for each other."""
     return f"{TOPIC}.{channel}" if priority == "normal" else f"{TOPIC}.{channel}.{priority}"
 
 
-# What the group of the workers reads. The log keeps what they have not settled yet, whatever its age.
+# The topics that the consumer group of the workers reads. The log retains what they have not finished.
 TOPICS: dict[str, tuple[ChannelName, Priority]] = {
     topic(channel, urgency): (channel, urgency) for channel in CHANNEL_NAMES for urgency in URGENCIES
 }

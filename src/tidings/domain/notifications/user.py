@@ -1,4 +1,4 @@
-"""A person who can be told something: where, when, in which language, and what she does not want to hear."""
+"""A user: addresses, time zone, language, preferences (opt-outs), quiet hours, and the entries of their inbox."""
 
 import re
 from collections.abc import Mapping
@@ -12,14 +12,28 @@ from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 
 InQuiet = Literal["defer", "drop"]
 
-KIND = "user"  # of the documents that persons are
-TRANSACTIONAL = "transactional"  # the category that nobody can be left out of: receipts, passwords
+KIND = "user"  # of documents
+INBOX_KIND = "inbox"
+UNREAD = "unread"
+TRANSACTIONAL = "transactional"  # the category that nobody can opt out of: receipts, passwords
+PREFERENCES_MAX = 200
+
+# Words that look like channels and are refused as categories, with the channel that is probably meant.
+_LIKE_A_CHANNEL: dict[str, ChannelName | None] = {
+    **dict.fromkeys(("e-mail", "mail", "emails", "e-mails"), "email"),
+    **dict.fromkeys(("text", "texts", "mobile", "phone"), "sms"),
+    **dict.fromkeys(("in-app", "inapp", "inbox"), "in_app"),
+    **dict.fromkeys(("apns", "fcm", "pushes"), "push"),
+    **dict.fromkeys(("webhooks", "hook"), "webhook"),
+    **dict.fromkeys(("telegram", "whatsapp", "signal", "slack", "fax"), None),
+}
+_CATEGORY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 class Quiet(msgspec.Struct, frozen=True, gc=False):
-    """Hours in which she is left alone: minutes of her day, from one to before the other, over midnight if it is less.
+    """Quiet hours: minutes of the user's local day, from `start` up to `end`, across midnight if `end` is less.
 
-    What falls into them waits for their end or is dropped; `spares_high` lets through what has high priority.
+    Notifications that fall into them are deferred to their end or dropped; `spares_high` exempts high priority.
     """
 
     start: int
@@ -29,10 +43,10 @@ class Quiet(msgspec.Struct, frozen=True, gc=False):
 
 
 class User(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Her addresses by channel, and her wishes.
+    """A person who can be notified.
 
-    `preferences` says yes or no by channel (`sms`), by category (`news`), or by both (`sms/news`); the most particular
-    one counts, and yes if there is none.
+    `preferences` opts in or out by channel (`sms`), by category (`news`), or by both (`sms/news`). The most specific
+    one decides; without one the user is opted in.
     """
 
     id: str
@@ -48,62 +62,50 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     variables: dict[str, str] = {}
 
     def addresses(self, channel: ChannelName) -> tuple[str | Device, ...]:
-        """Where she is reached by a channel: several devices, else one place or none."""
+        """The addresses of the user on a channel: any number of devices, otherwise one address or none."""
         if channel == "push":
             return self.devices
         found = {"email": self.email, "sms": self.phone, "webhook": self.webhook, "in_app": self.id}[channel]
         return () if found is None else (found,)
 
     def known(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """What a template may use for her: her own variables and her name, unless others are given."""
+        """The variables of a template: those given, and otherwise the user's own variables and name."""
         own: dict[str, Any] = dict(self.variables)
         if self.name is not None:
             own["name"] = self.name
         return own | variables
 
 
-PREFERENCES_MAX = 200
-
-_LIKE_A_CHANNEL: dict[str, ChannelName | None] = {
-    **dict.fromkeys(("e-mail", "mail", "emails", "e-mails"), "email"),
-    **dict.fromkeys(("text", "texts", "mobile", "phone"), "sms"),
-    **dict.fromkeys(("in-app", "inapp", "inbox"), "in_app"),
-    **dict.fromkeys(("apns", "fcm", "pushes"), "push"),
-    **dict.fromkeys(("webhooks", "hook"), "webhook"),
-    **dict.fromkeys(("telegram", "whatsapp", "signal", "slack", "fax"), None),
-}
-_CATEGORY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-
-
-def may_tell(user: User, category: str, channel: ChannelName) -> bool:
-    """The most particular wish counts: channel and category, then the category, then the channel; yes without one."""
+def accepts(user: User, category: str, channel: ChannelName) -> bool:
+    """Whether the user has not opted out of a category on a channel. The most specific preference decides: channel and
+    category, then the category, then the channel."""
     if category == TRANSACTIONAL:
         return True
-    wishes = user.preferences
+    preferences = user.preferences
     for key in (f"{channel}/{category}", category, channel):
-        if key in wishes:
-            return wishes[key]
+        if key in preferences:
+            return preferences[key]
     return True
 
 
 def check_category(text: str, field: str = "category") -> str:
-    """The name of a category; it may not be that of a channel, for a preference names either."""
+    """A valid category. It may not be the name of a channel, because a preference names either."""
     if not _CATEGORY.fullmatch(text):
-        raise Invalid(field, f"{text[:40]!r} is no category: use 1 to 63 of a-z, 0-9, '.', '_' and '-'")
+        raise Invalid(field, f"{text[:40]!r} is not a valid category: use 1 to 63 of a-z, 0-9, '.', '_' and '-'")
     if text in CHANNEL_NAMES:
         raise Invalid(field, f"{text!r} is the name of a channel: choose another")
     if text in _LIKE_A_CHANNEL:
         meant = _LIKE_A_CHANNEL[text]
         hint = f"did you mean {meant}?" if meant else f"the channels are {', '.join(CHANNEL_NAMES)}"
-        raise Invalid(field, f"{text!r} looks like a channel and is none: {hint} A category needs another name")
+        raise Invalid(field, f"{text!r} looks like a channel but is not one: {hint} Choose another category")
     return text
 
 
-def check_preferences(wishes: Mapping[str, bool], field: str = "preferences") -> None:
-    """Refuse what says yes or no to nothing that exists."""
-    if len(wishes) > PREFERENCES_MAX:
-        raise Invalid(field, f"are {len(wishes)}, more than {PREFERENCES_MAX}")
-    for key, wanted in wishes.items():
+def check_preferences(preferences: Mapping[str, bool], field: str = "preferences") -> None:
+    """Refuse preferences that name neither a channel nor a category, or opt out of transactional notifications."""
+    if len(preferences) > PREFERENCES_MAX:
+        raise Invalid(field, f"there are {len(preferences)}, at most {PREFERENCES_MAX} are accepted")
+    for key, opted_in in preferences.items():
         channel, slash, category = key.partition("/")
         if slash and channel not in CHANNEL_NAMES:
             names = ", ".join(CHANNEL_NAMES)
@@ -111,16 +113,12 @@ def check_preferences(wishes: Mapping[str, bool], field: str = "preferences") ->
         if not slash and key in CHANNEL_NAMES:
             continue
         check_category(category if slash else key, f"{field}.{key[:80]}")
-        if (category if slash else key) == TRANSACTIONAL and not wanted:
-            raise Invalid(f"{field}.{key[:80]}", "what is transactional cannot be opted out of: leave it out")
+        if (category if slash else key) == TRANSACTIONAL and not opted_in:
+            raise Invalid(f"{field}.{key[:80]}", "users cannot opt out of transactional notifications: leave it out")
 
 
-INBOX_KIND = "inbox"
-UNREAD = "unread"
-
-
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What she is told inside the product, when it came, and when she read it."""
+class InboxEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message in the inbox of a user: when it arrived, and when it was read."""
 
     id: str
     user: str
@@ -130,12 +128,12 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     read: int | None = None
 
 
-def line_name(user: str, line: str) -> str:
-    """Its name among the documents; a user's id has no slash."""
-    return f"{user}/{line}"
+def entry_name(user: str, entry: str) -> str:
+    """The name of the entry's document; it is unambiguous because a user's id has no slash."""
+    return f"{user}/{entry}"
 
 
-def line_tags(line: Line) -> tuple[str, ...]:
-    """All of hers, and what she has not read."""
-    mine = f"user:{line.user}"
-    return (mine,) if line.read is not None else (mine, f"{UNREAD}:{line.user}")
+def entry_tags(entry: InboxEntry) -> tuple[str, ...]:
+    """The tags of the entry's document, by which all entries of a user, and the unread ones, are found."""
+    of_user = f"user:{entry.user}"
+    return (of_user,) if entry.read is not None else (of_user, f"{UNREAD}:{entry.user}")

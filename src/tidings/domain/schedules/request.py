@@ -1,4 +1,4 @@
-"""What a producer asks for, as it was sent."""
+"""A request for a schedule as it was sent, before admission; and the jitter of due times."""
 
 from hashlib import blake2b
 
@@ -8,11 +8,13 @@ from tidings.domain.limits import DAY_S, LIMITS_MOST, Limits
 from tidings.domain.names import Bus, Past, Policy, Priority
 from tidings.domain.schedules.schedule import Headers
 
-__all__ = ["DAY_S", "LIMITS_MOST", "Limits", "Request", "Timing"]
+__all__ = ["DAY_S", "LIMITS_MOST", "Limits", "Request", "Timing", "jittered"]
+
+_DIGEST_BYTES = 8
 
 
-class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """When, beyond an instant or an interval, field by field as it was sent; docs/reference/rules.md tells of each."""
+class Timing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """The fields that say when a schedule is due besides `at` and `every`, as sent; see docs/reference/rules.md."""
 
     rrule: str | None = None
     cron: str | None = None
@@ -29,11 +31,11 @@ class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A schedule before admission. `at` is an instant in microseconds, or text as people write it; None is now.
+    """A schedule before admission. `at` is an instant in microseconds, or a text as it was sent; None is now.
 
-    Durations count from `since`, which is now if it is None. `timing` has what says when beside `at` and `every`. The
-    fields behind it have the names and values of the HTTP API (`shapes.schedule.NewSchedule`), and are passed on as
-    they were sent: a new optional field goes there.
+    Durations count from `since`; None is now. The fields after `timing` have the names and values of the HTTP API
+    (`shapes.schedule.NewSchedule`) and are passed on as they were sent: a new optional field goes at the end. They
+    are positional because `wires.document.read` builds one for each request, and keyword arguments are slower.
     """
 
     topic: str
@@ -56,11 +58,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     past: Past | None = None
 
 
-_DIGEST_BYTES = 8
-
-
 def jittered(due: int, window_us: int, identity: bytes) -> int:
-    """The due time moved later by a share of the window that is stable for an identity; never earlier."""
+    """The due time, moved later by a part of the window that is always the same for an identity; never earlier."""
     assert window_us >= 0, "a jitter window cannot be negative"
     share = int.from_bytes(blake2b(identity, digest_size=_DIGEST_BYTES).digest(), "big")
     return due + (share * (window_us + 1) >> 8 * _DIGEST_BYTES)

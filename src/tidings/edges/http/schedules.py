@@ -385,7 +385,7 @@ class Previews:
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
         sent = _sent(body)
         if sent.at is not None and sent.scheduled_at is not None:
-            raise Invalid("scheduled_at", "is another name of 'at': give one of the two")
+            raise Invalid("scheduled_at", "is another name for 'at': give only one of them")
         now = self._engine.clock.now()
         at = sent.at if sent.scheduled_at is None else sent.scheduled_at
         timing = timing_of(sent, _TIMING)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.edges.http.notifications.notification_server import Desk, Events
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.domain.notifications.user import Line, line_name, line_tags
+from tidings.domain.notifications.user import InboxEntry, entry_name, entry_tags
 from tidings.ports import Key, Put
 from tidings.wires.answers import encode
 
@@ -70,9 +70,9 @@ async def test_a_message_that_appears_after_a_later_one_is_not_lost(desk: Desk) 
     now = clock.now()
 
     async def write(name: str, at: int) -> None:
-        line = Line(name, "ada", "t", "b", at)
-        key = Key(DEFAULT_TENANT, "inbox", line_name("ada", name))
-        await cabinet.change([[Put(key, encode(line), 0, line_tags(line), at)]], clock.now())
+        line = InboxEntry(name, "ada", "t", "b", at)
+        key = Key(DEFAULT_TENANT, "inbox", entry_name("ada", name))
+        await cabinet.change([[Put(key, encode(line), 0, entry_tags(line), at)]], clock.now())
 
     async with follow(desk, query=f"?cursor={now}.") as response:
         events = Events(response)

@@ -52,7 +52,7 @@ NDJSON = "application/x-ndjson"
 
 LINE_FIELDS = (
     "at", "every", "key", "header", "headers", "priority", "expires_after", "late", "late_grace", "late_max", "jitter",
-    "label", "labels", "bus",
+    "past", "label", "labels", "bus",
 )  # fmt: skip
 
 

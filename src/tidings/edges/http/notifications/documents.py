@@ -15,7 +15,7 @@ from tidings.delivery.ways import Receiver, WayStanding
 from tidings.domain.notifications.delivery import Attempt, Delivery
 from tidings.domain.notifications.notification import Notification
 from tidings.domain.notifications.rate_limit import Rate
-from tidings.domain.notifications.user import Line, User
+from tidings.domain.notifications.user import InboxEntry, User
 from tidings.domain.recurrence.preview import local_text
 from tidings.domain.schedules.iso8601 import format_instant
 from tidings.wires.answers import Document, format_iso_duration
@@ -152,7 +152,7 @@ def story_document(line: StoryLine) -> Document:
     return document
 
 
-def line_document(line: Line) -> Document:
+def line_document(line: InboxEntry) -> Document:
     """A line of an inbox."""
     document: Document = {"id": line.id, "title": line.title, "body": line.body, "at": format_instant(line.at)}
     return document if line.read is None else document | {"read_at": format_instant(line.read)}

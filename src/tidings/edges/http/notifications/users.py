@@ -13,7 +13,7 @@ from tidings.delivery.cursors import read_cursor
 from tidings.delivery.importing import LINE_CHARS_MAX, Form, Imported
 from tidings.delivery.profile import check_id
 from tidings.domain.errors import Conflict, Invalid, StoreError
-from tidings.domain.notifications.user import Line
+from tidings.domain.notifications.user import InboxEntry
 from tidings.edges.http.inputs import (
     NDJSON_TYPE,
     SMALL_BODY_BYTES_MAX,
@@ -270,7 +270,7 @@ class Inboxes:
 
         return EventStream(self._edge, call, cursor, source)
 
-    def _event(self, line: Line) -> bytes:
+    def _event(self, line: InboxEntry) -> bytes:
         return b"id: %s\ndata: %s\n\n" % (self._inbox.cursor(line).encode(), encode(line_document(line)))
 
     def methods(self) -> dict[str, dict[str, Handler]]:

@@ -66,10 +66,6 @@ class Admission:
         self._destinations_seen: dict[tuple[str, str], str] = {}
         self._without_id = count()
 
-    def restrict_topics(self, forbidden: Callable[[str, str], str | None]) -> None:
-        """Set the rule for Kafka destinations: given (tenant, topic), why it is forbidden, None if it is allowed."""
-        self._forbidden = forbidden
-
     def admit(self, tenant: str, request: Request, now: int, *, reuse: bool = False) -> Add:
         """The command for a request; raises `Invalid` with the field at fault."""
         if request.topic not in self._topics_seen:

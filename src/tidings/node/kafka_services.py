@@ -37,7 +37,6 @@ def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, n
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     kind = TransactionalProducer if config.kafka.release == "exactly_once" else IdempotentProducer
     release = KafkaRelease(engine, cluster, kind, facts, _plan(engine, config, requests))
-    engine.admission.restrict_topics(requests.destinations.forbidden)
     intake = KafkaIntake(engine, cluster, requests, notifying, release.may_begin)
     engine.lanes.add_services(release.services)
     if "intake" in config.node.roles:

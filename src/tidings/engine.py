@@ -170,10 +170,10 @@ class Engine:
         self,
         commands: Sequence[Command],
         parts: Sequence[SourcePosition],
-        follow: Callable[[Sequence[Outcome]], list[Command]],
+        on_outcomes: Callable[[Sequence[Outcome]], list[Command]],
     ) -> list[Outcome]:
         """Commit what was read of a source, together with how far it was read and what follows from the outcomes."""
-        return await self.intake.take(commands, SourceBatch(parts, follow))
+        return await self.intake.take(commands, SourceBatch(parts, on_outcomes))
 
     async def schedule(self, tenant: str, request: Request, receipt: IdempotencyKey | None = None) -> Outcome:
         """Admit and commit one new schedule."""

@@ -30,7 +30,7 @@ def put(
 
 
 async def got(store: Store, name: str, now: int = NOW) -> Document | None:
-    (found,) = await store.cabinet.get([key(name)], now)
+    (found,) = await store.documents.get([key(name)], now)
     return found
 
 
@@ -48,7 +48,7 @@ async def change(store: Store, *changes: Put | Remove | Unchanged, now: int = NO
 
 async def made(store: Store, groups: Sequence[Sequence[Change]], now: int = NOW) -> list[bool]:
     """Which groups were made."""
-    return [answer != 0 for answer in await store.cabinet.change(groups, now)]
+    return [answer != 0 for answer in await store.documents.change(groups, now)]
 
 
 async def names(
@@ -62,7 +62,7 @@ async def names(
     limit: int = 100,
     newest: bool = False,
 ) -> list[str]:
-    found = await store.cabinet.find(tenant, kind, tag, now, after=after, limit=limit, newest=newest)
+    found = await store.documents.find(tenant, kind, tag, now, after=after, limit=limit, newest=newest)
     return [document.key.name for document in found]
 
 
@@ -78,10 +78,10 @@ async def test_a_document_is_got_as_it_was_put(store: Store) -> None:
 
 
 async def test_many_are_answered_in_the_order_of_their_keys(store: Store) -> None:
-    assert await store.cabinet.get([], NOW) == []
+    assert await store.documents.get([], NOW) == []
     assert await change(store, *(put(f"u{number}", b"%d" % number) for number in range(300)))
     asked = [key(name) for name in ("u299", "u0", "nobody", "u7", "u0")] + [key(f"u{n}") for n in range(300)]
-    found = await store.cabinet.get(asked, NOW)
+    found = await store.documents.get(asked, NOW)
     bodies = [None if one is None else one.body for one in found]
     assert bodies == [b"299", b"0", None, b"7", b"0"] + [b"%d" % number for number in range(300)]
     assert [one.key for one in found if one is not None] == [one for one in asked if one.name != "nobody"]
@@ -90,20 +90,20 @@ async def test_many_are_answered_in_the_order_of_their_keys(store: Store) -> Non
 async def test_tenants_and_kinds_are_apart(store: Store) -> None:
     same = [put("ann", place.encode(), tags=("t",), tenant=place[0], kind=place[1:]) for place in ("au", "av", "bu")]
     assert await change(store, *same)
-    found = await store.cabinet.get([one.key for one in same], NOW)
+    found = await store.documents.get([one.key for one in same], NOW)
     assert [one.body for one in found if one is not None] == [b"au", b"av", b"bu"]
     for one in same:
-        (document,) = await store.cabinet.find(one.key.tenant, one.key.kind, "t", NOW)
+        (document,) = await store.documents.find(one.key.tenant, one.key.kind, "t", NOW)
         assert (document.key, document.body) == (one.key, one.body)
     assert await change(store, Remove(same[0].key))
-    assert await store.cabinet.get([one.key for one in same], NOW) == [None, *found[1:]]
-    assert await store.cabinet.find("a", "u", "t", NOW) == []
+    assert await store.documents.get([one.key for one in same], NOW) == [None, *found[1:]]
+    assert await store.documents.find("a", "u", "t", NOW) == []
 
 
 async def test_parts_of_a_key_do_not_run_into_each_other(store: Store) -> None:
     places = [("a", "bc", "d"), ("ab", "c", "d"), ("a", "b", "cd"), ("a\0b", "c", "d"), ("a", "b\0c", "d")]
     assert await change(store, *(Put(Key(*place), str(place).encode(), 0) for place in places))
-    found = await store.cabinet.get([Key(*place) for place in places], NOW)
+    found = await store.documents.get([Key(*place) for place in places], NOW)
     assert [one.body for one in found if one is not None] == [str(place).encode() for place in places]
 
 
@@ -155,7 +155,7 @@ async def test_names_and_tags_may_be_long(store: Store) -> None:
 async def test_bodies_may_be_empty_or_large(store: Store, body: bytes) -> None:
     assert await change(store, put("ann", body, tags=("t",)))
     assert (await kept(store, "ann")).body == body
-    (found,) = await store.cabinet.find(ACME, "user", "t", NOW)
+    (found,) = await store.documents.find(ACME, "user", "t", NOW)
     assert found.body == body
 
 
@@ -180,7 +180,7 @@ async def test_a_search_goes_on_behind_a_place(store: Store, newest: bool) -> No
     assert await change(store, *(put(name, tags=("t",), order=order) for order, name in made))
     seen: list[str] = []
     after: Place | None = None
-    while found := await store.cabinet.find(ACME, "user", "t", NOW, after=after, limit=9, newest=newest):
+    while found := await store.documents.find(ACME, "user", "t", NOW, after=after, limit=9, newest=newest):
         seen += [document.key.name for document in found]
         after = found[-1].order, found[-1].key.name
     assert seen == [name for _, name in (reversed(made) if newest else made)]
@@ -296,11 +296,11 @@ async def test_what_was_made_is_told_with_the_version_that_was_put_last(store: S
         [put("ann", b"3", there.version)],
         [Remove(key("ann"))],
     ]
-    several, changed, refused, removed = await store.cabinet.change(groups, NOW)
+    several, changed, refused, removed = await store.documents.change(groups, NOW)
     assert (await kept(store, "bob")).version < several == (await kept(store, "cid")).version < changed
     assert refused == 0
     assert removed != 0
-    [last] = await store.cabinet.change([[put("cid", b"2", several)]], NOW)
+    [last] = await store.documents.change([[put("cid", b"2", several)]], NOW)
     assert last == (await kept(store, "cid")).version
 
 
@@ -330,13 +330,13 @@ async def test_groups_see_what_those_before_them_did(store: Store) -> None:
 async def test_a_thousand_groups_in_one_call(store: Store) -> None:
     groups = [[put(f"n{number % 700:03}", b"%d" % number, tags=("t",), order=number)] for number in range(1_000)]
     assert await made(store, groups) == [number < 700 for number in range(1_000)]
-    found = await store.cabinet.find(ACME, "user", "t", NOW, limit=2_000)
+    found = await store.documents.find(ACME, "user", "t", NOW, limit=2_000)
     assert [document.body for document in found] == [b"%d" % number for number in range(700)]
     assert len({document.version for document in found}) == 700
     groups = [[put("n000", b"%d" % number, ANY, tags=("t",))] for number in range(1_000)]
     assert await made(store, groups) == [True] * 1_000
     assert (await kept(store, "n000")).body == b"999"
-    assert await store.cabinet.change([], NOW) == []
+    assert await store.documents.change([], NOW) == []
 
 
 # --- wrong use ---
@@ -358,7 +358,7 @@ WRONG: dict[str, list[Put | Remove | Unchanged]] = {
 @pytest.mark.parametrize("name", WRONG)
 async def test_what_cannot_be_meant_is_refused_before_anything_is_done(store: Store, name: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        await store.cabinet.change([[put("bob")], WRONG[name]], NOW)
+        await store.documents.change([[put("bob")], WRONG[name]], NOW)
     assert await got(store, "bob") is None
     assert await change(store, put("bob")), "it goes on"
 
@@ -367,7 +367,7 @@ async def test_wiping_changes_nothing_that_is_there(store: Store) -> None:
     assert await change(store, put("ann", tags=("t",)), put("bob", tags=("t",)))
     assert await change(store, Remove(key("bob")))
     before = await kept(store, "ann")
-    await store.cabinet.wipe()
+    await store.documents.wipe()
     assert await kept(store, "ann") == before
     assert await names(store, "t") == ["ann"]
     assert await change(store, put("bob")), "it goes on"

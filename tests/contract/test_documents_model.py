@@ -54,7 +54,7 @@ class Filing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.twins = Twins()
-        self.cabinets: list[DocumentStore] = [store.cabinet for store in self.twins.stores]
+        self.cabinets: list[DocumentStore] = [store.documents for store in self.twins.stores]
         self.now = NOW
         self.former: list[dict[Key, int]] = [{} for _ in self.cabinets]
         self.given: list[dict[int, tuple[Seen, int]]] = [{} for _ in self.cabinets]

@@ -75,10 +75,10 @@ def test_which_channels_are_served_is_known_where_they_are_served() -> None:
 async def test_the_outbox_takes_only_what_no_other_provider_takes(tmp_path: Path) -> None:
     own = (Channel("files", "outbox"), Channel("mail", "smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}))
     config = Config(store=Store(str(tmp_path / "tidings.db")), channels=own)
-    async with opened(config, SystemClock(), MemoryStore().cabinet) as channels:
+    async with opened(config, SystemClock(), MemoryStore().documents) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["mail"]
         assert [name for name, each in channels.items() if each.takes(sms())] == ["files"]
-    async with opened(Config(store=config.store), SystemClock(), MemoryStore().cabinet) as channels:
+    async with opened(Config(store=config.store), SystemClock(), MemoryStore().documents) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["outbox"]
 
 

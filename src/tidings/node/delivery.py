@@ -244,7 +244,7 @@ class People:
 
     def __init__(self, engine: Engine, config: Config) -> None:
         self.office = Office(
-            engine.store.cabinet,
+            engine.store.documents,
             engine,
             engine.clock,
             keys=link_keys(config.delivery),
@@ -333,7 +333,7 @@ async def join_people(engine: Engine, config: Config, last: AsyncExitStack) -> P
     if "deliver" not in config.node.roles:
         return people
     clock = engine.clock
-    channels = await last.enter_async_context(opened(config, clock, engine.store.cabinet))
+    channels = await last.enter_async_context(opened(config, clock, engine.store.documents))
     people.office.erasing.keepers |= {name: each for name, each in channels.items() if isinstance(each, Erasable)}
     worker = Worker(
         engine.store,

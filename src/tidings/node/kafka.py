@@ -144,7 +144,7 @@ def join_kafka(engine: Engine, config: Config, office: "Office | None" = None) -
     cluster, requests = cluster_of(config)
     from tidings.delivery.office import Office
 
-    office = office or Office(engine.store.cabinet, engine, engine.clock)
+    office = office or Office(engine.store.documents, engine, engine.clock)
     return join(engine, config, cluster, requests, office.notifying)
 
 

@@ -17,7 +17,7 @@ class ProviderContext(msgspec.Struct, frozen=True):
 
     clock: Clock
     folder: Path
-    cabinet: DocumentStore | None = None
+    documents: DocumentStore | None = None
 
 
 class Provider(Protocol):

@@ -9,8 +9,7 @@ from tidings.ports.documents import DocumentStore
 from tidings.ports.keys import KeyStore
 from tidings.ports.leases import LeaseStore
 from tidings.ports.log import Log
-from tidings.ports.schedule_reader import ScheduleReader
-from tidings.ports.timeline import Timeline
+from tidings.ports.timeline import ScheduleReader, Timeline
 
 
 class Store(Timeline, CalendarStore, ScheduleReader, Log, KeyStore, LeaseStore, Protocol):
@@ -27,7 +26,7 @@ class Store(Timeline, CalendarStore, ScheduleReader, Log, KeyStore, LeaseStore, 
         ...
 
     @property
-    def cabinet(self) -> DocumentStore:
+    def documents(self) -> DocumentStore:
         """The documents of delivery."""
         ...
 

@@ -9,8 +9,8 @@ from tidings.domain.schedules.command import Cancel, Fire
 from tidings.testing import SimulatedClock
 from tidings.timeline.postgres.database import Contended
 from tidings.timeline.postgres.group_release import NextDue
+from tidings.timeline.postgres.lane import Recurring
 from tidings.timeline.postgres.names import Names
-from tidings.timeline.postgres.recurring_release import Recurring
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3_600 * SECOND

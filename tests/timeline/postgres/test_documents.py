@@ -59,13 +59,15 @@ async def test_of_two_nodes_exactly_one_wins_each_document(open_store: OpenStore
             calls.append(made(store, groups))
         first, second = await asyncio.gather(*calls)
         won = [dict(zip(every, first, strict=True)), dict(zip(every[::-1], second, strict=True))]
-        for name, document in zip(every, await stores[0].cabinet.get([key(name) for name in every], NOW), strict=True):
+        for name, document in zip(
+            every, await stores[0].documents.get([key(name) for name in every], NOW), strict=True
+        ):
             assert document is not None
             assert [won[0][name], won[1][name]].count(True) == 1, (turn, name)
             assert won[int(document.body)][name], "who was told that it won is who is there"
             expected[name] = document.version
         if turn % 3 == 2:
-            assert all(await stores[0].cabinet.change([[Remove(key(name))] for name in every], NOW))
+            assert all(await stores[0].documents.change([[Remove(key(name))] for name in every], NOW))
             expected = dict.fromkeys(every, 0)
 
 
@@ -105,18 +107,18 @@ async def test_nobody_stands_in_anothers_way_for_ever(postgres: Postgres, open_s
     async def work(store: PostgresStore) -> None:
         for _ in range(ROUNDS):
             groups = [some_group(dice) for _ in range(8)]
-            for group, answer in zip(groups, await store.cabinet.change(groups, NOW), strict=True):
+            for group, answer in zip(groups, await store.documents.change(groups, NOW), strict=True):
                 assert answer, "they expect nothing"
                 changed.update(one.key.name for one in group)
-            await store.cabinet.expire(NOW, 5)
+            await store.documents.expire(NOW, 5)
 
     await asyncio.gather(*(work(store) for store in stores for _ in range(3)))
     assert sum(changed.values()) > ROUNDS
     assert await deadlocks(postgres) == before
     for tag in ("a", "b"):
-        found = await stores[0].cabinet.find(ACME, "user", tag, NOW, limit=1_000)
+        found = await stores[0].documents.find(ACME, "user", tag, NOW, limit=1_000)
         assert all(tag in document.tags for document in found)
-        there = await stores[0].cabinet.get([key(f"n{number}") for number in range(12)], NOW)
+        there = await stores[0].documents.get([key(f"n{number}") for number in range(12)], NOW)
         assert {one.key.name for one in there if one is not None and tag in one.tags} == {
             document.key.name for document in found
         }
@@ -157,7 +159,7 @@ async def test_no_call_relies_on_its_session(open_store: OpenStore) -> None:
     store = await open_store(SimulatedClock(), lanes=1)
 
     async def forget() -> None:
-        for connection in store._pools.cabinet._idle:
+        for connection in store._pools.documents._idle:
             await connection.execute("DISCARD ALL")
 
     for number in range(5):
@@ -195,7 +197,7 @@ async def test_a_new_body_alone_touches_no_index(postgres: Postgres, open_store:
         written = connection.execute(place).fetchone()
     for turn in range(20):
         groups = [[put(name, value(turn), ANY, tags=("a", "b"), order=3, until=NOW + 9)] for name in every]
-        assert all(await store.cabinet.change(groups, NOW))
+        assert all(await store.documents.change(groups, NOW))
     told = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'document'"
     await store._pools.close()  # a session tells what it did when it ends
     with postgres.connect() as connection:
@@ -209,7 +211,7 @@ async def test_a_new_body_alone_touches_no_index(postgres: Postgres, open_store:
 
 
 def calls(store: PostgresStore) -> dict[str, tuple[str, Any]]:
-    sql = store.cabinet.sql
+    sql = store.documents.sql
     keys = database.uuids([digest(key(f"n{number}")) for number in range(256)])
     place = {"shelf": SHELF, "order": 50_000, "name": b"n50000", "now": NOW, "limit": 100}
     return {
@@ -267,8 +269,8 @@ async def test_changes_look_at_no_more_than_they_change(postgres: Postgres, open
             " SET auto_explain.log_analyze = on; SET client_min_messages = log"
         )
         for each in (groups, again):
-            connection.execute(store.cabinet.sql["change"].encode(), _columns(each, NOW), binary=True)
-        connection.execute(store.cabinet.sql["expire"].encode(), (NOW, 1_000))
+            connection.execute(store.documents.sql["change"].encode(), _columns(each, NOW), binary=True)
+        connection.execute(store.documents.sql["expire"].encode(), (NOW, 1_000))
         connection.rollback()
     plans = [notice for notice in notices if "Query Text" in notice]
     for word in ("FOR UPDATE OF d", "UPDATE ", "DELETE FROM", "INSERT INTO", "SKIP LOCKED"):

@@ -72,7 +72,7 @@ def create_app(
 
     Without an office there is one that knows no providers. Those who watch over the process are always answered.
     """
-    office = office or Office(engine.store.cabinet, engine, engine.clock)
+    office = office or Office(engine.store.documents, engine, engine.clock)
     edge = Edge(engine, keys, metrics, version, office, kafka, server=server or Server())
     return App(edge, has_api=has_api)
 

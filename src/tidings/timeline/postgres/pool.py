@@ -186,8 +186,8 @@ class Pools:
         self.work = Pool(dsn, WORK_MAX)
         self.intake = Pool(dsn, INTAKE_MAX)
         self.reads = Pool(dsn, READS_MAX)
-        self.cabinet = Pool(dsn, CABINET_MAX)
-        self._all = (self.first, self.work, self.intake, self.reads, self.cabinet)
+        self.documents = Pool(dsn, CABINET_MAX)
+        self._all = (self.first, self.work, self.intake, self.reads, self.documents)
 
     @property
     def losses(self) -> int:

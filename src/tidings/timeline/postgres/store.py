@@ -51,8 +51,8 @@ class PostgresStore:
         self._dates = Calendars(shared)
         self._intake = Intake(pools.intake, shared, self._dates)
         self._reading = Queries(shared)
-        self.cabinet = PostgresDocuments(pools.cabinet, shared.options.schema)
-        self._retention = Retention(shared, self.cabinet)
+        self.documents = PostgresDocuments(pools.documents, shared.options.schema)
+        self._retention = Retention(shared, self.documents)
         self._lanes: dict[int, PostgresLane] = {}
         self._node = uuid4()
         self._free: Callable[[], None] = _nobody

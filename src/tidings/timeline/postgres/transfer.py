@@ -30,9 +30,22 @@ from tidings.timeline.postgres.database import Connection, Contended, queries
 from tidings.timeline.postgres.names import PRIORITIES, TO_KAFKA
 from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.store_rules import brought, is_same
-from tidings.timeline.transfer import chunks, protocol
-from tidings.timeline.transfer.chunks import CHUNK_COST, ITEM_COST, LEAST, Exporter, Id, Place, Stage
-from tidings.timeline.transfer.protocol import Chunk, ImportResult, Item, Move, Progress, ScheduleItem
+from tidings.timeline.transfer import protocol
+from tidings.timeline.transfer.protocol import (
+    CHUNK_COST,
+    ITEM_COST,
+    LEAST,
+    Chunk,
+    Exporter,
+    Id,
+    ImportResult,
+    Item,
+    Move,
+    Place,
+    Progress,
+    ScheduleItem,
+    Stage,
+)
 
 # A stage's query up to the row that fills a chunk.
 _PAGE = """
@@ -58,7 +71,7 @@ class PostgresEndpoint:
             "standing": Stage((-1,), self._standing),
             "finished": Stage((-1, LEAST, -1), self._finished),
         }
-        stages = chunks.stages(("0" * 32,), schedules)
+        stages = protocol.stages(("0" * 32,), schedules)
         self._pages = {name: _page(self._sql[name]) for name in stages}
         self._exporter = Exporter(stages, self._fetch, self._histories)
 
@@ -114,7 +127,7 @@ class PostgresEndpoint:
             predecessors = (*protocol.predecessors_of(await rows(connection, self._sql["transfers"])), this)
             await connection.execute(_PATIENT)
             (totals,) = await rows(connection, self._sql["counts"])
-            counts = chunks.kind_counts(totals, await rows(connection, self._sql["pending_terms"]))
+            counts = protocol.kind_counts(totals, await rows(connection, self._sql["pending_terms"]))
             move = msgspec.structs.replace(move, predecessors=predecessors, counts=counts)
             await rows(connection, self._sql["mark"], (protocol.encode_move(move),))
         crash.point("transfer.marked")
@@ -151,7 +164,7 @@ class PostgresEndpoint:
             topic=names.destination(found.topic)[1],
             priority=Priority(found.stream % PRIORITIES),
             extras=extras,
-            **chunks.columns(found),
+            **protocol.columns(found),
         )
 
     async def _histories(self, ids: Sequence[Id]) -> dict[Id, list[Event]]:
@@ -236,7 +249,7 @@ class PostgresEndpoint:
             stream=names.stream(item.tenant, item.priority, item.topic),
             topic=names.topic(item.tenant, item.topic),
             part=TO_KAFKA if is_kafka(item.topic) else entry.lane * parts + item.partition_hash % parts,
-            **(chunks.columns(item) | {"generation": generation}),
+            **(protocol.columns(item) | {"generation": generation}),
         )
         for due, n in item.extras:
             extra = msgspec.structs.replace(found, table="timeline", state="pending", arrival=arrivals.take())

@@ -10,7 +10,7 @@ from tidings.domain.schedules.recurrence_state import RecurrenceState, encode_st
 from tidings.domain.schedules.reschedule import CalendarChange, Pending, Revise, Seen, Slice, calendar_of
 from tidings.domain.schedules.schedule import Calendar, Event, KeptZone, Moved
 from tidings.timeline import store_rules
-from tidings.timeline.sqlite.apply import row_writes
+from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.id_lookup import Found, standing
 from tidings.timeline.sqlite.writer import Writer
 

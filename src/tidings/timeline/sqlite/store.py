@@ -27,10 +27,10 @@ from tidings.domain.schedules.schedule import (
 )
 from tidings.ports import ApiKey, Count, IdempotencyKey, Release, SourceBatch
 from tidings.timeline.sqlite import calendars, id_lookup, queries, writer
-from tidings.timeline.sqlite.apply.intake import Intake
 from tidings.timeline.sqlite.calendars import Calendars
 from tidings.timeline.sqlite.database import LAYOUTS, Checkpointer, connect, explain, file_bytes, prepare, translated
 from tidings.timeline.sqlite.documents import SqliteDocuments
+from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.maintenance import Maintenance
 from tidings.timeline.sqlite.pending.wheel import Wheel
 from tidings.timeline.sqlite.release import log, outbox
@@ -83,7 +83,7 @@ class SqliteStore(SingleProcess):
         self._writing = WriterThread("tidings-writer")
         self._scanning = WriterThread("tidings-scanner")
         self._forwarding = WriterThread("tidings-outbox")  # of its own: nobody's long list holds up the way to Kafka
-        self.cabinet = SqliteDocuments(path, self._writer, self._writing, self._reader)
+        self.documents = SqliteDocuments(path, self._writer, self._writing, self._reader)
         self._checkpointer = Checkpointer(path, self._finish_checkpoint)
         self._connection.set_wal_hook(self._committed)
 
@@ -124,7 +124,7 @@ class SqliteStore(SingleProcess):
         await self._writing.close()
         await self._scanning.close()
         await self._forwarding.close()
-        await self.cabinet.close()
+        await self.documents.close()
         for connection in (self._reader, self._scanner, self._forwarder, self._connection):
             connection.close()
 

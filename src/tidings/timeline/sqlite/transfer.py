@@ -14,8 +14,7 @@ from tidings.domain.fleet import Predecessor, Report
 from tidings.domain.notifications.notification import GROUP, TOPICS
 from tidings.domain.schedules.schedule import Event
 from tidings.ports import Document
-from tidings.timeline.sqlite import documents, id_lookup, writer
-from tidings.timeline.sqlite.apply import row_writes
+from tidings.timeline.sqlite import documents, id_lookup, row_writes, writer
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found
 from tidings.timeline.sqlite.maintenance import Maintenance
@@ -23,9 +22,22 @@ from tidings.timeline.sqlite.pending.packed_rows import ARRIVAL_MASK, HEAD, NO_D
 from tidings.timeline.sqlite.release import outbox
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Lease, Writer, WriterThread
 from tidings.timeline.store_rules import brought, is_same
-from tidings.timeline.transfer import chunks, protocol
-from tidings.timeline.transfer.chunks import ITEM_COST, LEAST, Exporter, Id, Place, Row, Stage
-from tidings.timeline.transfer.protocol import Chunk, ImportResult, Item, Move, Progress, ScheduleItem
+from tidings.timeline.transfer import protocol
+from tidings.timeline.transfer.protocol import (
+    ITEM_COST,
+    LEAST,
+    Chunk,
+    Exporter,
+    Id,
+    ImportResult,
+    Item,
+    Move,
+    Place,
+    Progress,
+    Row,
+    ScheduleItem,
+    Stage,
+)
 
 NAME = "tidings copy"  # of the process that holds the lease
 ALWAYS = 0  # a time at which no finished schedule is past its retention
@@ -61,7 +73,7 @@ class SqliteEndpoint:
             "standing": Stage((-1,), self._standing),
             "finished": Stage((LEAST, -1), self._finished),
         }
-        self._exporter = Exporter(chunks.stages((-1,), schedules), self._fetch, self._histories)
+        self._exporter = Exporter(protocol.stages((-1,), schedules), self._fetch, self._histories)
 
     @property
     def identity(self) -> str:
@@ -104,7 +116,7 @@ class SqliteEndpoint:
                 transfers = connection.execute("SELECT progress FROM carried")
                 predecessors = (*protocol.predecessors_of(transfers), Predecessor(self.identity, (end,)))
                 totals = connection.execute(_SQL["counts"]).fetchone()
-                counts = chunks.kind_counts(totals, connection.execute(_SQL["pending_terms"]))
+                counts = protocol.kind_counts(totals, connection.execute(_SQL["pending_terms"]))
                 marked = msgspec.structs.replace(move, predecessors=predecessors, counts=counts)
                 connection.execute(_MARK, (protocol.encode_move(marked),))
             crash.point("transfer.marked")
@@ -129,7 +141,9 @@ class SqliteEndpoint:
         return await self._scan(stage, place, _parcel_cost if stage == "parcels" else _cost)
 
     async def _scan(self, query: str, values: tuple[Any, ...], cost: Callable[[Row], int] = lambda _: 0) -> list[Row]:
-        return await self._scanning.run(lambda: list(chunks.bounded(self._scanner.execute(_SQL[query], values), cost)))
+        return await self._scanning.run(
+            lambda: list(protocol.bounded(self._scanner.execute(_SQL[query], values), cost))
+        )
 
     def _parcels(self, rows: Sequence[Row]) -> list[Item]:
         parcels = [unpack(heads, bodies) for _, heads, bodies in rows]
@@ -153,7 +167,7 @@ class SqliteEndpoint:
     def _item(self, found: Found, extras: Sequence[tuple[int, int]] = ()) -> ScheduleItem:
         tenant, priority = self._writer.stream_names[found.stream]
         topic = self._writer.topic_names[found.partition // PARTITIONS_MAX][1]
-        item = ScheduleItem(tenant=tenant, topic=topic, priority=priority, extras=extras, **chunks.columns(found))
+        item = ScheduleItem(tenant=tenant, topic=topic, priority=priority, extras=extras, **protocol.columns(found))
         if found.deadline == NO_DEADLINE:
             item.deadline, item.reason = None, found.reason if found.at is not None else None
         return item
@@ -239,7 +253,7 @@ class SqliteEndpoint:
         writer = self._writer
         writer.arrival += 1
         topic = writer.topic_of(item.tenant, item.topic)
-        columns: dict[str, Any] = chunks.columns(item) | {
+        columns: dict[str, Any] = protocol.columns(item) | {
             "generation": generation,
             "deadline": NO_DEADLINE if item.deadline is None else min(item.deadline, NO_DEADLINE),
         }

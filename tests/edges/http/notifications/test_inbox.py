@@ -66,7 +66,7 @@ async def test_lines_come_as_they_are_told_and_go_on_behind_the_last(each_desk: 
 @pytest.mark.slow
 async def test_a_line_that_appears_behind_a_later_one_is_not_left_out(desk: Desk) -> None:
     """Of two that are written at once, that of the earlier time may be there second."""
-    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
+    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.documents
     now = clock.now()
 
     async def write(name: str, at: int) -> None:

@@ -253,7 +253,7 @@ class Intake:
             run = Run(self._shared, self._dates, connection, now)
             outcomes = await run.commands(commands)
             if taken is not None:
-                follow = taken.follow(outcomes)
+                follow = taken.on_outcomes(outcomes)
                 await self._make_names(follow, now)
                 await run.commands(follow)
             await run.save()

@@ -15,7 +15,7 @@ from tidings.domain.schedules.lateness import MissedRange, deadline
 from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state
 from tidings.domain.schedules.schedule import Event
 from tidings.domain.schedules.when import is_once
-from tidings.timeline.sqlite.apply import row_writes
+from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found, standing
 from tidings.timeline.sqlite.pending.packed_rows import ARRIVAL_BITS, NO_DEADLINE

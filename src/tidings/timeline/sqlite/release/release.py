@@ -11,7 +11,7 @@ from tidings import crash
 from tidings.clock import Clock
 from tidings.domain.schedules.command import deal_bounded
 from tidings.ports import Release
-from tidings.timeline.sqlite.apply import row_writes
+from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found, plain
 from tidings.timeline.sqlite.pending.wheel import Wheel

@@ -65,18 +65,18 @@ async def test_topics(store: Store) -> None:
 
 
 async def test_topics_of_all_tenants_by_their_beginning(store: Store) -> None:
-    assert await store.prefixed("notify.") == []
+    assert await store.topics_by_prefix("notify.") == []
     adds = [add("1", topic="notify.sms"), add("2", topic="notify.sms", tenant="globex"), add("3", topic="notify_sms")]
     await applied(store, *adds, add("4", NOW + DAY, topic="notify.push"), add("5", topic="notify.email"))
     await drain(store)
-    found = await store.prefixed("notify.")
+    found = await store.topics_by_prefix("notify.")
     assert [(tenant, topic.name) for tenant, topic in found] == [
         (ACME, "notify.email"),
         (ACME, "notify.sms"),
         ("globex", "notify.sms"),
     ]
     assert found[0][1] == await store.topic(ACME, "notify.email")
-    assert await store.prefixed("notify.sm_") == []
+    assert await store.topics_by_prefix("notify.sm_") == []
 
 
 @pytest.mark.one_lane("an id chooses the lane, and the lane the partition")

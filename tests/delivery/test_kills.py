@@ -287,7 +287,7 @@ async def _nothing_is_left(world: World) -> None:
     """Every record is settled, and nothing waits on the timeline that would send again."""
 
     async def is_quiet() -> bool:
-        for tenant, topic in await world.store.prefixed("notify."):
+        for tenant, topic in await world.store.topics_by_prefix("notify."):
             committed = await world.store.committed(tenant, topic.name, "tidings.deliver")
             if topic.name != "notify.dead" and sum(committed.values()) != sum(topic.next):
                 return False

@@ -164,7 +164,7 @@ async def test_partitions_that_come_back_are_read_from_where_the_store_stands(
 
     def is_its_turn(sharing: PartitionAssignment, *_: object) -> bool:
         store = nodes[turn[0]].engine.store if nodes else None
-        return isinstance(store, PostgresStore) and store._sharing["intake"] is sharing
+        return isinstance(store, PostgresStore) and store._assignments["intake"] is sharing
 
     monkeypatch.setattr(PartitionAssignment, "reads", is_its_turn)
     requests = Requests(fleet)

@@ -190,7 +190,7 @@ async def test_all_tenants_are_swept_until_the_node_stops() -> None:
             return swept.count(tenant) % 2 == 1
 
     class Tenants(MemoryStore):
-        async def prefixed(self, prefix: str) -> list[Any]:
+        async def topics_by_prefix(self, prefix: str) -> list[Any]:
             assert prefix == "notify."
             one, other = (Topic(name, (0,), (0,), 0) for name in ("notify.email", "notify.sms"))
             return [("acme", one), ("globex", one), ("acme", other)]

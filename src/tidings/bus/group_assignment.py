@@ -237,7 +237,7 @@ class _Roster:
 class MemoryMembership:
     """Steps of one group never overlap. A group is known here only while somebody is in it."""
 
-    look_us = NO_LOOK_US  # nothing happens elsewhere
+    poll_us = NO_LOOK_US  # nothing happens elsewhere
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log

@@ -104,7 +104,7 @@ class LogReader:
         self.page_bytes_max = page_bytes_max
         self._bells: dict[tuple[str, str], set[Signal]] = {}
         self.closed = False
-        log.on_news(self.notify)
+        log.on_records(self.notify)
 
     def notify(self, topics: frozenset[tuple[str, str]]) -> None:
         """Wake the readers of these topics, given as (tenant, topic). Call on the loop, after the commit."""
@@ -158,13 +158,13 @@ class LogReader:
         waits = not bell.over
         try:
             if waits:
-                await self._log.follow(tenant, topic)
+                await self._log.subscribe(tenant, topic)
             yield bell
         finally:
             if timer is not None:
                 timer.cancel()
             if waits:
-                self._log.unfollow(tenant, topic)
+                self._log.unsubscribe(tenant, topic)
             bells.discard(bell)
             if not bells:
                 del self._bells[tenant, topic]

@@ -1,4 +1,4 @@
-"""Every seam: what the stages ask of a store, of its cabinet, of a channel, and of a provider's callbacks."""
+"""The protocols between the stages: what they need of a store, of its documents, and of a provider."""
 
 from tidings.ports.calendars import CalendarStore
 from tidings.ports.documents import (

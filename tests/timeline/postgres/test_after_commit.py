@@ -9,7 +9,7 @@ from tidings.domain.schedules.command import Cancel, Fire
 from tidings.testing import SimulatedClock
 from tidings.timeline.postgres.database import Contended
 from tidings.timeline.postgres.group_release import NextDue
-from tidings.timeline.postgres.lane import Recurring
+from tidings.timeline.postgres.lane import RecurringRelease
 from tidings.timeline.postgres.names import Names
 from tidings.timeline.postgres.store import PostgresStore
 
@@ -17,7 +17,7 @@ LEASE_US = 3_600 * SECOND
 
 
 async def failing(*_: object, **__: object) -> None:
-    raise Contended("PostgreSQL found this call in the way of another: try again")
+    raise Contended("PostgreSQL found this call in the route of another: try again")
 
 
 async def refused(*_: object, **__: object) -> None:
@@ -63,9 +63,9 @@ async def test_a_release_is_told_though_nothing_can_be_looked_up_after_it(
     other = await open_store(SimulatedClock())
     await other.apply([add("one"), every("two", start=NOW)], NOW)
     monkeypatch.setattr(NextDue, "look", failing)
-    await store._shared.names.load()
+    await store._context.names.load()
     await other.apply([add("three", topic="new")], NOW)
-    store._shared.heads.offer(0, NOW)
+    store._context.next_due.offer(0, NOW)
     monkeypatch.setattr(Names, "load", failing)
     done = await release(store)
     assert len(done.lateness_us) == 3
@@ -77,7 +77,7 @@ async def test_a_release_is_told_though_recurring_schedules_fail_after_it(
 ) -> None:
     await store.apply([add("one"), every("two", start=NOW)], NOW)
     with monkeypatch.context() as patch:
-        patch.setattr(Recurring, "release", failing)
+        patch.setattr(RecurringRelease, "release", failing)
         done = await release(store)
         assert len(done.lateness_us) == 1
         assert done.more, "the rest waits"

@@ -31,11 +31,11 @@ async def see_when(store: PostgresStore) -> None:
         "ALTER TABLE tidings.log ADD COLUMN seen bigint",
         "ALTER TABLE tidings.log ALTER COLUMN seen SET DEFAULT tidings.now()",
     ):
-        await store._pool.call(store._shared.inside(statement))
+        await store._pool.call(store._context.inside(statement))
 
 
 async def lateness(store: PostgresStore) -> list[int]:
-    found = await store._pool.read(store._shared.inside("SELECT seen - due FROM tidings.log ORDER BY 1"))
+    found = await store._pool.read(store._context.inside("SELECT seen - due FROM tidings.log ORDER BY 1"))
     return [late for (late,) in found]
 
 

@@ -44,7 +44,7 @@ async def test_a_connection_lost_in_the_midst_is_said_and_a_repeat_does_nothing_
     await store.acquire(0, LEASE_US)
     await applied(store, add("one", NOW + SECOND))
     with postgres.connect() as connection, connection.transaction():
-        connection.execute(store._shared.inside("LOCK TABLE tidings.registry IN ACCESS EXCLUSIVE MODE"))
+        connection.execute(store._context.inside("LOCK TABLE tidings.registry IN ACCESS EXCLUSIVE MODE"))
         lost = asyncio.ensure_future(store.apply([add("two"), Cancel(ACME, "one")], NOW))
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         pid = await eventually(lambda: connection.execute(waiting).fetchone())
@@ -63,7 +63,7 @@ async def test_arrival_numbers_that_were_given_out_twice_overwrite_nothing(
     first, second = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
     await applied(first, every("first", NOW + SECOND))
     with postgres.connect() as connection:
-        connection.execute(first._shared.inside("ALTER SEQUENCE tidings.arrival_block RESTART 0").encode())
+        connection.execute(first._context.inside("ALTER SEQUENCE tidings.arrival_block RESTART 0").encode())
     await applied(second, every("second", NOW + 2 * SECOND))
     found = [await first.find(ACME, name, NOW) for name in ("first", "second")]
     assert [(each.id, each.due) for each in found if each] == [("first", NOW + SECOND), ("second", NOW + 2 * SECOND)]
@@ -78,7 +78,7 @@ async def test_after_a_lost_connection_arrival_numbers_come_from_a_new_block(
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
         await eventually(lambda: not any(_is_open(idle) for pool in store._pools._all for idle in pool._idle))
         await applied(store, add("two"))
-        query = store._shared.inside("SELECT arrival FROM tidings.timeline ORDER BY 1").encode()
+        query = store._context.inside("SELECT arrival FROM tidings.timeline ORDER BY 1").encode()
         ((one,), (two,)) = connection.execute(query).fetchall()
     assert isinstance(one, int)
     assert isinstance(two, int)

@@ -76,7 +76,7 @@ async def test_who_waited_for_a_document_sees_what_became_of_it(postgres: Postgr
     assert await change(stores[0], put("ann"), put("bob"))
     ann, bob = await kept(stores[0], "ann"), await kept(stores[0], "bob")
     with psycopg.connect(postgres.dsn) as connection, postgres.connect() as watching:
-        connection.execute(stores[0]._shared.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
+        connection.execute(stores[0]._context.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
         orders = [["ann", "bob"], ["bob", "ann"]]
         versions = {"ann": ann.version, "bob": bob.version}
         groups = [[put(name, value(mark), versions[name]) for name in order] for mark, order in enumerate(orders)]
@@ -142,7 +142,7 @@ async def test_who_makes_a_document_waits_for_another_who_does_and_then_looks_ag
     (store, other) = await two(open_store)
     assert await change(other, put("other"))
     with psycopg.connect(postgres.dsn) as connection:
-        inside = store._shared.inside
+        inside = store._context.inside
         copied = (
             "INSERT INTO tidings.document SELECT %s, version + 100, \"order\", until, shelves, tenant, kind, 'ann',"
         )
@@ -175,7 +175,7 @@ async def test_a_lock_is_not_waited_for_without_an_end(postgres: Postgres, open_
     store = await open_store(SimulatedClock(), lanes=1)
     assert await change(store, put("ann"))
     with psycopg.connect(postgres.dsn) as connection:
-        connection.execute(store._shared.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
+        connection.execute(store._context.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
         with pytest.raises(StoreError, match="took too long and nothing was changed"):
             await change(store, put("ann", b"new", ANY), put("bob"))
         connection.rollback()
@@ -192,7 +192,7 @@ async def test_a_new_body_alone_touches_no_index(postgres: Postgres, open_store:
     await store._vacuum.stop()
     every = [f"n{number}" for number in range(50)]
     assert await change(store, *(put(name, tags=("a", "b"), order=3, until=NOW + 9) for name in every))
-    place = store._shared.inside("SELECT min(ctid::text), max(xmin::text::bigint) FROM tidings.tagged").encode()
+    place = store._context.inside("SELECT min(ctid::text), max(xmin::text::bigint) FROM tidings.tagged").encode()
     with postgres.connect() as connection:
         written = connection.execute(place).fetchone()
     for turn in range(20):
@@ -202,7 +202,7 @@ async def test_a_new_body_alone_touches_no_index(postgres: Postgres, open_store:
     await store._pools.close()  # a session tells what it did when it ends
     with postgres.connect() as connection:
         assert connection.execute(place).fetchone() == written
-        row: Any = connection.execute(told, (store._shared.options.schema,)).fetchone()
+        row: Any = connection.execute(told, (store._context.options.schema,)).fetchone()
     assert row[0] >= 900
     assert row[1] > row[0] * 0.8
 
@@ -231,7 +231,7 @@ async def filled(postgres: Postgres, open_store: OpenStore) -> PostgresStore:
     store = await open_store(SimulatedClock(), lanes=1)
     with postgres.connect() as connection:
         fill = FILL.replace("%(shelf)s", f"'{SHELF}'::uuid")
-        connection.execute(store._shared.inside(fill).encode(), {"rows": DOCUMENTS})
+        connection.execute(store._context.inside(fill).encode(), {"rows": DOCUMENTS})
     return store
 
 
@@ -246,7 +246,7 @@ async def test_reads_look_at_no_more_than_they_answer(
     assert len(await names(store, "t", limit=1_000)) == 1_000
     for name, (statement, values) in calls(store).items():
         async with store._pool.connection() as connection:
-            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {store._shared.inside(statement)}"
+            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {store._context.inside(statement)}"
             found = await rows(connection, explain, values)
         for node in nodes(found[0][0][0]["Plan"]):
             assert not (node["Node Type"] == "Seq Scan" and node.get("Relation Name") in BIG), f"{name}: {node}"

@@ -232,7 +232,7 @@ async def test_every_record_is_done_once_whoever_is_called(nodes: Nodes) -> None
 async def test_a_group_that_is_made_anew_is_not_taken_for_the_former(open_store: OpenStore, postgres: Postgres) -> None:
     """Who read the former one and writes only now must see that another was faster."""
     store = await open_store(SystemClock(), lanes=1)
-    rosters = store.rosters
+    rosters = store.group_membership
 
     async def make() -> int:
         await rosters.change(HERE, lambda kept: GroupUpdate(b"", kept.now + SECOND, {}, moved=False))
@@ -240,5 +240,5 @@ async def test_a_group_that_is_made_anew_is_not_taken_for_the_former(open_store:
 
     former = await make()
     with postgres.connect() as connection:
-        connection.execute(store._shared.inside("DELETE FROM tidings.roster").encode())
+        connection.execute(store._context.inside("DELETE FROM tidings.roster").encode())
     assert await make() != former

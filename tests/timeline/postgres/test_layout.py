@@ -32,7 +32,7 @@ async def test_what_was_chosen_first_stays(open_store: OpenStore) -> None:
     second = await open_store(SimulatedClock(), lanes=16, partitions=1, created=9)
     assert (first.partitions, second.partitions) == (8, 8), "as many for each lane"
     assert first.identity == second.identity
-    assert second._shared.created == 5
+    assert second._context.created == 5
 
 
 @pytest.mark.parametrize(("name", "value"), [("lanes", 3), ("lanes", 0), ("lanes", 512), ("partitions", 5000)])

@@ -99,8 +99,8 @@ async def test_a_lane_that_is_worked_on_holds_up_no_renewal(open_store: OpenStor
     store, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
     await acquire(store, rounds=1)
     (lane, *_) = store.lanes()
-    async with store._shared.pool.transaction() as connection:
-        await rows(connection, store._shared.sql["own"], (lane.number, lane.token))
+    async with store._context.pool.transaction() as connection:
+        await rows(connection, store._context.sql["own"], (lane.number, lane.token))
         await asyncio.wait_for(acquire(store, rounds=1), 1)
         assert numbers(store) == [0, 1, 2, 3]
         await asyncio.wait_for(store.resign(), 1)
@@ -113,9 +113,9 @@ async def test_a_lane_that_is_worked_on_holds_up_no_renewal(open_store: OpenStor
 async def test_what_is_worked_on_is_given_back_later(open_store: OpenStore) -> None:
     store, other = [await open_store(SystemClock(), lanes=2) for _ in range(2)]
     await acquire(store, rounds=1)
-    async with store._shared.pool.transaction() as connection:
+    async with store._context.pool.transaction() as connection:
         for lane in store.lanes():
-            await rows(connection, store._shared.sql["own"], (lane.number, lane.token))
+            await rows(connection, store._context.sql["own"], (lane.number, lane.token))
         await acquire(other, store, rounds=1)
         assert numbers(store) == [0, 1]
     await acquire(store, other, rounds=1)
@@ -126,9 +126,9 @@ async def test_what_nobody_works_on_is_given_back_at_once(open_store: OpenStore)
     """One lane that is busy for long holds up no other: there may be no moment when all of them are still."""
     store, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
     await acquire(store, rounds=1)
-    async with store._shared.pool.transaction() as connection:
+    async with store._context.pool.transaction() as connection:
         lane = store.lanes()[-1]
-        await rows(connection, store._shared.sql["own"], (lane.number, lane.token))
+        await rows(connection, store._context.sql["own"], (lane.number, lane.token))
         await acquire(other, store, other, rounds=1)
         assert (numbers(store), numbers(other)) == ([0, 3], [1, 2])
 
@@ -160,8 +160,8 @@ async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_le
         return bool(other.lanes())
 
     async def stand_still() -> None:
-        async with gone._shared.pool.transaction() as connection:
-            await rows(connection, gone._shared.sql["own"], (lane.number, lane.token))
+        async with gone._context.pool.transaction() as connection:
+            await rows(connection, gone._context.sql["own"], (lane.number, lane.token))
             await eventually(owns, 10)
 
     with pytest.raises(StoreError):
@@ -240,8 +240,8 @@ async def test_more_lanes_than_a_hint_can_name_are_all_woken(open_store: OpenSto
     now = SystemClock().now()
     topics = ("greetings", "kafka:orders")
     await other.apply([add(f"s{number}", now, topic=topics[number % 2]) for number in range(4_000)], now)
-    ways = owner._shared.heads.ways.values()
-    await eventually(lambda: all(head.due == now for head in ways))
+    routes = owner._context.next_due.routes.values()
+    await eventually(lambda: all(head.due == now for head in routes))
 
 
 async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:

@@ -54,7 +54,7 @@ class Pair:
         """Not the moment after it began to follow, in which it looks by itself."""
         store = self.reader.store
         assert isinstance(store, PostgresStore)
-        following = store._watch.followed
+        following = store._watch.subscriptions
         await eventually(lambda: following._waits and not following._is_unsure())
 
 
@@ -151,13 +151,13 @@ async def test_only_followers_elsewhere_are_told(pair: Pair, postgres: Postgres,
 
         await release("nobody waits")
         assert await asyncio.to_thread(told) == []
-        await store.follow(ACME, TOPIC)
+        await store.subscribe(ACME, TOPIC)
         await release("only its owner waits")
         assert await asyncio.to_thread(told) == []
-        await pair.reader.store.follow(ACME, TOPIC)
+        await pair.reader.store.subscribe(ACME, TOPIC)
         await release("another waits")
         assert await asyncio.to_thread(told) == ["new 0"]
-        pair.reader.store.unfollow(ACME, TOPIC)
+        pair.reader.store.unsubscribe(ACME, TOPIC)
         await pair.reader.stop()
         await release("gone")
         assert await asyncio.to_thread(told) == []

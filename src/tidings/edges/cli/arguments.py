@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tidings.config import Config
     from tidings.config.checks import StoreUrl
     from tidings.ports import ApiKey
-    from tidings.timeline.migrations import Done, Plan
+    from tidings.timeline.migrations import Plan, StepDone
     from tidings.timeline.transfer.protocol import Move
     from tidings.timeline.transfer.run import OnProgress
 
@@ -54,7 +54,7 @@ class Hooks(Protocol):
         """Forget a key; False if there is none of that name."""
         ...
 
-    def migrate_store(self, place: "StoreUrl", check: bool, tell: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, place: "StoreUrl", check: bool, tell: "Callable[[StepDone], None]") -> "Plan":
         """Bring a store up to date, or say what would be done."""
         ...
 

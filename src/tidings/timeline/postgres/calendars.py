@@ -68,62 +68,62 @@ WHERE tenant = %s ORDER BY entry DESC LIMIT %s
 class Calendars:
     """What recurring schedules depend on, in one schema."""
 
-    def __init__(self, shared: StoreContext) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
         self._kept: set[str] = set()
 
     async def calendars(self, tenant: str) -> list[Calendar]:
         """A tenant's calendars by name."""
-        found = await self._shared.pool.read(self._shared.inside(_CALENDARS), (tenant,))
+        found = await self._context.pool.read(self._context.inside(_CALENDARS), (tenant,))
         return [_calendar(*row) for row in found]
 
     async def calendar(self, tenant: str, name: str) -> Calendar | None:
         """One of them."""
-        found = await self._shared.pool.read(self._shared.inside(_CALENDAR), (tenant, name))
+        found = await self._context.pool.read(self._context.inside(_CALENDAR), (tenant, name))
         return _calendar(*found[0]) if found else None
 
     async def put(self, tenant: str, calendar: Calendar) -> CalendarChange:
         """Put a calendar in the place of the one of its name; waits for those who take schedules by the old one."""
-        inside = self._shared.inside
-        async with self._shared.pool.transaction() as connection:
-            await rows(connection, _ALONE, (f"tidings calendars {self._shared.identity} {tenant}",))
+        inside = self._context.inside
+        async with self._context.pool.transaction() as connection:
+            await rows(connection, _ALONE, (f"tidings calendars {self._context.identity} {tenant}",))
             [(count, known)] = await rows(connection, inside(_COUNT), (calendar.name, tenant))
             if not known and count >= store_rules.CALENDARS_MAX:
-                raise store_rules.too_many()
+                raise store_rules.too_many_calendars()
             [(turn,)] = await rows(connection, inside(_PUT), _row(tenant, calendar))
         return CalendarChange(tenant, calendar.name, turn)
 
     async def drop(self, tenant: str, name: str) -> CalendarChange | None:
         """Nothing new can name it."""
         values = (store_rules.encode_days(()), tenant, name)
-        found = await self._shared.pool.call(self._shared.inside(_DROP), values)
+        found = await self._context.pool.call(self._context.inside(_DROP), values)
         return CalendarChange(tenant, name, found[0][0]) if found else None
 
     async def unsettled(self) -> list[CalendarChange]:
         """Changes that what is pending has yet to follow."""
-        return [CalendarChange(*row) for row in await self._shared.pool.read(self._shared.inside(_UNSETTLED))]
+        return [CalendarChange(*row) for row in await self._context.pool.read(self._context.inside(_UNSETTLED))]
 
     async def settle(self, changes: Sequence[CalendarChange]) -> None:
         """What is pending has followed these."""
         for change in changes:
             for statement in (_SETTLE, _SETTLE_DROPPED):
                 values = (change.tenant, change.name, change.turn)
-                await self._shared.pool.call(self._shared.inside(statement), values)
+                await self._context.pool.call(self._context.inside(statement), values)
 
     async def zones(self) -> list[KeptZone]:
         """The rules of zones by which something pending was computed."""
-        return [KeptZone(*row) for row in await self._shared.pool.read(self._shared.inside(_ZONES))]
+        return [KeptZone(*row) for row in await self._context.pool.read(self._context.inside(_ZONES))]
 
     async def keep(self, zone: KeptZone, now: int) -> None:
         """Something is about to be computed by these rules."""
         row = (zone.name, timezone.digest_of(zone.content), zone.version, zone.content, now)
-        await self._shared.pool.call(self._shared.inside(_KEEP), row)
+        await self._context.pool.call(self._context.inside(_KEEP), row)
 
     async def forget(self, zone: KeptZone, now: int) -> None:
         """Nothing of ours follows these rules; other nodes may, until they too have those that hold."""
         stale, current = timezone.digest_of(zone.content), timezone.rules_of(zone.name)
         values = (zone.name, stale, zone.name, current, now - MIXED_US)
-        await self._shared.pool.call(self._shared.inside(_FORGET), values)
+        await self._context.pool.call(self._context.inside(_FORGET), values)
 
     async def keep_zones(self, commands: Sequence[Command], now: int) -> None:
         """Keep the rules of zones that are used for the first time, before what uses them is there."""
@@ -138,7 +138,7 @@ class Calendars:
         return await self._days(connection, ((add.tenant, add.when) for add in _adds(commands)))
 
     async def days_now(self, connection: Connection, seen: Sequence[tuple[str, Found]]) -> Days:
-        """The days of the calendars of some schedules in the same way; none where a calendar was dropped."""
+        """The days of the calendars of some schedules in the same route; none where a calendar was dropped."""
         asked = [(tenant, found.terms.when) for tenant, found in seen if found.terms is not None]
         used = {(tenant, name): () for tenant, when in asked if (name := calendar_of(when)) is not None}
         return {**used, **await self._days(connection, asked)}
@@ -148,15 +148,15 @@ class Calendars:
         if not used:
             return {}
         tenants, names = (database.texts([text.encode() for text in column]) for column in zip(*used, strict=True))
-        found = await rows(connection, self._shared.inside(_USED), (tenants, names))
+        found = await rows(connection, self._context.inside(_USED), (tenants, names))
         return {(tenant, name): store_rules.decode_days(days) for tenant, name, days in found}
 
     async def some(self, connection: Connection, cursor: str | None, limit: int) -> list[tuple[str, Found]]:
         """Standing schedules from a cursor on, each with its tenant."""
-        found = await rows(connection, self._shared.inside(_SOME), (int(cursor or 0), limit))
+        found = await rows(connection, self._context.inside(_SOME), (int(cursor or 0), limit))
         arrivals = database.int8s([arrival for (arrival,) in found])
-        standing = [standing_row(row) for row in await rows(connection, self._shared.sql["standing"], (arrivals,))]
-        names = self._shared.names
+        standing = [standing_row(row) for row in await rows(connection, self._context.sql["standing"], (arrivals,))]
+        names = self._context.names
         await names.know({each.topic for each in standing}, {each.stream for each in standing})
         return [(names.tenant_of(each.stream), each) for each in standing]
 
@@ -173,16 +173,16 @@ class Calendars:
             database.int8s([one.before for one in moved]),
             database.maybe_int8s([one.after for one in moved]),
         )
-        await rows(connection, self._shared.inside(_REMEMBER), columns)
+        await rows(connection, self._context.inside(_REMEMBER), columns)
         for tenant in sorted({one.tenant for one in moved}):
-            await rows(connection, self._shared.inside(_TRIM), (tenant, tenant, store_rules.MOVED_MAX))
+            await rows(connection, self._context.inside(_TRIM), (tenant, tenant, store_rules.MOVED_MAX))
 
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
         """What was moved lately, the latest first."""
-        return [Moved(*row) for row in await self._shared.pool.read(self._shared.inside(_MOVED), (tenant, limit))]
+        return [Moved(*row) for row in await self._context.pool.read(self._context.inside(_MOVED), (tenant, limit))]
 
 
-class Revising:
+class Revision:
     """One slice of a revision, decided on entries that are locked, by calendars that cannot change."""
 
     def __init__(self, revise: Revise, days: Days, cause: str, now: int) -> None:
@@ -215,7 +215,9 @@ class Revising:
             entry.now = msgspec.structs.replace(found, terms=terms, due=after)
             if after == found.due:
                 return None
-            entry.notes.append(Event(self._now, "moved", found.n, after, store_rules.moved_why(self._cause, found.due)))
+            entry.notes.append(
+                Event(self._now, "moved", found.n, after, store_rules.moved_reason(self._cause, found.due))
+            )
         return Moved(self._now, self._cause, tenant, found.id, found.n, found.due, after)
 
     def _answer(self, tenant: str, found: Found) -> Pending | None:

@@ -72,7 +72,15 @@ class StoreContext:
     """Made once the database is prepared."""
 
     def __init__(
-        self, pools: Pools, options: Options, lanes: int, partitions: int, created: int, identity: str
+        self,
+        pools: Pools,
+        options: Options,
+        *,
+        lanes: int,
+        partitions: int,
+        created: int,
+        identity: str,
+        predecessors: Sequence[Predecessor],
     ) -> None:
         self.pools = pools
         self.pool = pools.work
@@ -82,9 +90,9 @@ class StoreContext:
         self.parts = partitions // lanes
         self.created = created
         self.identity = identity
-        self.predecessors: Sequence[Predecessor] = ()
+        self.predecessors = predecessors
         self.names = Names(pools.first, options.schema, lanes, partitions)
-        self.heads = NextDue(options.outbox_rows_max, options.outbox_bytes_max)
+        self.next_due = NextDue(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
         for name in ("working", "lane", "pages", "fleet", "following", "groups"):
             self.sql |= queries(name, options.schema)
@@ -137,42 +145,42 @@ class StoreContext:
 
     def news(self, dues: dict[int, int], now: int) -> str | None:
         """What to tell the owners of other lanes: what is due soon on them."""
-        soon = {way: due for way, due in dues.items() if due <= now + NEWS_US and way not in self.heads.ways}
+        soon = {route: due for route, due in dues.items() if due <= now + NEWS_US and route not in self.next_due.routes}
         if not soon:
             return None
-        told = "due " + " ".join(f"{way}:{due}" for way, due in soon.items())
+        told = "due " + " ".join(f"{route}:{due}" for route, due in soon.items())
         return told if len(told) <= NEWS_BYTES_MAX else f"due {EVERYWHERE}:{min(soon.values())}"
 
-    def told(self, way: str, due: int) -> None:
-        """Another node says that something is due on a way, or it does not say on which."""
-        for each in list(self.heads.ways) if way == EVERYWHERE else [int(way)]:
-            self.heads.offer(each, due)
+    def told(self, route: str, due: int) -> None:
+        """Another node says that something is due on a route, or it does not say on which."""
+        for each in list(self.next_due.routes) if route == EVERYWHERE else [int(route)]:
+            self.next_due.offer(each, due)
 
     def arrived(self, dues: dict[int, int]) -> None:
         """Something was put onto lanes."""
-        for way, due in dues.items():
-            self.heads.offer(way, due)
+        for route, due in dues.items():
+            self.next_due.offer(route, due)
 
     async def left(self, gone: dict[int, int]) -> None:
         """Something was taken off lanes: where it may have been the first, look what is first now."""
-        ways = [way for way, due in gone.items() if self.heads.may_be_first(way, due)]
-        if ways:
-            await self.look_again(ways)
+        routes = [route for route, due in gone.items() if self.next_due.may_be_first(route, due)]
+        if routes:
+            await self.look_again(routes)
 
-    async def look(self, ways: Iterable[int], *, whole: bool = False) -> None:
-        """Ask when ways have work to do; from their low-water marks on, or from the very beginning."""
-        await self.heads.look(self.pools.first, self.sql["heads"], list(ways), whole=whole)
+    async def look(self, routes: Iterable[int], *, whole: bool = False) -> None:
+        """Ask when routes have work to do; from their low-water marks on, or from the very beginning."""
+        await self.next_due.look(self.pools.first, self.sql["heads"], list(routes), whole=whole)
 
-    async def look_again(self, ways: Iterable[int]) -> None:
+    async def look_again(self, routes: Iterable[int]) -> None:
         """The same after a commit, whose answer it must not spoil: a look that fails leaves a head that is too early,
         and a poll or a release that finds nothing puts it right.
         """
         with contextlib.suppress(StoreError):
-            await self.look(ways)
+            await self.look(routes)
 
     def land(self, entries: Iterable[ScheduleRow]) -> None:
         """What our own lanes know to be on Kafka is in flight no longer, though the store does not know it yet."""
         for entry in entries:
             found = entry.now
             if found is not None and found.flying and found.held is None and found.position is not None:
-                found.flying = found.position >= self.heads.arrived(found.lane)
+                found.flying = found.position >= self.next_due.arrived(found.lane)

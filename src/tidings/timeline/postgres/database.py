@@ -86,7 +86,7 @@ class Lost(StoreError):
 
 
 class Contended(StoreError):
-    """Two transactions stood in each other's way, and this one gave way: nothing was changed, try again."""
+    """Two transactions stood in each other's route, and this one gave route: nothing was changed, try again."""
 
 
 def check_url(url: str) -> str:
@@ -138,7 +138,7 @@ def explained(error: psycopg.Error, connection: psycopg.AsyncConnection[Any] | N
     if error.sqlstate == HAS_MOVED:
         return StoreError("this store has moved to another place, and takes no more changes: start this node again")
     if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
-        return Contended("PostgreSQL found this call in the way of another: try again")
+        return Contended("PostgreSQL found this call in the route of another: try again")
     if isinstance(error, psycopg.errors.CharacterNotInRepertoire | psycopg.errors.UntranslatableCharacter):
         # No fault of the store's: it would not end by waiting, and who was asked for beside it can do without.
         return Invalid("text", f"PostgreSQL cannot hold it, leave out NUL and the like: {brief(error)}")

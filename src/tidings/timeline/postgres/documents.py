@@ -11,7 +11,7 @@ from tidings.ports import Change, Document, Key, Place, Put, Unchanged
 from tidings.timeline.postgres import database
 from tidings.timeline.postgres.database import Connection, Contended, queries
 from tidings.timeline.postgres.pool import Pool, Row, rows
-from tidings.timeline.store_rules import FIRST, LAST, check, decode_tags, encode_tags
+from tidings.timeline.store_rules import FIRST, LAST, check_changes, decode_tags, encode_tags
 
 TRIES_MAX = 10
 
@@ -52,7 +52,7 @@ class PostgresDocuments:
         ]
 
     async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
-        check(groups)
+        check_changes(groups)
         if not groups:
             return []
         values = _columns(groups, now)

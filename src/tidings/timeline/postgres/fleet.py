@@ -27,20 +27,20 @@ NO_TOPIC = -1
 class PostgresMembership:
     """Steps of one group take turns on this node; with those of other nodes they are compared by version."""
 
-    def __init__(self, shared: StoreContext, hears: Callable[[], bool]) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, hears: Callable[[], bool]) -> None:
+        self._context = context
         self._hears = hears
         self._turns: dict[Group, tuple[asyncio.Lock, list[None]]] = {}
-        self._moved: Callable[[Group], None] = _nobody
+        self._moved: Callable[[Group], None] = _no_listener
 
     @property
-    def look_us(self) -> int:
+    def poll_us(self) -> int:
         """Often, where hints do not arrive."""
         return LOOK_US if self._hears() else LOOK_OFTEN_US
 
-    def on_moved(self, call: Callable[[Group], None]) -> None:
+    def on_moved(self, listener: Callable[[Group], None]) -> None:
         """Have this called when another node says that partitions moved."""
-        self._moved = call
+        self._moved = listener
 
     def hear(self, told: str) -> None:
         """Partitions of a group moved."""
@@ -60,13 +60,13 @@ class PostgresMembership:
 
     async def _load(self, group: Group) -> tuple[int, int, GroupState]:
         tenant, name, _ = group
-        names = self._shared.names
+        names = self._context.names
         if names.missing(tenant, name):
             await names.load()
         topic = NO_TOPIC if names.missing(tenant, name) else names.topic(tenant, name)
         values = (tenant, *group, topic, group[2])
-        ((version, roster, now, others, parts, offsets),) = await self._shared.pools.reads.read(
-            self._shared.sql["roster"], values
+        ((version, roster, now, others, parts, offsets),) = await self._context.pools.reads.read(
+            self._context.sql["roster"], values
         )
         committed = dict(zip(parts or (), offsets or (), strict=True))
         return version or 0, topic, GroupState(roster, committed, now, others)
@@ -76,17 +76,17 @@ class PostgresMembership:
         parts = offsets = None
         if step.offsets:
             if topic == NO_TOPIC:
-                await self._shared.names.make(group[0], group[1])
-                topic = self._shared.names.topic(group[0], group[1])
+                await self._context.names.make(group[0], group[1])
+                topic = self._context.names.topic(group[0], group[1])
             parts, offsets = database.int2s(list(step.offsets)), database.int8s(list(step.offsets.values()))
         told = "moved " + msgspec.json.encode(group).decode() if step.moved else None
         values = (*group, version, step.until, step.roster, told, topic, parts, offsets)
-        ((kept,),) = await self._shared.pools.reads.call(self._shared.sql["keep_roster"], values)
+        ((kept,),) = await self._context.pools.reads.call(self._context.sql["keep_roster"], values)
         return bool(kept)
 
     @contextlib.asynccontextmanager
     async def _turn(self, group: Group) -> AsyncIterator[None]:
-        """Alone in a group on this node: its members would only stand in each other's way."""
+        """Alone in a group on this node: its members would only stand in each other's route."""
         lock, users = self._turns.setdefault(group, (asyncio.Lock(), []))
         users.append(None)
         try:
@@ -98,12 +98,12 @@ class PostgresMembership:
                 del self._turns[group]
 
 
-def _nobody(_: Group) -> None:
+def _no_listener(_: Group) -> None:
     """Nobody waits."""
 
 
 class PartitionAssignment:
-    """Asked on any thread."""
+    """ReleaseRequest on any thread."""
 
     def __init__(self, node: UUID, elapsed: Callable[[], int]) -> None:
         self._node = node
@@ -145,8 +145,8 @@ Key = tuple[str, str]  # tenant and topic
 class TopicSubscriptions:
     """What is waited for here. `listeners` are told the topics on which something was put."""
 
-    def __init__(self, shared: StoreContext, clock: Clock, node: UUID, hears: Callable[[], bool]) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, clock: Clock, node: UUID, hears: Callable[[], bool]) -> None:
+        self._context = context
         self._clock = clock
         self._node = node
         self._hears = hears
@@ -159,13 +159,13 @@ class TopicSubscriptions:
         self._ends: dict[int, int] = {}
         self.listeners: list[Callable[[frozenset[Key]], None]] = []
 
-    async def follow(self, key: Key) -> None:
+    async def subscribe(self, key: Key) -> None:
         """Somebody begins to wait."""
         self._waits[key] += 1
         self._lingers.pop(key, None)
         await self._meet()
 
-    def unfollow(self, key: Key) -> None:
+    def unsubscribe(self, key: Key) -> None:
         """Somebody waits no longer."""
         self._waits[key] -= 1
         if not self._waits[key]:
@@ -196,7 +196,7 @@ class TopicSubscriptions:
         """Nobody waits here any more."""
         if self._told:
             with contextlib.suppress(StoreError):  # then it is believed for a while
-                await self._shared.pool.call(self._shared.sql["unfollow"], (self._node,))
+                await self._context.pool.call(self._context.sql["unfollow"], (self._node,))
 
     async def _step(self) -> None:
         if self._clock.elapsed() >= self._renew_at:
@@ -210,7 +210,7 @@ class TopicSubscriptions:
 
     async def _meet(self) -> None:
         """Follow what is waited for as soon as there are such topics."""
-        names = self._shared.names
+        names = self._context.names
         if any(names.missing(*key) for key in self._waits):
             await names.load()
         async with self._telling:
@@ -231,14 +231,14 @@ class TopicSubscriptions:
         told = self._numbers()
         if told:
             values = (self._node, database.int4s(sorted(told)), FOLLOWED_US)
-            await self._shared.pool.call(self._shared.sql["follow"], values)
+            await self._context.pool.call(self._context.sql["follow"], values)
         elif self._told:
-            await self._shared.pool.call(self._shared.sql["unfollow"], (self._node,))
+            await self._context.pool.call(self._context.sql["unfollow"], (self._node,))
         self._told = told
         self._ends = {number: end for number, end in self._ends.items() if number in told}
 
     def _numbers(self) -> frozenset[int]:
-        names = self._shared.names
+        names = self._context.names
         keys = self._waits.keys() | self._lingers.keys()
         return frozenset(names.topic(*key) for key in keys if not names.missing(*key))
 
@@ -248,14 +248,14 @@ class TopicSubscriptions:
         if not told:
             return
         values = (database.int4s(sorted(told)),)
-        found: dict[int, int] = dict(await self._shared.pool.read(self._shared.sql["ends"], values))
+        found: dict[int, int] = dict(await self._context.pool.read(self._context.sql["ends"], values))
         moved = {number for number, end in found.items() if self._ends.get(number) != end}
         self._ends |= found
         self._ring(moved)
 
     def _ring(self, numbers: set[int] | frozenset[int]) -> None:
         if numbers:
-            news = frozenset(self._shared.names.destination(number) for number in numbers)
+            news = frozenset(self._context.names.destination(number) for number in numbers)
             for listener in self.listeners:
                 listener(news)
 
@@ -272,12 +272,12 @@ DUTY = 10  # a poll that took long is not followed by another at once
 class Watch:
     """Runs from the opening of a store to its close."""
 
-    def __init__(self, shared: StoreContext, clock: Clock, node: UUID, free: Callable[[], None]) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, clock: Clock, node: UUID, free: Callable[[], None]) -> None:
+        self._context = context
         self._clock = clock
         self._beat = f"beat {node.hex}"
-        self.followed = TopicSubscriptions(shared, clock, node, lambda: self.hears)
-        self.rosters = PostgresMembership(shared, lambda: self.hears)
+        self.subscriptions = TopicSubscriptions(context, clock, node, lambda: self.hears)
+        self.group_membership = PostgresMembership(context, lambda: self.hears)
         self._free = free
         self._heard = self._sent = clock.elapsed()
         self._tasks: list[asyncio.Task[None]] = []
@@ -291,7 +291,7 @@ class Watch:
         self._tasks = [
             asyncio.create_task(self._listen(), name="tidings-listen"),
             asyncio.create_task(self._poll(), name="tidings-poll"),
-            asyncio.create_task(self.followed.run(), name="tidings-followed"),
+            asyncio.create_task(self.subscriptions.run(), name="tidings-followed"),
         ]
 
     async def stop(self) -> None:
@@ -307,12 +307,12 @@ class Watch:
         """One connection of its own, opened again whenever it is lost."""
         while True:
             with contextlib.suppress(StoreError, psycopg.Error, OSError):
-                connection = await self._shared.pool.open()
+                connection = await self._context.pool.open()
                 try:
-                    if not self._shared.pool.is_direct:
+                    if not self._context.pool.is_direct:
                         return  # LISTEN would stay with a connection that others are given: we poll instead
-                    await connection.execute(f'LISTEN "{self._shared.options.schema}"'.encode())
-                    self.followed.stir()
+                    await connection.execute(f'LISTEN "{self._context.options.schema}"'.encode())
+                    self.subscriptions.stir()
                     async for told in connection.notifies():
                         with contextlib.suppress(ValueError, msgspec.MsgspecError):  # anybody may say anything here
                             self._hear(told.payload)
@@ -326,14 +326,14 @@ class Watch:
             self._heard = self._clock.elapsed()
         elif kind == "due":
             for each in rest.split():
-                way, _, due = each.partition(":")
-                self._shared.told(way, int(due))
+                route, _, due = each.partition(":")
+                self._context.told(route, int(due))
         elif kind == "new":
-            self.followed.hear([int(number) for number in rest.split()])
+            self.subscriptions.hear([int(number) for number in rest.split()])
         elif kind == "made":
-            self.followed.stir()
+            self.subscriptions.stir()
         elif kind == "moved":
-            self.rosters.hear(rest)
+            self.group_membership.hear(rest)
         elif kind == "free":
             self._free()
 
@@ -344,7 +344,7 @@ class Watch:
             with contextlib.suppress(StoreError):
                 await self._send_beat()
                 polls += 1
-                await self._shared.look(self._shared.heads.ways, whole=polls % SWEEP_POLLS == 0)
+                await self._context.look(self._context.next_due.routes, whole=polls % SWEEP_POLLS == 0)
             took_s = (self._clock.elapsed() - begun) / 1_000_000
             await asyncio.sleep(max(POLL_S if self.hears else POLL_OFTEN_S, took_s * DUTY))
 
@@ -352,4 +352,4 @@ class Watch:
         now = self._clock.elapsed()
         if now - self._sent >= BEAT_US:
             self._sent = now
-            await self._shared.pools.first.call("SELECT pg_notify(%s, %s)", (self._shared.options.schema, self._beat))
+            await self._context.pools.first.call("SELECT pg_notify(%s, %s)", (self._context.options.schema, self._beat))

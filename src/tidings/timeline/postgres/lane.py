@@ -31,10 +31,10 @@ from tidings.timeline.postgres.apply.unit_of_work import (
 )
 from tidings.timeline.postgres.context import StoreContext
 from tidings.timeline.postgres.database import Connection
-from tidings.timeline.postgres.group_release import Asked, Head
+from tidings.timeline.postgres.group_release import ReleaseRequest, Route
 from tidings.timeline.postgres.names import TO_KAFKA
 from tidings.timeline.postgres.pool import Row, rows
-from tidings.timeline.store_rules import ended_why
+from tidings.timeline.store_rules import ended_reason
 
 LOCKED_US = 2_000  # how long to leave alone what somebody is changing
 
@@ -43,15 +43,15 @@ class PostgresLane:
     """One lane, while we own it under a token."""
 
     def __init__(
-        self, shared: StoreContext, intake: Intake, number: int, token: UUID, elapsed: Callable[[], int]
+        self, context: StoreContext, intake: Intake, number: int, token: UUID, elapsed: Callable[[], int]
     ) -> None:
         self.number = number
         self.token = token
-        self.until = 0
+        self._until = 0
         self._elapsed = elapsed
-        self._shared = shared
+        self._context = context
         self._intake = intake
-        self._log, self._kafka, self._room = shared.heads.own(number)
+        self._log, self._kafka, self._room = context.next_due.own(number)
         self._room_is_known = False
         self._not_before = 0
         self._ahead_us = 0
@@ -59,7 +59,11 @@ class PostgresLane:
     @property
     def is_ours(self) -> bool:
         """Whether our lease has not run out by our own clock; the store may know better."""
-        return self._elapsed() < self.until
+        return self._elapsed() < self._until
+
+    def renew(self, until: int) -> None:
+        """Our lease runs until then, on the clock of `elapsed`."""
+        self._until = until
 
     def _check(self) -> None:
         if not self.is_ours:
@@ -77,12 +81,14 @@ class PostgresLane:
         bounds = (log.low, kafka.low, room.rows, room.bytes)
         self._room_is_known = False  # until it is known what became of this
         crash.point("release.begun")
-        asked = Asked(self.number, self.token, given, clock is not None, rows_max, *bounds)
-        row = await self._shared.releases.release(asked)
+        asked = ReleaseRequest(self.number, self.token, given, clock is not None, rows_max, *bounds)
+        row = await self._context.releases.release(asked)
         crash.point("release.committed")
         at, late, topics, missed, size, handed, offset, outgoing, standing, due, kafka_due, taken = row
         self._ahead_us = given - at
-        done = _Done(late or [], set(topics or ()), Counter(REASONS[reason] for reason in missed or ()), size, handed)
+        done = _ReleaseResult(
+            late or [], set(topics or ()), Counter(REASONS[reason] for reason in missed or ()), size, handed
+        )
         room.put(offset, [outgoing // handed] * handed if handed else [])
         _moved(log, due, at, log.news == news[0])
         _moved(kafka, kafka_due, at, kafka.news == news[1])
@@ -94,7 +100,7 @@ class PostgresLane:
                 if not taken:
                     raise
                 # What was released before has to be told: the next release meets the trouble again, and says so.
-            await self._shared.look_again([self.number, ~self.number])
+            await self._context.look_again([self.number, ~self.number])
         else:
             self._room_is_known = True
         following = self._next()
@@ -102,19 +108,19 @@ class PostgresLane:
         if more and not taken:
             self._not_before = given + LOCKED_US
         with contextlib.suppress(StoreError):  # a topic whose name is not known here has no reader here either
-            await self._shared.names.know(done.topics)
-        return done.release(self._shared, more=more and taken > 0)
+            await self._context.names.know(done.topics)
+        return done.release(self._context, more=more and taken > 0)
 
     async def _know_room(self) -> None:
         """Count what is in the outbox, when it is not known: at the beginning, and after a release that failed."""
         if not self._room_is_known:
             values = (self.number, self._room.arrived)
-            self._room.begin(await self._shared.pool.read(self._shared.sql["in_outbox"], values))
+            self._room.begin(await self._context.pool.read(self._context.sql["in_outbox"], values))
 
-    async def _release_standing(self, places: Sequence[Sequence[int]], now: int, done: "_Done") -> int:
-        async with self._shared.pool.transaction() as connection:
-            ((following,),) = await rows(connection, self._shared.sql["own"], (self.number, self.token))
-            recurring = Recurring(self._shared, connection, self.number, following, now)
+    async def _release_standing(self, places: Sequence[Sequence[int]], now: int, done: "_ReleaseResult") -> int:
+        async with self._context.pool.transaction() as connection:
+            ((following,),) = await rows(connection, self._context.sql["own"], (self.number, self.token))
+            recurring = RecurringRelease(self._context, connection, self.number, following, now)
             count = await recurring.release(places)
             crash.point("release.settled")
         done.late += recurring.lateness_us
@@ -137,27 +143,28 @@ class PostgresLane:
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Have this called when something falls due earlier than was known, or there is room again."""
-        self._log.wake = self._kafka.wake = wake
+        self._log.watch(wake)
+        self._kafka.watch(wake)
 
     # Outbox
 
     async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
         """Records from an offset on, without those that are kept back."""
-        found = await self._shared.pool.read(self._shared.sql["outgoing"], (self.number, offset, limit))
+        found = await self._context.pool.read(self._context.sql["outgoing"], (self.number, offset, limit))
         return await self._outgoing(found)
 
     async def held_topics(self) -> set[str]:
         """The topics of which something is kept back."""
-        found = await self._shared.pool.read(self._shared.sql["held_topics"], (self.number,))
+        found = await self._context.pool.read(self._context.sql["held_topics"], (self.number,))
         return {split(name)[1] for (name,) in found}
 
     async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
         """Records of a topic that are kept back."""
         values = (self.number, limit, join("kafka", topic), limit)
-        return await self._outgoing(await self._shared.pool.read(self._shared.sql["held"], values))
+        return await self._outgoing(await self._context.pool.read(self._context.sql["held"], values))
 
     async def _outgoing(self, found: list[Row]) -> list[Outgoing]:
-        names = self._shared.names
+        names = self._context.names
         await names.know({row[1] for row in found})
         records = []
         for offset, topic, schedule_id, generation, n, due, released, message, final in found:
@@ -168,7 +175,7 @@ class PostgresLane:
 
     async def outbox(self) -> tuple[int, int]:
         """The first offset that is kept, and the next that will be given."""
-        ((first, following),) = await self._shared.pool.read(self._shared.sql["span"], (self.number,))
+        ((first, following),) = await self._context.pool.read(self._context.sql["span"], (self.number,))
         return first, following
 
     def shut(self, is_shut: bool) -> None:
@@ -185,7 +192,7 @@ class PostgresLane:
         """The same, durably, slice by slice."""
         while True:
             self._check()
-            answer = await self._shared.pool.write(self._shared.sql["settle"], (offset, self.number, self.token))
+            answer = await self._context.pool.write(self._context.sql["settle"], (offset, self.number, self.token))
             if not answer:
                 raise NotOwner("another node owns this lane")
             first, following = answer[0]
@@ -205,8 +212,8 @@ class PostgresLane:
 
     async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
         """A record that was kept back is missed; what tells of it is part of that."""
-        sql = self._shared.sql
-        async with self._shared.pool.transaction() as connection:
+        sql = self._context.sql
+        async with self._context.pool.transaction() as connection:
             await rows(connection, sql["own"], (self.number, self.token))
             await rows(connection, sql["miss"], (REASONS.index(reason), now, self.number, offset))
             await rows(connection, sql["free"], (self.number, database.int8s([offset])))
@@ -215,17 +222,17 @@ class PostgresLane:
 
     async def confirm(self) -> None:
         """Raise `NotOwner` unless the lane is ours."""
-        if not await self._shared.pool.read(self._shared.sql["confirm"], (self.number, self.token)):
+        if not await self._context.pool.read(self._context.sql["confirm"], (self.number, self.token)):
             raise NotOwner("another node owns this lane")
 
     async def _write(self, name: str, *values: object) -> None:
-        async with self._shared.pool.transaction() as connection:
-            await rows(connection, self._shared.sql["own"], (self.number, self.token))
-            await rows(connection, self._shared.sql[name], values)
+        async with self._context.pool.transaction() as connection:
+            await rows(connection, self._context.sql["own"], (self.number, self.token))
+            await rows(connection, self._context.sql[name], values)
 
 
-def _moved(head: Head, due: int | None, at: int, undisturbed: bool) -> None:
-    """What is due next on a way; what came while we released may be missing in the answer."""
+def _moved(head: Route, due: int | None, at: int, undisturbed: bool) -> None:
+    """What is due next on a route; what came while we released may be missing in the answer."""
     if undisturbed:
         head.due = due
         head.low = at if due is None else min(due, at)
@@ -233,7 +240,7 @@ def _moved(head: Head, due: int | None, at: int, undisturbed: bool) -> None:
         head.offer(due)
 
 
-class _Done:
+class _ReleaseResult:
     """What a release did, while it is being gathered."""
 
     def __init__(self, late: list[int], topics: set[int], missed: Counter[str], size: int, handed: int) -> None:
@@ -243,8 +250,8 @@ class _Done:
         self.bytes = size
         self.handed = handed
 
-    def release(self, shared: StoreContext, *, more: bool) -> Release:
-        names = shared.names
+    def release(self, context: StoreContext, *, more: bool) -> Release:
+        names = context.names
         topics = frozenset(names.destination(topic) for topic in self.topics if names.knows(topic))
         return Release(self.late, topics, dict(self.missed), more, self.bytes, self.handed)
 
@@ -253,7 +260,7 @@ TRIM_EVERY = 50
 
 
 class Record(msgspec.Struct, gc=False):
-    """One occurrence on its way to the log or the outbox."""
+    """One occurrence on its route to the log or the outbox."""
 
     found: Found
     n: int
@@ -262,11 +269,11 @@ class Record(msgspec.Struct, gc=False):
     offset: int = -1
 
 
-class Recurring:
+class RecurringRelease:
     """Some standing schedules of a lane, inside a transaction that owns it."""
 
-    def __init__(self, shared: StoreContext, connection: Connection, lane: int, following: int, now: int) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, connection: Connection, lane: int, following: int, now: int) -> None:
+        self._context = context
         self._connection = connection
         self._lane = lane
         self._following = following
@@ -281,10 +288,10 @@ class Recurring:
     async def release(self, places: Sequence[Sequence[int]]) -> int:
         """Release what is due at some (slot, due time, arrival); answers how many. What is being changed is left."""
         waiting = await self._waiting(places)
-        names = self._shared.names
+        names = self._context.names
         await names.know({found.topic for found in waiting}, {found.stream for found in waiting})
         keys = {key_of(names.tenant_of(found.stream), found.id) for found in waiting}
-        loader = Loader(self._connection, self._shared.sql, self._shared.lanes, "lock_free")
+        loader = Loader(self._connection, self._context.sql, self._context.lanes, "lock_free")
         entries = await loader.entries(keys)
         places = [(slot_of(found.stream), found.due, found.arrival) for found in waiting]
         waiting = [found for found in await self._waiting(places) if self._entry(entries, found).known is not None]
@@ -300,7 +307,7 @@ class Recurring:
         return len(waiting)
 
     def _entry(self, entries: dict[bytes, ScheduleRow], found: Found) -> ScheduleRow:
-        return entries[key_of(self._shared.names.tenant_of(found.stream), found.id)]
+        return entries[key_of(self._context.names.tenant_of(found.stream), found.id)]
 
     async def _waiting(self, places: Sequence[Sequence[int]]) -> list[Found]:
         """The rows of the timeline at some places that are there."""
@@ -355,7 +362,7 @@ class Recurring:
             record.found = now  # which learns its offset
         else:
             now.state = "ended"
-            entry.notes.append(Event(self._now, "ended", reason=ended_why(terms.when)))
+            entry.notes.append(Event(self._now, "ended", reason=ended_reason(terms.when)))
 
     def _miss(self, entry: ScheduleRow, terms: RecurrenceState, missed: MissedRange) -> None:
         count = missed.last - missed.first + 1
@@ -383,7 +390,7 @@ class Recurring:
         for record in self._records:
             if record.found.table == "finished":
                 record.found.position = record.offset
-        saver = Saver(self._connection, self._shared.sql)
+        saver = Saver(self._connection, self._context.sql)
         if extras:
             await saver.leave([(found.lane, slot_of(found.stream), found.due, found.arrival) for _, found in extras])
             schedules = [entry.now.arrival if entry.now is not None else 0 for entry, _ in extras]
@@ -429,7 +436,7 @@ class Recurring:
         await self._run("out", self._lane, self._now, *_columns(records))
 
     async def _run(self, name: str, *values: object) -> list[Row]:
-        return await rows(self._connection, self._shared.sql[name], values)
+        return await rows(self._connection, self._context.sql[name], values)
 
 
 def _series(record: Record) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from psycopg import sql
 from tidings import __version__, crash
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid, StoreError
-from tidings.timeline.migrations import FUNCTIONS, Done, Layouts, OldLayout, Plan, Step, Tell, by_version
+from tidings.timeline.migrations import FUNCTIONS, Layouts, OldLayout, OnStep, Plan, Step, StepDone, by_version
 from tidings.timeline.postgres.context import Options
 from tidings.timeline.postgres.database import Connection, check_schema, explained, inside, not_allowed
 from tidings.timeline.postgres.pool import Pool
@@ -30,7 +30,7 @@ _VERSION = "SELECT version, functions, program FROM tidings.meta"
 _FUNCTIONS = "UPDATE tidings.meta SET functions = %s, program = %s"
 
 
-class Laid(NamedTuple):
+class LayoutState(NamedTuple):
     """What a schema says of its layout: its version, and by whom its functions were written. 0: there is none."""
 
     version: int
@@ -59,38 +59,38 @@ async def prepare(
     if not (await _needs(connection, schema, layouts, program)):
         return
     async with _turn(connection, schema):
-        laid = await look(connection, schema)
-        if laid.version == 0:
+        found = await look(connection, schema)
+        if found.version == 0:
             await _make(connection, schema, layouts, lanes, partitions, created)
-        if laid.version == 0 or laid.stale(layouts, program):
+        if found.version == 0 or found.stale(layouts, program):
             await connection.execute(QUICK)
             await write_functions(connection, schema, layouts, program)
 
 
 async def _needs(connection: Connection, schema: str, layouts: Layouts, program: str) -> bool:
-    laid = await look(connection, schema)
-    if laid.version == 0:
+    found = await look(connection, schema)
+    if found.version == 0:
         return True
-    plan = plan_of(laid, schema, layouts, program)
+    plan = plan_of(found, schema, layouts, program)
     if plan.version < plan.known:
         raise OldLayout(f"the schema {schema} has layout {plan.version}, and this Tidings needs layout {plan.known}")
     return bool(plan.steps)
 
 
-def plan_of(laid: Laid, schema: str, layouts: Layouts, program: str) -> Plan:
+def plan_of(found: LayoutState, schema: str, layouts: Layouts, program: str) -> Plan:
     """What a schema needs; `NewerLayout` if it is ahead of us."""
-    return layouts.plan(laid.version, f"the schema {schema}", stale=laid.stale(layouts, program))
+    return layouts.plan(found.version, f"the schema {schema}", stale=found.stale(layouts, program))
 
 
-async def look(connection: Connection, schema: str) -> Laid:
+async def look(connection: Connection, schema: str) -> LayoutState:
     """What is there."""
     found = await connection.execute("SELECT to_regclass(%s)", (f'"{schema}".meta',))
     if await found.fetchone() == (None,):
-        return Laid(0)
+        return LayoutState(0)
     answer = await connection.execute(inside(schema, _VERSION).encode())
     row: Any = await answer.fetchone()
     assert row is not None, "the one row is written together with its table"
-    return Laid(*row)
+    return LayoutState(*row)
 
 
 def turn_name(schema: str) -> str:
@@ -170,7 +170,7 @@ WHERE n.nspname = %s AND NOT i.indisvalid
 
 
 class Migration:
-    """One schema, and the layouts that it is brought up to."""
+    """One schema, and the layouts that it is as_new_put up to."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Migration:
         async with self._connected() as connection:
             return plan_of(await look(connection, self._schema), self._schema, self._layouts, self._program)
 
-    async def run(self, tell: Tell) -> Plan:
+    async def run(self, on_step: OnStep) -> Plan:
         """Bring the schema up to date; answers what was to be done. May be run again whenever it was cut off."""
         async with self._connected() as connection:
             if not self._pool.is_direct:
@@ -202,16 +202,16 @@ class Migration:
                     "a migration needs PostgreSQL itself, not PgBouncer: name its own address with --store"
                 )
             await self._take_turn(connection)
-            laid = await look(connection, self._schema)
-            plan = plan_of(laid, self._schema, self._layouts, self._program)
-            if laid.version == 0:
-                await self._timed(", ".join(plan.steps), self._make(connection), tell)
+            found = await look(connection, self._schema)
+            plan = plan_of(found, self._schema, self._layouts, self._program)
+            if found.version == 0:
+                await self._timed(", ".join(plan.steps), self._make(connection), on_step)
                 return plan
-            for step in self._layouts.steps[laid.version :]:
+            for step in self._layouts.steps[found.version :]:
                 take = self._outside if step.outside else self._inside
-                await self._timed(step.label, take(connection, step), tell)
+                await self._timed(step.label, take(connection, step), on_step)
             if FUNCTIONS in plan.steps:
-                await self._timed(FUNCTIONS, self._functions(connection), tell)
+                await self._timed(FUNCTIONS, self._functions(connection), on_step)
             return plan
 
     async def _make(self, connection: Connection) -> None:
@@ -238,10 +238,10 @@ class Migration:
                 return
             await asyncio.sleep(TURN_S)
 
-    async def _timed(self, name: str, step: Awaitable[None], tell: Tell) -> None:
+    async def _timed(self, name: str, step: Awaitable[None], on_step: OnStep) -> None:
         begun = self._clock.elapsed()
         await step
-        tell(Done(name, self._clock.elapsed() - begun))
+        on_step(StepDone(name, self._clock.elapsed() - begun))
 
     async def _inside(self, connection: Connection, step: Step) -> None:
         async def act() -> None:

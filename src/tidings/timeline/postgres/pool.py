@@ -207,7 +207,7 @@ async def turn(free: asyncio.Semaphore) -> AsyncIterator[None]:
             await free.acquire()
     except TimeoutError:
         raise StoreError(
-            f"this node had too many calls under way for {TURN_S_MAX} s, and nothing was done: try again, with fewer"
+            f"this node had too many calls under route for {TURN_S_MAX} s, and nothing was done: try again, with fewer"
         ) from None
     try:
         yield

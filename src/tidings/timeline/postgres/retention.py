@@ -33,8 +33,8 @@ SELECT count(*) FROM gone
 class Retention:
     """Each lane's owner trims its part of the log; whoever owns the first lane forgets for all."""
 
-    def __init__(self, shared: StoreContext, cabinet: PostgresDocuments) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, cabinet: PostgresDocuments) -> None:
+        self._context = context
         self._cabinet = cabinet
         self._next = 0
         self._after: dict[int, int] = {}
@@ -55,20 +55,20 @@ class Retention:
         return more
 
     async def _trim_log(self, lane: PostgresLane, now: int) -> bool:
-        options = self._shared.options
+        options = self._context.options
         oldest = -NO_BOUND if options.retention_us is None else now - options.retention_us
-        size = NO_BOUND if options.retention_bytes is None else options.retention_bytes // self._shared.lanes
+        size = NO_BOUND if options.retention_bytes is None else options.retention_bytes // self._context.lanes
         after = self._after.get(lane.number, BEFORE_ALL)
         values = (lane.number, lane.token, oldest, size, after, SLICE_ROWS)
-        ((last, more),) = await self._shared.pool.call(self._shared.inside(_TRIM), values)
+        ((last, more),) = await self._context.pool.call(self._context.inside(_TRIM), values)
         if not more:
             self._after[lane.number] = BEFORE_ALL if last is None else last
         return bool(more) or last is not None
 
     async def _forget(self, now: int) -> bool:
         """Some pages of finished schedules; where a round finds something, it is ended at once."""
-        options = self._shared.options
-        pool, inside = self._shared.pool, self._shared.inside
+        options = self._context.options
+        pool, inside = self._context.pool, self._context.inside
         values = (now - options.id_retention_us, self._page, SLICE_PAGES)
         ((forgotten, pages),) = await pool.call(inside(_FORGET), values)
         self._swept = self._swept or forgotten > 0
@@ -94,8 +94,8 @@ WHERE schemaname = %s AND n_dead_tup > %s + %s * n_live_tup ORDER BY n_dead_tup 
 class Vacuum:
     """Done by whoever owns the first lane."""
 
-    def __init__(self, shared: StoreContext, is_mine: Callable[[], bool]) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, is_mine: Callable[[], bool]) -> None:
+        self._context = context
         self._is_mine = is_mine
         self._task: asyncio.Task[None] | None = None
 
@@ -115,10 +115,10 @@ class Vacuum:
 
     async def look(self) -> list[str]:
         """Vacuum the tables that need it, one after the other; answers which."""
-        schema = self._shared.options.schema
-        found = [name for (name,) in await self._shared.pool.read(_DUE, (schema, DEAD_ROWS_MIN, DEAD_SHARE))]
+        schema = self._context.options.schema
+        found = [name for (name,) in await self._context.pool.read(_DUE, (schema, DEAD_ROWS_MIN, DEAD_SHARE))]
         if found:
-            connection = await self._shared.pool.open(patient=True)
+            connection = await self._context.pool.open(patient=True)
             try:
                 for name in found:
                     await rows(connection, f'VACUUM (SKIP_LOCKED) "{schema}".{name}')

@@ -2,7 +2,8 @@
 
 Items are domain values, not table rows, so every store can read what another one wrote. The source is closed and marked
 as moved before the first item leaves it. The target commits its progress in the same transaction as the items, so an
-interrupted transfer resumes where it stopped, and nothing that the target has released since comes back.
+interrupted transfer resumes where it stopped, and nothing that the target has released since comes back. `Exporter`
+reads the chunks of a source.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,10 +22,20 @@ from tidings.ports import ApiKey, Document, Key
 from tidings.timeline.store_rules import decode_tags
 
 NAMED_CONFLICTS_MAX = 1_000
+CHUNK_COST = 4 * 1024 * 1024
+ITEM_COST = 4 * 1024  # so that a chunk has about 1,000 small items
+LEAST = -(1 << 62)
 
 Kind = Literal["positions", "keys", "receipts", "documents", "one_shots", "recurring", "paused", "finished"]
 ImportResult = Literal["moved", "existing", "conflict"]
 Role = Literal["source", "target"]
+
+Place = tuple[Any, ...]
+Row = tuple[Any, ...]
+AnyRow = TypeVar("AnyRow")
+Id = tuple[str, str]  # the tenant, and the id of a schedule
+Fetch = Callable[[str, Place], Awaitable[Sequence[Row]]]
+FetchHistories = Callable[[Sequence[Id]], Awaitable[Mapping[Id, Sequence[Event]]]]
 
 
 class ScheduleItem(msgspec.Struct, gc=False, kw_only=True):
@@ -345,16 +356,7 @@ encode_move = msgspec.msgpack.Encoder().encode
 decode_move = msgspec.msgpack.Decoder(Move).decode
 
 
-CHUNK_COST = 4 * 1024 * 1024
-ITEM_COST = 4 * 1024  # so that a chunk has about 1,000 small items
-LEAST = -(1 << 62)
-
-Place = tuple[Any, ...]
-Row = tuple[Any, ...]
-AnyRow = TypeVar("AnyRow")
-Id = tuple[str, str]  # the tenant, and the id of a schedule
-Fetch = Callable[[str, Place], Awaitable[Sequence[Row]]]
-FetchHistories = Callable[[Sequence[Id]], Awaitable[Mapping[Id, Sequence[Event]]]]
+# Reading a store in chunks: stage by stage, each in the order of its table
 
 _OWN_FIELDS = {"tenant", "topic", "priority", "extras", "history"}  # which the rows of stores do not have as columns
 _COLUMNS = [name for name in ScheduleItem.__struct_fields__ if name not in _OWN_FIELDS]

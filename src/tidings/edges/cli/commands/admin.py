@@ -21,7 +21,7 @@ from tidings.domain.fleet import ROLES, ranges
 from tidings.edges.cli.screen import instant, length, relative
 
 if TYPE_CHECKING:
-    from tidings.timeline.migrations import Done
+    from tidings.timeline.migrations import StepDone
 
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -237,9 +237,9 @@ def configure_migrate(parser: argparse.ArgumentParser) -> None:
 
 def migrate(arguments: Arguments, screen: Screen) -> int:
     """Run the steps, and print the name and the duration of each."""
-    taken: list[Done] = []
+    taken: list[StepDone] = []
 
-    def tell(done: "Done") -> None:
+    def tell(done: "StepDone") -> None:
         taken.append(done)
         if not arguments.json:
             screen.say(f"{done.name}  {done.elapsed_us / 1_000:,.1f} ms")

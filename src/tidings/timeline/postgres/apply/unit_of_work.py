@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from tidings.domain.changes import ahead
+from tidings.domain.changes import next_occurrence
 from tidings.domain.schedules.command import FINISHED, Priority, State
 from tidings.domain.schedules.lateness import Lateness, MissedReason, bounded_by
 from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state, encode_state, single
@@ -71,34 +71,34 @@ def place_of(found: Found | None) -> Place | None:
     return found.lane, slot_of(found.stream), found.due, found.arrival
 
 
-def way_of(found: Found) -> int:
+def route_of(found: Found) -> int:
     """The lane and the bus of a row as one number: the lane's own for the log, its complement for Kafka."""
     return ~found.lane if found.part == TO_KAFKA else found.lane
 
 
 def present(names: Names, found: Found, now: int | None = None) -> Schedule:
     """A row as a reader sees it."""
-    coming = ahead(found.terms if found.state == "pending" else None, found.n, found.due, now)
+    upcoming = next_occurrence(found.terms if found.state == "pending" else None, found.n, found.due, now)
     on_log = found.position is not None and found.part >= 0
     return Schedule(
-        names.tenant_of(found.stream),
-        found.id,
-        found.generation,
-        names.destination(found.topic)[1],
-        "in_flight" if found.flying else found.state,
-        coming.due,
-        found.accepted,
-        Priority(found.stream % PRIORITIES),
-        coming.number,
-        found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
-        found.terms.lateness if found.terms else lateness_of(found),
-        found.labels,
-        found.message,
-        found.at,
-        found.held if found.flying else found.reason if found.state in FINISHED else None,
-        found.part if on_log else None,
-        found.position if on_log else None,
-        None if found.terms is None else found.terms.tzdata,
+        tenant=names.tenant_of(found.stream),
+        id=found.id,
+        generation=found.generation,
+        topic=names.destination(found.topic)[1],
+        state="in_flight" if found.flying else found.state,
+        due=upcoming.due,
+        accepted=found.accepted,
+        priority=Priority(found.stream % PRIORITIES),
+        occurrence=upcoming.number,
+        when=found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
+        lateness=found.terms.lateness if found.terms else lateness_of(found),
+        labels=found.labels,
+        message=found.message,
+        finished=found.at,
+        reason=found.held if found.flying else found.reason if found.state in FINISHED else None,
+        partition=found.part if on_log else None,
+        offset=found.position if on_log else None,
+        tzdata=None if found.terms is None else found.terms.tzdata,
     )
 
 

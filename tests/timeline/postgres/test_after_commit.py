@@ -17,7 +17,7 @@ LEASE_US = 3_600 * SECOND
 
 
 async def failing(*_: object, **__: object) -> None:
-    raise Contended("PostgreSQL found this call in the route of another: try again")
+    raise Contended("this call conflicted with another in PostgreSQL: try again")
 
 
 async def refused(*_: object, **__: object) -> None:

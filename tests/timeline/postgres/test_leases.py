@@ -235,7 +235,7 @@ async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore
 async def test_more_lanes_than_a_hint_can_name_are_all_woken(open_store: OpenStore) -> None:
     owner, other = [await open_store(SystemClock(), lanes=256, partitions=256) for _ in range(2)]
     await acquire(owner, rounds=1)
-    await eventually(lambda: owner._watch.hears)
+    await eventually(lambda: owner._watch.is_listening)
     owner._watch._tasks[1].cancel()
     now = SystemClock().now()
     topics = ("greetings", "kafka:orders")
@@ -253,7 +253,7 @@ async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:
     now = SystemClock().now()
     await other.apply([add("soon", now)], now)
     await eventually(lambda: lane.next_due() is not None)
-    await eventually(lambda: not owner._watch.hears, 10)
+    await eventually(lambda: not owner._watch.is_listening, 10)
     await other.apply([add("before", now - SECOND, tenant=ACME)], now)
     await eventually(lambda: lane.next_due() == now - SECOND)
 

@@ -139,7 +139,7 @@ async def test_who_waits_for_a_lock_gives_way(postgres: Postgres, schema_of_toda
         assert not migrating.done(), "it cannot have had its lock"
         reader.rollback()
         await asyncio.wait_for(migrating, 30)
-    assert max(waits) > LOCK_MS / 2, "it stood in somebody's route at all"
+    assert max(waits) > LOCK_MS / 2, "the migration made others wait"
     assert max(waits) < LOCK_MS * 5, "a busy machine, but no queue that grows"
     check_done(postgres, schema_of_today)
 

@@ -1,4 +1,4 @@
-"""The room of a lane's outbox: counted by its owner from what is stored, and each route of a lane apart."""
+"""The capacity of a lane's outbox: counted by its owner from the stored records, separately for each route."""
 
 from typing import Any
 

@@ -92,7 +92,7 @@ async def test_a_wait_for_a_connection_has_an_end(postgres: Postgres, monkeypatc
     monkeypatch.setattr(pools, "TURN_S_MAX", 0.1)
     pool = Pool(postgres.dsn, 1)
     async with pool.connection():
-        with pytest.raises(StoreError, match="too many calls under route"):
+        with pytest.raises(StoreError, match="too many calls in progress"):
             await asyncio.create_task(pool.call("SELECT 1"))
     assert await pool.call("SELECT 1") == [(1,)]
     await pool.close()

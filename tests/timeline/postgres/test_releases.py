@@ -10,7 +10,7 @@ from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.errors import NotOwner
 from tidings.ports import Release
 from tidings.testing import SimulatedClock
-from tidings.timeline.postgres.group_release import UNDER_WAY_MAX, ReleaseRequest
+from tidings.timeline.postgres.group_release import CALLS_MAX, ReleaseRequest
 from tidings.timeline.postgres.pool import Row
 from tidings.timeline.postgres.store import PostgresStore
 
@@ -40,7 +40,7 @@ async def test_lanes_that_release_together_share_a_transaction(open_store: OpenS
     with postgres.connect() as connection:
         query = store._context.inside("SELECT count(DISTINCT xmin::text)::int FROM tidings.log").encode()
         ((transactions,),) = connection.execute(query).fetchall()
-    assert UNDER_WAY_MAX < int(str(transactions)) < LANES, "those that could not begin at once went together"
+    assert CALLS_MAX < int(str(transactions)) < LANES, "those that could not begin at once went together"
 
 
 async def test_a_lane_that_is_lost_holds_up_no_other(open_store: OpenStore, postgres: Postgres) -> None:

@@ -124,7 +124,7 @@ async def test_followers_of_both_kinds_share_what_is_told(pair: Pair) -> None:
 
 async def test_where_hints_do_not_arrive_it_is_looked_at_often(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet.Watch, "hears", False)
-    monkeypatch.setattr(fleet.TopicSubscriptions, "hear", lambda *_: None)
+    monkeypatch.setattr(fleet.TopicSubscriptions, "on_notification", lambda *_: None)
     reading = asyncio.create_task(pair.delays(20))
     await pair.release(20)
     assert middle(await reading) < SOON_US

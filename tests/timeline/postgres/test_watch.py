@@ -99,7 +99,7 @@ def _renumbered(data: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def pooler(postgres: Postgres, change: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """A route to the server on which its answers are changed."""
+    """A proxy to the server that changes its answers."""
 
     async def pump(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[bytes], bytes]

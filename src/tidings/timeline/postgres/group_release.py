@@ -1,7 +1,7 @@
-"""When each of our lanes has work to do, as far as we know: kept in memory, put right by looking.
+"""When our lanes have work to do, and releases of several lanes in one call.
 
-A lane has two routes, which are looked at apart because the one to Kafka may be full: the lane's number stands for the
-route to the log, the complement of its number for the route to Kafka.
+A lane has two routes, because the one to Kafka may be full: the number of the lane is its route to the log, the
+complement of the number is its route to Kafka. Due times are kept in memory and corrected by polls.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +14,12 @@ from tidings.timeline.outbox_capacity import OutboxCapacity
 from tidings.timeline.postgres import database
 from tidings.timeline.postgres.pool import Pool, Row
 
-FOREVER = (1 << 63) - 1
+CALLS_MAX = 3
+ROWS_MAX = 4_096  # of one transaction, unless one lane alone has more, so that no lane waits for all the others
 
 
 class Route:
-    """One route. `low` is a mark below which nothing was left when we looked; what comes below it moves it back."""
+    """One route: its next due time, and a low-water mark below which it had no rows; an earlier row lowers it."""
 
     def __init__(self) -> None:
         self.due: int | None = None
@@ -31,7 +32,7 @@ class Route:
         self.wake = wake
 
     def offer(self, due: int) -> bool:
-        """Something is due then; True if nothing was known to be due before it."""
+        """A row is due then; True if it is the earliest one known."""
         self.news += 1
         self.low = min(self.low, due)
         if self.due is not None and self.due <= due:
@@ -41,7 +42,7 @@ class Route:
 
 
 class NextDue:
-    """The routes of the lanes that we own, and the room of their outboxes."""
+    """The routes of the lanes that we own, and the capacity of their outboxes."""
 
     def __init__(self, outbox_rows_max: int, outbox_bytes_max: int) -> None:
         self._bounds = (outbox_rows_max, outbox_bytes_max)
@@ -49,7 +50,7 @@ class NextDue:
         self._rooms: dict[int, OutboxCapacity] = {}
 
     def own(self, lane: int) -> tuple[Route, Route, OutboxCapacity]:
-        """We own a lane: its routes to the log and to Kafka, and the room for what goes there."""
+        """Add a lane that we own; returns its routes to the log and to Kafka, and the capacity of its outbox."""
         log, kafka = self.routes.setdefault(lane, Route()), self.routes.setdefault(~lane, Route())
         return log, kafka, self._rooms.setdefault(lane, OutboxCapacity(*self._bounds))
 
@@ -59,23 +60,23 @@ class NextDue:
             self.routes.pop(route, None)
 
     def offer(self, route: int, due: int) -> None:
-        """Something is due then; who waits for later is woken."""
+        """A row is due then; wakes the dispatcher if it is the earliest one known."""
         head = self.routes.get(route)
         if head is not None and head.offer(due):
             head.wake()
 
     def may_be_first(self, route: int, due: int) -> bool:
-        """Whether what was due then may have been the first of its route."""
+        """Whether a row that was due then may have been the first of its route."""
         head = self.routes.get(route)
         return head is not None and head.due is not None and due <= head.due
 
     def arrived(self, lane: int) -> int:
-        """Everything before this offset is on Kafka, as far as this process knows."""
+        """Everything before this offset of the outbox is on Kafka, as far as this process knows."""
         room = self._rooms.get(lane)
         return 0 if room is None else room.arrived
 
     async def look(self, pool: Pool, statement: str, routes: list[int], *, whole: bool = False) -> None:
-        """Ask the store. What is offered meanwhile may be missing in its answer and counts beside it."""
+        """Read the due times from the store. Rows that are offered meanwhile may be missing there and count too."""
         asked = {route: self.routes[route] for route in routes if route in self.routes}
         if not asked:
             return
@@ -85,7 +86,7 @@ class NextDue:
         found: dict[int, int | None] = dict(answer)
         for route, head in asked.items():
             due = found.get(route)
-            is_news = whole and due is not None and due < head.low  # a release under route does not know of it
+            is_news = whole and due is not None and due < head.low  # a release in progress does not know of it
             if is_news or head.news != news[route]:
                 if due is not None:
                     self.offer(route, due)
@@ -97,15 +98,11 @@ class NextDue:
 
 
 def _no_listener() -> None:
-    """Nobody waits."""
-
-
-UNDER_WAY_MAX = 3
-ROWS_MAX = 4_096  # of one transaction, unless one lane alone has more: nobody's first row waits for all the others
+    """The listener until `watch` is called."""
 
 
 class ReleaseRequest(NamedTuple):
-    """What `tidings.release` is asked for a lane."""
+    """The parameters of `tidings.release` for a lane."""
 
     lane: int
     token: UUID
@@ -119,7 +116,7 @@ class ReleaseRequest(NamedTuple):
 
 
 class Releases:
-    """Those of one node."""
+    """The releases of one node; those that come together are one call."""
 
     def __init__(self, pool: Pool, one: str, several: str) -> None:
         self._pool = pool
@@ -127,19 +124,19 @@ class Releases:
         self._several = several
         self._batcher: Batcher[ReleaseRequest, Row] = Batcher(
             self._release,
-            weight=lambda asked: asked.rows_max,
+            weight=lambda request: request.rows_max,
             weight_max=ROWS_MAX,
-            calls_max=lambda: UNDER_WAY_MAX,
-            # A lane that is no longer ours concerns that lane alone: nothing was done, and the others go on.
+            calls_max=lambda: CALLS_MAX,
+            # A lost lane fails alone: the call did nothing, and the other lanes are released without it.
             concerns_all=lambda error: not isinstance(error, NotOwner),
         )
 
-    async def release(self, asked: ReleaseRequest) -> Row:
-        """What `tidings.release` answers for a lane."""
-        return await self._batcher.submit(asked)
+    async def release(self, request: ReleaseRequest) -> Row:
+        """Release one lane; returns the row of `tidings.release`."""
+        return await self._batcher.submit(request)
 
     async def _release(self, group: Sequence[ReleaseRequest]) -> list[Row]:
-        """The answers in the order in which they were asked for."""
+        """Release several lanes, locked in the order of their numbers; returns rows in the order of the requests."""
         order = sorted(range(len(group)), key=lambda index: group[index].lane)
         answered = dict(zip(order, await self._call([group[index] for index in order]), strict=True))
         return [answered[index] for index in range(len(group))]

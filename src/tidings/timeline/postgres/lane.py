@@ -1,4 +1,7 @@
-"""A lane: its release, and its outbox. Every write begins with the lane's row under our token."""
+"""A lane: its release, with that of recurring schedules, and its outbox.
+
+Every write first locks the row of the lane, and checks our fencing token.
+"""
 
 import contextlib
 from collections import Counter
@@ -36,11 +39,12 @@ from tidings.timeline.postgres.names import TO_KAFKA
 from tidings.timeline.postgres.pool import Row, rows
 from tidings.timeline.store_rules import ended_reason
 
-LOCKED_US = 2_000  # how long to leave alone what somebody is changing
+TRIM_EVERY = 50
+LOCKED_US = 2_000  # pause before rows that another transaction has locked are tried again
 
 
 class PostgresLane:
-    """One lane, while we own it under a token."""
+    """One lane that we own, with a fencing token."""
 
     def __init__(
         self, context: StoreContext, intake: Intake, number: int, token: UUID, elapsed: Callable[[], int]
@@ -58,7 +62,7 @@ class PostgresLane:
 
     @property
     def is_ours(self) -> bool:
-        """Whether our lease has not run out by our own clock; the store may know better."""
+        """Whether our lease is valid by our own clock; the store may know better."""
         return self._elapsed() < self._until
 
     def renew(self, until: int) -> None:
@@ -67,22 +71,22 @@ class PostgresLane:
 
     def _check(self) -> None:
         if not self.is_ours:
-            raise NotOwner("our lease of this lane has run out")
+            raise NotOwner("our lease of this lane has expired")
 
     # Release
 
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
-        """Move what is due; with a clock, what is due by both that clock and the store's."""
+        """Release what is due; with a clock, what is due by both that clock and the clock of the store."""
         self._check()
         await self._know_room()
         log, kafka, room = self._log, self._kafka, self._room
         news = (log.news, kafka.news)
         given = now if clock is None else clock.now()
         bounds = (log.low, kafka.low, room.rows, room.bytes)
-        self._room_is_known = False  # until it is known what became of this
+        self._room_is_known = False  # until the result of this release is known
         crash.point("release.begun")
-        asked = ReleaseRequest(self.number, self.token, given, clock is not None, rows_max, *bounds)
-        row = await self._context.releases.release(asked)
+        request = ReleaseRequest(self.number, self.token, given, clock is not None, rows_max, *bounds)
+        row = await self._context.releases.release(request)
         crash.point("release.committed")
         at, late, topics, missed, size, handed, offset, outgoing, standing, due, kafka_due, taken = row
         self._ahead_us = given - at
@@ -90,8 +94,8 @@ class PostgresLane:
             late or [], set(topics or ()), Counter(REASONS[reason] for reason in missed or ()), size, handed
         )
         room.put(offset, [outgoing // handed] * handed if handed else [])
-        _moved(log, due, at, log.news == news[0])
-        _moved(kafka, kafka_due, at, kafka.news == news[1])
+        _update_route(log, due, at, log.news == news[0])
+        _update_route(kafka, kafka_due, at, kafka.news == news[1])
         if standing:
             try:
                 taken += await self._release_standing(standing, at, done)
@@ -99,7 +103,7 @@ class PostgresLane:
             except (NotOwner, StoreError):
                 if not taken:
                     raise
-                # What was released before has to be told: the next release meets the trouble again, and says so.
+                # The first part is committed and must be reported; the next release raises the error again.
             await self._context.look_again([self.number, ~self.number])
         else:
             self._room_is_known = True
@@ -107,12 +111,12 @@ class PostgresLane:
         more = following is not None and following <= at
         if more and not taken:
             self._not_before = given + LOCKED_US
-        with contextlib.suppress(StoreError):  # a topic whose name is not known here has no reader here either
+        with contextlib.suppress(StoreError):  # a topic that is unknown here has no reader here
             await self._context.names.know(done.topics)
         return done.release(self._context, more=more and taken > 0)
 
     async def _know_room(self) -> None:
-        """Count what is in the outbox, when it is not known: at the beginning, and after a release that failed."""
+        """Read the size of the outbox if it is not known: at the beginning, and after a failed release."""
         if not self._room_is_known:
             values = (self.number, self._room.arrived)
             self._room.begin(await self._context.pool.read(self._context.sql["in_outbox"], values))
@@ -132,34 +136,34 @@ class PostgresLane:
         return count
 
     def next_due(self) -> int | None:
-        """When the next release has work to do, on the clock of whoever asks."""
+        """When the next release has work to do, on the clock of the caller."""
         due = self._next()
         return None if due is None else max(due + max(0, self._ahead_us), self._not_before)
 
     def _next(self) -> int | None:
-        """When the first is due of what may leave: what goes to Kafka only while there is room."""
+        """The next due time; rows for Kafka count only while there is room in the outbox."""
         dues = (self._log.due, self._kafka.due if self._kafka.due is not None and self._room.rows else None)
         return min((due for due in dues if due is not None), default=None)
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have this called when something falls due earlier than was known, or there is room again."""
+        """Call `wake` when something is due earlier than was known, or there is room in the outbox again."""
         self._log.watch(wake)
         self._kafka.watch(wake)
 
     # Outbox
 
     async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
-        """Records from an offset on, without those that are kept back."""
+        """Records from an offset on, without those that are held back."""
         found = await self._context.pool.read(self._context.sql["outgoing"], (self.number, offset, limit))
         return await self._outgoing(found)
 
     async def held_topics(self) -> set[str]:
-        """The topics of which something is kept back."""
+        """The topics that have records held back."""
         found = await self._context.pool.read(self._context.sql["held_topics"], (self.number,))
         return {split(name)[1] for (name,) in found}
 
     async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
-        """Records of a topic that are kept back."""
+        """Records of a topic that are held back."""
         values = (self.number, limit, join("kafka", topic), limit)
         return await self._outgoing(await self._context.pool.read(self._context.sql["held"], values))
 
@@ -174,12 +178,12 @@ class PostgresLane:
         return records
 
     async def outbox(self) -> tuple[int, int]:
-        """The first offset that is kept, and the next that will be given."""
+        """The first stored offset, and the next offset to be assigned."""
         ((first, following),) = await self._context.pool.read(self._context.sql["span"], (self.number,))
         return first, following
 
     def shut(self, is_shut: bool) -> None:
-        """Take nothing more for Kafka, or again."""
+        """Stop or resume accepting records for Kafka."""
         if self._room.shut(is_shut):
             self._kafka.wake()
 
@@ -201,17 +205,17 @@ class PostgresLane:
                 return
 
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
-        """Keep records back."""
+        """Hold records back."""
         await self._write("hold", reason, self.number, database.int8s(offsets))
         self._room.leave(offsets)
         self._kafka.wake()
 
     async def free(self, offsets: Sequence[int]) -> None:
-        """They are on Kafka."""
+        """Delete records that were held back and are on Kafka now."""
         await self._write("free", self.number, database.int8s(offsets))
 
     async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
-        """A record that was kept back is missed; what tells of it is part of that."""
+        """Count a record that was held back as missed, and apply the commands that report it, in one transaction."""
         sql = self._context.sql
         async with self._context.pool.transaction() as connection:
             await rows(connection, sql["own"], (self.number, self.token))
@@ -221,7 +225,7 @@ class PostgresLane:
         await run.announce()
 
     async def confirm(self) -> None:
-        """Raise `NotOwner` unless the lane is ours."""
+        """Raise `NotOwner` unless we own the lane."""
         if not await self._context.pool.read(self._context.sql["confirm"], (self.number, self.token)):
             raise NotOwner("another node owns this lane")
 
@@ -231,17 +235,17 @@ class PostgresLane:
             await rows(connection, self._context.sql[name], values)
 
 
-def _moved(head: Route, due: int | None, at: int, undisturbed: bool) -> None:
-    """What is due next on a route; what came while we released may be missing in the answer."""
+def _update_route(route: Route, due: int | None, at: int, undisturbed: bool) -> None:
+    """Set the next due time of a route after a release; rows that came meanwhile may be missing in its result."""
     if undisturbed:
-        head.due = due
-        head.low = at if due is None else min(due, at)
+        route.due = due
+        route.low = at if due is None else min(due, at)
     elif due is not None:
-        head.offer(due)
+        route.offer(due)
 
 
 class _ReleaseResult:
-    """What a release did, while it is being gathered."""
+    """Collects the result of a release."""
 
     def __init__(self, late: list[int], topics: set[int], missed: Counter[str], size: int, handed: int) -> None:
         self.late = late
@@ -253,14 +257,18 @@ class _ReleaseResult:
     def release(self, context: StoreContext, *, more: bool) -> Release:
         names = context.names
         topics = frozenset(names.destination(topic) for topic in self.topics if names.knows(topic))
-        return Release(self.late, topics, dict(self.missed), more, self.bytes, self.handed)
+        return Release(
+            lateness_us=self.late,
+            topics=topics,
+            missed=dict(self.missed),
+            more=more,
+            bytes=self.bytes,
+            handed=self.handed,
+        )
 
 
-TRIM_EVERY = 50
-
-
-class Record(msgspec.Struct, gc=False):
-    """One occurrence on its route to the log or the outbox."""
+class ReleasedRecord(msgspec.Struct, gc=False):
+    """One occurrence to be appended to the log or the outbox."""
 
     found: Found
     n: int
@@ -270,7 +278,7 @@ class Record(msgspec.Struct, gc=False):
 
 
 class RecurringRelease:
-    """Some standing schedules of a lane, inside a transaction that owns it."""
+    """Releases recurring schedules and records fired by hand, inside a transaction of the lane's owner."""
 
     def __init__(self, context: StoreContext, connection: Connection, lane: int, following: int, now: int) -> None:
         self._context = context
@@ -278,7 +286,7 @@ class RecurringRelease:
         self._lane = lane
         self._following = following
         self._now = now
-        self._records: list[Record] = []
+        self._records: list[ReleasedRecord] = []
         self.lateness_us: list[int] = []
         self.topics: set[int] = set()
         self.missed: Counter[str] = Counter()
@@ -286,7 +294,7 @@ class RecurringRelease:
         self.outgoing: tuple[int, list[int]] = (following, [])
 
     async def release(self, places: Sequence[Sequence[int]]) -> int:
-        """Release what is due at some (slot, due time, arrival); answers how many. What is being changed is left."""
+        """Release the rows at these places (slot, due time, arrival), except locked ones; returns how many."""
         waiting = await self._waiting(places)
         names = self._context.names
         await names.know({found.topic for found in waiting}, {found.stream for found in waiting})
@@ -302,7 +310,7 @@ class RecurringRelease:
                 self._append(entry, found, found.n, found.due, final=False)
                 extras.append((entry, found))
             elif entry.now is not None and entry.now.arrival == found.arrival and entry.now.due == found.due:
-                self._go_on(entry, entry.now)
+                self._release_schedule(entry, entry.now)
         await self._write(list(entries.values()), extras)
         return len(waiting)
 
@@ -310,7 +318,7 @@ class RecurringRelease:
         return entries[key_of(self._context.names.tenant_of(found.stream), found.id)]
 
     async def _waiting(self, places: Sequence[Sequence[int]]) -> list[Found]:
-        """The rows of the timeline at some places that are there."""
+        """The rows of the timeline that exist at these places."""
         if not places:
             return []
         slots, dues, arrivals = zip(*places, strict=True)
@@ -323,10 +331,10 @@ class RecurringRelease:
         )
         return [timeline_row(row) for row in answer]
 
-    def _go_on(self, entry: ScheduleRow, found: Found) -> None:
-        """Release what is due of one schedule, and let it wait for its next occurrence or end."""
+    def _release_schedule(self, entry: ScheduleRow, found: Found) -> None:
+        """Release the due occurrences of one schedule, and advance it to the next one, or end it."""
         terms = found.terms
-        assert terms is not None, "a standing schedule has its terms"
+        assert terms is not None, "a recurring schedule has terms"
         decision = terms.decide(found.n, self._now)
         now = msgspec.structs.replace(found)
         for missed in decision.missed:
@@ -349,7 +357,7 @@ class RecurringRelease:
         entry: ScheduleRow,
         now: Found,
         terms: RecurrenceState,
-        record: Record | None,
+        record: ReleasedRecord | None,
         missed: tuple[MissedRange, ...],
     ) -> None:
         now.table, now.at = "finished", self._now
@@ -358,8 +366,8 @@ class RecurringRelease:
             now.state, now.reason = "missed", missed[-1].reason
         elif is_once(terms.when):
             now.state = "released"
-            assert record is not None, "a one-shot that left has its record"
-            record.found = now  # which learns its offset
+            assert record is not None, "a released one-shot has its record"
+            record.found = now  # so that `_write` sets its position
         else:
             now.state = "ended"
             entry.notes.append(Event(self._now, "ended", reason=ended_reason(terms.when)))
@@ -370,9 +378,9 @@ class RecurringRelease:
         if not is_once(terms.when):
             entry.notes.append(Event(self._now, "missed", missed.first, terms.due(missed.first), missed.reason, count))
 
-    def _append(self, entry: ScheduleRow, found: Found, n: int, due: int, *, final: bool) -> Record:
-        assert due <= self._now, "nothing leaves early"
-        record = Record(msgspec.structs.replace(found), n, due, final)
+    def _append(self, entry: ScheduleRow, found: Found, n: int, due: int, *, final: bool) -> ReleasedRecord:
+        assert due <= self._now, "nothing is released early"
+        record = ReleasedRecord(msgspec.structs.replace(found), n, due, final)
         self._records.append(record)
         if found.terms is None or not is_once(found.terms.when):
             entry.notes.append(Event(self._now, "released", n, due))
@@ -401,7 +409,7 @@ class RecurringRelease:
         if long:
             await self._run("trim_notes", database.uuids(long))
 
-    async def _log(self, records: list[Record]) -> None:
+    async def _log(self, records: list[ReleasedRecord]) -> None:
         if not records:
             return
         sizes: dict[tuple[int, int], tuple[int, int]] = {}
@@ -425,7 +433,7 @@ class RecurringRelease:
         topic, *rest = _columns(records)
         await self._run("log", self._now, topic, parts, *rest)
 
-    async def _hand(self, records: list[Record]) -> None:
+    async def _hand(self, records: list[ReleasedRecord]) -> None:
         if not records:
             return
         for offset, record in enumerate(records, self._following):
@@ -439,12 +447,12 @@ class RecurringRelease:
         return await rows(self._connection, self._context.sql[name], values)
 
 
-def _series(record: Record) -> tuple[int, int]:
+def _series(record: ReleasedRecord) -> tuple[int, int]:
     return record.found.topic, record.found.part
 
 
-def _columns(records: list[Record]) -> list[object]:
-    """Topic, final, offset, due, generation, n, id, message."""
+def _columns(records: list[ReleasedRecord]) -> list[object]:
+    """The columns topic, final, offset, due, generation, n, id and message."""
     return [
         database.int4s([record.found.topic for record in records]),
         database.int2s([int(record.final) for record in records]),

@@ -1,10 +1,12 @@
-"""What readers see: one schedule, its history, lists and figures."""
+"""Reads: schedules, histories, lists, forecasts, counts, and the log."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from tidings.domain.history import history
 from tidings.domain.schedules.command import FINISHED
@@ -42,19 +44,19 @@ from tidings.timeline.postgres.pool import Row, turn
 
 STEPS_MAX = 10_000
 COUNTED_MAX = 100_000
-LISTS_PER_TENANT_MAX = 2  # at a time: they take long, and the connections for reads are everybody's
+LISTS_PER_TENANT_MAX = 2  # at a time: lists are slow, and all tenants share the connections
 _END = 1 << 61
 
 
 class Queries:
-    """Reads that no lock holds up."""
+    """Reads that wait for no lock."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._listing: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
-        """A schedule as it stands."""
+        """A schedule; None if it is unknown."""
         key = key_of(tenant, schedule_id)
         async with self._context.pools.reads.connection() as connection:
             loader = Loader(connection, self._context.sql, self._context.lanes, "places")
@@ -62,7 +64,7 @@ class Queries:
             found = entry.now
             if found is None or self._is_forgotten(found, now):
                 return None
-            self._context.land([entry])
+            self._context.update_in_flight([entry])
             if found.table == "finished" and found.position is not None:
                 await self._fetch(connection, found)
         await self._context.names.know({found.topic}, {found.stream})
@@ -72,7 +74,7 @@ class Queries:
         return found.at is not None and found.at + self._context.options.id_retention_us <= now
 
     async def _fetch(self, connection: Connection, found: Found) -> None:
-        """The message of a released one-shot lies with its record."""
+        """Read the message of a released one-shot from its record."""
         name = "message" if found.part >= 0 else "message_out"
         place = (found.topic, found.part, found.position) if found.part >= 0 else (found.lane, found.position)
         cursor = await connection.execute(self._context.sql[name].encode(), place, binary=True)
@@ -88,7 +90,7 @@ class Queries:
         return history(schedule, lines, now - self._context.options.id_retention_us)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        """Schedules of a tenant that fit a query, in due order."""
+        """Schedules of a tenant that match a query, in order of due time."""
         names = self._context.names
         if tenant not in names.tenants:
             await names.load()
@@ -105,7 +107,7 @@ class Queries:
         return Page(tuple(present(names, row) for row in shown), cursor)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
-        """Pending by step of time; cut short after so many steps."""
+        """Pending occurrences by step of time; cut short after `STEPS_MAX` steps."""
         values = {
             "streams": await self._streams(tenant),
             "lanes": self._context.lanes,
@@ -120,11 +122,11 @@ class Queries:
         return shown, len(steps) > STEPS_MAX
 
     def _turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
-        """The turn of one list or forecast among those of its tenant."""
+        """Limit the concurrent lists and forecasts of a tenant."""
         return turn(self._listing.setdefault(tenant, asyncio.Semaphore(LISTS_PER_TENANT_MAX)))
 
     async def count(self, now: int) -> Count:
-        """The store's size; beyond a bound what is pending is estimated."""
+        """The size of the store; a large number of pending schedules is estimated."""
         ((counted, estimated),) = await self._read("pending", COUNTED_MAX)
         pending = counted if counted < COUNTED_MAX - 1 else max(counted, estimated)
         ((overdue,),) = await self._read("overdue", self._context.lanes, now, COUNTED_MAX)
@@ -134,12 +136,12 @@ class Queries:
     # Log
 
     async def topics(self, tenant: str, name: str | None = None) -> list[Topic]:
-        """A tenant's topics that ever held a record, by name; or one that is there."""
+        """The topics of a tenant, by name; or one topic."""
         found = await self._read("topics", tenant, name, name)
         return [Topic(each, tuple(first), tuple(following), size) for each, first, following, size in found]
 
     async def topics_by_prefix(self, prefix: str) -> list[tuple[str, Topic]]:
-        """The topics of all tenants whose names begin so and that ever held a record."""
+        """The topics of all tenants that start with a prefix and ever had a record."""
         found = await self._read("prefixed", prefix)
         topics = [(tenant, Topic(name, tuple(first), tuple(end), size)) for tenant, name, first, end, size in found]
         return [(tenant, topic) for tenant, topic in topics if any(topic.next)]
@@ -147,7 +149,7 @@ class Queries:
     async def read(
         self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
     ) -> list[Record]:
-        """Records of one partition from an offset on; with `bytes_max` as many as fit, at least one."""
+        """Records of one partition from an offset on; `bytes_max` limits their total size, to one record at least."""
         number = await self._topic(tenant, topic)
         if number is None or not 0 <= partition < self._context.partitions:
             return []
@@ -158,12 +160,12 @@ class Queries:
         return [Record(topic, *row) for row in found]
 
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
-        """Where a group stands, by partition."""
+        """The committed offset of each partition."""
         number = await self._topic(tenant, topic)
         return {} if number is None else dict(await self._read("committed", number, group))
 
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
-        """Keep where a group stands."""
+        """Store the committed offsets of a group."""
         if await self._topic(tenant, topic) is None:
             await self._context.names.make(tenant, topic)
         number = self._context.names.topic(tenant, topic)
@@ -186,13 +188,13 @@ class Queries:
 
 
 def streams_of(context: StoreContext, tenant: str) -> list[int]:
-    """The streams of a tenant that is known."""
+    """The streams of a tenant; none if it is unknown."""
     number = context.names.tenants.get(tenant)
     return [] if number is None else list(range(number * STREAMS, (number + 1) * STREAMS))
 
 
 class _Listing:
-    """One page: each table in turn."""
+    """One page of a list."""
 
     def __init__(self, context: StoreContext, tenant: str, query: Query, now: int) -> None:
         self._context = context
@@ -221,7 +223,7 @@ class _Listing:
         }
 
     async def rows(self, connection: Connection) -> Any:
-        """Whatever fits, each table in its order."""
+        """The matching rows of all tables."""
         state = self._query.state
         if state in {None, "pending"}:
             for found in await self._pending(connection):
@@ -254,7 +256,7 @@ class _Listing:
         for row in answer:
             entry = ScheduleRow(b"", 0)
             entry.now = finished_row(row)
-            self._context.land([entry])
+            self._context.update_in_flight([entry])
             yield entry.now
 
     async def _run(self, connection: Connection, name: str) -> list[Row]:
@@ -263,8 +265,6 @@ class _Listing:
 
 
 def _label(labels: str, wanted: tuple[str, str]) -> bool:
-    import msgspec
-
     return msgspec.json.decode(labels, type=dict[str, str]).get(wanted[0]) == wanted[1]
 
 
@@ -273,5 +273,5 @@ def _key(found: Found) -> Key:
 
 
 def on_log(topics: list[Topic]) -> list[Topic]:
-    """Those that lie on the log and ever held a record."""
+    """The topics of the log that ever had a record."""
     return [topic for topic in topics if not is_kafka(topic.name) and any(topic.next)]

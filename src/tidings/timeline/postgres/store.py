@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the verbs of the ports over one database, whose lanes a fleet of nodes shares."""
+"""The PostgreSQL store: the store protocols over one schema, whose lanes are shared by a fleet of nodes."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ _REVOKE_KEY = "DELETE FROM tidings.api_key WHERE name = %s RETURNING 1"
 
 
 class PostgresStore:
-    """One schema of a database. Any node takes changes and answers readers; each lane is released by its owner."""
+    """One schema of a database. Any node accepts changes and answers reads; a lane is released by its owner."""
 
     intakes_max = 3
 
@@ -75,9 +75,9 @@ class PostgresStore:
         moved_too: bool = False,
         **options: Any,
     ) -> "PostgresStore":
-        """Open a store, made if it is not there. Options are those of `Options`.
+        """Open a store, or create it. Options are those of `Options`.
 
-        `OldLayout` if it has to be migrated first, `HasMoved` if the store lives elsewhere now.
+        `OldLayout` if it must be migrated first, `HasMoved` if the store was moved elsewhere.
         """
         chosen = msgspec.convert(options, Options)
         schema = check_schema(chosen.schema)
@@ -111,12 +111,12 @@ class PostgresStore:
         return store
 
     async def close(self) -> None:
-        """Hand over our lanes and end every connection."""
+        """Give up our lanes and close all connections."""
         await self._watch.stop()
         await self._vacuum.stop()
         await self._watch.subscriptions.close()
         if self._has_joined:
-            with contextlib.suppress(StoreError):  # then the leases run out by themselves
+            with contextlib.suppress(StoreError):  # then the leases expire
                 await self.resign()
         await self._pools.close()
 
@@ -139,9 +139,9 @@ class PostgresStore:
         commands: Sequence[Command],
         now: int,
         receipt: IdempotencyKey | None = None,
-        taken: SourceBatch | None = None,
+        source: SourceBatch | None = None,
     ) -> Awaitable[list[Outcome]]:
-        return asyncio.ensure_future(self._intake.apply(commands, now, receipt, taken))
+        return asyncio.ensure_future(self._intake.apply(commands, now, receipt, source))
 
     async def positions(self) -> dict[tuple[str, int], int]:
         return await self._context.positions()
@@ -149,7 +149,7 @@ class PostgresStore:
     async def tend(self, now: int) -> bool:
         return await self._retention.trim(self.lanes(), now)
 
-    # What recurring schedules depend on
+    # Calendars and time zones
 
     async def calendars(self, tenant: str) -> list[Calendar]:
         return await self._calendars.calendars(tenant)
@@ -249,30 +249,30 @@ class PostgresStore:
     # Ownership
 
     async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
-        """Renew, and take our share. Whoever reaches the database takes changes, with or without a lane."""
+        """Renew our leases and take our share of lanes. Any node accepts changes, with or without a lane."""
         self._watch.check()
         async with self._acquiring:
             await self._measure()
-            told = msgspec.structs.replace(report, ahead_us=self.clock.ahead_us())
-            values = (self._node, lease_us, list(report.roles), msgspec.json.encode(told).decode())
-            self._has_joined = True  # from now on: it may be done though its answer is lost
+            report = msgspec.structs.replace(report, ahead_us=self.clock.ahead_us())
+            values = (self._node, lease_us, list(report.roles), msgspec.json.encode(report).decode())
+            self._has_joined = True  # set before the call, whose result may be lost
             owned = await self._pools.first.call(self._context.sql["acquire"], values)
             readers = await self._pools.first.read(self._context.sql["readers"])
-            for role, sharing in self._assignments.items():
-                sharing.learn([node for node, roles in readers if role in roles], elapsed + lease_us)
+            for role, assignment in self._assignments.items():
+                assignment.update([node for node, roles in readers if role in roles], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
             if new:
                 await self._context.look([route for number in new for route in (number, ~number)], whole=True)
         return True
 
     async def _measure(self) -> None:
-        """Ask for the time, in a call of its own: one that also writes answers long after it looked."""
+        """Measure the clock of the store in a separate call: a call that also writes takes too long."""
         sent = self.clock.elapsed()
-        ((told,),) = await self._pools.first.read(self._context.sql["now"])
-        self.clock.measure(sent, told, self.clock.elapsed())
+        ((store_now,),) = await self._pools.first.read(self._context.sql["now"])
+        self.clock.measure(sent, store_now, self.clock.elapsed())
 
     async def nodes(self, now: int) -> Fleet:
-        """Everybody who said lately that he lives, and the lanes as the store knows them."""
+        """The nodes that renewed their leases recently, and the lanes as the store knows them."""
         found = await self._pools.reads.read(self._context.sql["nodes"])
         lanes = await self._pools.reads.read(self._context.sql["lanes"])
         return Fleet(
@@ -287,7 +287,7 @@ class PostgresStore:
         )
 
     def _own(self, owned: list[tuple[Any, ...]], until: int) -> list[int]:
-        """Note which lanes are ours and until when; answers those that were not before."""
+        """Update the lanes that we own and the end of their leases; returns the new ones."""
         new = []
         for number in self._lanes.keys() - {number for number, *_ in owned}:
             self._disown(number)
@@ -307,23 +307,23 @@ class PostgresStore:
         self._context.next_due.disown(number)
 
     def lanes(self) -> Sequence[PostgresLane]:
-        """Those whose lease has not run out by our own clock, counted from before it was asked for."""
+        """The lanes whose lease is valid by our own clock, counted from before it was requested."""
         return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
 
     def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
         return self._assignments[role].reads(source, partition)
 
     def on_free(self, listener: Callable[[], None]) -> None:
-        """Have this called when another node has handed lanes over."""
+        """Call the listener when another node has given up lanes."""
         self._free = listener
 
     def _lanes_are_free(self) -> None:
         self._free()
 
     async def resign(self) -> None:
-        async with self._acquiring:  # an acquire that is under route would take them again
-            for sharing in self._assignments.values():
-                sharing.learn((), 0)
+        async with self._acquiring:  # an acquire in progress would take them again
+            for assignment in self._assignments.values():
+                assignment.update((), 0)
             for number in list(self._lanes):
                 self._disown(number)
             await self._pools.first.call(self._context.sql["resign"], (self._node,))
@@ -331,4 +331,4 @@ class PostgresStore:
 
 
 def _no_listener() -> None:
-    """Nobody waits for lanes."""
+    """The listener until `on_free` is called."""

@@ -54,7 +54,7 @@ SELECT * FROM (
     FROM ({query} LIMIT {rows_max}) AS page
 ) AS page WHERE before < {chunk} ORDER BY {order}
 """
-# Counting reads whole tables, which takes long in a large store. Nobody waits for it: the store is closed.
+# Counting reads whole tables, which is slow in a large store. It blocks nothing, because the store is closed.
 _PATIENT = b"SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on"
 _PAGE_COLUMNS = 2  # that it adds: the size, and the cost of the rows before
 
@@ -196,7 +196,7 @@ class PostgresEndpoint:
         for _ in range(TRIES_MAX):
             try:
                 return await self._load(move, before, chunk, now)
-            except (IdTaken, Contended):  # a node has just used one of the ids: look again
+            except (IdTaken, Contended):  # a node has just used one of the ids: try again
                 continue
         return await self._load(move, before, chunk, now)
 

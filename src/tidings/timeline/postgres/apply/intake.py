@@ -1,4 +1,4 @@
-"""One-shots on their route into the tables, column by column."""
+"""Intake: applies commands in one transaction. Batches of new one-shots take one round trip, column by column."""
 
 import asyncio
 from collections.abc import Sequence, Set
@@ -41,12 +41,15 @@ from tidings.timeline.postgres.database import Connection, Contended
 from tidings.timeline.postgres.names import STREAMS, TO_KAFKA
 from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
 
+TRIES_MAX = 10
+RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each needs its own transaction, and other work needs connections too
+
 _PLAIN = Lateness()
 _kind = attrgetter("tenant", "topic", "priority")
 
 
 class Batch:
-    """Rows are sorted by lane and due time: what leaves together lies together. Keys are sorted by themselves."""
+    """New one-shots as columns. Rows are sorted by lane and due time, as they are released; keys by themselves."""
 
     def __init__(self, context: StoreContext, given: Sequence[Add], arrivals: Arrivals) -> None:
         self._context = context
@@ -65,17 +68,17 @@ class Batch:
         self._order = np.lexsort((self._arrivals, self._dues, self._lanes))
 
     def dues_by_route(self) -> dict[int, int]:
-        """The first due time on each lane, for the log and for Kafka."""
+        """The first due time on each route."""
         routes = self._routes
         firsts = np.full(2 * self._context.lanes, np.iinfo(np.int64).max)
-        np.minimum.at(firsts, routes, self._dues)  # those of Kafka count from the end
+        np.minimum.at(firsts, routes, self._dues)  # routes to Kafka are negative: they index from the end
         return {int(route): int(firsts[route]) for route in np.unique(routes)}
 
     def outcomes(self) -> list[Outcome]:
         return [Outcome(add.id or "", "scheduled", add.due) for add in self._adds]
 
     def columns(self) -> list[object]:
-        """What `tidings.schedule` takes after the time."""
+        """The parameters of `tidings.schedule` after the time."""
         streams, topics, parts = self._kinds.streams, self._kinds.topics, self._parts()
         by_key, order = self._by_key, self._order
         adds = [self._adds[index] for index in order]
@@ -100,7 +103,7 @@ class Batch:
         ]
 
     def _parts(self) -> database.Numbers:
-        """Partitions."""
+        """The partition of each row."""
         each = self._context.parts
         parts = self._lanes * each
         if each > 1:
@@ -113,7 +116,7 @@ class Batch:
 
 
 class _Kinds:
-    """What rows of one tenant, topic and priority have in common; mostly a batch has only one kind of them."""
+    """The columns that depend only on tenant, topic and priority; a batch mostly has one combination of them."""
 
     def __init__(self, context: StoreContext, adds: Sequence[Add]) -> None:
         names = context.names
@@ -127,7 +130,7 @@ class _Kinds:
         self.to_kafka = np.array([is_kafka(topic) for _, topic, _ in distinct])[which]
 
     def keys(self, ids: Sequence[bytes]) -> list[bytes]:
-        """Under which keys ids are known; `rows.key_of` says the same of one."""
+        """The keys of ids; `key_of` computes a single one."""
         if not self._numbers:
             (prefix,) = self._prefixes
             return [sha256(prefix + name).digest()[:KEY_BYTES] for name in ids]
@@ -137,7 +140,7 @@ class _Kinds:
 
 
 def _bounds(adds: list[Add]) -> tuple[list[int | None], list[int]]:
-    """When each may leave at the latest, and the number of the reason for which it is missed then."""
+    """The deadline of each, and the number of the reason for which it is missed after that."""
     if [add.lateness for add in adds].count(_PLAIN) == len(adds):
         return [None] * len(adds), [0] * len(adds)
     bounds = [deadline(add.due, add.lateness) for add in adds]
@@ -146,9 +149,6 @@ def _bounds(adds: list[Add]) -> tuple[list[int | None], list[int]]:
         [0 if bound is None else REASONS.index(bound[1]) for bound in bounds],
     )
 
-
-TRIES_MAX = 10
-RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each has a transaction of its own, and the rest needs some too
 
 _encode_outcomes = msgspec.msgpack.Encoder().encode
 _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
@@ -174,7 +174,7 @@ _KEEP = "UPDATE tidings.receipt SET outcomes = %s WHERE tenant = %s AND key = %s
 
 
 class Intake:
-    """Commands in, outcomes out."""
+    """Applies batches of commands."""
 
     def __init__(self, pool: Pool, context: StoreContext, dates: Calendars) -> None:
         self._pool = pool
@@ -183,39 +183,39 @@ class Intake:
         self._receipts = asyncio.Semaphore(RECEIPTS_MAX)
 
     async def apply(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, taken: SourceBatch | None
+        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
     ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
         all_made = await self._make_names(commands, now)
         crash.point("intake.begun")
-        if all_made and receipt is None and taken is None and are_new(commands):
+        if all_made and receipt is None and source is None and are_new(commands):
             outcomes = await self._schedule(commands, now)
             if outcomes is not None:
                 return outcomes
         if receipt is None:
-            return await self._insist(commands, now, receipt, taken)
+            return await self._retry(commands, now, receipt, source)
         async with turn(self._receipts):
-            return await self._insist(commands, now, receipt, taken)
+            return await self._retry(commands, now, receipt, source)
 
-    async def _insist(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, taken: SourceBatch | None
+    async def _retry(
+        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
     ) -> list[Outcome]:
-        """One transaction, made again if another was in its route; what follows its commit is done once."""
+        """Run one transaction, again if it conflicts with another; the steps after the commit are done once."""
         for _ in range(TRIES_MAX):
             try:
-                run, outcomes = await self._transact(commands, now, receipt, taken)
+                run, outcomes = await self._transact(commands, now, receipt, source)
                 break
             except (IdTaken, Contended):
                 continue
         else:
-            run, outcomes = await self._transact(commands, now, receipt, taken)
+            run, outcomes = await self._transact(commands, now, receipt, source)
         if run is not None:
             crash.point("intake.committed")
             await run.announce()
         return outcomes
 
     async def _make_names(self, commands: Sequence[Command], now: int) -> bool:
-        """Make new tenants, topics and zones before, in a transaction of their own; False if not all can be."""
+        """Create new tenants, topics and time zones in transactions of their own; False if not all can be created."""
         await self._calendars.keep_zones(commands, now)
         adds = (command.add if isinstance(command, Replace) else command for command in commands)
         wanted = {(add.tenant, add.topic): None for add in adds if isinstance(add, Add)}
@@ -224,38 +224,38 @@ class Intake:
         return not refused and len(storable) == len(wanted)
 
     async def _schedule(self, adds: "Sequence[Command]", now: int) -> list[Outcome] | None:
-        """New one-shots; None if an id is known, and nothing was done."""
+        """Add new one-shots in one round trip; None, and nothing is done, if an id is known."""
         arrivals = await self._context.arrivals(len(adds))
         batch = Batch(self._context, [add for add in adds if isinstance(add, Add)], arrivals)
-        told = self._context.news(batch.dues_by_route(), now)
+        notification = self._context.news(batch.dues_by_route(), now)
         async with self._pool.connection() as connection:
             if not self._context.are_ours(arrivals):
                 return None
             try:
-                await rows(connection, self._context.sql["schedule"], (told, now, *batch.columns()))
+                await rows(connection, self._context.sql["schedule"], (notification, now, *batch.columns()))
             except psycopg.errors.UniqueViolation:
                 arrivals.undo()
                 self._context.give_back(arrivals)
                 return None
         crash.point("intake.committed")
-        self._context.arrived(batch.dues_by_route())
+        self._context.rows_added(batch.dues_by_route())
         return batch.outcomes()
 
     async def _transact(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, taken: SourceBatch | None
+        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
     ) -> tuple["Run | None", list[Outcome]]:
-        """What was done, and what to answer; nothing is done for a receipt that came before."""
+        """One transaction: the run and its outcomes, or None and the stored outcomes for a known idempotency key."""
         async with self._pool.transaction() as connection:
-            if taken is not None:
-                await self._take(connection, taken.parts)
+            if source is not None:
+                await self._advance_positions(connection, source.parts)
             if receipt is not None and not await self._claim(connection, receipt, now):
                 return None, await self._kept(connection, receipt, now)
             run = Run(self._context, self._calendars, connection, now)
             outcomes = await run.commands(commands)
-            if taken is not None:
-                follow = taken.on_outcomes(outcomes)
-                await self._make_names(follow, now)
-                await run.commands(follow)
+            if source is not None:
+                following = source.on_outcomes(outcomes)
+                await self._make_names(following, now)
+                await run.commands(following)
             await run.save()
             if receipt is not None:
                 kept = (_encode_outcomes(outcomes), receipt.tenant, receipt.key)
@@ -264,7 +264,7 @@ class Intake:
         return run, outcomes
 
     async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
-        """Apply commands inside a transaction of the caller's, who announces them after its commit."""
+        """Apply commands inside the caller's transaction; the caller calls `announce` after the commit."""
         run = Run(self._context, self._calendars, connection, now)
         await self._make_names(commands, now)
         await run.commands(commands)
@@ -272,7 +272,7 @@ class Intake:
         return run
 
     async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
-        """One slice of a revision, in one transaction."""
+        """Recompute one slice of recurring schedules in one transaction."""
         for _ in range(TRIES_MAX):
             try:
                 return await self._revise(cursor, limit, revise, cause, now)
@@ -282,7 +282,7 @@ class Intake:
 
     async def _revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         async with self._pool.transaction() as connection:
-            seen = await self._calendars.some(connection, cursor, limit)
+            seen = await self._calendars.after(connection, cursor, limit)
             run = Run(self._context, self._calendars, connection, now)
             days = await self._calendars.days_now(connection, seen)
             moved = await run.revise(Revision(revise, days, cause, now), seen)
@@ -290,8 +290,8 @@ class Intake:
         await run.announce()
         return result(moved, seen, limit)
 
-    async def _take(self, connection: Connection, parts: Sequence[SourcePosition]) -> None:
-        """Move the positions of sources; `Moved` if one is not as expected."""
+    async def _advance_positions(self, connection: Connection, parts: Sequence[SourcePosition]) -> None:
+        """Advance the positions of request topics; `Moved` if one is unexpected."""
         inside = self._context.inside
         places = (
             database.texts([part.topic.encode() for part in parts]),
@@ -301,26 +301,26 @@ class Intake:
         stored = {(topic, partition): at for topic, partition, at in await rows(connection, inside(_TAKE), places)}
         for part in parts:
             if (found := stored[part.topic, part.partition]) != part.expected:
-                raise errors.Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
+                raise errors.Moved(f"{part.topic}/{part.partition} is at position {found}, not at {part.expected}")
         await rows(connection, inside(_MOVE), (*places, database.int8s([part.next for part in parts])))
 
     async def _claim(self, connection: Connection, receipt: IdempotencyKey, now: int) -> bool:
-        """Whether an idempotency key is new, or was kept too long ago; whoever brings it again waits for us."""
+        """Claim an idempotency key; False if it is known. A concurrent request with the same key waits for us."""
         since = now - self._context.options.receipt_retention_us
         claim = (receipt.tenant, receipt.key, receipt.body, now, since)
         return bool(await rows(connection, self._context.inside(_CLAIM), claim))
 
     async def _kept(self, connection: Connection, receipt: IdempotencyKey, now: int) -> list[Outcome]:
-        """What was answered to an idempotency key before."""
+        """The outcomes stored for an idempotency key."""
         since = now - self._context.options.receipt_retention_us
         ((body, outcomes),) = await rows(connection, self._context.inside(_KEPT), (receipt.tenant, receipt.key, since))
         if body != receipt.body:
-            raise KeyReused("this Idempotency-Key came before with another body: use a new key for a new request")
+            raise KeyReused("this Idempotency-Key was used with another body: use a new key for a new request")
         return _decode_outcomes(outcomes)
 
 
 class Run:
-    """Commands inside a transaction: what they need is loaded, what they change is saved in the end."""
+    """Commands inside a transaction: their rows are loaded first, and changed rows are saved at the end."""
 
     def __init__(self, context: StoreContext, dates: Calendars, connection: Connection, now: int) -> None:
         self._context = context
@@ -330,14 +330,21 @@ class Run:
         self._entries: dict[bytes, ScheduleRow] = {}
 
     async def commands(self, commands: Sequence[Command]) -> list[Outcome]:
-        """Carry them out, in order."""
+        """Apply commands in order; returns an outcome for each."""
         context = self._context
         refused = [refusal_of(command, context.names) for command in commands]
-        taken = [command for command, no in zip(commands, refused, strict=True) if no is None]
-        arrivals = await context.arrivals(len(taken))
-        days = await self._calendars.days(self._connection, taken)
-        remembered = self._now - context.options.id_retention_us
-        changes = Changes(context.names, context.parts, arrivals.take, self._now, remembered, context.created, days)
+        accepted = [command for command, no in zip(commands, refused, strict=True) if no is None]
+        arrivals = await context.arrivals(len(accepted))
+        days = await self._calendars.days(self._connection, accepted)
+        changes = Changes(
+            context.names,
+            parts=context.parts,
+            arrive=arrivals.take,
+            now=self._now,
+            remembered=self._now - context.options.id_retention_us,
+            created=context.created,
+            days=days,
+        )
         keys = [None if no else _key(command) for command, no in zip(commands, refused, strict=True)]
         await self.load({key for key in keys if key is not None})
         await self._load_in_flight(commands, keys)
@@ -353,7 +360,7 @@ class Run:
         return outcomes
 
     async def _load_in_flight(self, commands: Sequence[Command], keys: Sequence[bytes | None]) -> None:
-        """Which schedules have a record on its route to Kafka; of those alone that go there."""
+        """Find out which of the schedules for Kafka have a record in flight."""
         context, asked = self._context, dict[tuple[int, str, int], ScheduleRow]()
         for command, key in zip(commands, keys, strict=True):
             entry = None if key is None else self._entries[key]
@@ -370,7 +377,7 @@ class Run:
             entry.in_flight = latest_in_flight(leaving[place])
 
     async def revise(self, revision: Revision, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
-        """Change those of some standing schedules that a revision speaks of; answers what moved."""
+        """Change the recurring schedules that a revision affects; returns the moves."""
         tenants = {key: tenant for tenant, found in seen if (key := revision.wanted(tenant, found)) is not None}
         entries = await self.load(tenants.keys())
         changed = [revision.change(tenants[key], entry) for key, entry in entries.items()]
@@ -379,45 +386,45 @@ class Run:
         return moved
 
     async def load(self, keys: Set[bytes]) -> dict[bytes, ScheduleRow]:
-        """The ids of some keys, locked; answers all that are loaded."""
+        """Load and lock the rows of some keys; returns all loaded rows."""
         new = keys - self._entries.keys()
         if new:
             loader = Loader(self._connection, self._context.sql, self._context.lanes, "lock")
             entries = await loader.entries(new)
-            self._context.land(entries.values())
+            self._context.update_in_flight(entries.values())
             self._entries |= entries
         return self._entries
 
     def _enter(self, add: Add) -> ScheduleRow:
-        """The entry of an id that is new."""
+        """A row for a new id."""
         key = key_of(add.tenant, add.id or "")
         self._entries[key] = entry = ScheduleRow(key, key[0] & (self._context.lanes - 1))
         return entry
 
     async def save(self) -> None:
-        """Write what has changed, and tell the owners of other lanes what is due soon."""
+        """Write the changes, and notify the owners of other lanes of what is due soon."""
         entries = list(self._entries.values())
         try:
             await Saver(self._connection, self._context.sql).save(entries)
         except ArrivalReused:
-            self._context.give_up()
+            self._context.abandon_block()
             raise
-        told = self._context.news(self._dues(), self._now)
-        if told is not None:
-            await rows(self._connection, self._context.inside("SELECT pg_notify('tidings', %s)"), (told,))
+        notification = self._context.news(self._dues(), self._now)
+        if notification is not None:
+            await rows(self._connection, self._context.inside("SELECT pg_notify('tidings', %s)"), (notification,))
 
     async def announce(self) -> None:
-        """Once it is committed: our own lanes learn what is due, and what is no longer."""
-        self._context.arrived(self._dues())
+        """After the commit: update the due times of our own lanes."""
+        self._context.rows_added(self._dues())
         gone: dict[int, int] = {}
         for entry in self._entries.values():
             if entry.before is not None and entry.now is not entry.before and entry.before.table != "finished":
                 route = route_of(entry.before)
                 gone[route] = min(gone.get(route, entry.before.due), entry.before.due)
-        await self._context.left(gone)
+        await self._context.rows_removed(gone)
 
     def _dues(self) -> dict[int, int]:
-        """The first due time of what was put onto each lane, for the log and for Kafka."""
+        """The first due time of the rows that were put onto each route."""
         dues: dict[int, int] = {}
         for entry in self._entries.values():
             waiting = list(entry.fired)
@@ -440,7 +447,7 @@ def _goes_to_kafka(command: Command, before: Found) -> bool:
 
 
 def are_new(commands: Sequence[Command]) -> bool:
-    """Whether all of them may be new one-shots, each with an id of its own that can be stored."""
+    """Whether all commands add one-shots, with distinct ids that can be stored."""
     ids, nameless = set(), 0
     for command in commands:
         if type(command) is not Add or type(command.when) is not Once:

@@ -296,7 +296,7 @@ async def test_what_an_apply_moved_is_told_by_itself(site: Site, zones_of_old: p
     assert len((await site.call("GET", "/v1/tzdata")).document["moved"]) == 2
 
 
-async def test_what_has_ended_tells_what_it_was(site: Site) -> None:
+async def test_the_ended_line_has_the_rule(site: Site) -> None:
     rule = {"topic": "t", "id": "one", "rrule": "FREQ=DAILY;COUNT=2", "start": "2020-01-01T09:00", "late": "fire_all"}
     await site.call("POST", "/v1/schedules", rule | {"zone": "Europe/Berlin"})
     await site.state_of("one", "ended")

@@ -57,7 +57,7 @@ async def test_a_fire_is_carried_out_once(store: PostgresStore, monkeypatch: pyt
     assert await left(store) == ["one", "one"]
 
 
-async def test_a_release_is_told_though_nothing_can_be_looked_up_after_it(
+async def test_a_release_is_reported_even_if_the_read_after_it_fails(
     store: PostgresStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = await open_store(SimulatedClock())
@@ -72,7 +72,7 @@ async def test_a_release_is_told_though_nothing_can_be_looked_up_after_it(
     assert done.topics == {(ACME, "greetings")}
 
 
-async def test_a_release_is_told_though_recurring_schedules_fail_after_it(
+async def test_a_release_is_reported_even_if_recurring_schedules_fail_after_it(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.apply([add("one"), every("two", start=NOW)], NOW)

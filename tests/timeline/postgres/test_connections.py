@@ -1,4 +1,4 @@
-"""Lost connections: what is not known is said, and everything goes on by itself."""
+"""Lost connections: an unknown result is reported as such, and the store recovers by itself."""
 
 import asyncio
 

@@ -44,7 +44,7 @@ def value(number: int) -> bytes:
     return b"%d" % number
 
 
-# --- at the same time ---
+# --- concurrency ---
 
 
 async def test_of_two_nodes_exactly_one_wins_each_document(open_store: OpenStore) -> None:

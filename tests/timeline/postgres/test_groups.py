@@ -129,7 +129,7 @@ async def test_a_waiting_member_is_woken_when_partitions_move(
 ) -> None:
     if not hears:
         monkeypatch.setattr(fleet.Watch, "hears", False)
-        monkeypatch.setattr(fleet.Watch, "_hear", lambda *_: None)
+        monkeypatch.setattr(fleet.Watch, "_handle", lambda *_: None)
     first, second, _ = nodes.engines
     m = await first.groups.join(*HERE)
     waiting = asyncio.create_task(fetch(first, m, wait_us=SECOND))

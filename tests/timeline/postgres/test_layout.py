@@ -1,4 +1,4 @@
-"""The layout by version: made once by nodes that start together, brought up to date, and never run backwards."""
+"""The layout by version: made once by nodes that start together, migrated, and never run backwards."""
 
 import asyncio
 from pathlib import Path

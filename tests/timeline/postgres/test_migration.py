@@ -74,7 +74,7 @@ def check_done(postgres: Postgres, schema: str) -> None:
             assert connection.execute(valid, (f"{schema}.{index}",)).fetchone() == (True,)
 
 
-async def test_steps_are_taken_in_order_and_told(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
+async def test_steps_run_in_order_and_are_reported(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
     migrating = migration_of(postgres, schema_of_today, layouts)
     first = Layouts(LAYOUTS).known
     names = [f"{first + 1:04d} colour", f"{first + 2:04d} count", f"{first + 3:04d} index", "functions"]
@@ -144,7 +144,9 @@ async def test_who_waits_for_a_lock_gives_way(postgres: Postgres, schema_of_toda
     check_done(postgres, schema_of_today)
 
 
-async def test_a_lock_that_never_comes_free_is_told(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
+async def test_a_lock_that_is_never_released_is_reported(
+    postgres: Postgres, schema_of_today: str, layouts: Path
+) -> None:
     clock = SystemClock()
     migrating = Migration(postgres.dsn, clock, schema=schema_of_today, layouts=layouts, patience_us=SECOND)
     with contextlib.closing(psycopg.connect(postgres.dsn)) as reader:

@@ -101,7 +101,7 @@ async def test_a_reader_sees_recurring_ones(pair: Pair) -> None:
     assert middle(await reading) < SOON_US
 
 
-async def test_followers_of_both_kinds_share_what_is_told(pair: Pair) -> None:
+async def test_readers_of_both_kinds_share_notifications(pair: Pair) -> None:
     """A stream and ten polls, on the node that does not release."""
     seen: list[Record] = []
 
@@ -130,7 +130,7 @@ async def test_where_hints_do_not_arrive_it_is_looked_at_often(pair: Pair, monke
     assert middle(await reading) < SOON_US
 
 
-async def test_only_followers_elsewhere_are_told(pair: Pair, postgres: Postgres, schema: str) -> None:
+async def test_only_subscribers_on_other_nodes_are_notified(pair: Pair, postgres: Postgres, schema: str) -> None:
     store = pair.owner.store
     assert isinstance(store, PostgresStore)
     with postgres.connect() as listener:

@@ -44,7 +44,7 @@ async def test_who_no_longer_watches_is_no_node(
     def broken(_: str) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(store._watch, "_hear", broken)
+    monkeypatch.setattr(store._watch, "_handle", broken)
     with postgres.connect() as connection:
         connection.execute("SELECT pg_notify(%s, 'free')", (schema,))
     with pytest.raises(RuntimeError, match="a mistake"):

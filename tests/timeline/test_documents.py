@@ -94,7 +94,7 @@ async def test_few_and_many_are_read_alike(tmp_path: Path) -> None:
 )
 async def test_nothing_is_scanned_or_sorted(tmp_path: Path, name: str, searches: list[str]) -> None:
     store = await owned(tmp_path / "one.db")
-    sql = queries("cabinet")[name]
+    sql = queries("documents")[name]
     marks = set(re.findall(r"\?(\d)", sql)) or range(sql.count("?"))
     steps = [row[3] for row in store._connection.execute("EXPLAIN QUERY PLAN " + sql, [0] * len(marks))]
     for step, search in zip(steps, searches, strict=True):

@@ -46,7 +46,7 @@ async def test_a_cancel_is_answered_though_the_next_due_time_cannot_be_looked_up
     assert await left(store) == ["two"]
 
 
-async def test_a_fire_is_carried_out_once(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fire_is_applied_once(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.apply([every("one", start=NOW)], NOW)
     await drain(store)
     await store.apply([add("first", NOW - SECOND)], NOW)

@@ -39,7 +39,7 @@ async def lateness(store: PostgresStore) -> list[int]:
     return [late for (late,) in found]
 
 
-async def test_nobody_is_early_or_late_by_his_own_clock(open_store: OpenStore) -> None:
+async def test_no_node_is_early_or_late_by_its_own_clock(open_store: OpenStore) -> None:
     clocks = [WrongClock(off) for off in WRONG]
     stores = [await open_store(clock, lanes=4) for clock in clocks]
     await see_when(stores[0])

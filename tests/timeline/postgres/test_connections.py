@@ -37,7 +37,7 @@ def _is_open(connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> bool:
     return _is_sound(connection)
 
 
-async def test_a_connection_lost_in_the_midst_is_said_and_a_repeat_does_nothing_twice(
+async def test_a_connection_lost_during_a_call_is_reported_and_a_repeat_does_nothing_twice(
     postgres: Postgres, open_store: OpenStore
 ) -> None:
     store = await open_store(SimulatedClock(), lanes=1)
@@ -85,7 +85,7 @@ async def test_after_a_lost_connection_arrival_numbers_come_from_a_new_block(
     assert two - one >= BLOCK
 
 
-async def test_it_goes_on_after_an_immediate_restart() -> None:
+async def test_it_continues_after_an_immediate_restart() -> None:
     try:
         server = Postgres.start()
     except Missing as missing:
@@ -111,12 +111,12 @@ async def test_it_goes_on_after_an_immediate_restart() -> None:
         await store.close()
 
 
-async def test_a_server_that_is_not_there_is_said() -> None:
+async def test_a_server_that_does_not_exist_is_reported() -> None:
     with pytest.raises(StoreError, match="PostgreSQL cannot be reached"):
         await PostgresStore.open("postgresql://nobody@127.0.0.1:1/nothing")
 
 
-async def test_while_it_is_away_calls_fail_and_then_they_do_not() -> None:
+async def test_calls_fail_while_the_server_is_away_and_succeed_afterwards() -> None:
     try:
         server = Postgres.start()
     except Missing as missing:

@@ -81,7 +81,7 @@ def places(records: list[Record]) -> list[tuple[int, int]]:
     return sorted((record.partition, record.offset) for record in records)
 
 
-async def test_a_member_goes_on_at_another_node_when_its_own_is_killed(nodes: Nodes) -> None:
+async def test_a_member_continues_at_another_node_when_its_own_is_killed(nodes: Nodes) -> None:
     await nodes.release(30)
     await nodes.on_the_log()
     first, second = nodes.engines[1], nodes.engines[2]
@@ -128,7 +128,7 @@ async def test_a_waiting_member_is_woken_when_partitions_move(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, hears: bool
 ) -> None:
     if not hears:
-        monkeypatch.setattr(fleet.Watch, "hears", False)
+        monkeypatch.setattr(fleet.Watch, "is_listening", False)
         monkeypatch.setattr(fleet.Watch, "_handle", lambda *_: None)
     first, second, _ = nodes.engines
     m = await first.groups.join(*HERE)

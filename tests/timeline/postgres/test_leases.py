@@ -90,7 +90,7 @@ async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_s
     (lane, *_) = store.lanes()
     clock.advance(1)
     assert not store.lanes()
-    with pytest.raises(NotOwner, match="run out"):
+    with pytest.raises(NotOwner, match="expired"):
         await lane.release(NOW, 100)
 
 
@@ -210,10 +210,10 @@ async def test_a_zombie_changes_nothing(open_store: OpenStore, act: object) -> N
     assert len((await mine.release(NOW, 100)).lateness_us) == 1
 
 
-async def test_a_release_of_recurring_ones_is_fenced_too(open_store: OpenStore) -> None:
+async def test_a_release_of_recurring_schedules_is_fenced_too(open_store: OpenStore) -> None:
     lane, _ = await zombie(open_store)
     with pytest.raises(NotOwner):
-        await lane._release_standing([[1, NOW, 1]], NOW, object())  # type: ignore[arg-type]
+        await lane._release_recurring([[1, NOW, 1]], NOW, object())  # type: ignore[arg-type]
 
 
 async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore) -> None:

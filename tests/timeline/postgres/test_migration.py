@@ -188,7 +188,9 @@ async def test_an_index_that_was_left_half_built_is_built_anew(
     check_done(postgres, schema_of_today)
 
 
-async def test_nodes_go_on_while_it_runs(postgres: Postgres, open_store: OpenStore, schema: str, layouts: Path) -> None:
+async def test_nodes_continue_while_it_runs(
+    postgres: Postgres, open_store: OpenStore, schema: str, layouts: Path
+) -> None:
     """Two nodes of the former version release all the while: nothing is lost, nothing leaves twice or much too late."""
     clock = SystemClock()
     stores = [await open_store(clock, lanes=4) for _ in range(2)]

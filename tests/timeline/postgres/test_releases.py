@@ -99,7 +99,7 @@ async def test_what_a_sweep_finds_while_a_release_is_under_way_is_not_forgotten(
     assert await left(owner) == ["below", "first"]
 
 
-async def test_a_batch_of_recurring_ones_is_bounded_by_their_size(open_store: OpenStore) -> None:
+async def test_a_batch_of_recurring_schedules_is_bounded_by_their_size(open_store: OpenStore) -> None:
     """Their messages lie beside the timeline, and each may be 1 MB."""
     store = await open_store(SimulatedClock(), lanes=1)
     await store.acquire(0, 60 * SECOND)

@@ -83,7 +83,7 @@ async def test_a_reader_sees_what_another_node_released(pair: Pair) -> None:
     assert middle(await reading) < SOON_US
 
 
-async def test_a_reader_of_a_topic_that_is_not_there_yet(pair: Pair) -> None:
+async def test_a_reader_of_a_topic_that_does_not_exist_yet(pair: Pair) -> None:
     for number in range(5):
         topic = f"later-{number}"
         reading = asyncio.create_task(pair.delays(1, topic))
@@ -92,7 +92,7 @@ async def test_a_reader_of_a_topic_that_is_not_there_yet(pair: Pair) -> None:
         assert max(await reading) < SOON_US
 
 
-async def test_a_reader_sees_recurring_ones(pair: Pair) -> None:
+async def test_a_reader_sees_recurring_schedules(pair: Pair) -> None:
     await pair.release(1)
     start = pair.clock.now() + SECOND
     reading = asyncio.create_task(pair.delays(4))
@@ -123,7 +123,7 @@ async def test_readers_of_both_kinds_share_notifications(pair: Pair) -> None:
 
 
 async def test_where_hints_do_not_arrive_it_is_looked_at_often(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet.Watch, "hears", False)
+    monkeypatch.setattr(fleet.Watch, "is_listening", False)
     monkeypatch.setattr(fleet.TopicSubscriptions, "on_notification", lambda *_: None)
     reading = asyncio.create_task(pair.delays(20))
     await pair.release(20)

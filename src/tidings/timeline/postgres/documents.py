@@ -24,7 +24,7 @@ class PostgresDocuments:
 
     def __init__(self, pool: Pool, schema: str) -> None:
         self._pool = pool
-        self.sql = queries("cabinet", schema)
+        self.sql = queries("documents", schema)
 
     async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
         digests = [digest(key) for key in keys]

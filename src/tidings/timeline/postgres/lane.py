@@ -98,7 +98,7 @@ class PostgresLane:
         _update_route(kafka, kafka_due, at, kafka.news == news[1])
         if standing:
             try:
-                taken += await self._release_standing(standing, at, done)
+                taken += await self._release_recurring(standing, at, done)
                 self._room_is_known = True
             except (NotOwner, StoreError):
                 if not taken:
@@ -121,7 +121,7 @@ class PostgresLane:
             values = (self.number, self._room.arrived)
             self._room.begin(await self._context.pool.read(self._context.sql["in_outbox"], values))
 
-    async def _release_standing(self, places: Sequence[Sequence[int]], now: int, done: "_ReleaseResult") -> int:
+    async def _release_recurring(self, places: Sequence[Sequence[int]], now: int, done: "_ReleaseResult") -> int:
         async with self._context.pool.transaction() as connection:
             ((following,),) = await rows(connection, self._context.sql["own"], (self.number, self.token))
             recurring = RecurringRelease(self._context, connection, self.number, following, now)

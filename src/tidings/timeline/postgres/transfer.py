@@ -65,7 +65,7 @@ class PostgresEndpoint:
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._us = uuid4()
-        self._sql = queries("transfer", context.options.schema) | queries("cabinet", context.options.schema)
+        self._sql = queries("transfer", context.options.schema) | queries("documents", context.options.schema)
         schedules = {
             "one_shots": Stage((-1, -1, LEAST, -1), self._one_shots),
             "standing": Stage((-1,), self._standing),

@@ -15,7 +15,7 @@ SHORT_KEYS_MAX = 16  # read on the event loop; more keys are read on a thread
 WIPES_MAX = 40
 WIPE_PAUSE_S = 0.05
 
-_SQL = queries("cabinet")
+_SQL = queries("documents")
 
 
 class SqliteDocuments:

@@ -266,7 +266,7 @@ class Saver:
         if over:
             await self._run("drop_standing", database.int8s(over))
         await self._forget([found for found in before if found.table == "finished"])
-        await self.stand([found for found in now if found.table == "standing"])
+        await self.write_recurring([found for found in now if found.table == "standing"])
         await self.finish([found for found in now if found.table == "finished"])
         fired = [(entry, extra) for entry in entries for extra in entry.fired]
         waiting = [_waiting(found) for found in now if place_of(found) is not None]
@@ -323,7 +323,7 @@ class Saver:
                 database.maybe_texts([each.labels for each in found]),
             )
 
-    async def stand(self, found: Sequence[Found]) -> None:
+    async def write_recurring(self, found: Sequence[Found]) -> None:
         """Write recurring and paused schedules."""
         if found:
             arrival, *rest = _head(found, arrival_first=True)

@@ -88,7 +88,7 @@ async def _measure(open_store: OpenStore, options: Options) -> tuple[dict[str, f
     measured, clock = options.rows(MEASURED, BATCH), SystemClock()
     async with open_store() as store:
         assert await store.acquire(clock.elapsed(), LEASE_US)
-        cabinet = store.cabinet
+        cabinet = store.documents
         await _put(cabinet, 0, few)
         limits = {"get_us": await _read(cabinet, few)}
         await _put(cabinet, few, many)

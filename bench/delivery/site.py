@@ -278,7 +278,7 @@ async def _fill(path: Path, count: int, port: int) -> None:
         assert await store.acquire(clock.elapsed(), LEASE_US)
         for start in range(0, count, BATCH):
             people = [person(number, port, clock) for number in range(start, min(start + BATCH, count))]
-            await store.cabinet.change([[user_put(TENANT, each, 0)] for each in people], clock.now())
+            await store.documents.change([[user_put(TENANT, each, 0)] for each in people], clock.now())
             if start and start % SHOWN == 0:
                 note(f"  {start:,} people")
     finally:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tidings.config.checks import StoreUrl
     from tidings.node.transfer import Copied
     from tidings.ports import ApiKey
-    from tidings.timeline.migrations import Done, Plan
+    from tidings.timeline.migrations import Plan, StepDone
     from tidings.timeline.transfer.protocol import Move
     from tidings.timeline.transfer.run import OnProgress
 
@@ -45,7 +45,7 @@ class NodeHooks:
 
         return revoke_key(store, schema, name)
 
-    def migrate_store(self, place: "StoreUrl", check: bool, on_step: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, place: "StoreUrl", check: bool, on_step: "Callable[[StepDone], None]") -> "Plan":
         from tidings.node import migrate_store
 
         return migrate_store(place, check, on_step)

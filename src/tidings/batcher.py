@@ -1,4 +1,4 @@
-"""Group commit for anything: items that come while calls are under way go together into the next call."""
+"""Group commit for any call: items that arrive while calls are in progress go together into the next call."""
 
 import asyncio
 from collections import deque
@@ -10,11 +10,11 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Item, Answer]):
-    """Gathers items into batches; each batch is one call, whose answers go back one by one.
+    """Collects items into batches; each batch is one call, which returns an answer for each item.
 
-    At most `calls_max()` calls are under way. A batch weighs at most `weight_max`, unless one item alone is heavier.
-    An error that `concerns_all` is everybody's; for any other one item is at fault: the batch is called again half by
-    half, until that item is alone with its error. So a call that fails must have done nothing.
+    At most `calls_max()` calls run at a time. A batch weighs at most `weight_max`, unless a single item is heavier. An
+    error for which `concerns_all` is true fails the whole batch. Any other error is the fault of one item: the two
+    halves of the batch are called again, until that item fails alone. So a failed call must have changed nothing.
     """
 
     def __init__(
@@ -32,28 +32,28 @@ class Batcher(Generic[Item, Answer]):
         self._calls_max = calls_max
         self._concerns_all = concerns_all
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
-        self._under_way = 0
+        self._calls = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, item: Item) -> "asyncio.Future[Answer]":
-        """The answer to one item, to be awaited; raises what the call for it raised."""
+        """A future of the answer to one item; it raises what the call raised."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
-        if self._under_way < self._calls_max():
-            self._begin()
+        if self._calls < self._calls_max():
+            self._start()
         return answer
 
-    def _begin(self) -> None:
-        """Begin a call at once, not only when its task runs: the next items are prepared meanwhile."""
+    def _start(self) -> None:
+        """Start a call now, not when its task first runs, so that the next items can be prepared meanwhile."""
         batch = self._take()
-        begun = self._call([item for item, _ in batch])
-        task = asyncio.get_running_loop().create_task(self._finish(batch, begun))
-        self._under_way += 1
+        call = self._call([item for item, _ in batch])
+        task = asyncio.get_running_loop().create_task(self._finish(batch, call))
+        self._calls += 1
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _take(self) -> "list[tuple[Item, asyncio.Future[Answer]]]":
-        """Those who have waited longest."""
+        """The items that have waited longest, up to the weight of a batch."""
         batch = [self._waiting.popleft()]
         weight = self._weight(batch[0][0])
         while self._waiting:
@@ -64,24 +64,24 @@ class Batcher(Generic[Item, Answer]):
         return batch
 
     async def _finish(
-        self, batch: "list[tuple[Item, asyncio.Future[Answer]]]", begun: Awaitable[Sequence[Answer]]
+        self, batch: "list[tuple[Item, asyncio.Future[Answer]]]", call: Awaitable[Sequence[Answer]]
     ) -> None:
         try:
-            answers = await begun
-        except Exception as error:  # noqa: BLE001 - those who wait have to learn of it, whatever it is
-            self._go_on()
+            answers = await call
+        except Exception as error:  # noqa: BLE001 - every waiting caller gets the error, whatever it is
+            self._call_done()
             await self._fail(batch, error)
             return
         except BaseException:
-            self._under_way -= 1
+            self._calls -= 1
             raise
-        self._go_on()
+        self._call_done()
         _answer(batch, answers)
 
-    def _go_on(self) -> None:
-        self._under_way -= 1
-        if self._waiting and self._under_way < self._calls_max():
-            self._begin()
+    def _call_done(self) -> None:
+        self._calls -= 1
+        if self._waiting and self._calls < self._calls_max():
+            self._start()
 
     async def _fail(self, batch: "list[tuple[Item, asyncio.Future[Answer]]]", error: Exception) -> None:
         if len(batch) == 1 or self._concerns_all(error):

@@ -262,7 +262,7 @@ class Engine:
     @property
     def groups(self) -> ConsumerGroups:
         """The consumer groups. Where membership is kept in memory, only the owner of the timeline serves them."""
-        if self.store.rosters is None and not self.owner.readiness()[0]:
+        if self.store.group_membership is None and not self.owner.readiness()[0]:
             raise NotOwner(self.owner.readiness()[1])
         return self._groups
 

@@ -111,7 +111,7 @@ class FakeLog(SingleProcess):
     async def topics(self, tenant: str) -> list[Topic]:
         raise NotImplementedError
 
-    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
+    async def topics_by_prefix(self, prefix: str) -> list[tuple[str, Topic]]:
         raise NotImplementedError
 
     async def topic(self, tenant: str, name: str) -> Topic | None:

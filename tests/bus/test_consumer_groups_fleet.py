@@ -23,7 +23,7 @@ RECORDS = 200
 class FakeMembership:
     """Membership shared by all nodes: updates overlap as in a database, and hints may be lost."""
 
-    look_us = 2 * SECOND_US
+    poll_us = 2 * SECOND_US
 
     def __init__(self, log: FakeLog) -> None:
         self._log = log
@@ -31,8 +31,8 @@ class FakeMembership:
         self._calls: list[Callable[[Group], None]] = []
         self.writes = self.lost = 0
 
-    def on_moved(self, call: Callable[[Group], None]) -> None:
-        self._calls.append(call)
+    def on_moved(self, listener: Callable[[Group], None]) -> None:
+        self._calls.append(listener)
 
     async def change(self, group: Group, decide: Callable[[GroupState], GroupUpdate | None]) -> None:
         while True:
@@ -61,11 +61,11 @@ class FakeMembership:
 class FleetLog(FakeLog):
     """A log whose groups are served by any node."""
 
-    rosters: FakeMembership
+    group_membership: FakeMembership
 
     def __init__(self, chance: random.Random | None = None) -> None:
         super().__init__(chance)
-        self.rosters = FakeMembership(self)
+        self.group_membership = FakeMembership(self)
 
 
 class Nodes:
@@ -165,10 +165,10 @@ async def test_every_call_renews_the_whole_session() -> None:
 async def test_empty_fetches_rarely_write() -> None:
     nodes = Nodes(2)
     m = await nodes[0].join(*HERE)
-    before = nodes.log.rosters.writes
+    before = nodes.log.group_membership.writes
     for _ in range(100):
         assert await fetch(nodes.any(), m, wait_us=100_000) == []
-    assert nodes.log.rosters.writes - before <= 11, "once in a quarter of a session"
+    assert nodes.log.group_membership.writes - before <= 11, "once in a quarter of a session"
 
 
 class Churn:
@@ -228,4 +228,4 @@ async def test_every_record_is_done_whoever_is_called(seed: int, deadly: bool) -
     assert sorted(churn.done) == all_places(churn.nodes.log)
     assert deadly or set(churn.done.values()) == {1}
     assert never_back(churn.nodes.log.commits)
-    assert churn.nodes.log.rosters.lost, "the nodes never met"
+    assert churn.nodes.log.group_membership.lost, "the nodes never met"

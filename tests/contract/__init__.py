@@ -1,1 +1,1 @@
-"""One suite over every store: what `tidings.ports.Store` promises. The memory store is the specification."""
+"""One suite over every store, for the contract of `tidings.ports.Store`. The memory store is the reference."""

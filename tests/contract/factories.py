@@ -1,4 +1,4 @@
-"""What the tests are made of: commands, schedules in every state, and everything that left."""
+"""Factories and readers for the tests: commands, schedules in every state, and released records."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -42,7 +42,7 @@ AWKWARD_IDS = [
 ]
 
 
-async def test_an_id_that_no_store_could_hold_is_rejected_and_the_longest_is_kept(store: Store) -> None:
+async def test_an_id_that_cannot_be_stored_is_rejected_and_the_longest_id_is_accepted(store: Store) -> None:
     longest, longer = "é" * 499 + "x", "é" * 500
     assert len(longest.encode()) == ID_BYTES_MOST
     asked: list[Command] = [
@@ -60,7 +60,7 @@ async def test_an_id_that_no_store_could_hold_is_rejected_and_the_longest_is_kep
     assert await left(store) == sorted(["a", "b", longest])
 
 
-async def test_everything_that_was_asked_for_can_be_seen(store: Store) -> None:
+async def test_a_schedule_is_returned_with_all_its_fields(store: Store) -> None:
     command = add(
         "one",
         NOW + MINUTE,
@@ -90,7 +90,7 @@ async def test_everything_that_was_asked_for_can_be_seen(store: Store) -> None:
     )
 
 
-async def test_a_recurring_schedule_can_be_seen(store: Store) -> None:
+async def test_a_recurring_schedule_is_returned_with_its_rule(store: Store) -> None:
     command = every("one", NOW + MINUTE, period=DAY, count=3, jitter_us=7)
     assert (await answer(store, command)).due == NOW + MINUTE + 7
     schedule = await found(store, "one")
@@ -99,14 +99,14 @@ async def test_a_recurring_schedule_can_be_seen(store: Store) -> None:
     assert schedule.message == command.message
 
 
-async def test_nothing_to_do_is_answered_with_nothing(store: Store) -> None:
+async def test_no_commands_give_no_outcomes(store: Store) -> None:
     assert await store.apply([], NOW) == []
 
 
-# --- ids that Tidings makes ---
+# --- generated ids ---
 
 
-async def test_made_ids_carry_their_place_and_sort_by_arrival(store: Store) -> None:
+async def test_generated_ids_contain_their_place_and_sort_by_arrival(store: Store) -> None:
     commands = [
         add(None, NOW + DAY),
         add(None, NOW + MINUTE, priority=Priority.HIGH),
@@ -119,7 +119,7 @@ async def test_made_ids_carry_their_place_and_sort_by_arrival(store: Store) -> N
     assert all(MADE_ID.match(made) for made in ids)
 
 
-async def test_made_ids_go_on_counting(store: Store) -> None:
+async def test_generated_ids_continue_to_count(store: Store) -> None:
     first, second = await applied(store, add(), add("one"))
     third, *_ = await applied(store, add(), now=NOW + 1)
     assert (first.outcome, second.outcome, third.outcome) == ("scheduled",) * 3
@@ -133,7 +133,7 @@ async def test_equal_adds_without_an_id_are_two_schedules(store: Store) -> None:
     assert await left(store) == sorted([first.id, second.id])
 
 
-async def test_a_made_id_can_be_changed_like_any_other(store: Store) -> None:
+async def test_a_schedule_with_a_generated_id_can_be_changed(store: Store) -> None:
     made = [(await answer(store, add(None, NOW + DAY))).id for _ in range(4)]
     assert await words(
         store,
@@ -152,7 +152,7 @@ async def test_a_made_id_can_be_changed_like_any_other(store: Store) -> None:
     ]
 
 
-async def test_a_made_id_survives_several_replacements(store: Store) -> None:
+async def test_a_generated_id_survives_several_replacements(store: Store) -> None:
     made = (await answer(store, add(None, NOW + DAY))).id
     for step in range(1, 5):
         outcome = await answer(store, Replace(add(made, NOW + DAY - step * SECOND)))
@@ -164,7 +164,7 @@ async def test_a_made_id_survives_several_replacements(store: Store) -> None:
     assert await left(store) == [made]
 
 
-async def test_an_id_of_our_form_that_was_never_made_is_unknown(store: Store) -> None:
+async def test_an_id_of_the_generated_form_that_was_never_generated_is_unknown(store: Store) -> None:
     made = (await answer(store, add(None, NOW + DAY))).id
     others = [
         make_id(1, NOW + DAY + 1, Priority.NORMAL),
@@ -185,7 +185,7 @@ async def test_an_id_of_our_form_that_was_never_made_is_unknown(store: Store) ->
 
 
 @pytest.mark.parametrize("schedule_id", AWKWARD_IDS)
-async def test_ids_are_taken_as_they_are(store: Store, schedule_id: str) -> None:
+async def test_ids_are_stored_unchanged(store: Store, schedule_id: str) -> None:
     assert await words(store, add(schedule_id, NOW + 1), add("other", NOW + 1)) == ["scheduled"] * 2
     assert (await found(store, schedule_id)).id == schedule_id
     assert (await answer(store, add(schedule_id, NOW + 1))).outcome == "unchanged"
@@ -220,14 +220,14 @@ async def test_repeats_within_one_batch(store: Store) -> None:
     assert await left(store) == ["one", "two"]
 
 
-async def test_what_is_refused_leaves_the_first_one_as_it_was(store: Store) -> None:
+async def test_a_rejected_add_leaves_the_existing_schedule_unchanged(store: Store) -> None:
     await applied(store, add("one", NOW, value=b"first"))
     assert (await answer(store, add("one", NOW, value=b"second"))).outcome == "rejected"
     await drain(store)
     assert [record.message for record in await records(store)] == [add("one", NOW, value=b"first").message]
 
 
-async def test_commands_of_one_batch_see_each_other(store: Store) -> None:
+async def test_commands_of_one_batch_see_the_results_of_earlier_ones(store: Store) -> None:
     assert await words(
         store,
         add("one", NOW),
@@ -243,12 +243,12 @@ async def test_commands_of_one_batch_see_each_other(store: Store) -> None:
     assert (schedule.generation, schedule.state, schedule.due) == (3, "pending", NOW + 1)
 
 
-async def test_what_lies_in_the_past_is_due_at_once(store: Store) -> None:
+async def test_a_schedule_in_the_past_is_due_at_once(store: Store) -> None:
     assert (await answer(store, add("one", NOW - DAY))).due == NOW - DAY
     assert (await drain(store)).lateness_us == [DAY]
 
 
-async def test_the_far_future_waits(store: Store) -> None:
+async def test_a_schedule_in_the_far_future_is_not_released(store: Store) -> None:
     far = NOW + 3653 * DAY
     await applied(store, add("one", far), add(None, far))
     assert not (await drain(store, NOW + DAY)).lateness_us

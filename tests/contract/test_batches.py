@@ -95,7 +95,7 @@ async def test_a_thousand_of_which_some_repeat(store: Store) -> None:
 
 
 @pytest.mark.slow
-async def test_one_batch_is_as_good_as_a_thousand(open_store: OpenStore) -> None:
+async def test_one_batch_gives_the_same_outcomes_as_a_thousand_batches(open_store: OpenStore) -> None:
     together, apart = await open_store(), await open_store()
     for seed in range(3):
         commands = list(mixed(Random(seed), ROWS))

@@ -1,4 +1,4 @@
-"""Changing schedules: what a change means for what leaves."""
+"""Changing schedules: what a change means for what is released."""
 
 import pytest
 
@@ -33,14 +33,14 @@ LATE = NOW + MINUTE
 # --- cancel ---
 
 
-async def test_after_cancelled_nothing_leaves(store: Store) -> None:
+async def test_a_cancelled_schedule_is_never_released(store: Store) -> None:
     _, made, _, _ = [one.id for one in await applied(store, add("one"), add(), every("often"), add("kept"))]
     assert await words(store, *(Cancel(ACME, one) for one in ("one", made, "often"))) == ["cancelled"] * 3
     assert (await drain(store, LATE)).missed == {}
     assert await left(store) == ["kept"]
 
 
-async def test_cancel_in_the_midst_of_a_recurrence(store: Store) -> None:
+async def test_cancel_of_a_recurring_schedule_between_two_occurrences(store: Store) -> None:
     await applied(store, every("often", NOW))
     await drain(store, NOW + SECOND)
     assert (await answer(store, Cancel(ACME, "often"), NOW + SECOND)).outcome == "cancelled"
@@ -57,7 +57,7 @@ async def test_cancel_while_paused(store: Store) -> None:
     assert await left(store) == []
 
 
-async def test_after_cancelled_no_fire_leaves_either(store: Store) -> None:
+async def test_a_cancel_drops_fired_records_that_are_not_released(store: Store) -> None:
     await applied(store, every("often", LATE), Fire(ACME, "often"))
     await applied(store, Cancel(ACME, "often"))
     before = await numbers(store, "often")
@@ -68,7 +68,7 @@ async def test_after_cancelled_no_fire_leaves_either(store: Store) -> None:
 # --- replace ---
 
 
-async def test_only_the_replacement_leaves(store: Store) -> None:
+async def test_only_the_replacement_is_released(store: Store) -> None:
     await applied(store, add("one", NOW, value=b"old", topic="old", priority=Priority.LOW))
     new = add("one", NOW + SECOND, value=b"new", key=b"k", topic="new", priority=Priority.HIGH, labels='{"a":"b"}')
     assert await words(store, Replace(new)) == ["replaced"]
@@ -127,7 +127,7 @@ async def test_one_shot_becomes_recurring_and_back(store: Store) -> None:
 # --- pause and resume ---
 
 
-async def test_paused_waits_until_resumed(store: Store) -> None:
+async def test_a_paused_schedule_is_not_released_until_it_is_resumed(store: Store) -> None:
     await applied(store, add("one"), every("often", NOW, count=3))
     await applied(store, Pause(ACME, "one"), Pause(ACME, "often"))
     assert next_due(store) is None
@@ -139,14 +139,14 @@ async def test_paused_waits_until_resumed(store: Store) -> None:
     assert await left(store) == ["often", "often", "often", "one"]
 
 
-async def test_resumed_before_its_time_leaves_at_its_time(store: Store) -> None:
+async def test_a_schedule_resumed_before_its_due_time_is_released_at_its_due_time(store: Store) -> None:
     await applied(store, add("one", LATE), Pause(ACME, "one"), Resume(ACME, "one"))
     await drain(store, LATE - 1)
     assert await left(store) == []
     assert (await drain(store, LATE)).lateness_us == [0]
 
 
-async def test_what_was_missed_while_paused_follows_the_lateness_policy(store: Store) -> None:
+async def test_occurrences_of_a_pause_follow_the_lateness_policy(store: Store) -> None:
     latest, skip = Lateness("fire_latest"), Lateness("skip", grace_us=2 * SECOND)
     await applied(
         store,
@@ -166,7 +166,7 @@ async def test_what_was_missed_while_paused_follows_the_lateness_policy(store: S
     assert await state(store, "once", now) == "missed"
 
 
-async def test_pause_in_the_midst_of_a_recurrence(store: Store) -> None:
+async def test_pause_of_a_recurring_schedule_between_two_occurrences(store: Store) -> None:
     await applied(store, every("often", NOW))
     await drain(store, NOW + SECOND)
     assert (await answer(store, Pause(ACME, "often"), NOW + SECOND)).outcome == "paused"
@@ -184,7 +184,9 @@ async def test_pause_in_the_midst_of_a_recurrence(store: Store) -> None:
 
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("due", [NOW + SECOND, NOW + 40 * DAY])
-async def test_a_fired_one_shot_leaves_now_instead_of_at_its_time(store: Store, due: int, paused: bool) -> None:
+async def test_a_fired_one_shot_is_released_now_instead_of_at_its_due_time(
+    store: Store, due: int, paused: bool
+) -> None:
     await applied(store, add("one", due), *([Pause(ACME, "one")] if paused else []))
     outcome = await answer(store, Fire(ACME, "one"), NOW + 5)
     assert (outcome.outcome, outcome.due) == ("fired", NOW + 5)
@@ -196,7 +198,7 @@ async def test_a_fired_one_shot_leaves_now_instead_of_at_its_time(store: Store, 
     assert (schedule.state, schedule.due) == ("released", NOW + 5)
 
 
-async def test_a_fired_recurring_one_leaves_once_more_and_goes_on(store: Store) -> None:
+async def test_firing_a_recurring_schedule_releases_an_extra_record_and_it_continues(store: Store) -> None:
     await applied(store, every("often", LATE, period=MINUTE, count=2))
     before = await found(store, "often")
     for moment in (NOW + 1, NOW + 2):
@@ -229,7 +231,7 @@ async def test_fires_count_within_a_generation(store: Store) -> None:
     assert sorted(one.occurrence for one in await records(store)) == ["often/1/-1", "often/2/-1"]
 
 
-async def test_a_paused_recurring_one_can_be_fired_and_stays_paused(store: Store) -> None:
+async def test_a_paused_recurring_schedule_can_be_fired_and_stays_paused(store: Store) -> None:
     await applied(store, every("often", NOW, key=b"k"), Pause(ACME, "often"))
     assert (await answer(store, Fire(ACME, "often"))).outcome == "fired"
     await drain(store, LATE)
@@ -237,7 +239,7 @@ async def test_a_paused_recurring_one_can_be_fired_and_stays_paused(store: Store
     assert await state(store, "often") == "paused"
 
 
-async def test_what_was_fired_leaves_however_late(store: Store) -> None:
+async def test_a_fired_record_is_released_however_late(store: Store) -> None:
     """Someone asked for it by hand: no lateness policy applies, also not after a pause."""
     strict = Lateness("skip", grace_us=SECOND, max_us=SECOND, expires_after_us=SECOND)
     await applied(store, add("one", LATE, lateness=strict), every("often", NOW + DAY, lateness=strict))
@@ -249,7 +251,7 @@ async def test_what_was_fired_leaves_however_late(store: Store) -> None:
     assert await left(store) == ["held", "often", "one"]
 
 
-async def test_a_replacement_drops_what_was_fired_and_has_not_left(store: Store) -> None:
+async def test_a_replacement_drops_fired_records_that_are_not_released(store: Store) -> None:
     await applied(store, every("often", LATE, value=b"old"), Fire(ACME, "often"))
     before = await numbers(store, "often")
     await applied(store, Replace(every("often", LATE + MINUTE, value=b"new")))
@@ -257,13 +259,13 @@ async def test_a_replacement_drops_what_was_fired_and_has_not_left(store: Store)
     assert await numbers(store, "often") == before
 
 
-async def test_a_pause_does_not_hold_what_was_fired(store: Store) -> None:
+async def test_a_pause_does_not_hold_back_fired_records(store: Store) -> None:
     await applied(store, every("often", LATE), Fire(ACME, "often"), Pause(ACME, "often"))
     await drain(store, NOW)
     assert await numbers(store, "often") == [-1]
 
 
-async def test_what_was_fired_before_the_end_leaves_after_it(store: Store) -> None:
+async def test_a_record_fired_before_the_end_is_released_after_it(store: Store) -> None:
     await applied(store, every("often", NOW, count=1), Fire(ACME, "often"))
     await release(store, NOW, 1)
     await drain(store, NOW)
@@ -271,7 +273,7 @@ async def test_what_was_fired_before_the_end_leaves_after_it(store: Store) -> No
     assert await state(store, "often") == "ended"
 
 
-async def test_the_history_of_a_fired_one_keeps_when_it_was_to_leave(store: Store) -> None:
+async def test_the_history_of_a_fired_schedule_keeps_its_original_due_time(store: Store) -> None:
     due = NOW + 10 * SECOND
     await applied(store, add("one", due))
     await applied(store, Fire(ACME, "one"))

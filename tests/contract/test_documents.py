@@ -1,4 +1,4 @@
-"""The cabinet: documents found by name or by tag, changed by compare-and-set in groups."""
+"""The document store: documents found by name or by tag, changed by compare-and-set in groups."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def put(
 
 
 async def got(store: Store, name: str, now: int = NOW) -> Document | None:
-    (found,) = await store.cabinet.get([key(name)], now)
+    (found,) = await store.documents.get([key(name)], now)
     return found
 
 
@@ -48,7 +48,7 @@ async def change(store: Store, *changes: Put | Remove | Unchanged, now: int = NO
 
 async def made(store: Store, groups: Sequence[Sequence[Change]], now: int = NOW) -> list[bool]:
     """Which groups were made."""
-    return [answer != 0 for answer in await store.cabinet.change(groups, now)]
+    return [answer != 0 for answer in await store.documents.change(groups, now)]
 
 
 async def names(
@@ -62,14 +62,14 @@ async def names(
     limit: int = 100,
     newest: bool = False,
 ) -> list[str]:
-    found = await store.cabinet.find(tenant, kind, tag, now, after=after, limit=limit, newest=newest)
+    found = await store.documents.find(tenant, kind, tag, now, after=after, limit=limit, newest=newest)
     return [document.key.name for document in found]
 
 
 # --- get ---
 
 
-async def test_a_document_is_got_as_it_was_put(store: Store) -> None:
+async def test_a_document_is_returned_as_it_was_put(store: Store) -> None:
     assert await got(store, "ann") is None
     assert await change(store, put("ann", b"\x00\xff", tags=("b", "a"), order=7, until=NOW + 1))
     found = await kept(store, "ann")
@@ -77,33 +77,33 @@ async def test_a_document_is_got_as_it_was_put(store: Store) -> None:
     assert found.version > 0
 
 
-async def test_many_are_answered_in_the_order_of_their_keys(store: Store) -> None:
-    assert await store.cabinet.get([], NOW) == []
+async def test_documents_are_returned_in_the_order_of_the_keys(store: Store) -> None:
+    assert await store.documents.get([], NOW) == []
     assert await change(store, *(put(f"u{number}", b"%d" % number) for number in range(300)))
     asked = [key(name) for name in ("u299", "u0", "nobody", "u7", "u0")] + [key(f"u{n}") for n in range(300)]
-    found = await store.cabinet.get(asked, NOW)
+    found = await store.documents.get(asked, NOW)
     bodies = [None if one is None else one.body for one in found]
     assert bodies == [b"299", b"0", None, b"7", b"0"] + [b"%d" % number for number in range(300)]
     assert [one.key for one in found if one is not None] == [one for one in asked if one.name != "nobody"]
 
 
-async def test_tenants_and_kinds_are_apart(store: Store) -> None:
+async def test_tenants_and_kinds_are_separate(store: Store) -> None:
     same = [put("ann", place.encode(), tags=("t",), tenant=place[0], kind=place[1:]) for place in ("au", "av", "bu")]
     assert await change(store, *same)
-    found = await store.cabinet.get([one.key for one in same], NOW)
+    found = await store.documents.get([one.key for one in same], NOW)
     assert [one.body for one in found if one is not None] == [b"au", b"av", b"bu"]
     for one in same:
-        (document,) = await store.cabinet.find(one.key.tenant, one.key.kind, "t", NOW)
+        (document,) = await store.documents.find(one.key.tenant, one.key.kind, "t", NOW)
         assert (document.key, document.body) == (one.key, one.body)
     assert await change(store, Remove(same[0].key))
-    assert await store.cabinet.get([one.key for one in same], NOW) == [None, *found[1:]]
-    assert await store.cabinet.find("a", "u", "t", NOW) == []
+    assert await store.documents.get([one.key for one in same], NOW) == [None, *found[1:]]
+    assert await store.documents.find("a", "u", "t", NOW) == []
 
 
-async def test_parts_of_a_key_do_not_run_into_each_other(store: Store) -> None:
+async def test_the_parts_of_a_key_are_not_confused(store: Store) -> None:
     places = [("a", "bc", "d"), ("ab", "c", "d"), ("a", "b", "cd"), ("a\0b", "c", "d"), ("a", "b\0c", "d")]
     assert await change(store, *(Put(Key(*place), str(place).encode(), 0) for place in places))
-    found = await store.cabinet.get([Key(*place) for place in places], NOW)
+    found = await store.documents.get([Key(*place) for place in places], NOW)
     assert [one.body for one in found if one is not None] == [str(place).encode() for place in places]
 
 
@@ -155,14 +155,14 @@ async def test_names_and_tags_may_be_long(store: Store) -> None:
 async def test_bodies_may_be_empty_or_large(store: Store, body: bytes) -> None:
     assert await change(store, put("ann", body, tags=("t",)))
     assert (await kept(store, "ann")).body == body
-    (found,) = await store.cabinet.find(ACME, "user", "t", NOW)
+    (found,) = await store.documents.find(ACME, "user", "t", NOW)
     assert found.body == body
 
 
 # --- find ---
 
 
-async def test_found_in_order_and_then_by_name(store: Store) -> None:
+async def test_documents_of_a_tag_are_sorted_by_order_and_then_by_name(store: Store) -> None:
     made = [("b", 2), ("a", 2), ("c", 1), ("d", -5), ("e", 0), ("f", NOW)]
     assert await change(store, *(put(name, tags=("t", name), order=order) for name, order in made))
     assert await change(store, put("other", tags=("u",)), put("none"))
@@ -175,12 +175,12 @@ async def test_found_in_order_and_then_by_name(store: Store) -> None:
 
 
 @pytest.mark.parametrize("newest", [False, True])
-async def test_a_search_goes_on_behind_a_place(store: Store, newest: bool) -> None:
+async def test_a_search_continues_after_a_place(store: Store, newest: bool) -> None:
     made = sorted((number % 7, f"n{number:03}") for number in range(100))
     assert await change(store, *(put(name, tags=("t",), order=order) for order, name in made))
     seen: list[str] = []
     after: Place | None = None
-    while found := await store.cabinet.find(ACME, "user", "t", NOW, after=after, limit=9, newest=newest):
+    while found := await store.documents.find(ACME, "user", "t", NOW, after=after, limit=9, newest=newest):
         seen += [document.key.name for document in found]
         after = found[-1].order, found[-1].key.name
     assert seen == [name for _, name in (reversed(made) if newest else made)]
@@ -188,7 +188,7 @@ async def test_a_search_goes_on_behind_a_place(store: Store, newest: bool) -> No
     assert await names(store, "t", after=(3, "n050x"), limit=1, newest=newest) == (["n045"] if newest else ["n052"])
 
 
-async def test_places_under_tags_follow_what_is_put(store: Store) -> None:
+async def test_a_put_updates_the_tags_of_a_document(store: Store) -> None:
     assert await change(store, put("ann", tags=("a", "b"), order=1))
     assert await change(store, put("ann", b"new", ANY, tags=("b", "c"), order=1))
     assert [await names(store, tag) for tag in "abc"] == [[], ["ann"], ["ann"]]
@@ -207,7 +207,7 @@ async def test_places_under_tags_follow_what_is_put(store: Store) -> None:
 # --- compare and set ---
 
 
-async def test_only_what_is_as_expected_is_changed(store: Store) -> None:
+async def test_a_change_needs_the_expected_version(store: Store) -> None:
     assert not await change(store, put("ann", expected=5))
     assert not await change(store, Remove(key("ann"), 5))
     assert await change(store, put("ann", b"1"))
@@ -225,7 +225,7 @@ async def test_only_what_is_as_expected_is_changed(store: Store) -> None:
     assert await got(store, "ann") is None
 
 
-async def test_any_is_whatever_is_there_or_nothing(store: Store) -> None:
+async def test_any_matches_every_version_and_a_missing_document(store: Store) -> None:
     assert await change(store, Remove(key("ann")))
     assert await change(store, put("ann", b"1", ANY))
     assert await change(store, put("ann", b"2", ANY))
@@ -252,7 +252,7 @@ async def test_versions_never_repeat(store: Store) -> None:
 # --- groups ---
 
 
-async def test_a_group_is_done_whole_or_not_at_all(store: Store) -> None:
+async def test_a_group_is_applied_completely_or_not_at_all(store: Store) -> None:
     assert await change(store, put("ann", b"old", tags=("t",)), put("bob", tags=("t",)))
     before = await kept(store, "ann")
     for wrong in (put("eve", expected=9), put("bob"), Remove(key("bob"), 99)):
@@ -266,7 +266,7 @@ async def test_a_group_is_done_whole_or_not_at_all(store: Store) -> None:
     assert await got(store, "bob") is None
 
 
-async def test_a_group_can_rest_on_what_it_leaves_as_it_is(store: Store) -> None:
+async def test_a_group_can_require_an_unchanged_document(store: Store) -> None:
     assert await change(store, put("ann", b"1", tags=("t",), order=3, until=NOW + SECOND))
     before = await kept(store, "ann")
     rests = Unchanged(before.key, before.version)
@@ -287,7 +287,7 @@ async def test_a_group_can_rest_on_what_it_leaves_as_it_is(store: Store) -> None
     assert [await got(store, name) for name in ("ann", "dan")] == [None, None]
 
 
-async def test_what_was_made_is_told_with_the_version_that_was_put_last(store: Store) -> None:
+async def test_an_applied_group_returns_the_version_of_its_last_put(store: Store) -> None:
     assert await change(store, put("ann", b"1"))
     there = await kept(store, "ann")
     groups: list[list[Put | Remove | Unchanged]] = [
@@ -296,15 +296,15 @@ async def test_what_was_made_is_told_with_the_version_that_was_put_last(store: S
         [put("ann", b"3", there.version)],
         [Remove(key("ann"))],
     ]
-    several, changed, refused, removed = await store.cabinet.change(groups, NOW)
+    several, changed, refused, removed = await store.documents.change(groups, NOW)
     assert (await kept(store, "bob")).version < several == (await kept(store, "cid")).version < changed
     assert refused == 0
     assert removed != 0
-    [last] = await store.cabinet.change([[put("cid", b"2", several)]], NOW)
+    [last] = await store.documents.change([[put("cid", b"2", several)]], NOW)
     assert last == (await kept(store, "cid")).version
 
 
-async def test_groups_see_what_those_before_them_did(store: Store) -> None:
+async def test_groups_see_the_changes_of_earlier_groups(store: Store) -> None:
     assert await change(store, put("old", tags=("t",)))
     groups: list[list[Put | Remove]] = [
         [put("ann", b"1")],
@@ -330,16 +330,16 @@ async def test_groups_see_what_those_before_them_did(store: Store) -> None:
 async def test_a_thousand_groups_in_one_call(store: Store) -> None:
     groups = [[put(f"n{number % 700:03}", b"%d" % number, tags=("t",), order=number)] for number in range(1_000)]
     assert await made(store, groups) == [number < 700 for number in range(1_000)]
-    found = await store.cabinet.find(ACME, "user", "t", NOW, limit=2_000)
+    found = await store.documents.find(ACME, "user", "t", NOW, limit=2_000)
     assert [document.body for document in found] == [b"%d" % number for number in range(700)]
     assert len({document.version for document in found}) == 700
     groups = [[put("n000", b"%d" % number, ANY, tags=("t",))] for number in range(1_000)]
     assert await made(store, groups) == [True] * 1_000
     assert (await kept(store, "n000")).body == b"999"
-    assert await store.cabinet.change([], NOW) == []
+    assert await store.documents.change([], NOW) == []
 
 
-# --- wrong use ---
+# --- invalid changes ---
 
 WRONG: dict[str, list[Put | Remove | Unchanged]] = {
     "twice": [put("ann"), Remove(key("ann"))],
@@ -356,27 +356,27 @@ WRONG: dict[str, list[Put | Remove | Unchanged]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_what_cannot_be_meant_is_refused_before_anything_is_done(store: Store, name: str) -> None:
+async def test_contradictory_changes_are_rejected_before_anything_is_done(store: Store, name: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        await store.cabinet.change([[put("bob")], WRONG[name]], NOW)
+        await store.documents.change([[put("bob")], WRONG[name]], NOW)
     assert await got(store, "bob") is None
     assert await change(store, put("bob")), "it goes on"
 
 
-async def test_wiping_changes_nothing_that_is_there(store: Store) -> None:
+async def test_wipe_keeps_existing_documents(store: Store) -> None:
     assert await change(store, put("ann", tags=("t",)), put("bob", tags=("t",)))
     assert await change(store, Remove(key("bob")))
     before = await kept(store, "ann")
-    await store.cabinet.wipe()
+    await store.documents.wipe()
     assert await kept(store, "ann") == before
     assert await names(store, "t") == ["ann"]
     assert await change(store, put("bob")), "it goes on"
 
 
-# --- the end of a document ---
+# --- expiry ---
 
 
-async def test_from_its_end_on_it_is_as_if_it_were_not_there(store: Store) -> None:
+async def test_an_expired_document_is_not_returned(store: Store) -> None:
     assert await change(store, put("ann", b"1", tags=("t",), until=NOW + SECOND), put("bob", tags=("t",)))
     first = await kept(store, "ann", NOW + SECOND - 1)
     assert await names(store, "t", NOW + SECOND - 1) == ["ann", "bob"]
@@ -392,14 +392,14 @@ async def test_from_its_end_on_it_is_as_if_it_were_not_there(store: Store) -> No
     assert await names(store, "t", NOW + SECOND) == ["ann", "bob"]
 
 
-async def test_what_is_put_with_its_end_behind_it_is_not_there_for_the_next_group_either(store: Store) -> None:
+async def test_a_document_put_already_expired_does_not_exist_for_the_next_group(store: Store) -> None:
     ended, former = put("ann", b"1", until=NOW), put("ann", b"2", until=NOW + 1)
     assert await made(store, [[ended], [ended], [former], [former]]) == [True, True, True, False]
     assert (await kept(store, "ann")).body == b"2"
     assert await got(store, "ann", NOW + 1) is None
 
 
-async def test_what_has_ended_is_removed_by_and_by(store: Store) -> None:
+async def test_expired_documents_are_deleted(store: Store) -> None:
     """Looked at from before its end, which nobody does but this test."""
     groups = [[put(f"n{number}", tags=("t",), until=NOW + number)] for number in range(2_500)]
     assert all(await made(store, groups))
@@ -414,10 +414,10 @@ async def test_what_has_ended_is_removed_by_and_by(store: Store) -> None:
     assert await names(store, "t", before) == ["stays"]
 
 
-# --- at the same time ---
+# --- concurrency ---
 
 
-async def test_one_of_those_that_expect_the_same_wins(store: Store) -> None:
+async def test_one_of_several_concurrent_changes_with_the_same_expected_version_wins(store: Store) -> None:
     for turn in range(20):
         expected = 0 if turn % 2 == 0 else (await kept(store, f"n{turn - 1}")).version
         name = f"n{turn - turn % 2}"

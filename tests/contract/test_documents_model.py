@@ -1,4 +1,4 @@
-"""Random calls, the same on every cabinet: the one in memory says what must come of them."""
+"""Random calls, the same on every document store: the one in memory is the reference."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple
@@ -48,13 +48,13 @@ plans = some.builds(
 groups = some.lists(plans, max_size=4, unique_by=lambda plan: plan.key)
 
 
-class Filing(RuleBasedStateMachine):
+class DocumentCalls(RuleBasedStateMachine):
     """One step is one call."""
 
     def __init__(self) -> None:
         super().__init__()
         self.twins = Twins()
-        self.cabinets: list[DocumentStore] = [store.cabinet for store in self.twins.stores]
+        self.cabinets: list[DocumentStore] = [store.documents for store in self.twins.stores]
         self.now = NOW
         self.former: list[dict[Key, int]] = [{} for _ in self.cabinets]
         self.given: list[dict[int, tuple[Seen, int]]] = [{} for _ in self.cabinets]
@@ -139,11 +139,11 @@ def _seen(document: Document) -> Seen:
 
 
 @pytest.mark.slow
-def test_a_cabinet_is_the_same_on_every_store() -> None:
-    run_state_machine_as_test(Filing, settings=settings(QUICK, max_examples=30))
+def test_documents_behave_the_same_on_every_store() -> None:
+    run_state_machine_as_test(DocumentCalls, settings=settings(QUICK, max_examples=30))
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_many_cabinets() -> None:
-    run_state_machine_as_test(Filing, settings=settings(QUICK, max_examples=60))
+def test_documents_behave_the_same_on_every_store_in_many_runs() -> None:
+    run_state_machine_as_test(DocumentCalls, settings=settings(QUICK, max_examples=60))

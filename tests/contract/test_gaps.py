@@ -1,4 +1,4 @@
-"""A single wall time that clocks jump over, with `gap: skip`, on every store: it waits, and is counted as missed."""
+"""A one-shot whose local time is in a DST gap, with `gap: skip`: it stays pending, and is counted as missed."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ def gone(overlap: Overlap = "first") -> Local:
     return read_local("2027-03-28 02:30", BERLIN, "skip", overlap)
 
 
-async def test_it_is_taken_and_says_that_it_will_be_skipped(store: Store) -> None:
+async def test_a_time_in_a_gap_is_accepted_with_a_note_that_it_will_be_skipped(store: Store) -> None:
     outcome = await answer(store, scheduled(gone()), now=BEFORE)
     assert (outcome.outcome, outcome.due) == ("scheduled", GONE)
     assert outcome.note == f"{NOTE}: it will be skipped and counted as missed (gap)"
@@ -36,7 +36,7 @@ async def test_it_is_taken_and_says_that_it_will_be_skipped(store: Store) -> Non
 
 
 @pytest.mark.parametrize("overlap", ["first", "second", "both"])
-async def test_it_is_missed_at_that_moment_and_never_leaves(store: Store, overlap: Overlap) -> None:
+async def test_a_time_in_a_gap_is_missed_and_never_released(store: Store, overlap: Overlap) -> None:
     await answer(store, scheduled(gone(overlap)), now=BEFORE)
     assert not (await drain(store, GONE - 1)).missed
     done = await drain(store, GONE)
@@ -50,7 +50,7 @@ async def test_it_is_missed_at_that_moment_and_never_leaves(store: Store, overla
     assert await records(store) == []
 
 
-async def test_of_the_past_it_is_missed_at_once(store: Store) -> None:
+async def test_a_past_time_in_a_gap_is_missed_at_once(store: Store) -> None:
     outcome = await answer(store, scheduled(gone(), policy="fire_all"), now=GONE + 9 * DAY)
     assert (outcome.outcome, outcome.due) == ("scheduled", GONE)
     assert NOTE in (outcome.note or "")
@@ -58,7 +58,7 @@ async def test_of_the_past_it_is_missed_at_once(store: Store) -> None:
     assert await state(store, "one", GONE + 9 * DAY) == "missed"
 
 
-async def test_a_pause_does_not_change_why(store: Store) -> None:
+async def test_a_pause_does_not_change_the_reason(store: Store) -> None:
     await answer(store, scheduled(gone()), now=BEFORE)
     await answer(store, Pause(ACME, "one"), now=BEFORE)
     assert not (await drain(store, GONE)).missed
@@ -68,7 +68,7 @@ async def test_a_pause_does_not_change_why(store: Store) -> None:
     assert dict((await drain(store, GONE + HOUR)).missed) == {"gap": 1}
 
 
-async def test_pause_and_cancel_say_it_too(store: Store) -> None:
+async def test_pause_and_cancel_return_the_note_too(store: Store) -> None:
     await answer(store, scheduled(gone()), now=BEFORE)
     for command in (Pause(ACME, "one"), Cancel(ACME, "one")):
         outcome = await answer(store, command, now=BEFORE)
@@ -76,7 +76,7 @@ async def test_pause_and_cancel_say_it_too(store: Store) -> None:
         assert NOTE in (outcome.note or "")
 
 
-async def test_one_that_moves_forward_says_where_to(store: Store) -> None:
+async def test_a_time_moved_forward_has_a_note_with_the_new_time(store: Store) -> None:
     forward = read_local("2027-03-28 02:30", BERLIN)
     outcome = await answer(store, scheduled(forward), now=BEFORE)
     told = f"{NOTE}: it is moved forward, to 03:30"
@@ -84,7 +84,7 @@ async def test_one_that_moves_forward_says_where_to(store: Store) -> None:
     assert (await drain(store, GONE)).lateness_us == [0]
 
 
-async def test_it_can_be_fired_and_replaced(store: Store) -> None:
+async def test_a_time_in_a_gap_can_be_fired_and_replaced(store: Store) -> None:
     for name in "ab":
         await answer(store, scheduled(gone(), name), now=BEFORE)
     assert (await answer(store, Fire(ACME, "a"), now=BEFORE)).outcome == "fired"
@@ -106,7 +106,7 @@ async def by_new_rules(store: Store, zones_of_old: pytest.MonkeyPatch, zone: str
         yield
 
 
-async def test_it_leaves_where_new_rules_let_it_exist(
+async def test_it_is_released_when_new_zone_rules_have_no_gap(
     store: Store,
     zones_of_old: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
@@ -121,7 +121,7 @@ async def test_it_leaves_where_new_rules_let_it_exist(
     assert await state(store, "one", GONE) == "released"
 
 
-async def test_it_moves_to_where_new_rules_show_it(
+async def test_it_moves_to_its_instant_by_new_zone_rules(
     store: Store,
     zones_of_old: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
@@ -133,7 +133,7 @@ async def test_it_moves_to_where_new_rules_show_it(
     renew(zones_of_old)
 
 
-async def test_what_new_rules_jump_over_is_missed_as_was_asked(
+async def test_a_time_in_a_gap_of_new_zone_rules_is_missed(
     store: Store,
     zones_of_old: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a history tells of times: for when it was taken, from when to when it was moved, what it was that ended."""
+"""The due times and rules in a history: accepted, moved, missed, ended."""
 
 from tests.contract.factories import ACME, DAY, HOUR, NOW, answer, drain, every, found
 from tests.contract.test_rules import BERLIN, hourly, scheduled
@@ -13,7 +13,7 @@ async def history(store: Store, now: int, schedule_id: str = "one") -> list[Even
     return await store.history(ACME, schedule_id, now)
 
 
-async def test_it_was_taken_for_its_first_moment(store: Store) -> None:
+async def test_the_accepted_line_has_the_first_due_time(store: Store) -> None:
     for add in (scheduled(hourly(), jitter_us=7), every("every", period=HOUR)):
         first = add.due
         await answer(store, add, now=NOW - HOUR)
@@ -24,7 +24,7 @@ async def test_it_was_taken_for_its_first_moment(store: Store) -> None:
         assert (released.event, released.occurrence, released.due) == ("released", 1, first)
 
 
-async def test_what_was_moved_tells_from_when_to_when(store: Store) -> None:
+async def test_the_moved_line_has_the_old_and_the_new_due_time(store: Store) -> None:
     await revision(store).put_calendar(ACME, "off", ())
     await answer(store, scheduled(daily(calendar="off")), now=NOW - DAY)
     await revision(store, now=NOW - HOUR).put_calendar(ACME, "off", (TODAY,))
@@ -34,14 +34,14 @@ async def test_what_was_moved_tells_from_when_to_when(store: Store) -> None:
     assert (moved.due, moved.reason) == (NOW + DAY, "calendar off, from 2026-11-20T09:00:00.000000Z")
 
 
-async def test_what_was_missed_tells_when_the_first_was_due(store: Store) -> None:
+async def test_the_missed_line_has_the_first_due_time(store: Store) -> None:
     await answer(store, scheduled(hourly(), policy="skip"))
     await drain(store, NOW + 5 * HOUR + HOUR // 2)
     missed = (await history(store, NOW + 6 * HOUR))[-1]
     assert (missed.event, missed.occurrence, missed.due, missed.count) == ("missed", 1, NOW, 6)
 
 
-async def test_what_has_ended_tells_what_it_was(store: Store) -> None:
+async def test_the_ended_line_has_the_rule(store: Store) -> None:
     rule = read_rule("FREQ=DAILY;COUNT=2", NOW, Terms("2026-11-20T10:00", BERLIN))
     cron = read_cron("0 9 * * *", NOW, Terms(count=2))
     for name, when in (("rule", rule), ("cron", cron)):
@@ -56,7 +56,7 @@ async def test_what_has_ended_tells_what_it_was(store: Store) -> None:
     assert (await history(store, NOW + 2 * DAY, "rule"))[0].due in {NOW, None}  # never that of the last one
 
 
-async def test_what_was_replaced_was_taken_for_its_first_moment(store: Store) -> None:
+async def test_the_accepted_line_of_a_replaced_schedule_has_its_first_due_time(store: Store) -> None:
     for name, add in (("rule", scheduled(hourly(), "rule", jitter_us=7)), ("every", every("every", period=HOUR))):
         await answer(store, add, now=NOW - HOUR)
         for hour in range(3):
@@ -65,7 +65,7 @@ async def test_what_was_replaced_was_taken_for_its_first_moment(store: Store) ->
         assert (await history(store, NOW + 3 * HOUR, name))[0] == Event(NOW - HOUR, "accepted", due=add.due)
 
 
-async def test_what_was_moved_and_replaced_tells_no_false_moment(store: Store) -> None:
+async def test_a_moved_and_replaced_schedule_has_no_wrong_due_time_in_its_history(store: Store) -> None:
     await revision(store).put_calendar(ACME, "off", ())
     await answer(store, scheduled(daily(calendar="off")), now=NOW - DAY)
     await revision(store, now=NOW - HOUR).put_calendar(ACME, "off", (TODAY,))
@@ -75,7 +75,7 @@ async def test_what_was_moved_and_replaced_tells_no_false_moment(store: Store) -
     assert accepted.due in {NOW, None}  # never the moment to which it was moved
 
 
-async def test_what_ended_and_began_anew_tells_no_false_moment(store: Store) -> None:
+async def test_an_ended_and_reused_id_has_no_wrong_due_time_in_its_history(store: Store) -> None:
     await answer(store, scheduled(hourly(";COUNT=3"), policy="fire_all"), now=NOW - HOUR)
     await drain(store, NOW + 2 * HOUR)
     await answer(store, Replace(scheduled(daily()), reuse=True), now=NOW + 3 * HOUR)

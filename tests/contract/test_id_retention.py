@@ -1,4 +1,4 @@
-"""How long a finished id is known, and what comes after."""
+"""How long a finished id is known, and when it is free again."""
 
 import pytest
 
@@ -31,7 +31,9 @@ RETENTION = 3 * DAY
 
 @pytest.mark.parametrize("tended", [False, True])
 @pytest.mark.parametrize("finished", FINISHED_STATES)
-async def test_a_finished_id_is_known_for_a_while(open_store: OpenStore, finished: State, tended: bool) -> None:
+async def test_a_finished_id_is_known_during_its_retention(
+    open_store: OpenStore, finished: State, tended: bool
+) -> None:
     store = await open_store(id_retention_us=RETENTION)
     command = await bring(store, finished)
     before = NOW + RETENTION - SECOND
@@ -45,7 +47,7 @@ async def test_a_finished_id_is_known_for_a_while(open_store: OpenStore, finishe
 
 @pytest.mark.parametrize("tended", [False, True])
 @pytest.mark.parametrize("finished", FINISHED_STATES)
-async def test_then_it_is_free(open_store: OpenStore, finished: State, tended: bool) -> None:
+async def test_a_finished_id_is_free_after_its_retention(open_store: OpenStore, finished: State, tended: bool) -> None:
     store = await open_store(id_retention_us=RETENTION)
     await bring(store, finished)
     after = NOW + RETENTION + SECOND
@@ -72,7 +74,7 @@ async def test_a_free_id_can_be_put(open_store: OpenStore) -> None:
     assert await state(store, "one", after) == "released"
 
 
-async def test_memory_counts_from_the_finish_not_from_the_start(open_store: OpenStore) -> None:
+async def test_the_retention_of_an_id_starts_when_it_finishes(open_store: OpenStore) -> None:
     store = await open_store(id_retention_us=RETENTION)
     late = NOW + 10 * DAY
     await applied(store, add("one", late), add("two", late), Pause(ACME, "two"))
@@ -84,7 +86,7 @@ async def test_memory_counts_from_the_finish_not_from_the_start(open_store: Open
     assert await words(store, *both, now=late + RETENTION + SECOND) == ["unknown", "cancelled"]
 
 
-async def test_what_is_not_finished_is_never_forgotten(open_store: OpenStore) -> None:
+async def test_unfinished_schedules_are_never_forgotten(open_store: OpenStore) -> None:
     store = await open_store(id_retention_us=RETENTION)
     await bring(store, "paused", "held")
     await applied(store, add("far", NOW + 100 * DAY))
@@ -92,7 +94,7 @@ async def test_what_is_not_finished_is_never_forgotten(open_store: OpenStore) ->
     assert [await state(store, name, NOW + 90 * DAY) for name in ("held", "far")] == ["paused", "pending"]
 
 
-async def test_made_ids_are_remembered_and_forgotten_alike(open_store: OpenStore) -> None:
+async def test_generated_ids_have_the_same_retention(open_store: OpenStore) -> None:
     store = await open_store(id_retention_us=RETENTION)
     made = (await answer(store, add())).id
     await drain(store)
@@ -101,14 +103,14 @@ async def test_made_ids_are_remembered_and_forgotten_alike(open_store: OpenStore
     assert (await answer(store, cancel, NOW + RETENTION + SECOND)).outcome == "unknown"
 
 
-async def test_tending_leaves_the_log_alone(open_store: OpenStore) -> None:
+async def test_housekeeping_of_ids_keeps_the_log(open_store: OpenStore) -> None:
     store = await open_store(id_retention_us=DAY, retention_us=30 * DAY)
     await bring(store, "released")
     await tend(store, NOW + 2 * DAY)
     assert [record.id for record in await records(store)] == ["one"]
 
 
-async def test_a_finished_schedule_as_it_is_seen(store: Store) -> None:
+async def test_a_finished_schedule_is_returned(store: Store) -> None:
     await applied(store, add("one", NOW + 1, key=b"k", labels='{"a":"b"}'), now=NOW)
     await drain(store, NOW + 3)
     schedule = await found(store, "one")
@@ -121,7 +123,7 @@ async def test_a_finished_schedule_as_it_is_seen(store: Store) -> None:
 
 
 @pytest.mark.parametrize("finished", FINISHED_STATES)
-async def test_what_is_no_longer_known_is_not_made_up(store: Store, finished: State) -> None:
+async def test_unknown_fields_of_a_finished_schedule_are_omitted(store: Store, finished: State) -> None:
     """When and lateness may be dropped with the end; what is shown was asked for."""
     command = await bring(store, finished)
     shown = [await found(store, "one"), *await listed(store, Query())]
@@ -132,7 +134,7 @@ async def test_what_is_no_longer_known_is_not_made_up(store: Store, finished: St
         assert schedule.message in {None, command.message}
 
 
-async def test_a_missed_schedule_says_why(store: Store) -> None:
+async def test_a_missed_schedule_has_a_reason(store: Store) -> None:
     await bring(store, "missed")
     schedule = await found(store, "one")
     assert (schedule.state, schedule.reason, schedule.finished) == ("missed", "expired", NOW)

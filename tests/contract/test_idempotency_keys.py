@@ -11,7 +11,7 @@ from tidings.ports import IdempotencyKey, Store
 RECEIPT = IdempotencyKey(ACME, "key-1", b"digest of the body")
 
 
-async def test_a_repeat_gets_the_first_answers_and_changes_nothing(store: Store) -> None:
+async def test_a_repeated_request_returns_the_first_outcomes_and_changes_nothing(store: Store) -> None:
     commands: list[Command] = [add(None, NOW), add("one", NOW), Cancel(ACME, "nobody")]
     first = await store.apply(commands, NOW, RECEIPT)
     assert [one.outcome for one in first] == ["scheduled", "scheduled", "unknown"]
@@ -21,14 +21,14 @@ async def test_a_repeat_gets_the_first_answers_and_changes_nothing(store: Store)
     assert await left(store) == sorted([first[0].id, "one"])
 
 
-async def test_the_answer_is_the_first_one_whatever_happened_since(store: Store) -> None:
+async def test_a_repeated_request_returns_the_first_outcomes_after_later_changes(store: Store) -> None:
     first = await store.apply([add("one", NOW + HOUR)], NOW, RECEIPT)
     await applied(store, Cancel(ACME, "one"))
     assert await store.apply([add("one", NOW + HOUR)], NOW, RECEIPT) == first
     assert await state(store, "one") == "cancelled"
 
 
-async def test_another_body_is_refused_and_changes_nothing(store: Store) -> None:
+async def test_a_key_with_another_body_is_rejected_and_changes_nothing(store: Store) -> None:
     await store.apply([add("one")], NOW, RECEIPT)
     with pytest.raises(KeyReused):
         await store.apply([add("two")], NOW, IdempotencyKey(ACME, "key-1", b"another body"))
@@ -49,7 +49,7 @@ async def test_other_keys_are_other_requests(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tended", [False, True])
-async def test_a_receipt_is_kept_for_its_time(open_store: OpenStore, tended: bool) -> None:
+async def test_an_idempotency_key_is_kept_for_its_retention(open_store: OpenStore, tended: bool) -> None:
     store = await open_store(receipt_retention_us=DAY)
     (first,) = await store.apply([add()], NOW, RECEIPT)
     if tended:
@@ -62,7 +62,7 @@ async def test_a_receipt_is_kept_for_its_time(open_store: OpenStore, tended: boo
     assert second.id != first.id
 
 
-async def test_the_time_of_a_receipt_counts_from_the_first_answer(open_store: OpenStore) -> None:
+async def test_the_retention_of_an_idempotency_key_starts_with_the_first_request(open_store: OpenStore) -> None:
     store = await open_store(receipt_retention_us=DAY)
     (first,) = await store.apply([add()], NOW, RECEIPT)
     assert await store.apply([add()], NOW + DAY - SECOND, RECEIPT) == [first]

@@ -1,4 +1,4 @@
-"""What cannot keep the count of what it replaces says so, and changes nothing."""
+"""`keep_count` where there is no count to keep is rejected, and changes nothing."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tidings.ports import Store
 
 
 @pytest.mark.parametrize("end", ["ended", "cancelled"])
-async def test_what_has_finished_has_no_count_to_keep(store: Store, end: str) -> None:
+async def test_keep_count_of_a_finished_schedule_is_rejected(store: Store, end: str) -> None:
     await answer(store, scheduled(hourly(";COUNT=2"), policy="fire_all"))
     await drain(store, NOW if end == "cancelled" else NOW + DAY)
     if end == "cancelled":
@@ -23,7 +23,7 @@ async def test_what_has_finished_has_no_count_to_keep(store: Store, end: str) ->
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_single_moment_has_no_count(store: Store, known: bool) -> None:
+async def test_keep_count_of_a_one_shot_is_rejected(store: Store, known: bool) -> None:
     if known:
         await answer(store, scheduled(hourly()))
         await drain(store, NOW)

@@ -1,4 +1,4 @@
-"""API keys: kept as digests, under names of their own."""
+"""API keys: stored as digests, with unique names."""
 
 import pytest
 
@@ -14,14 +14,14 @@ async def names(store: Store) -> list[str]:
     return sorted(key.name for key in await store.keys())
 
 
-async def test_keys_come_back_as_they_were_kept(store: Store) -> None:
+async def test_keys_are_returned_as_they_were_added(store: Store) -> None:
     assert await store.keys() == []
     await store.add_key(TWO)
     await store.add_key(ONE)
     assert sorted(await store.keys(), key=lambda key: key.name) == [ONE, TWO]
 
 
-async def test_a_name_is_taken_once(store: Store) -> None:
+async def test_a_key_name_is_unique(store: Store) -> None:
     await store.add_key(ONE)
     with pytest.raises(Invalid) as refused:
         await store.add_key(ApiKey("one", "globex", b"\x02" * 32, True, NOW + 1))
@@ -29,7 +29,7 @@ async def test_a_name_is_taken_once(store: Store) -> None:
     assert await store.keys() == [ONE]
 
 
-async def test_revoked_is_gone_and_its_name_is_free(store: Store) -> None:
+async def test_a_revoked_key_is_gone_and_its_name_is_free(store: Store) -> None:
     await store.add_key(ONE)
     await store.add_key(TWO)
     assert await store.revoke_key("one")

@@ -1,4 +1,4 @@
-"""The log: topics, reading, where groups stand, and retention."""
+"""The log: topics, reads, committed offsets and retention."""
 
 import pytest
 
@@ -64,19 +64,19 @@ async def test_topics(store: Store) -> None:
     assert topics["b"].bytes > topics["a"].bytes > 0
 
 
-async def test_topics_of_all_tenants_by_their_beginning(store: Store) -> None:
-    assert await store.prefixed("notify.") == []
+async def test_topics_of_all_tenants_by_prefix(store: Store) -> None:
+    assert await store.topics_by_prefix("notify.") == []
     adds = [add("1", topic="notify.sms"), add("2", topic="notify.sms", tenant="globex"), add("3", topic="notify_sms")]
     await applied(store, *adds, add("4", NOW + DAY, topic="notify.push"), add("5", topic="notify.email"))
     await drain(store)
-    found = await store.prefixed("notify.")
+    found = await store.topics_by_prefix("notify.")
     assert [(tenant, topic.name) for tenant, topic in found] == [
         (ACME, "notify.email"),
         (ACME, "notify.sms"),
         ("globex", "notify.sms"),
     ]
     assert found[0][1] == await store.topic(ACME, "notify.email")
-    assert await store.prefixed("notify.sm_") == []
+    assert await store.topics_by_prefix("notify.sm_") == []
 
 
 @pytest.mark.one_lane("an id chooses the lane, and the lane the partition")
@@ -91,7 +91,7 @@ async def test_reading_from_an_offset(store: Store) -> None:
     assert await offsets(store, 10) == [10, 11]
 
 
-async def test_reading_what_is_not_there(store: Store) -> None:
+async def test_reading_a_missing_topic_returns_nothing(store: Store) -> None:
     assert await store.read(ACME, "missing", 0, 0, 10) == []
     await publish(store, 1)
     assert await store.read(ACME, TOPIC, store.partitions, 0, 10) == []
@@ -105,10 +105,10 @@ async def test_the_log_is_in_order_of_release(store: Store) -> None:
     assert moments == sorted(moments)
 
 
-# --- where groups stand ---
+# --- committed offsets ---
 
 
-async def test_groups_stand_where_they_committed(store: Store) -> None:
+async def test_committed_offsets_are_returned(store: Store) -> None:
     await publish(store, 5)
     assert await store.committed(ACME, TOPIC, "readers") == {}
     await store.commit(ACME, TOPIC, "readers", {0: 3, 2: 1})
@@ -119,7 +119,7 @@ async def test_groups_stand_where_they_committed(store: Store) -> None:
     assert (await store.committed(ACME, TOPIC, "readers"))[0] == 2
 
 
-async def test_groups_stand_apart(store: Store) -> None:
+async def test_groups_are_independent(store: Store) -> None:
     await publish(store, 1)
     await applied(store, add("x", topic="other"), add("y", tenant="globex"))
     await drain(store)
@@ -133,7 +133,7 @@ async def test_groups_stand_apart(store: Store) -> None:
 
 
 @pytest.mark.one_lane("an id chooses the lane, and the lane the partition")
-async def test_old_records_go_and_offsets_go_on(open_store: OpenStore) -> None:
+async def test_old_records_are_deleted_and_offsets_continue(open_store: OpenStore) -> None:
     store = await open_store(retention_us=DAY)
     await publish(store, 5, NOW)
     await publish(store, 3, NOW + DAY)

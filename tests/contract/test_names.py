@@ -26,7 +26,7 @@ READS: dict[str, Callable[[Engine, str], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("read", READS)
-async def test_a_read_under_a_name_that_no_store_can_hold(store: Store, read: str, name: str) -> None:
+async def test_a_read_under_a_name_that_cannot_be_stored(store: Store, read: str, name: str) -> None:
     engine = Engine(store, SimulatedClock(NOW))
     with pytest.raises(Invalid, match="holds a NUL character or half of a surrogate pair") as error:
         await READS[read](engine, name)

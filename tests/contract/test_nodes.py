@@ -21,7 +21,7 @@ async def test_the_owner_is_shown_with_its_report(store: Store) -> None:
     assert all(lane.since is not None and lane.overdue_us == 0 for lane in fleet.lanes)
 
 
-async def test_what_is_new_replaces_what_was_said(store: Store) -> None:
+async def test_a_new_report_replaces_the_old_one(store: Store) -> None:
     await store.acquire(0, LEASE_US, REPORT)
     (before,) = (await store.nodes(NOW)).nodes
     await store.acquire(0, LEASE_US, msgspec.structs.replace(REPORT, at=NOW + SECOND, released=8))
@@ -30,7 +30,7 @@ async def test_what_is_new_replaces_what_was_said(store: Store) -> None:
     assert (node.id, node.since) == (before.id, before.since)
 
 
-async def test_what_is_overdue_is_told_of_its_lane(store: Store) -> None:
+async def test_the_lateness_of_a_lane_is_shown(store: Store) -> None:
     await store.acquire(0, LEASE_US, REPORT)
     await store.apply([add("late", NOW - 5 * SECOND), add("later", NOW - SECOND), add("future", NOW + SECOND)], NOW)
     overdue = [lane.overdue_us for lane in (await store.nodes(NOW)).lanes]
@@ -40,7 +40,7 @@ async def test_what_is_overdue_is_told_of_its_lane(store: Store) -> None:
     assert not any(lane.overdue_us for lane in (await store.nodes(NOW)).lanes)
 
 
-async def test_who_has_resigned_owns_nothing(store: Store) -> None:
+async def test_a_node_that_resigned_owns_nothing(store: Store) -> None:
     await store.acquire(0, LEASE_US, REPORT)
     await store.resign()
     fleet = await store.nodes(NOW)

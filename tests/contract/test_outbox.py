@@ -17,7 +17,7 @@ def nothing(_outcomes: object) -> list[Cancel]:
 
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
-async def test_what_is_due_on_kafka_goes_into_the_outbox_and_not_onto_the_log(store: Store) -> None:
+async def test_records_for_kafka_go_to_the_outbox_and_not_to_the_log(store: Store) -> None:
     await applied(store, add("one", NOW + SECOND, topic=ON_KAFKA), add("two", NOW + SECOND, topic="orders"))
     release = await drain(store, NOW + SECOND)
     assert release.handed == 1
@@ -29,7 +29,7 @@ async def test_what_is_due_on_kafka_goes_into_the_outbox_and_not_onto_the_log(st
 
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
-async def test_in_flight_until_it_has_arrived(store: Store) -> None:
+async def test_a_record_is_in_flight_until_it_is_on_kafka(store: Store) -> None:
     await applied(store, add("one", NOW, topic=ON_KAFKA))
     await drain(store, NOW)
     found = await store.find(ACME, "one", NOW)
@@ -46,7 +46,7 @@ async def test_in_flight_until_it_has_arrived(store: Store) -> None:
 
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
-async def test_settling_forgets_what_has_arrived_and_keeps_the_rest(store: Store) -> None:
+async def test_settle_deletes_records_on_kafka_and_keeps_the_rest(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=ON_KAFKA) for index in range(10)))
     await drain(store, NOW)
     await lane_of(store).settle(4)
@@ -59,7 +59,7 @@ async def test_settling_forgets_what_has_arrived_and_keeps_the_rest(store: Store
 
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
-async def test_every_occurrence_of_a_recurring_one_is_there_in_order(store: Store) -> None:
+async def test_every_occurrence_of_a_recurring_schedule_is_there_in_order(store: Store) -> None:
     await applied(store, every("tick", NOW, topic=ON_KAFKA))
     for second in range(3):
         await drain(store, NOW + second * SECOND)
@@ -86,7 +86,7 @@ async def test_positions_move_with_the_schedules_or_not_at_all(store: Store) -> 
     assert (await store.positions())["requests", 0] == 9
 
 
-async def test_what_follows_from_the_outcomes_is_part_of_it(store: Store) -> None:
+async def test_commands_from_on_outcomes_are_part_of_the_transaction(store: Store) -> None:
     seen: list[str] = []
 
     def follow(outcomes: list[Outcome]) -> list[object]:
@@ -99,7 +99,7 @@ async def test_what_follows_from_the_outcomes_is_part_of_it(store: Store) -> Non
     assert await store.find(ACME, "rejection", NOW) is not None
 
 
-async def test_an_add_may_begin_a_new_life_of_a_finished_id(store: Store) -> None:
+async def test_an_add_may_begin_a_new_generation_of_a_finished_id(store: Store) -> None:
     await applied(store, add("one", NOW))
     await drain(store, NOW)
     (again,) = await store.apply([add("one", NOW, reuse=True)], NOW)
@@ -112,7 +112,7 @@ async def test_an_add_may_begin_a_new_life_of_a_finished_id(store: Store) -> Non
 
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
-async def test_what_is_kept_back_holds_up_nobody_and_is_not_forgotten(store: Store) -> None:
+async def test_held_records_block_no_others_and_are_not_lost(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=f"kafka:topic-{index % 2}") for index in range(6)))
     await drain(store, NOW)
     bad = [record.offset for record in await lane_of(store).outgoing(0, 10) if record.topic == "topic-1"]
@@ -136,7 +136,7 @@ async def test_what_is_kept_back_holds_up_nobody_and_is_not_forgotten(store: Sto
 
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
-async def test_topics_are_kept_back_each_by_itself_whoever_writes_to_them(store: Store) -> None:
+async def test_topics_are_held_back_independently_for_all_tenants(store: Store) -> None:
     """Much of one hides nothing of another; tenants that share a topic keep its order."""
     for index in range(4):
         await applied(store, add(f"row-{index}", NOW, tenant=f"t{index % 2}", topic="kafka:shared"))
@@ -151,7 +151,7 @@ async def test_topics_are_kept_back_each_by_itself_whoever_writes_to_them(store:
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
 @pytest.mark.parametrize("reason", ["too_large", "invalid_record"])
-async def test_what_can_never_be_published_is_missed_and_told(store: Store, reason: MissedReason) -> None:
+async def test_a_record_that_cannot_be_published_is_missed_and_reported(store: Store, reason: MissedReason) -> None:
     await applied(store, add("large", NOW, topic=ON_KAFKA))
     await drain(store, NOW)
     await lane_of(store).hold([0], "too large")
@@ -164,7 +164,7 @@ async def test_what_can_never_be_published_is_missed_and_told(store: Store, reas
 
 
 @pytest.mark.one_lane("every lane has an outbox of its own")
-async def test_a_list_by_state_tells_what_is_on_its_way(store: Store) -> None:
+async def test_a_list_by_state_shows_records_in_flight(store: Store) -> None:
     await applied(store, *(add(f"row-{index}", NOW, topic=ON_KAFKA) for index in range(4)), add("log", NOW))
     await drain(store, NOW)
     lane_of(store).arrived(2)
@@ -187,7 +187,7 @@ CHANGES: dict[str, tuple[Command, Outcome]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.one_lane("what a lane knows to have arrived is its own")
-async def test_a_change_of_a_recurring_one_says_what_is_in_flight(store: Store, change: str) -> None:
+async def test_a_change_of_a_recurring_schedule_says_what_is_in_flight(store: Store, change: str) -> None:
     """What follows the occurrence in flight is changed; once it has arrived nothing is in flight."""
     command, expected = CHANGES[change]
     other_tenant = every("ten", NOW, topic=ON_KAFKA, count=10, tenant="globex")
@@ -203,7 +203,7 @@ async def test_a_change_of_a_recurring_one_says_what_is_in_flight(store: Store, 
 
 
 @pytest.mark.one_lane("what a lane knows to have arrived is its own")
-async def test_what_is_kept_back_is_in_flight_until_it_is_over(store: Store) -> None:
+async def test_a_held_record_is_in_flight_until_it_is_deleted(store: Store) -> None:
     await applied(store, every("ten", NOW, topic=ON_KAFKA, count=10))
     await drain(store, NOW)
     lane = lane_of(store)

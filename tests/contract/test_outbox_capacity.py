@@ -48,7 +48,7 @@ async def fill(store: Store) -> None:
     assert (await drain(store)).handed == ROOM
 
 
-async def test_no_more_goes_in_than_it_holds(store: Store) -> None:
+async def test_the_outbox_never_exceeds_its_capacity(store: Store) -> None:
     await applied(store, *burst(3 * ROOM))
     assert (await release(store, NOW, 30)).handed == 30
     full = await release(store, NOW, 30)
@@ -57,7 +57,7 @@ async def test_no_more_goes_in_than_it_holds(store: Store) -> None:
     assert (await store.count(NOW)).overdue == 2 * ROOM
 
 
-async def test_while_it_is_full_the_log_goes_on(store: Store) -> None:
+async def test_the_log_is_released_while_the_outbox_is_full(store: Store) -> None:
     await fill(store)
     await applied(store, *burst(ROOM), *(add(f"log-{index}", NOW) for index in range(5)))
     done = await drain(store)
@@ -65,7 +65,7 @@ async def test_while_it_is_full_the_log_goes_on(store: Store) -> None:
     assert len(await left(store)) == 5
 
 
-async def test_what_has_to_wait_is_pending_and_can_be_changed(store: Store) -> None:
+async def test_rows_that_wait_for_room_are_pending_and_can_be_changed(store: Store) -> None:
     await fill(store)
     await applied(store, *(add(name, NOW, topic=ON_KAFKA) for name in ("one", "two", "three")))
     await drain(store)
@@ -81,7 +81,7 @@ async def test_what_has_to_wait_is_pending_and_can_be_changed(store: Store) -> N
     }
 
 
-async def test_what_has_to_wait_expires(store: Store) -> None:
+async def test_rows_that_wait_for_room_expire(store: Store) -> None:
     await fill(store)
     await applied(store, add("short", NOW, topic=ON_KAFKA, lateness=Lateness(expires_after_us=SECOND)))
     await drain(store, NOW + 5 * SECOND)
@@ -103,7 +103,7 @@ async def test_what_is_replaced_by_one_for_the_other_bus_goes_its_way(store: Sto
     assert [record.id for record in await lane_of(store).outgoing(ROOM, 10)] == ["to-kafka"]
 
 
-async def test_recurring_and_fired_ones_wait_too(store: Store) -> None:
+async def test_recurring_and_fired_records_wait_for_room_too(store: Store) -> None:
     await fill(store)
     tick = every("tick", NOW + SECOND, topic=ON_KAFKA, lateness=Lateness("fire_latest"))
     await applied(store, tick, every("tock", NOW + 9 * SECOND, topic=ON_KAFKA))
@@ -116,7 +116,7 @@ async def test_recurring_and_fired_ones_wait_too(store: Store) -> None:
     assert {(record.id, record.number) for record in records} == {("tick", 3), ("tock", -1)}
 
 
-async def test_recurring_ones_do_not_go_beyond_it(store: Store) -> None:
+async def test_recurring_schedules_do_not_go_beyond_it(store: Store) -> None:
     await applied(store, *(every(f"tick-{index}", NOW, topic=ON_KAFKA) for index in range(2 * ROOM)))
     assert (await drain(store)).handed == ROOM
     assert await lane_of(store).outbox() == (0, ROOM)
@@ -134,7 +134,7 @@ async def test_while_it_is_full_nothing_is_next(store: Store) -> None:
     assert due <= NOW
 
 
-async def test_who_waits_is_woken_when_there_is_room_again(store: Store) -> None:
+async def test_the_watcher_is_woken_when_there_is_room_again(store: Store) -> None:
     woken: list[int] = []
     lane_of(store).watch(lambda: woken.append(1))
     await fill(store)
@@ -145,7 +145,7 @@ async def test_who_waits_is_woken_when_there_is_room_again(store: Store) -> None
     assert (await drain(store)).handed == 5
 
 
-async def test_room_is_dealt_in_fair_shares(store: Store) -> None:
+async def test_room_is_divided_in_fair_shares(store: Store) -> None:
     """The burst was there first, and is older."""
     await fill(store)
     await applied(store, *burst(10 * ROOM, NOW - 10 * SECOND))
@@ -158,7 +158,7 @@ async def test_room_is_dealt_in_fair_shares(store: Store) -> None:
     assert 7 <= shares[GLOBEX] <= 8
 
 
-async def test_what_is_kept_back_takes_no_room(store: Store) -> None:
+async def test_held_records_need_no_room(store: Store) -> None:
     await fill(store)
     await applied(store, *burst(ROOM))
     await lane_of(store).hold(range(10), "no such topic")
@@ -167,7 +167,7 @@ async def test_what_is_kept_back_takes_no_room(store: Store) -> None:
     assert (await drain(store)).handed == ROOM - 10
 
 
-async def test_what_is_settled_makes_room(store: Store) -> None:
+async def test_settled_records_make_room(store: Store) -> None:
     await fill(store)
     await applied(store, *burst(ROOM))
     await lane_of(store).settle(7)
@@ -191,7 +191,7 @@ async def test_one_that_is_larger_than_the_room_leaves_alone(open_store: OpenSto
     assert (await drain(store)).handed == 1
 
 
-async def test_recurring_ones_count_in_bytes(open_store: OpenStore) -> None:
+async def test_recurring_schedules_count_in_bytes(open_store: OpenStore) -> None:
     store = await open_store(outbox_bytes_max=100_000)
     names = [f"tick-{index}" for index in range(30)]
     await applied(store, *(every(name, NOW, topic=ON_KAFKA, value=bytes(10_000)) for name in names))

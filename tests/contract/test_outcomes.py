@@ -184,13 +184,13 @@ async def test_state_after(store: Store, verb: str, before: State, word: Outcome
 
 @pytest.mark.parametrize("before", ["released", "ended", "missed"])
 @pytest.mark.parametrize("verb", ["replace by the same", "replace", *CHANGES])
-async def test_what_is_too_late_says_its_state(store: Store, verb: str, before: State) -> None:
+async def test_a_change_that_is_too_late_returns_the_state(store: Store, verb: str, before: State) -> None:
     present = await bring(store, before)
     assert (await answer(store, command(verb, present))).state == before
 
 
 @pytest.mark.parametrize("verb", CHANGES)
-async def test_unknown_says_how_far_memory_goes(open_store: OpenStore, verb: str) -> None:
+async def test_the_outcome_unknown_says_since_when_ids_are_remembered(open_store: OpenStore, verb: str) -> None:
     store = await open_store(id_retention_us=3 * DAY, created=NOW)
     young = await answer(store, change(verb, "nobody"), now=NOW + DAY)
     assert young == Outcome("nobody", "unknown", remembered_since=NOW)
@@ -198,14 +198,14 @@ async def test_unknown_says_how_far_memory_goes(open_store: OpenStore, verb: str
     assert old.remembered_since == NOW + 7 * DAY
 
 
-async def test_replace_of_nothing_schedules(store: Store) -> None:
+async def test_replace_of_an_unknown_id_schedules_it(store: Store) -> None:
     outcome = await answer(store, Replace(add("one", NOW + MINUTE)))
     assert outcome == Outcome("one", "scheduled", NOW + MINUTE)
     assert (await found(store, "one")).generation == 1
 
 
 @pytest.mark.parametrize("verb", CHANGES)
-async def test_recurring_schedules_answer_alike(store: Store, verb: str) -> None:
+async def test_recurring_schedules_have_the_same_outcomes(store: Store, verb: str) -> None:
     for before in PENDING_STATES:
         await applied(store, every(before, NOW + MINUTE))
     await applied(store, Pause(ACME, "paused"))
@@ -214,7 +214,7 @@ async def test_recurring_schedules_answer_alike(store: Store, verb: str) -> None
         assert outcome.outcome == ANSWERS[verb][before]
 
 
-async def test_fire_of_a_recurring_one_leaves_its_state(store: Store) -> None:
+async def test_fire_of_a_recurring_schedule_leaves_its_state(store: Store) -> None:
     await applied(store, every("going", NOW + MINUTE), every("held", NOW + MINUTE), Pause(ACME, "held"))
     await applied(store, Fire(ACME, "going"), Fire(ACME, "held"))
     assert [await state(store, name) for name in ("going", "held")] == ["pending", "paused"]
@@ -222,7 +222,7 @@ async def test_fire_of_a_recurring_one_leaves_its_state(store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["nul\0inside", "half \ud800 pair", "x" * 1_000, "ü" * 500])
 @pytest.mark.parametrize("verb", ["add another", "replace", *CHANGES])
-async def test_a_name_that_no_store_can_hold_is_refused(store: Store, verb: str, name: str) -> None:
+async def test_a_name_that_cannot_be_stored_is_rejected(store: Store, verb: str, name: str) -> None:
     given = msgspec.structs.replace(add("one"), id=name)
     outcome = await answer(store, command(verb, given))
     too_long = "id: is longer than 999 bytes of UTF-8, the most that can be stored"

@@ -43,7 +43,7 @@ async def test_replaced_or_released_but_never_both(store: Store) -> None:
     assert {record.id: (record.message, record.generation) for record in kept} == expected
 
 
-async def test_paused_is_paused(store: Store) -> None:
+async def test_nothing_is_released_after_a_pause(store: Store) -> None:
     await applied(store, *(add(one) for one in IDS))
     outcomes, _ = await asyncio.gather(
         change(store, [Pause(ACME, one) for one in reversed(IDS)]), drain(store, rows_max=16)

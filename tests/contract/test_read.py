@@ -58,14 +58,14 @@ async def test_history_of_a_one_shot(store: Store) -> None:
     assert (released.occurrence, released.due) == (1, NOW + 1)
 
 
-async def test_history_of_an_id_that_we_made(store: Store) -> None:
+async def test_history_of_a_generated_id(store: Store) -> None:
     (outcome,) = await applied(store, add(None, NOW + 1))
     assert await story(store, outcome.id) == ["accepted"]
     await drain(store, NOW + 3)
     assert await story(store, outcome.id) == ["accepted", "released"]
 
 
-async def test_history_tells_every_change_once(store: Store) -> None:
+async def test_history_has_every_change_once(store: Store) -> None:
     steps: list[Callable[[str, str], Command]] = [Pause, Pause, Resume, Resume, Fire, Cancel]
     await applied(store, every("one", NOW + HOUR))
     for step, kind in enumerate(steps, start=1):
@@ -91,7 +91,7 @@ async def test_history_of_what_was_missed(store: Store) -> None:
     assert (missed.at, missed.reason) == (NOW, "expired")
 
 
-async def test_history_of_a_recurring_one(store: Store) -> None:
+async def test_history_of_a_recurring_schedule(store: Store) -> None:
     await applied(store, every("one", NOW, count=5, lateness=Lateness("fire_latest")))
     await drain(store, NOW)
     await drain(store, NOW + 3 * SECOND)
@@ -141,14 +141,14 @@ async def test_history_of_a_replacement(store: Store) -> None:
 
 
 @pytest.mark.parametrize("target", STATES)
-async def test_history_is_told_in_order_of_time(store: Store, target: State) -> None:
+async def test_history_is_in_order_of_time(store: Store, target: State) -> None:
     await bring(store, target)
     moments = [event.at for event in await store.history(ACME, "one", NOW)]
     assert moments
     assert moments == sorted(moments)
 
 
-async def test_nothing_is_known_of_the_unknown(store: Store) -> None:
+async def test_an_unknown_id_has_no_schedule_and_no_history(store: Store) -> None:
     assert await store.find(ACME, "nobody", NOW) is None
     assert await store.history(ACME, "nobody", NOW) == []
     assert await listed(store, Query()) == []
@@ -225,7 +225,7 @@ async def test_what_is_to_come_is_listed_before_what_is_finished(store: Store, l
     assert await ids(store, NOW + 4, limit, due_to=NOW + 1) == behind[6:]
 
 
-async def test_a_fire_that_has_not_left_is_no_schedule_of_its_own(store: Store) -> None:
+async def test_a_fired_record_is_not_listed_as_a_schedule(store: Store) -> None:
     await applied(store, every("often", NOW + MINUTE), Fire(ACME, "often"), add("one", NOW + DAY))
     assert await ids(store) == ["often", "one"]
     assert (await store.count(NOW)).pending == 2
@@ -280,7 +280,7 @@ async def test_finished_ones_are_found_by_the_same_conditions(store: Store) -> N
     assert await ids(store) == ["c", "b", "a"]
 
 
-async def test_a_recurring_one_that_has_ended_is_listed_by_its_last_moment(store: Store) -> None:
+async def test_a_recurring_schedule_that_has_ended_is_listed_by_its_last_moment(store: Store) -> None:
     await applied(store, every("often", NOW, period=MINUTE, count=3), add("between", NOW + MINUTE))
     await drain(store, NOW + 2 * MINUTE)
     assert await ids(store) == ["often", "between"]
@@ -290,7 +290,7 @@ async def test_a_recurring_one_that_has_ended_is_listed_by_its_last_moment(store
 
 
 @pytest.mark.parametrize("cursor", ["", "nonsense", "1.x", "9" * 400, "ünï", "🎉"])
-async def test_a_cursor_that_no_page_gave_is_refused(store: Store, cursor: str) -> None:
+async def test_a_cursor_that_no_page_gave_is_rejected(store: Store, cursor: str) -> None:
     with pytest.raises(Invalid) as refused:
         await store.page(ACME, Query(after=cursor), NOW)
     assert refused.value.field == "cursor"
@@ -313,7 +313,7 @@ async def test_forecast_counts_what_is_pending_by_time(store: Store) -> None:
     assert some == [(midnight, 2)]
 
 
-async def test_forecast_forgets_what_has_left(store: Store) -> None:
+async def test_forecast_omits_released_occurrences(store: Store) -> None:
     await applied(store, add("one", NOW), add("two", NOW + 1))
     await drain(store, NOW)
     assert await store.forecast(ACME, NOW, NOW + HOUR, MINUTE) == ([(NOW, 1)], False)

@@ -32,7 +32,7 @@ JANUARY_31 = 1_801_353_600_000_000  # 2027-01-31T00:00:00Z
 LATEST = Lateness("fire_latest")
 
 
-async def test_every_occurrence_leaves_once_at_its_time(store: Store) -> None:
+async def test_every_occurrence_is_released_once_at_its_due_time(store: Store) -> None:
     await applied(store, every("often", NOW, count=3))
     for step in range(3):
         assert (await drain(store, NOW + step * SECOND - 1)).lateness_us == []
@@ -45,7 +45,7 @@ async def test_every_occurrence_leaves_once_at_its_time(store: Store) -> None:
     assert {record.message for record in kept} == {every("often").message}
 
 
-async def test_the_pending_occurrence_can_be_seen(store: Store) -> None:
+async def test_the_pending_occurrence_is_returned(store: Store) -> None:
     await applied(store, every("often", NOW, period=MINUTE))
     await drain(store, NOW + MINUTE)
     schedule = await found(store, "often", NOW + MINUTE)
@@ -54,7 +54,7 @@ async def test_the_pending_occurrence_can_be_seen(store: Store) -> None:
     assert next_due(store) == NOW + 2 * MINUTE
 
 
-async def test_without_end_it_goes_on(store: Store) -> None:
+async def test_a_rule_without_an_end_continues(store: Store) -> None:
     await applied(store, every("often", NOW, period=DAY))
     for day in range(50):
         assert (await drain(store, NOW + day * DAY)).lateness_us == [0]
@@ -69,7 +69,7 @@ async def test_the_end_is_included(store: Store) -> None:
     assert await numbers(store, "below") == [1, 2]
 
 
-async def test_when_none_is_left_it_has_ended(store: Store) -> None:
+async def test_a_schedule_ends_after_its_last_occurrence(store: Store) -> None:
     await applied(store, every("often", NOW, count=2))
     await drain(store, NOW + 5 * SECOND)
     schedule = await found(store, "often", NOW + 5 * SECOND)
@@ -81,7 +81,7 @@ async def test_when_none_is_left_it_has_ended(store: Store) -> None:
 # --- drift-free ---
 
 
-async def test_lateness_does_not_move_what_follows(store: Store) -> None:
+async def test_lateness_does_not_move_later_occurrences(store: Store) -> None:
     await applied(store, every("often", NOW, period=10 * SECOND))
     for step, late in enumerate((0, 3 * SECOND, 9_999_999, 1, 0)):
         await drain(store, NOW + step * 10 * SECOND + late)
@@ -166,7 +166,7 @@ async def test_the_last_one_released_late_is_final(store: Store) -> None:
     assert [await state(store, name, NOW + HOUR) for name in ("all", "latest")] == ["ended", "ended"]
 
 
-async def test_when_nothing_of_it_ever_left_it_was_missed(store: Store) -> None:
+async def test_a_schedule_that_released_nothing_is_missed(store: Store) -> None:
     skip = Lateness("skip", grace_us=SECOND)
     await applied(store, every("never", NOW, count=3, lateness=skip))
     drained = await drain(store, NOW + HOUR)
@@ -184,7 +184,7 @@ async def test_a_fire_is_in_addition_and_not_one_of_its_occurrences(store: Store
     assert await state(store, "never", NOW + HOUR) == "missed"
 
 
-async def test_when_only_its_end_was_missed_it_has_ended(store: Store) -> None:
+async def test_a_schedule_whose_last_occurrences_were_missed_has_ended(store: Store) -> None:
     skip = Lateness("skip", grace_us=SECOND)
     await applied(store, every("once", NOW, count=3, lateness=skip))
     await drain(store, NOW)

@@ -45,7 +45,7 @@ def assert_nothing(done: Release) -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, SECOND, MINUTE, HOUR, DAY, 30 * DAY])
-async def test_never_early_and_then_at_once(store: Store, ahead: int) -> None:
+async def test_a_row_is_never_released_early_and_then_at_once(store: Store, ahead: int) -> None:
     await applied(store, add("one", NOW + ahead), add(None, NOW + ahead))
     assert_nothing(await release(store, NOW + ahead - 1, 1000))
     assert await records(store) == []
@@ -62,7 +62,7 @@ async def test_a_clock_that_steps_back_releases_nothing_early(store: Store) -> N
     assert (await drain(store, NOW + HOUR)).lateness_us == [0, 0]
 
 
-async def test_what_arrives_earlier_than_the_rest_leaves_earlier(store: Store) -> None:
+async def test_a_row_that_is_due_earlier_is_released_earlier(store: Store) -> None:
     await applied(store, add("late", NOW + 2 * SECOND))
     await drain(store)
     await applied(store, add("soon", NOW + SECOND))
@@ -71,7 +71,7 @@ async def test_what_arrives_earlier_than_the_rest_leaves_earlier(store: Store) -
 
 
 @pytest.mark.parametrize("tended", [False, True])
-async def test_a_long_stand_still_loses_nothing(store: Store, tended: bool) -> None:
+async def test_nothing_is_lost_in_a_long_outage(store: Store, tended: bool) -> None:
     """Rows of every distance are found after months without a release, whether or not anyone tended."""
     dues = [NOW + step for step in (0, SECOND, 10 * MINUTE, HOUR, 25 * HOUR, 9 * DAY, 59 * DAY, 60 * DAY)]
     await applied(store, *(add(f"s{index}", due) for index, due in enumerate(dues)))
@@ -87,7 +87,7 @@ async def test_a_long_stand_still_loses_nothing(store: Store, tended: bool) -> N
 # --- what lies on the log ---
 
 
-async def test_a_record_says_what_it_is(store: Store) -> None:
+async def test_a_record_has_all_its_fields(store: Store) -> None:
     command = add("one", NOW + 1, key=b"k")
     await applied(store, command)
     done = await release(store, NOW + 4, 10)
@@ -100,7 +100,7 @@ async def test_a_record_says_what_it_is(store: Store) -> None:
     assert record.message == command.message
 
 
-async def test_once(store: Store) -> None:
+async def test_a_row_is_released_once(store: Store) -> None:
     await applied(store, add("one"), add())
     await drain(store)
     assert_nothing(await release(store, NOW + DAY, 1000))
@@ -146,7 +146,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=range(len(MESSAGES)))
 @pytest.mark.parametrize("ahead", [0, 40 * DAY])
-async def test_bytes_leave_as_they_came(store: Store, message: Message, ahead: int) -> None:
+async def test_messages_are_released_byte_for_byte(store: Store, message: Message, ahead: int) -> None:
     due = NOW + ahead
     shape = {"key": message.key, "value": message.value, "headers": message.headers}
     await applied(store, add("one", due, **shape), add(None, due, **shape))  # type: ignore[arg-type]
@@ -184,7 +184,7 @@ BOUNDS = [
 
 
 @pytest.mark.parametrize(("lateness", "reason"), BOUNDS)
-async def test_what_is_too_late_is_missed_with_its_reason(store: Store, lateness: Lateness, reason: str) -> None:
+async def test_a_row_that_is_too_late_is_missed_with_its_reason(store: Store, lateness: Lateness, reason: str) -> None:
     await applied(store, add("one", lateness=lateness), add(None, lateness=lateness))
     late = NOW + SECOND + 1
     done = await release(store, late, 1000)
@@ -197,7 +197,7 @@ async def test_what_is_too_late_is_missed_with_its_reason(store: Store, lateness
 
 
 @pytest.mark.parametrize("lateness", [lateness for lateness, _ in BOUNDS] + [Lateness(), Lateness("fire_all")])
-async def test_the_last_moment_is_not_too_late(store: Store, lateness: Lateness) -> None:
+async def test_a_row_at_its_deadline_is_not_too_late(store: Store, lateness: Lateness) -> None:
     await applied(store, add("one", lateness=lateness))
     drained = await drain(store, NOW + SECOND)
     assert (drained.lateness_us, drained.missed) == ([SECOND], {})
@@ -252,13 +252,13 @@ async def test_missed_rows_count_in_a_batch_too(store: Store) -> None:
 
 
 @pytest.mark.one_lane("every lane has a batch of its own")
-async def test_the_oldest_leaves_first(store: Store) -> None:
+async def test_the_oldest_row_is_released_first(store: Store) -> None:
     await applied(store, *(add(f"s{number}", NOW - SECOND + number % 10) for number in range(50)))
     await release(store, NOW, 20)
     assert {record.due for record in await records(store)} <= {NOW - SECOND + step for step in range(4)}
 
 
-async def test_when_to_wake(store: Store) -> None:
+async def test_next_due(store: Store) -> None:
     await tend(store)
     assert next_due(store) is None
     await applied(store, add("b", NOW + 2 * SECOND), add("a", NOW + SECOND), add("c", NOW + 3 * SECOND))
@@ -273,7 +273,7 @@ async def test_when_to_wake(store: Store) -> None:
     assert next_due(store) is None
 
 
-async def test_when_to_wake_is_never_later_than_the_truth(store: Store) -> None:
+async def test_next_due_is_never_too_late(store: Store) -> None:
     """What is far may be left out until it is near; tending brings it near."""
     far = NOW + 40 * DAY
     await applied(store, add("one", far))

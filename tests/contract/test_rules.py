@@ -50,7 +50,7 @@ def hourly(more: str = "", start: str = "2026-11-20T09:00:00", **terms: object) 
     return read_rule(f"FREQ=HOURLY{more}", NOW, Terms(start, **terms))  # type: ignore[arg-type]
 
 
-async def test_a_rule_leaves_at_each_of_its_moments_and_marks_the_last(store: Store) -> None:
+async def test_a_rule_is_released_at_each_of_its_times_and_the_last_record_is_final(store: Store) -> None:
     rule = read_rule("FREQ=DAILY;BYHOUR=9;COUNT=3", NOW, Terms("2026-11-20T09:00", BERLIN))
     assert (await answer(store, scheduled(rule))).due == NOW - HOUR
     for day in range(3):
@@ -108,7 +108,7 @@ async def test_a_local_time_that_clocks_show_twice_can_leave_twice(store: Store)
     assert (await found(store, "one", at + HOUR)).state == "ended"
 
 
-async def test_a_rule_that_is_fired_goes_on(store: Store) -> None:
+async def test_a_rule_that_is_fired_continues(store: Store) -> None:
     await answer(store, scheduled(hourly()))
     assert (await answer(store, Fire(ACME, "one"))).outcome == "fired"
     await drain(store, NOW)
@@ -206,7 +206,7 @@ async def replaced(store: Store, when: When, *, keep_count: bool) -> Outcome:
     return await answer(store, Replace(scheduled(when), keep_count=keep_count), now=NOW + HOUR)
 
 
-async def test_replace_begins_the_count_anew(store: Store) -> None:
+async def test_replace_restarts_the_count(store: Store) -> None:
     assert (await replaced(store, hourly(";COUNT=5", "2026-11-20T11:30:00"), keep_count=False)).outcome == "replaced"
     for hour in range(10):
         await drain(store, NOW + hour * HOUR + 30 * MINUTE)
@@ -232,7 +232,7 @@ async def test_replace_says_when_the_kept_count_is_used_up(store: Store) -> None
     assert (await found(store, "one", NOW + HOUR)).occurrence == 3
 
 
-async def test_a_calendar_keeps_days_free(store: Store) -> None:
+async def test_a_calendar_skips_its_days(store: Store) -> None:
     tomorrow = NOW // DAY + 1
     await store.put_calendar(ACME, Calendar("off", (tomorrow,), NOW))
     assert await store.calendars(ACME) == [Calendar("off", (tomorrow,), NOW)]
@@ -245,7 +245,7 @@ async def test_a_calendar_keeps_days_free(store: Store) -> None:
     assert [record.due for record in await records(store)] == [NOW, NOW + 2 * DAY]
 
 
-async def test_a_calendar_that_is_not_there_is_refused(store: Store) -> None:
+async def test_a_calendar_that_does_not_exist_is_rejected(store: Store) -> None:
     rule = read_rule("FREQ=DAILY", NOW, Terms("2026-11-20T09:00", calendar="off"))
     for command in (scheduled(rule), Replace(scheduled(rule))):
         outcome = await answer(store, command)
@@ -282,7 +282,7 @@ async def test_jitter_moves_due_times_and_not_the_anchor(store: Store) -> None:
     assert (await found(store, "one", NOW + MINUTE)).due == NOW + HOUR + 7 * SECOND
 
 
-async def test_a_kept_count_goes_on_behind_what_was_handled(store: Store) -> None:
+async def test_a_kept_count_continues_behind_what_was_handled(store: Store) -> None:
     """Though the new one begins where the old one began, nothing of the past comes again."""
     daily = read_rule("FREQ=DAILY;COUNT=10", NOW, Terms("2026-11-20T09:00"))
     every = Every(NOW, Period(0, DAY), count=10)

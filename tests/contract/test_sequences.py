@@ -9,7 +9,7 @@ from tests.contract.sequences import run
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_sequences_are_answered_alike_by_every_store(part: int) -> None:
+def test_random_sequences_have_the_same_outcomes_on_every_store(part: int) -> None:
     tally = asyncio.run(run(250 * part, 250))
     print(tally)
     assert tally.sequences == 250

@@ -75,14 +75,14 @@ async def test_shares_follow_priority(store: Store) -> None:
 
 
 @pytest.mark.one_lane("the shares of a batch are those of a lane")
-async def test_shares_of_those_who_are_not_there_pass_on(store: Store) -> None:
+async def test_shares_of_absent_priorities_go_to_the_others(store: Store) -> None:
     await burst(store, *many(ROWS, topic="normal"), *many(ROWS, topic="low", priority=Priority.LOW))
     await release(store, NOW, ROWS)
     assert await shares(store) == {"normal": 750, "low": 250}
 
 
 @pytest.mark.one_lane("the shares of a batch are those of a lane")
-async def test_shares_that_are_not_used_up_pass_on(store: Store) -> None:
+async def test_unused_shares_go_to_the_others(store: Store) -> None:
     await burst(
         store,
         *many(20, topic="high", priority=Priority.HIGH),
@@ -120,7 +120,7 @@ async def test_a_burst_of_missed_rows_does_not_hold_up_another(store: Store) -> 
     assert len(done.lateness_us) + sum(done.missed.values()) <= ROWS
 
 
-async def test_a_burst_of_recurring_ones_does_not_hold_up_another(store: Store) -> None:
+async def test_a_burst_of_recurring_schedules_does_not_hold_up_another(store: Store) -> None:
     recurring = [every(f"r{number}", OVERDUE, priority=Priority.HIGH) for number in range(3_000)]
     await burst(store, *recurring, add("single", NOW, tenant=GLOBEX))
     await release(store, NOW, ROWS)
@@ -173,7 +173,7 @@ async def test_backlog_leaves_oldest_first(store: Store) -> None:
     assert await left(store) == [f"s{number:04}" for number in range(100)]
 
 
-async def test_everything_leaves_in_the_end(store: Store) -> None:
+async def test_everything_is_released_in_the_end(store: Store) -> None:
     commands = [
         add(None, due, tenant=tenant, priority=priority)
         for due in (OVERDUE, FRESH)

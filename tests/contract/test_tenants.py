@@ -73,7 +73,7 @@ async def test_another_tenants_finished_schedule_is_unknown(store: Store) -> Non
         assert await store.history(GLOBEX, target, NOW) == []
 
 
-async def test_replace_of_another_tenants_id_makes_ones_own(store: Store) -> None:
+async def test_replace_of_another_tenants_id_creates_a_schedule(store: Store) -> None:
     made = (await answer(store, add(None, NOW + MINUTE))).id
     await applied(store, add("one", NOW + MINUTE))
     assert await words(store, Replace(add("one", NOW, tenant=GLOBEX))) == ["scheduled"]
@@ -85,7 +85,7 @@ async def test_replace_of_another_tenants_id_makes_ones_own(store: Store) -> Non
     assert await left(store, tenant=GLOBEX) == ["one"]
 
 
-async def test_reads_show_ones_own(store: Store) -> None:
+async def test_reads_return_only_the_tenants_own_schedules(store: Store) -> None:
     await applied(store, add("a"), add("b", tenant=GLOBEX), add("c", NOW + 1), add("d", NOW + 1, tenant=GLOBEX))
     await drain(store)
     for tenant, expected in ((ACME, ["c", "a"]), (GLOBEX, ["d", "b"]), ("initech", [])):
@@ -97,7 +97,7 @@ async def test_reads_show_ones_own(store: Store) -> None:
 
 
 @pytest.mark.one_lane("an id chooses the lane, and the lane the partition")
-async def test_topics_of_one_name_are_apart(store: Store) -> None:
+async def test_topics_of_one_name_are_separate(store: Store) -> None:
     await applied(
         store,
         *(add(None, key=b"k") for _ in range(5)),
@@ -113,7 +113,7 @@ async def test_topics_of_one_name_are_apart(store: Store) -> None:
     assert await store.topics("initech") == []
 
 
-async def test_a_cursor_leads_nowhere_else(store: Store) -> None:
+async def test_a_cursor_does_not_reach_another_tenant(store: Store) -> None:
     await applied(
         store, *(add(None, NOW + n) for n in range(4)), *(add(None, NOW + n, tenant=GLOBEX) for n in range(4))
     )

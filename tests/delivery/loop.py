@@ -280,7 +280,7 @@ class Loop:
         found: list[Delivery] = []
 
         async def are_settled() -> bool:
-            documents = await store.cabinet.get(keys, clock.now())
+            documents = await store.documents.get(keys, clock.now())
             found[:] = [read(document, Delivery) for document in documents if document is not None]
             return len(found) == len(keys) and all(each.is_settled for each in found)
 

@@ -42,9 +42,9 @@ class Office:
 
     def __init__(self, store: Store, clock: SimulatedClock, engine: Engine | None = None, tenant: str = ACME) -> None:
         self.tenant = tenant
-        self.store, self.clock, self.cabinet = store, clock, store.cabinet
+        self.store, self.clock, self.documents = store, clock, store.documents
         self.engine = engine = engine or _timed(Engine(store, clock), clock)
-        cabinet = store.cabinet
+        cabinet = store.documents
         self.users = Users(cabinet, clock)
         self.importing = Importing(cabinet, clock)
         self.suppressions = Suppressions(cabinet, clock)
@@ -94,7 +94,7 @@ class Office:
         if delivery.provider_id is not None:
             sent = sent_put(self.tenant, delivery, "smtp", delivery.provider_id, now)
             group.append(msgspec.structs.replace(sent, expected=ANY))
-        assert await self.cabinet.change([group], now) != [0]
+        assert await self.documents.change([group], now) != [0]
         return delivery
 
 

@@ -13,7 +13,7 @@ class StalledStore:
     def __init__(self, store: Store, kind: str = "delivery") -> None:
         self._store = store
         self.kind = kind
-        self.cabinet = _Cabinet(self, store)
+        self.documents = _Cabinet(self, store)
         self.reached = asyncio.Event()
         self.goes_on = asyncio.Event()
 
@@ -23,7 +23,7 @@ class StalledStore:
 
 class _Cabinet:
     def __init__(self, stalled: StalledStore, store: Store) -> None:
-        self._stalled, self._cabinet = stalled, store.cabinet
+        self._stalled, self._cabinet = stalled, store.documents
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cabinet, name)

@@ -19,7 +19,7 @@ class Between:
 
     def __init__(self, store: Store, cabinet: "Forgetful | Hasty") -> None:
         self._store = store
-        self.cabinet = cabinet
+        self.documents = cabinet
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -29,7 +29,7 @@ class Forgetful:
     """Writes the first change of a delivery, and then loses the answer, and those of some looks."""
 
     def __init__(self, world: World) -> None:
-        self._cabinet = world.store.cabinet
+        self._cabinet = world.store.documents
         self._lost = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -55,7 +55,7 @@ class Hasty:
     """A provider tells of a delivery each time when it is about to be written down as sent."""
 
     def __init__(self, world: World) -> None:
-        self._cabinet = world.store.cabinet
+        self._cabinet = world.store.documents
         self._receiving = Office(world.store, cast(SimulatedClock, world.clock)).receiving
         self._events = list(EVENTS)
 

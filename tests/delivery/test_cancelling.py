@@ -26,13 +26,13 @@ async def world() -> AsyncIterator[World]:
 
 
 def cancelling(world: World) -> Cancelling:
-    return Cancelling(world.store.cabinet, world.engine, world.clock)
+    return Cancelling(world.store.documents, world.engine, world.clock)
 
 
 async def recur(world: World, name: str) -> None:
     """Every hour, from now on."""
     now, one = world.clock.now(), words(name)
-    await world.store.cabinet.change([[notification_put(one, 0)]], now)
+    await world.store.documents.change([[notification_put(one, 0)]], now)
     add = msgspec.structs.replace(schedule(one, now), when=Every(now, Period(0, HOUR)))
     [told] = await world.engine.submit([add])
     assert told.outcome == "scheduled"

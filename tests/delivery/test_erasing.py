@@ -36,7 +36,7 @@ async def furnish(office: Office) -> None:
         await office.release("notify.email")
         await office.deliver(f"{user}-now", user)
         line = Put(Key(ACME, "inbox", f"{user}/1"), encode({"text": "Hi"}), 0, ("all", f"user:{user}"))
-        await office.cabinet.change([[line]], office.clock.now())
+        await office.documents.change([[line]], office.clock.now())
     await office.suppressions.add(ACME, "email", "ada@example.com", "bounced: ada@example.com is full")
     await office.suppressions.add(ACME, "sms", "+15559999", "stopped", user="ada")
     await office.suppressions.add(ACME, "email", "ada@example.com", "unsubscribed", category="news")
@@ -47,7 +47,7 @@ async def everything(office: Office) -> bytes:
     found = []
     for tenant, tag in ((ACME, ALL), (ACME, by_user("ada")), (SHARED, by_user("ada", ACME))):
         for kind in ("user", "notification", "delivery", "inbox", "dedupe", "sent", "suppressed"):
-            found += await office.cabinet.find(tenant, kind, tag, office.clock.now(), limit=1_000)
+            found += await office.documents.find(tenant, kind, tag, office.clock.now(), limit=1_000)
     return b"\n".join(encode([document.key, document.tags]) + document.body for document in found)
 
 
@@ -78,7 +78,7 @@ class Down(Exception):
 @pytest.mark.parametrize("after", range(1, 12))
 async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) -> None:
     await furnish(office)
-    change, calls = office.cabinet.change, 0
+    change, calls = office.documents.change, 0
 
     async def failing(groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         nonlocal calls
@@ -87,11 +87,11 @@ async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) 
             raise Down
         return await change(groups, now)
 
-    office.cabinet.change = failing  # type: ignore[method-assign]
+    office.documents.change = failing  # type: ignore[method-assign]
     try:
         await office.erasing.erase(ACME, "ada")
     except Down:
-        office.cabinet.change = change  # type: ignore[method-assign]
+        office.documents.change = change  # type: ignore[method-assign]
         await office.erasing.erase(ACME, "ada")
     remains = await everything(office)
     assert not [trace for trace in HERS if trace in remains]
@@ -166,6 +166,6 @@ async def test_an_id_of_hers_is_not_taken_for_what_it_was(office: Office, state:
         assert (told.outcome, told.due) == ("conflict", None)
         assert told.reason == f"the id belongs to a schedule that is {state} already: choose another id"
         assert await office.lookup.get(ACME, "mine") is None
-    assert await office.cabinet.find(ACME, "dedupe", by_user("ada"), office.clock.now()) == []
+    assert await office.documents.find(ACME, "dedupe", by_user("ada"), office.clock.now()) == []
     other = await office.notify(**(asked | {"id": "another"}), words={"text": text})
     assert other.outcome == "scheduled"

@@ -35,7 +35,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def erasing(world: World) -> Erasing:
-    cabinet = world.store.cabinet
+    cabinet = world.store.documents
     return Erasing(cabinet, world.engine, Suppressions(cabinet, world.clock), world.clock)
 
 
@@ -64,7 +64,7 @@ async def test_a_dead_address_of_an_erased_person_is_kept_as_a_digest(world: Wor
     await eventually(lambda: mail.calls)
     await erasing(world).erase(TENANT, "ada")
     mail.gate.set()
-    suppressions = Suppressions(world.store.cabinet, world.clock)
+    suppressions = Suppressions(world.store.documents, world.clock)
     place = Place("email", "ada.lovelace@example.com")
 
     async def found() -> list[Suppression]:
@@ -107,7 +107,7 @@ async def test_concurrent_writes_do_not_outlive_an_erased_user(world: World, tmp
 
     begun, goes_on = asyncio.Event(), asyncio.Event()
     stalled = StalledStore(world.store, "inbox")
-    inbox = InAppChannel(InAppSettings(), world.clock, cast(DocumentStore, stalled.cabinet))
+    inbox = InAppChannel(InAppSettings(), world.clock, cast(DocumentStore, stalled.documents))
     worker = world.worker({"files": Late(Settings(terminal=False), world.clock, tmp_path), "in_app": inbox}, PATIENT)
     world.start(worker)
     await world.notify(words("one"), words("two", "in_app"))
@@ -117,13 +117,13 @@ async def test_concurrent_writes_do_not_outlive_an_erased_user(world: World, tmp
     stalled.goes_on.set()
     await world.stop(worker)
     assert list((tmp_path / "outbox").iterdir()) == []
-    assert await world.store.cabinet.find(TENANT, "inbox", "user:ada", world.clock.now()) == []
+    assert await world.store.documents.find(TENANT, "inbox", "user:ada", world.clock.now()) == []
     assert [await world.delivery(name) for name in ("one/1", "two/1")] == [None, None]
 
 
 async def test_an_inbox_entry_is_written_while_the_profile_changes(world: World) -> None:
     stalled = StalledStore(world.store, "inbox")
-    inbox = InAppChannel(InAppSettings(), world.clock, cast(DocumentStore, stalled.cabinet))
+    inbox = InAppChannel(InAppSettings(), world.clock, cast(DocumentStore, stalled.documents))
     world.start(world.worker({"in_app": inbox}, PATIENT))
     await world.notify(words("one", "in_app"))
     await asyncio.wait_for(stalled.reached.wait(), 5)
@@ -131,7 +131,7 @@ async def test_an_inbox_entry_is_written_while_the_profile_changes(world: World)
     stalled.goes_on.set()
     [delivery] = await world.settled("one/1")
     assert delivery.state == "sent"
-    assert len(await world.store.cabinet.find(TENANT, "inbox", "user:ada", world.clock.now())) == 1
+    assert len(await world.store.documents.find(TENANT, "inbox", "user:ada", world.clock.now())) == 1
 
 
 async def test_a_dead_letter_says_nothing_that_a_provider_said(world: World) -> None:

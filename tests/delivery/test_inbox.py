@@ -25,7 +25,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def channel(world: World) -> InAppChannel:
-    return InAppChannel(Settings(), world.clock, world.store.cabinet)
+    return InAppChannel(Settings(), world.clock, world.store.documents)
 
 
 def line(number: int, user: str = "ada") -> InApp:
@@ -33,7 +33,7 @@ def line(number: int, user: str = "ada") -> InApp:
 
 
 async def test_a_notification_becomes_a_line_that_can_be_read(world: World) -> None:
-    inbox = Inbox(world.store.cabinet, world.clock)
+    inbox = Inbox(world.store.documents, world.clock)
     world.start(world.worker({"in_app": channel(world)}))
     await world.notify(words("n-1", "in_app"))
     await world.settled("n-1/1")
@@ -54,7 +54,7 @@ async def test_a_notification_becomes_a_line_that_can_be_read(world: World) -> N
 
 
 async def test_the_same_message_is_one_line_and_stays_read(world: World) -> None:
-    inbox, into = Inbox(world.store.cabinet, world.clock), channel(world)
+    inbox, into = Inbox(world.store.documents, world.clock), channel(world)
     assert await into.send(line(1)) == Accepted("n-1/1")
     await inbox.read_one(TENANT, "ada", "n-1/1")
     assert await into.send(line(1)) == Accepted("n-1/1")
@@ -62,7 +62,7 @@ async def test_the_same_message_is_one_line_and_stays_read(world: World) -> None
 
 
 async def test_pages_and_reading_all(world: World) -> None:
-    inbox, into = Inbox(world.store.cabinet, world.clock), channel(world)
+    inbox, into = Inbox(world.store.documents, world.clock), channel(world)
     await world.put_user(User("bob"))
     for number in range(450):
         await into.send(line(number))
@@ -86,7 +86,7 @@ async def test_pages_and_reading_all(world: World) -> None:
 
 
 async def test_who_waits_is_told_at_once_and_goes_on_from_there(world: World) -> None:
-    inbox = Inbox(world.store.cabinet, world.clock)
+    inbox = Inbox(world.store.documents, world.clock)
     worker = world.worker({"in_app": channel(world)})
     world.start(worker)
     world.told_to.append(inbox)
@@ -112,8 +112,8 @@ async def test_a_store_that_does_not_answer_is_a_temporary_failure(world: World)
 
 
 def test_it_is_opened_with_the_cabinet_of_its_node(world: World, tmp_path: Path) -> None:
-    assert PLUGIN.open(Settings(), ProviderContext(world.clock, tmp_path, world.store.cabinet)).takes(line(1))
+    assert PLUGIN.open(Settings(), ProviderContext(world.clock, tmp_path, world.store.documents)).takes(line(1))
     with pytest.raises(Invalid, match="store"):
         PLUGIN.open(Settings(), ProviderContext(world.clock, tmp_path))
     with pytest.raises(Invalid, match="keep_days"):
-        PLUGIN.open(Settings(keep_days=0), ProviderContext(world.clock, tmp_path, world.store.cabinet))
+        PLUGIN.open(Settings(keep_days=0), ProviderContext(world.clock, tmp_path, world.store.documents))

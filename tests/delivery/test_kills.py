@@ -42,7 +42,7 @@ class Life:
 
 class _Cabinet:
     def __init__(self, life: Life, store: Store) -> None:
-        self._life, self._cabinet = life, store.cabinet
+        self._life, self._cabinet = life, store.documents
 
     async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
         self._life.check()
@@ -56,7 +56,7 @@ class _Cabinet:
 class _Store:
     def __init__(self, life: Life, store: Store) -> None:
         self._life, self._store = life, store
-        self.cabinet = _Cabinet(life, store)
+        self.documents = _Cabinet(life, store)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("on_"):
@@ -253,7 +253,7 @@ async def test_a_call_ends_with_its_claim_though_the_store_was_slow_to_write_it(
         await world.put_user(ada())
         provider, life = Recorder(), Life(world)
         provider.gate = asyncio.Event()
-        plain = life.store.cabinet.change
+        plain = life.store.documents.change
 
         async def change(groups: Sequence[Sequence[Change]], now: int) -> list[int]:
             written = asyncio.Event()
@@ -261,7 +261,7 @@ async def test_a_call_ends_with_its_claim_though_the_store_was_slow_to_write_it(
             await written.wait()
             return await plain(groups, now)
 
-        life.store.cabinet.change = change  # type: ignore[method-assign]
+        life.store.documents.change = change  # type: ignore[method-assign]
         claim_us = 1_200_000
         settings = changed(QUICK, send_s=1.0, terms=msgspec.structs.replace(QUICK.terms, claim_us=claim_us))
         world.start(world.worker({"all": provider}, settings, store=life.store))
@@ -287,7 +287,7 @@ async def _nothing_is_left(world: World) -> None:
     """Every record is settled, and nothing waits on the timeline that would send again."""
 
     async def is_quiet() -> bool:
-        for tenant, topic in await world.store.prefixed("notify."):
+        for tenant, topic in await world.store.topics_by_prefix("notify."):
             committed = await world.store.committed(tenant, topic.name, "tidings.deliver")
             if topic.name != "notify.dead" and sum(committed.values()) != sum(topic.next):
                 return False

@@ -82,7 +82,7 @@ async def test_of_all_channels_the_state_is_one(office: Office) -> None:
     for channel, end in ends:
         name = f"{told.id}/1/{channel}"
         delivery = Delivery(name, told.id, now, end, channel=channel, user="ada", changed=now)  # type: ignore[arg-type]
-        await office.cabinet.change([[delivery_put(ACME, delivery, 0)]], now)
+        await office.documents.change([[delivery_put(ACME, delivery, 0)]], now)
     assert (await state(office, told.id))[0] == "pending"
     [listed] = (await office.lookup.page(ACME, Search())).notifications
     assert len(listed.deliveries) == 3
@@ -168,9 +168,9 @@ async def test_a_search_that_finds_little_goes_on_behind_its_cursor(office: Offi
     await office.cancelling.cancel(ACME, "oldest")
     for number in range(2_100):
         delivery = Delivery(f"x{number:05}/1", f"x{number:05}", now + number + 1, "sent", user="ada", changed=now)
-        await office.cabinet.change([[delivery_put(ACME, delivery, 0)]], now)
+        await office.documents.change([[delivery_put(ACME, delivery, 0)]], now)
     lost = Delivery("lost/1", "lost", now, "skipped", "opted_out", user="ada", changed=now)
-    await office.cabinet.change([[delivery_put(ACME, lost, 0)]], now)
+    await office.documents.change([[delivery_put(ACME, lost, 0)]], now)
     page = await office.lookup.deliveries(ACME, Search(user="ada", state="skipped"))
     assert page.deliveries == ()
     assert page.cursor is not None

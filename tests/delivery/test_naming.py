@@ -35,11 +35,11 @@ def test_an_id_of_the_default_tenant_is_the_name_alone() -> None:
 async def tell(world: World, tenant: str, name: str) -> Delivery:
     """The same notification for the person whom each tenant calls Ada, and what became of it."""
     now, one = world.clock.now(), msgspec.structs.replace(words(name), tenant=tenant)
-    await world.store.cabinet.change([[user_put(tenant, ada(), -1)], [notification_put(one, 0)]], now)
+    await world.store.documents.change([[user_put(tenant, ada(), -1)], [notification_put(one, 0)]], now)
     await world.engine.submit([schedule(one, now)])
 
     async def settled() -> Delivery | None:
-        [there] = await world.store.cabinet.get([delivery_key(tenant, f"{name}/1")], now)
+        [there] = await world.store.documents.get([delivery_key(tenant, f"{name}/1")], now)
         delivery = None if there is None else read(there, Delivery)
         return delivery if delivery is not None and delivery.is_settled else None
 
@@ -49,7 +49,7 @@ async def tell(world: World, tenant: str, name: str) -> Delivery:
 
 
 async def whose(world: World, provider_id: str) -> Sent:
-    [there] = await world.store.cabinet.get([sent_key("mail", provider_id)], world.clock.now())
+    [there] = await world.store.documents.get([sent_key("mail", provider_id)], world.clock.now())
     assert there is not None
     return read(there, Sent)
 

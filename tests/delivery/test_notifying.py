@@ -195,7 +195,7 @@ async def test_what_is_wrong_is_named_and_leaves_nothing(office: Office, asked: 
     with pytest.raises(Invalid) as refused:
         await office.notify(**asked)
     assert refused.value.field == field
-    assert await office.cabinet.find(ACME, "notification", "all", office.clock.now()) == []
+    assert await office.documents.find(ACME, "notification", "all", office.clock.now()) == []
 
 
 async def test_expiry(office: Office) -> None:
@@ -399,11 +399,11 @@ async def test_what_was_never_scheduled_is_swept(office: Office) -> None:
     await office.deliver(done.id)
     office.clock.advance(20 * DAY)
     assert not await office.sweeping.sweep(ACME)
-    assert len(await office.cabinet.find(ACME, "notification", "all", office.clock.now())) == 3
+    assert len(await office.documents.find(ACME, "notification", "all", office.clock.now())) == 3
     office.clock.advance(20 * DAY)
     await office.store.tend(office.clock.now())
     assert not await office.sweeping.sweep(ACME)
-    left = await office.cabinet.find(ACME, "notification", "all", office.clock.now())
+    left = await office.documents.find(ACME, "notification", "all", office.clock.now())
     assert [document.key.name for document in left] == [far.id]
 
 

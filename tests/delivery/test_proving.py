@@ -78,7 +78,7 @@ async def test_many_who_read_the_same_are_proven_once(office: Office) -> None:
 
 async def test_a_channel_that_nobody_serves_is_refused(office: Office) -> None:
     served: frozenset[ChannelName] = frozenset({"email", "in_app"})
-    some = Notifying(office.cabinet, office.engine, office.users, office.templates, office.clock, served=served)
+    some = Notifying(office.documents, office.engine, office.users, office.templates, office.clock, served=served)
     for named, field in (({"channel": "sms"}, "channel"), ({"channels": ["email", "sms"]}, "channels")):
         ask = msgspec.convert({"user": "ada", "words": {"text": "Hi"}, **named}, Notify)
         with pytest.raises(Invalid, match="no provider for sms is configured: choose one of email, in_app") as refused:

@@ -241,7 +241,7 @@ async def test_a_wrong_password_stops_mail_and_loses_nothing(
             return all(each is not None and each.state == "pending" and not each.attempts for each in found)
 
         await eventually(all_wait, 15)
-        [notice] = await Ways(world.store.cabinet, world.clock).notices()
+        [notice] = await Ways(world.store.documents, world.clock).notices()
         assert "credentials_refused" in notice
         await world.stop(worker)
         right = Smtp(msgspec.structs.replace(settings, password=Secret(mail.PASSWORD)), world.clock)

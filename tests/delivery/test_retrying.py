@@ -30,7 +30,7 @@ async def failed(office: Office) -> Delivery:
 
 
 def retrying(office: Office) -> Retrying:
-    return Retrying(office.cabinet, office.engine, office.clock)
+    return Retrying(office.documents, office.engine, office.clock)
 
 
 async def test_it_waits_for_the_turn_that_was_put_there(office: Office, failed: Delivery) -> None:
@@ -76,7 +76,7 @@ class Slow:
 
 async def test_a_store_that_is_slower_than_the_turn(office: Office, failed: Delivery) -> None:
     slow = cast(Schedules, Slow(office, times=1))
-    done = await Retrying(office.cabinet, slow, office.clock).retry(ACME, failed.name)
+    done = await Retrying(office.documents, slow, office.clock).retry(ACME, failed.name)
     waiting = await office.lookup.delivery(ACME, failed.name)
     assert waiting is not None
     assert (done.outcome, waiting.turn) == ("retried", 3)
@@ -131,7 +131,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
 
 async def again(world: World, name: str) -> Delivery:
     """Have it sent again, and see what comes of it."""
-    done = await Retrying(world.store.cabinet, world.engine, world.clock).retry(TENANT, name)
+    done = await Retrying(world.store.documents, world.engine, world.clock).retry(TENANT, name)
     assert done.outcome == "retried"
     [delivery] = await world.settled(name)
     return delivery

@@ -109,7 +109,7 @@ async def _load_0_1(office: Office) -> None:
         )
         for each in documents
     ]
-    assert 0 not in await office.cabinet.change([[put] for put in puts], office.clock.now())
+    assert 0 not in await office.documents.change([[put] for put in puts], office.clock.now())
 
 
 async def test_suppressions_of_version_0_1_are_found_however_the_address_is_written(office: Office) -> None:
@@ -147,7 +147,7 @@ async def test_suppressions_of_version_0_1_are_found_however_the_address_is_writ
 
 async def test_a_worker_heeds_suppressions_of_version_0_1(office: Office) -> None:
     await _load_0_1(office)
-    looking = Looking(office.cabinet, office.clock)
+    looking = Looking(office.documents, office.clock)
     made = words("n", "webhook", user=None, to="https://example.com/hook")
     case = Case(ACME, DeliveryJob(notification="n"), made, Delivery("n/1", "n", 0), 0)
     assert await looking._suppressed(case, ["https://example.com/hook"], urgent=False)
@@ -156,14 +156,14 @@ async def test_a_worker_heeds_suppressions_of_version_0_1(office: Office) -> Non
 async def test_an_upgrade_of_keys_that_is_cut_off_goes_on(office: Office) -> None:
     """Half of the suppressions moved, one of them suppressed anew under today's key meanwhile."""
     await _load_0_1(office)
-    upgrade = KeyUpgrade(office.cabinet, office.clock)
-    found = await office.cabinet.find(ACME, "suppressed", "all", office.clock.now())
+    upgrade = KeyUpgrade(office.documents, office.clock)
+    found = await office.documents.find(ACME, "suppressed", "all", office.clock.now())
     for document in found[:3]:
         await upgrade._move(document)
     now = office.clock.now()
     made = Suppression("webhook", "https://example.com/hook", "by hand", now)
     put = Put(suppressed_key(ACME, "webhook", "https://example.com/hook"), encode(made), 0, ("all",), now)
-    assert await office.cabinet.change([[put]], now) != [0]
+    assert await office.documents.change([[put]], now) != [0]
     places = [Place("email", "ada@müller.de"), Place("webhook", "https://example.com/hook")]
     reasons = [each.reason for each in await office.suppressions.of(ACME, places) if each is not None]
     assert reasons == ["bounced: gone", "by hand"]

@@ -15,7 +15,7 @@ async def forget(office: Office) -> None:
 
 
 async def is_kept(office: Office, name: str) -> bool:
-    [there] = await office.cabinet.get([notification_key(ACME, name)], office.clock.now())
+    [there] = await office.documents.get([notification_key(ACME, name)], office.clock.now())
     return there is not None
 
 

@@ -95,7 +95,7 @@ async def test_what_was_given_up_stays_in_the_story_when_it_is_sent_again(world:
     told = await office.notify(**NINE, channel="email")
     [failed] = await world.settled(f"{told.id}/1")
     provider.answer = lambda _: None
-    retrying = Retrying(world.store.cabinet, world.engine, world.clock)
+    retrying = Retrying(world.store.documents, world.engine, world.clock)
     assert (await retrying.retry(TENANT, failed.name)).outcome == "retried"
     await eventually(lambda: len(provider.calls) == 2)
     await world.settled(failed.name)

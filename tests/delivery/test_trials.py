@@ -79,7 +79,7 @@ async def test_who_cannot_claim_leaves_the_trial_to_the_next_one() -> None:
     terms = msgspec.structs.replace(QUICK.breaker, trial_us=3_600 * SECOND)
     async with living() as world:
         await world.put_user(ada())
-        cabinet, stalled = world.store.cabinet, StalledStore(world.store)
+        cabinet, stalled = world.store.documents, StalledStore(world.store)
         key = msgspec.structs.replace(KEY, name="mail")
         await cabinet.change([[breaker_put(key, Breaker(world.clock.now()), 0)]], world.clock.now())
         world.start(world.worker({"mail": Recorder("email")}, changed(QUICK, breaker=terms), store=stalled))

@@ -59,7 +59,7 @@ async def test_an_empty_text_of_earlier_days_can_be_read_and_replaced(office: Of
     template = Template("old", Parts(sms={"en": SmsPart("")}))
     head, one = Key(ACME, "template", "old"), Key(ACME, "template_version", "old/1")
     stored = [Put(head, encode(Latest(1, 1)), 0, (ALL,)), Put(one, encode(template), 0)]
-    assert await office.cabinet.change([stored], office.clock.now())
+    assert await office.documents.change([stored], office.clock.now())
     found = await office.templates.get(ACME, "old")
     assert found is not None
     assert found.template == template

@@ -64,7 +64,7 @@ async def test_a_notification_is_sent_once_and_written_down(world: World) -> Non
     [message] = provider.calls
     assert isinstance(message, Email)
     assert (message.id, message.to, message.subject, message.to_name) == ("n-1/1", "ada@example.com", "Tea", "Ada")
-    [receipt] = await world.store.cabinet.get([sent_key("mail", "p-n-1/1")], world.clock.now())
+    [receipt] = await world.store.documents.get([sent_key("mail", "p-n-1/1")], world.clock.now())
     assert receipt is not None, "a receipt finds its delivery"
     committed = await eventually(lambda: world.store.committed(TENANT, "notify.email", GROUP))
     assert sum(committed.values()) == 1
@@ -77,7 +77,7 @@ async def test_a_provider_that_names_no_id_has_nothing_kept_for_its_receipts(wor
     await world.notify(words("a"), words("b"))
     found = await world.settled("a/1", "b/1")
     assert [(each.state, each.provider_id) for each in found] == [("sent", None)] * 2
-    assert await world.store.cabinet.get([sent_key("mail", "")], world.clock.now()) == [None]
+    assert await world.store.documents.get([sent_key("mail", "")], world.clock.now()) == [None]
 
 
 @pytest.mark.parametrize("told", ["q" * 3_000, "é" * 600, "half \ud800"])
@@ -155,7 +155,7 @@ async def test_a_refusal_goes_on_to_the_next_channel(world: World) -> None:
     [delivery] = await world.settled("n-1/1")
     assert (delivery.state, delivery.channel, delivery.provider) == ("sent", "sms", "phone")
     assert [attempt.outcome for attempt in delivery.attempts] == ["address_refused", "accepted"]
-    [suppressed] = await world.store.cabinet.get([suppressed_key(TENANT, "email", "ada@example.com")], 0)
+    [suppressed] = await world.store.documents.get([suppressed_key(TENANT, "email", "ada@example.com")], 0)
     assert suppressed is not None, "nothing is sent to a dead address again"
     await world.notify(words("n-2"))
     [skipped] = await world.settled("n-2/1")
@@ -252,7 +252,7 @@ async def test_bad_credentials_stop_the_channel_loudly_and_lose_nothing(world: W
     await world.notify(*(words(f"n-{k}") for k in range(20)))
     opened = await eventually(lambda: [fact for fact in world.told if isinstance(fact, Opened)])
     assert (opened[0].provider, opened[0].reason, opened[0].is_ours) == ("mail", "credentials_refused", True)
-    ways = Ways(world.store.cabinet, world.clock)
+    ways = Ways(world.store.documents, world.clock)
     assert await ways.notices() == ["mail rejects our requests (credentials_refused: 535)"]
 
     async def on_the_timeline() -> bool:
@@ -363,7 +363,7 @@ async def test_a_push_goes_to_every_device_and_a_dead_one_is_forgotten(world: Wo
         ("n-1/1/3", devices[2]),
         ("n-1/1/3", devices[2]),
     ], "only what is missing is sent again, under its own number"
-    [kept] = await world.store.cabinet.get([user_key(TENANT, "ada")], 0)
+    [kept] = await world.store.documents.get([user_key(TENANT, "ada")], 0)
     assert kept is not None
     assert read(kept, User).devices == devices[1:]
 
@@ -408,7 +408,7 @@ async def test_a_rate_is_kept_and_the_rest_waits_on_the_timeline(world: World) -
     assert all(len(each.attempts) == 1 for each in found), "to wait is no attempt"
     assert world.clock.now() - begun >= 20 / 40 * SECOND * 0.9
     assert any(each.turn > 1 for each in found)
-    [kept] = await world.store.cabinet.get([Key(SHARED, "throttle", "mail")], world.clock.now())
+    [kept] = await world.store.documents.get([Key(SHARED, "throttle", "mail")], world.clock.now())
     assert kept is not None, "the limit is the fleet's"
 
 

@@ -80,7 +80,7 @@ class World:
         self.store = store
         self.engine = Engine(store, clock)
         self.clock = clock = self.engine.clock
-        self.templates = Templates(store.cabinet, clock, Waiting(store.cabinet, self.engine, clock))
+        self.templates = Templates(store.documents, clock, Waiting(store.documents, self.engine, clock))
         self.told: list[DeliveryFact] = []
         self.told_to: list[DeliveryListener] = [self.told.append]
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
@@ -114,16 +114,16 @@ class World:
         await self.engine.stop()
 
     async def put_user(self, user: User) -> None:
-        await self.store.cabinet.change([[user_put(TENANT, user, -1)]], self.clock.now())
+        await self.store.documents.change([[user_put(TENANT, user, -1)]], self.clock.now())
 
     async def notify(self, *notifications: Notification, at: int | None = None) -> list[Outcome]:
         """Accept them as the product does: the document first, then the schedule."""
         now = self.clock.now()
-        await self.store.cabinet.change([[notification_put(each, -1)] for each in notifications], now)
+        await self.store.documents.change([[notification_put(each, -1)] for each in notifications], now)
         return await self.engine.submit([schedule(each, now if at is None else at) for each in notifications])
 
     async def delivery(self, name: str) -> Delivery | None:
-        [found] = await self.store.cabinet.get([delivery_key(TENANT, name)], self.clock.now())
+        [found] = await self.store.documents.get([delivery_key(TENANT, name)], self.clock.now())
         return None if found is None else read(found, Delivery)
 
     async def settled(self, *names: str, timeout_s: float = 10.0) -> list[Delivery]:

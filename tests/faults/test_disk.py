@@ -182,7 +182,7 @@ def test_a_read_only_disk(small_disk: Path) -> None:
 def test_a_read_only_disk_with_a_store(small_disk: Path) -> None:
     asyncio.run(make_store(small_disk / "tidings.db", 20))
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    check_refused(serve(small_disk), "may we write there?")
+    check_refused(serve(small_disk), "Check that its folder exists and is writable")
 
 
 # Files that are not what they should be

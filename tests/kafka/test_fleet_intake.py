@@ -164,7 +164,7 @@ async def test_regained_partitions_are_read_from_the_stored_positions(
 
     def is_its_turn(sharing: PartitionAssignment, *_: object) -> bool:
         store = nodes[turn[0]].engine.store if nodes else None
-        return isinstance(store, PostgresStore) and store._sharing["intake"] is sharing
+        return isinstance(store, PostgresStore) and store._assignments["intake"] is sharing
 
     monkeypatch.setattr(PartitionAssignment, "reads", is_its_turn)
     requests = Requests(fleet)

@@ -78,10 +78,10 @@ async def test_the_outbox_accepts_only_what_no_other_provider_accepts(tmp_path: 
         Channel(name="mail", provider="smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}),
     )
     config = Config(store=Store(str(tmp_path / "tidings.db")), channels=own)
-    async with open_providers(config, SystemClock(), MemoryStore().cabinet) as channels:
+    async with open_providers(config, SystemClock(), MemoryStore().documents) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["mail"]
         assert [name for name, each in channels.items() if each.takes(sms())] == ["files"]
-    async with open_providers(Config(store=config.store), SystemClock(), MemoryStore().cabinet) as channels:
+    async with open_providers(Config(store=config.store), SystemClock(), MemoryStore().documents) as channels:
         assert [name for name, each in channels.items() if each.takes(email())] == ["outbox"]
 
 
@@ -193,7 +193,7 @@ async def test_expired_documents_of_all_tenants_are_removed_until_the_node_stops
             return swept.count(tenant) % 2 == 1
 
     class Tenants(MemoryStore):
-        async def prefixed(self, prefix: str) -> list[Any]:
+        async def topics_by_prefix(self, prefix: str) -> list[Any]:
             assert prefix == "notify."
             one, other = (Topic(name, (0,), (0,), 0) for name in ("notify.email", "notify.sms"))
             return [("acme", one), ("globex", one), ("acme", other)]

@@ -73,11 +73,11 @@ async def test_few_and_many_are_read_alike(tmp_path: Path) -> None:
     store = await owned(tmp_path / "one.db")
     every = [f"n{number}" for number in range(2 * SHORT_KEYS_MAX)]
     assert await change(store, *(put(name) for name in every))
-    many = await store.cabinet.get([key(name) for name in every], NOW)
+    many = await store.documents.get([key(name) for name in every], NOW)
     assert many == [await kept(store, name) for name in every]
     await store.close()
     with pytest.raises(StoreError):
-        await store.cabinet.get([key(name) for name in every], NOW)
+        await store.documents.get([key(name) for name in every], NOW)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_few_and_many_are_read_alike(tmp_path: Path) -> None:
 )
 async def test_nothing_is_scanned_or_sorted(tmp_path: Path, name: str, searches: list[str]) -> None:
     store = await owned(tmp_path / "one.db")
-    sql = queries("cabinet")[name]
+    sql = queries("documents")[name]
     marks = set(re.findall(r"\?(\d)", sql)) or range(sql.count("?"))
     steps = [row[3] for row in store._connection.execute("EXPLAIN QUERY PLAN " + sql, [0] * len(marks))]
     for step, search in zip(steps, searches, strict=True):
@@ -106,18 +106,18 @@ async def test_what_was_removed_is_in_no_file(tmp_path: Path) -> None:
     """Neither what was changed before, nor what lay on pages of its own, nor the tags."""
     async with opened("sqlite", tmp_path) as store:
         others = [[Put(Key("acme", "user", f"bob{n}"), b"bob" * 50, 0, ("all", f"user:bob{n}"))] for n in range(200)]
-        await store.cabinet.change(others, NOW)
+        await store.documents.change(others, NOW)
         for turn in range(3):
             groups = [
                 [Put(Key("acme", "user", f"ada{n}"), b"%d-lovelace" % turn * (n * 9 + 1), -1, ("all", "at:ada"))]
                 for n in range(200)
             ]
-            await store.cabinet.change(groups, NOW)
+            await store.documents.change(groups, NOW)
         assert _said(tmp_path, b"lovelace", b"at:ada")
         for first in (0, 100):
             gone = [[Remove(Key("acme", "user", f"ada{n}"))] for n in range(first, first + 100)]
-            assert all(await store.cabinet.change(gone, NOW))
-        await store.cabinet.wipe()
+            assert all(await store.documents.change(gone, NOW))
+        await store.documents.wipe()
         assert not _said(tmp_path, b"lovelace", b"at:ada")
         assert _said(tmp_path, b"bob199")
 
@@ -129,7 +129,7 @@ async def test_who_reads_holds_up_nobody_but_who_wipes(tmp_path: Path) -> None:
     reader.execute("BEGIN")
     assert reader.execute("SELECT count(*) FROM document").get == 1
     assert await change(store, Remove(key("ada")))
-    wiping = asyncio.create_task(store.cabinet.wipe())
+    wiping = asyncio.create_task(store.documents.wipe())
     assert await change(store, put("bob"))
     assert not wiping.done()
     reader.execute("ROLLBACK")

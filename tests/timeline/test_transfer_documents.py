@@ -18,7 +18,7 @@ COUNT = 2_300  # more than two chunks
 
 async def every(store: AnyStore) -> dict[str, Document]:
     """All users under a tag, by name."""
-    found = await store.cabinet.find(ACME, "user", "all", NOW, limit=2 * COUNT)
+    found = await store.documents.find(ACME, "user", "all", NOW, limit=2 * COUNT)
     return {document.key.name: document for document in found}
 
 

@@ -70,8 +70,8 @@ class ConsumerGroups:
         self._following = following
         self._session_us = session_us
         self._local = MemoryMembership(log, clock)
-        self._rosters: GroupMembership = log.rosters or self._local
-        self._slack_us = 0 if log.rosters is None else session_us // 4
+        self._rosters: GroupMembership = log.group_membership or self._local
+        self._slack_us = 0 if log.group_membership is None else session_us // 4
         self._generation = 0
         self._signals: dict[Group, set[Signal]] = {}
         self._callers: dict[Group, Counter[tuple[str, int]]] = {}  # members with a call in progress, and its start
@@ -198,7 +198,7 @@ class ConsumerGroups:
             if records or signal.over:
                 return records
             wait_us = self._session_us if event is None else event + TIMER_SLACK_US
-            await signal.wait(min(wait_us, self._rosters.look_us))
+            await signal.wait(min(wait_us, self._rosters.poll_us))
             if self._following.closed:
                 return []
             waited = True

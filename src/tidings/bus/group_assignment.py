@@ -240,7 +240,7 @@ class _Group:
 class MemoryMembership:
     """Updates of one group never overlap. Groups without members are forgotten."""
 
-    look_us = NO_LOOK_US  # no other process changes groups
+    poll_us = NO_LOOK_US  # no other process changes groups
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log

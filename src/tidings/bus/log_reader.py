@@ -108,7 +108,7 @@ class LogReader:
         self.page_bytes_max = page_bytes_max
         self._signals: dict[tuple[str, str], set[Signal]] = {}
         self.closed = False
-        log.on_news(self.notify)
+        log.on_records(self.notify)
 
     def notify(self, topics: frozenset[tuple[str, str]]) -> None:
         """Wake the readers of these topics, given as (tenant, topic). Call it on the event loop, after the commit."""
@@ -162,13 +162,13 @@ class LogReader:
         waits = not signal.over
         try:
             if waits:
-                await self._log.follow(tenant, topic)
+                await self._log.subscribe(tenant, topic)
             yield signal
         finally:
             if timer is not None:
                 timer.cancel()
             if waits:
-                self._log.unfollow(tenant, topic)
+                self._log.unsubscribe(tenant, topic)
             signals.discard(signal)
             if not signals:
                 del self._signals[tenant, topic]

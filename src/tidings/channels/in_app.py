@@ -66,9 +66,9 @@ class InAppChannel:
 
 
 def _open(settings: Settings, surroundings: ProviderContext) -> InAppChannel:
-    if surroundings.cabinet is None:
+    if surroundings.documents is None:
         raise Invalid("provider", "in_app needs the store of a node, and there is none here")
-    return InAppChannel(settings, surroundings.clock, surroundings.cabinet)
+    return InAppChannel(settings, surroundings.clock, surroundings.documents)
 
 
 PLUGIN = Plugin(Settings, _open)

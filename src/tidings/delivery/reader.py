@@ -107,7 +107,7 @@ class Reader:
         self._rung = asyncio.Event()
         self._look_at = self._commit_at = 0
         self._is_stopping = False
-        store.on_news(self.notify)
+        store.on_records(self.notify)
 
     def notify(self, topics: Iterable[tuple[str, str]]) -> None:
         """Something was put onto these topics, given as (tenant, topic). Call on the loop."""
@@ -185,7 +185,7 @@ class Reader:
 
     async def _look(self) -> None:
         """All topics there are, and which partitions are ours now."""
-        for tenant, topic in await self._store.prefixed(PREFIX):
+        for tenant, topic in await self._store.topics_by_prefix(PREFIX):
             if topic.name in TOPICS:
                 await self._know(tenant, topic)
 
@@ -198,7 +198,7 @@ class Reader:
         source = self._sources.get((tenant, topic.name))
         if source is None:
             source = self._sources[tenant, topic.name] = _Source(tenant, topic)
-            await self._store.follow(tenant, topic.name)
+            await self._store.subscribe(tenant, topic.name)
             topic = await self._store.topic(tenant, topic.name) or topic
         source.ends = topic.next
         name = f"{tenant}/{topic.name}"

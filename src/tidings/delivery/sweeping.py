@@ -80,7 +80,7 @@ class Sweeper:
     async def round(self) -> None:
         """Once through all tenants."""
         topics: dict[str, list[Topic]] = {}
-        for tenant, topic in await self._store.prefixed(PREFIX):
+        for tenant, topic in await self._store.topics_by_prefix(PREFIX):
             topics.setdefault(tenant, []).append(topic)
         for tenant in sorted(topics):
             if not await self._is_unread(tenant, topics[tenant]):

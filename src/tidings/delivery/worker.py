@@ -64,23 +64,23 @@ class Worker:
         assert chosen.terms.claim_us > chosen.send_s * 1_000_000, "a claim lasts longer than a call"
         self.name = secrets.token_hex(6)
         self._tell = tell or _nobody
-        breakers = Breakers(store.cabinet, clock, self.name, chosen.breaker, self._tell)
+        breakers = Breakers(store.documents, clock, self.name, chosen.breaker, self._tell)
         self._reader = Reader(store, clock, self._take, chosen.windows, is_ready)
         sending = Sending(
             providers,
             breakers,
-            Throttle(store.cabinet, clock, chosen.rates),
+            Throttle(store.documents, clock, chosen.rates),
             clock,
             self._tell,
             send_s=chosen.send_s,
             concurrency=chosen.concurrency,
         )
         tools = Tools(
-            Looking(store.cabinet, clock),
-            Settling(store.cabinet, submit, clock),
+            Looking(store.documents, clock),
+            Settling(store.documents, submit, clock),
             sending,
             Wording(templates, link),
-            Burying(store.cabinet, clock),
+            Burying(store.documents, clock),
         )
         self._handling = Handling(self.name, clock, tools, self._reader, chosen.terms, self._tell)
         self._running: set[asyncio.Task[None]] = set()

@@ -1,9 +1,12 @@
-"""Schedules that belong to a notification: which changes may name them, and what to do instead.
+"""Decides every command: its outcome, and the effects that a store applies.
 
-The schedule of a notification has the notification's id, and each further attempt has a schedule of its own. Their
-message only names the notification. A change that replaced it, or cancelled it without the deliveries behind it, would
-leave a notification that stays `pending` for ever. Pause, resume and fire change only when it is released: they are
-accepted.
+A store loads what it has under the id (`Current`), calls `decide`, and applies the effects in order, inside one
+transaction. Nothing here does any I/O, so that all stores give the same outcomes.
+
+A schedule can belong to a notification: the schedule has the notification's id, and each further attempt has a schedule
+of its own, whose message only names the notification. A change that replaced it, or cancelled it without its
+deliveries, would leave a notification that stays `pending` for ever, so it is refused. Pause, resume and fire only
+change when it is released: they are accepted.
 """
 
 from collections.abc import Iterable
@@ -85,16 +88,16 @@ def _cut_off(command: Command, schedule_id: str, owner: str) -> str | None:
             assert_never(command)
 
 
-_TAKEN = "this id holds another schedule: replace it, cancel it, or use another id"
+_ID_IN_USE = "this id holds another schedule: replace it, cancel it, or use another id"
 
 
 class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a store holds under an id, as far as a decision depends on it.
+    """What a store has under an id, as far as a decision depends on it.
 
-    `n` and `due` are those of the pending occurrence, of a finished schedule those of its last one; `finished` is when
-    it finished. `topic` and the packed `message` tell whether it belongs to a notification. `leaving` says that the
-    record of a one-shot is in the outbox and not known to be on Kafka; `in_flight` is the number of the latest
-    occurrence of a recurring schedule of which the same is true.
+    `n` and `due` belong to the pending occurrence, or to the last one of a finished schedule; `finished` is when it
+    finished. `topic` and the packed `message` tell whether it belongs to a notification. `leaving`: the record of a
+    one-shot is in the outbox and not known to be on Kafka. `in_flight`: the number of the latest occurrence of a
+    recurring schedule that is in the same situation.
     """
 
     id: str
@@ -118,7 +121,7 @@ class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Begin(msgspec.Struct, frozen=True, gc=False):
-    """Store a schedule, with occurrence n as its pending one; where it has no id, the store makes one.
+    """Store a schedule, with occurrence n as its pending one. If it has no id, the store makes one.
 
     Without terms it is a one-shot that is not paused.
     """
@@ -131,7 +134,7 @@ class Begin(msgspec.Struct, frozen=True, gc=False):
 
 
 class Remove(msgspec.Struct, frozen=True, gc=False):
-    """Remove the current schedule, and what was fired of it and has not left."""
+    """Remove the current schedule, and its fired records that are not released yet."""
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
@@ -141,37 +144,37 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Take the pending occurrence off the timeline; the schedule waits under these terms."""
+    """Take the pending occurrence off the timeline; the schedule is paused with these terms."""
 
     terms: RecurrenceState
 
 
 class Continue(msgspec.Struct, frozen=True, gc=False):
-    """Put the pending occurrence of a paused schedule back onto the timeline, under these terms."""
+    """Put the pending occurrence of a paused schedule back onto the timeline, with these terms."""
 
     terms: RecurrenceState
 
 
 class FireOnce(msgspec.Struct, frozen=True, gc=False):
-    """The one-shot leaves now instead of at its time, however late that is; as the latest arrival."""
+    """Release the one-shot now instead of at its due time, whatever its lateness policy. It gets a new arrival."""
 
 
 class FireExtra(msgspec.Struct, frozen=True, gc=False):
-    """One more record of a recurring schedule leaves now, however late that is."""
+    """Release one more record of a recurring schedule now, whatever its lateness policy."""
 
 
 Effect = Event | Begin | Remove | Finish | Hold | Continue | FireOnce | FireExtra
 
 
 class Decided(NamedTuple):
-    """The answer to a command, and the effects to apply; an `Event` is a line for the schedule's history."""
+    """The outcome of a command, and the effects to apply; an `Event` is a line of the schedule's history."""
 
     outcome: Outcome
     effects: tuple[Effect, ...] = ()
 
 
-class Ahead(NamedTuple):
-    """The next occurrence that can leave, as far as is known: number and due time. `note` says why not all can."""
+class NextOccurrence(NamedTuple):
+    """The next occurrence that can be released, as far as is known. `note` says why others cannot be."""
 
     number: int
     due: int
@@ -179,7 +182,7 @@ class Ahead(NamedTuple):
 
 
 def refusal(command: Command) -> Outcome | None:
-    """Why no store can hold what a command names, if so; asked before anything is looked up."""
+    """The rejection of a command whose names no store can hold, or None. Called before anything is looked up."""
     add = command.add if isinstance(command, Replace) else command
     try:
         if add.id is not None:
@@ -188,19 +191,19 @@ def refusal(command: Command) -> Outcome | None:
         if isinstance(add, Add):
             check_storable(add.topic, "topic")
     except Invalid as invalid:
-        return refused(_shown(add.id), invalid)
+        return refused(_printable(add.id), invalid)
     return None
 
 
 def too_many_topics(add: Add, most: int) -> Outcome:
-    """The refusal of a topic that would be one too many for its tenant."""
+    """The rejection of a schedule whose topic would be one too many for its tenant."""
     return Outcome(add.id or "", "rejected", reason=f"topic: there are {most} already, use one of them")
 
 
 def latest_in_flight(records: Iterable[tuple[int, int]]) -> int | None:
-    """The number to tell of those in flight, given as (generation, number): the last occurrence, else the last fired.
+    """The number to report of records in flight, each (generation, number): the last occurrence, else the last fired.
 
-    In which order a release wrote them is the store's own affair.
+    It does not depend on the order in which a store released them.
     """
     return max(records, key=lambda each: (each[0], each[1] > 0, abs(each[1])), default=(0, None))[1]
 
@@ -213,10 +216,10 @@ def decide(
     days: tuple[int, ...] | None = None,
     remembered_since: int = 0,
 ) -> Decided:
-    """Decide on one command at `now`.
+    """Decide one command at `now`.
 
-    `days` are those of the calendar that the command names, None if there is no such calendar. An id that finished
-    before `remembered_since` is forgotten: `current` is None then.
+    `days` are those of the calendar that the command names, None if there is no such calendar. `current` is None if the
+    id is unknown, or finished before `remembered_since`.
     """
     try:
         match command:
@@ -251,17 +254,17 @@ def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | No
         return owned
     if current.is_finished:
         return _reuse(add, current, now, days) if add.reuse else Decided(_too_late(current))
-    return Decided(Outcome(current.id, "rejected", current.due, current.state, _TAKEN))
+    return Decided(Outcome(current.id, "rejected", current.due, current.state, _ID_IN_USE))
 
 
 def _begin(add: Add, now: int, generation: int = 1) -> Decided:
     terms = None if isinstance(add.when, Once) else terms_of(add)
-    outcome = _answer(add.id or "", "scheduled", ahead(terms, 1, add.due, now))
+    outcome = _outcome(add.id or "", "scheduled", next_occurrence(terms, 1, add.due, now))
     return Decided(outcome, (Begin(add, terms, generation),))
 
 
 def _reuse(asked: Add, current: Current, now: int, days: tuple[int, ...] | None) -> Decided:
-    """Begin a new generation of a finished id; the old one stays in its history only."""
+    """Begin a new generation of a finished id; the old one remains in the history only."""
     add = _dated(asked, days)
     lines = [*_first_line(current), Event(now, "accepted", due=add.due)]
     if current.state in {"released", "missed"}:
@@ -278,7 +281,7 @@ def _replace(
     assert add.id is not None, "a replacement has an id"
     _check_count(replace, finished=current is not None and current.is_finished)
     if current is None:
-        # Ids of this form are made by the store alone.
+        # Only the store makes ids of this form.
         return Decided(_unknown(add.id, remembered_since)) if MADE_ID.match(add.id) else _begin(_dated(add, days), now)
     if (owned := _owned(replace, current)) is not None:
         return owned
@@ -292,7 +295,7 @@ def _replace(
     dated = _dated(add, days)
     new = _continued(dated, pending, now) if keeps else dated
     if new is None:
-        reason = f"count: {current.n - 1:,} were given already, and are kept: give more, or begin the count anew"
+        reason = f"count: {current.n - 1:,} were given already, and are kept: give more, or restart the count"
         return Decided(Outcome(add.id, "rejected", reason=reason))
     return _replace_pending(new, current, now, current.n if keeps else 1)
 
@@ -301,7 +304,7 @@ def _replace_pending(add: Add, current: Current, now: int, n: int) -> Decided:
     paused = current.state == "paused"
     plain = isinstance(add.when, Once)
     terms = None if plain and not paused else terms_of(add)
-    outcome = _answer(current.id, "replaced", ahead(None if plain else terms, n, add.due, now))
+    outcome = _outcome(current.id, "replaced", next_occurrence(None if plain else terms, n, add.due, now))
     return Decided(
         msgspec.structs.replace(outcome, state="paused" if paused else None, in_flight=current.in_flight),
         (
@@ -314,7 +317,7 @@ def _replace_pending(add: Add, current: Current, now: int, n: int) -> Decided:
 
 
 def _dated(add: Add, days: tuple[int, ...] | None) -> Add:
-    """The schedule with the days of its calendar; raises `Invalid`."""
+    """The schedule with the days of its calendar filled in; raises `Invalid`."""
     name = calendar_of(add.when)
     if name is None:
         return add
@@ -331,18 +334,18 @@ def _dated(add: Add, days: tuple[int, ...] | None) -> Add:
 
 
 def _check_count(replace: Replace, *, finished: bool) -> None:
-    """Raise `Invalid` if the count is to be kept where there is none."""
+    """Raise `Invalid` if `keep_count` is set where there is no count to keep."""
     if not replace.keep_count:
         return
     if is_once(replace.add.when):
         raise Invalid("keep_count", "goes with a recurring one, and this is a single moment: leave it out")
     if finished and replace.reuse:
-        detail = "what this id held has finished, and its count with it: leave it out, the count then begins anew"
+        detail = "this id has finished, and its count with it: leave it out, the count then restarts"
         raise Invalid("keep_count", detail)
 
 
 def _continued(add: Add, pending: Pending, now: int) -> Add | None:
-    """The schedule with the pending number as its first, after the moments that have passed; None if none is left."""
+    """The schedule continued from the pending number, after the times that have passed; None if none is left."""
     n = pending.n
     if is_once(add.when) or n == 1:
         return add
@@ -352,21 +355,21 @@ def _continued(add: Add, pending: Pending, now: int) -> Add | None:
 
 
 def _first_line(current: Current) -> list[Event]:
-    """When a schedule was accepted is told by its row: write it down before the row goes."""
+    """The history line of when a schedule was accepted. Its row says so; the line is needed once the row is removed."""
     if current.generation > 1:
         return []
     return [Event(current.accepted, "accepted", due=_first_due(current))]
 
 
 def _first_due(current: Current) -> int | None:
-    """The due time with which a schedule was accepted; None if that is not known any more."""
+    """The due time with which a schedule was accepted; None if it is not known any more."""
     terms = current.terms
     if terms is None or not terms.recurs:
         return current.due if current.n == 1 and (terms is None or not terms.revised) else None
     return None if terms.revised else terms.due(1)
 
 
-# Changes of a schedule
+# Changes of an existing schedule
 
 
 def _change(
@@ -382,10 +385,10 @@ def _change(
         return Decided(_too_late(current))
     match command:
         case Cancel():
-            return Decided(_answered(current, "cancelled"), (Finish("cancelled"), Event(now, "cancelled")))
+            return Decided(_pending_outcome(current, "cancelled"), (Finish("cancelled"), Event(now, "cancelled")))
         case Pause():
             held = (Hold(_terms(current)), Event(now, "paused"))
-            return Decided(_answered(current, "paused"), held if current.state == "pending" else ())
+            return Decided(_pending_outcome(current, "paused"), held if current.state == "pending" else ())
         case Resume():
             return _resume(current, now, command.missed)
         case Fire():
@@ -394,8 +397,8 @@ def _change(
             assert_never(command)
 
 
-def _answered(current: Current, word: OutcomeWord) -> Outcome:
-    note = noted(_terms(current), current.n)
+def _pending_outcome(current: Current, word: OutcomeWord) -> Outcome:
+    note = timing_note(_terms(current), current.n)
     return Outcome(current.id, word, current.due, in_flight=current.in_flight, note=note)
 
 
@@ -403,7 +406,7 @@ def _resume(current: Current, now: int, missed: Policy | None) -> Decided:
     if current.state == "pending":
         return Decided(_unchanged(current, now))
     terms = _terms(current).pardoned(missed, now)
-    outcome = _answer(current.id, "resumed", ahead(terms, current.n, current.due, now))
+    outcome = _outcome(current.id, "resumed", next_occurrence(terms, current.n, current.due, now))
     return Decided(outcome, (Continue(terms), Event(now, "resumed")))
 
 
@@ -414,19 +417,19 @@ def _fire(current: Current, now: int) -> Decided:
     return Decided(outcome, (*_first_line(current), line, FireOnce()))
 
 
-# Answers
+# Outcomes
 
 
-def ahead(terms: RecurrenceState | None, n: int, due: int, now: int | None) -> Ahead:
-    """The next occurrence that can leave where n is pending for `due`; without terms that is n.
+def next_occurrence(terms: RecurrenceState | None, n: int, due: int, now: int | None) -> NextOccurrence:
+    """The next occurrence that can be released while n is pending for `due`; without terms that is n.
 
-    An overdue one may be too late to leave: the answer then names the next, so that nobody waits in vain. Lists do
-    without `now`: they are in the order of what is pending.
+    An overdue one may be too late to be released: the result is then the next one. Lists pass no `now`, because they
+    are sorted by the pending occurrence.
     """
     if terms is None or now is None:
-        return Ahead(n, due)
+        return NextOccurrence(n, due)
     if due > now or is_swallowed(terms.when):
-        return Ahead(n, due, noted(terms, n))
+        return NextOccurrence(n, due, timing_note(terms, n))
     note: str | None = None
     decision = terms.decide(n, now)
     number = decision.next if decision.release is None else decision.release
@@ -438,23 +441,23 @@ def ahead(terms: RecurrenceState | None, n: int, due: int, now: int | None) -> A
         note = f"{many:,} of what is overdue will be counted as missed (catch_up_max)"
         note = f"{note}: at most the latest {CATCH_UP_MAX:,} leave at once"
     at = None if number is None else terms.due(number)
-    return Ahead(n, due) if number is None or at is None else Ahead(number, at, note)
+    return NextOccurrence(n, due) if number is None or at is None else NextOccurrence(number, at, note)
 
 
-def noted(terms: RecurrenceState, n: int) -> str | None:
-    """What people should know of the times of a schedule, whatever becomes of it."""
+def timing_note(terms: RecurrenceState, n: int) -> str | None:
+    """A note on the times of a schedule for its owner, such as a DST gap that moves an occurrence."""
     late_start = late_start_note(terms.when) if n == 1 else None
     return swallowed_note(terms.when) or moved_note(terms.when) or late_start
 
 
-def _answer(schedule_id: str, word: OutcomeWord, coming: Ahead, state: State | None = None) -> Outcome:
-    return Outcome(schedule_id, word, coming.due, state, note=coming.note)
+def _outcome(schedule_id: str, word: OutcomeWord, upcoming: NextOccurrence, state: State | None = None) -> Outcome:
+    return Outcome(schedule_id, word, upcoming.due, state, note=upcoming.note)
 
 
 def _unchanged(current: Current, now: int) -> Outcome:
     terms = current.terms if current.state == "pending" else None
-    coming = ahead(terms, current.n, current.due, now)
-    return _answer(current.id, "unchanged", coming, current.state)
+    upcoming = next_occurrence(terms, current.n, current.due, now)
+    return _outcome(current.id, "unchanged", upcoming, current.state)
 
 
 def _too_late(current: Current) -> Outcome:
@@ -474,8 +477,8 @@ def _unknown(schedule_id: str, remembered_since: int) -> Outcome:
     return Outcome(schedule_id, "unknown", remembered_since=remembered_since)
 
 
-def _shown(schedule_id: str | None) -> str | None:
-    """An id as it can be written into an answer: halves of surrogate pairs cannot be."""
+def _printable(schedule_id: str | None) -> str | None:
+    """An id that can be encoded in an outcome: lone surrogates cannot be."""
     return None if schedule_id is None else schedule_id.encode(errors="replace").decode()
 
 

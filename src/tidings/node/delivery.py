@@ -247,7 +247,7 @@ class NotificationRuntime:
 
     def __init__(self, engine: Engine, config: Config) -> None:
         self.office = Office(
-            engine.store.cabinet,
+            engine.store.documents,
             engine,
             engine.clock,
             keys=link_keys(config.delivery),
@@ -341,7 +341,7 @@ async def add_delivery(engine: Engine, config: Config, last: AsyncExitStack) -> 
     if "deliver" not in config.node.roles:
         return runtime
     clock = engine.clock
-    providers = await last.enter_async_context(open_providers(config, clock, engine.store.cabinet))
+    providers = await last.enter_async_context(open_providers(config, clock, engine.store.documents))
     runtime.office.erasing.keepers |= {name: each for name, each in providers.items() if isinstance(each, Erasable)}
     worker = Worker(
         engine.store,

@@ -21,7 +21,7 @@ def join_kafka(engine: Engine, config: Config, office: "Office | None" = None) -
     from tidings.delivery.office import Office
     from tidings.node.kafka_services import join
 
-    office = office or Office(engine.store.cabinet, engine, engine.clock)
+    office = office or Office(engine.store.documents, engine, engine.clock)
     return join(engine, config, cluster, requests, office.notifying)
 
 

@@ -16,7 +16,7 @@ from tidings.config.settings import Node
 from tidings.domain.errors import Invalid, NotFound
 from tidings.edges.cli.exit_codes import program
 from tidings.node.stores import MEMORY, address_of, client_missing, file_of, open_store, other_schema, shown
-from tidings.timeline.migrations import Done, Plan
+from tidings.timeline.migrations import Plan, StepDone
 from tidings.timeline.transfer.protocol import Move
 from tidings.timeline.transfer.run import OnProgress, Transfer, TransferResult, check_source, reopen
 
@@ -34,7 +34,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     result: TransferResult
 
 
-def migrate_store(place: StoreUrl, check: bool, on_done: Callable[[Done], None]) -> Plan:
+def migrate_store(place: StoreUrl, check: bool, on_done: Callable[[StepDone], None]) -> Plan:
     """Migrate a store to the layout of this version, or only report the steps."""
     config = _settings(place, "--store", "--schema")
     path = config.store.path
@@ -43,7 +43,7 @@ def migrate_store(place: StoreUrl, check: bool, on_done: Callable[[Done], None])
     return asyncio.run(_migrate_postgres(path, config.store.schema, check, on_done))
 
 
-async def _migrate_postgres(path: str, schema: str, check: bool, on_done: Callable[[Done], None]) -> Plan:
+async def _migrate_postgres(path: str, schema: str, check: bool, on_done: Callable[[StepDone], None]) -> Plan:
     migration = _migration(path, schema)
     return await migration.plan() if check else await migration.run(on_done)
 
@@ -56,13 +56,13 @@ def _migration(path: str, schema: str) -> "Migration":
     return Migration(path, SystemClock(), schema=schema)
 
 
-def _migrate(path: str, check: bool, on_done: Callable[[Done], None]) -> Plan:
+def _migrate(path: str, check: bool, on_done: Callable[[StepDone], None]) -> Plan:
     from tidings.timeline.sqlite.database import plan, prepare
 
     file = _existing(path)
     found = plan(str(file))
     if not check:
-        prepare(str(file), tell=on_done, clock=SystemClock())
+        prepare(str(file), on_step=on_done, clock=SystemClock())
     return found
 
 

@@ -1,4 +1,4 @@
-"""Every seam: what the stages ask of a store, of its cabinet, of a channel, and of a provider's callbacks."""
+"""The protocols between the stages: what they need of a store, of its documents, and of a provider."""
 
 from tidings.ports.calendars import CalendarStore
 from tidings.ports.documents import (
@@ -13,11 +13,10 @@ from tidings.ports.documents import (
     Remove,
     Unchanged,
 )
-from tidings.ports.groups import Group, GroupMembership, GroupState, GroupUpdate
 from tidings.ports.keys import ApiKey, KeyStore
 from tidings.ports.lane import Lane, Outbox, Release
 from tidings.ports.leases import LeaseStore
-from tidings.ports.log import Log
+from tidings.ports.log import Group, GroupMembership, GroupState, GroupUpdate, Log
 from tidings.ports.provider import (
     Callback,
     ConnectionLimited,
@@ -27,9 +26,8 @@ from tidings.ports.provider import (
     ProviderContext,
     ReceiptReader,
 )
-from tidings.ports.schedule_reader import Count, ScheduleReader
 from tidings.ports.store import Store
-from tidings.ports.timeline import IdempotencyKey, SourceBatch, SourcePosition, Timeline
+from tidings.ports.timeline import Count, IdempotencyKey, ScheduleReader, SourceBatch, SourcePosition, Timeline
 
 __all__ = [
     "ANY",

@@ -12,52 +12,52 @@ from tidings.domain.schedules.schedule import (
 
 
 class CalendarStore(Protocol):
-    """What recurring schedules depend on: calendars, and the rules of zones."""
+    """Stores calendars and time zone rules, and applies changes of them to recurring schedules."""
 
     async def calendars(self, tenant: str) -> list[Calendar]:
-        """A tenant's calendars by name."""
+        """All calendars of a tenant, ordered by name."""
         ...
 
     async def calendar(self, tenant: str, name: str) -> Calendar | None:
-        """One of them."""
+        """One calendar; None if there is none of this name."""
         ...
 
     async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
-        """Put it in place of the one of its name, for what is taken from then on; `Invalid` if it is one too many."""
+        """Create or replace a calendar, for schedules accepted from now on; `Invalid` if the tenant has too many."""
         ...
 
     async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
-        """Nothing new can name it; None if there is none."""
+        """Delete a calendar, so that no new schedule can use it; None if there is none of this name."""
         ...
 
     async def unsettled(self) -> list[CalendarChange]:
-        """Changes of calendars of all tenants that were not settled."""
+        """Calendar changes of all tenants that are not applied to pending occurrences yet."""
         ...
 
     async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
-        """What is pending has followed these, unless there was a later change of the same calendar."""
+        """Mark changes as applied to all pending occurrences, except where the calendar has changed again since."""
         ...
 
     async def zones(self) -> list[KeptZone]:
-        """The rules of zones by which something pending was computed; several of a zone whose rules have changed."""
+        """The time zone rules by which pending occurrences were computed; several for a zone whose rules changed."""
         ...
 
     async def keep_zone(self, zone: KeptZone, now: int) -> None:
-        """Something is about to be computed by these rules."""
+        """Store the rules of a time zone before occurrences are computed by them."""
         ...
 
     async def forget_zone(self, zone: KeptZone, now: int) -> None:
-        """Nothing that this process takes follows these rules; where others do, they are kept for a while."""
+        """Delete rules that this process uses no longer; in a fleet they are kept while other nodes may use them."""
         ...
 
     async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
-        """Some schedules from a cursor on, in one transaction: what `revise` answers takes the place of what it was.
+        """Recompute one slice of recurring schedules after a cursor, in one transaction.
 
-        Calendars cannot change meanwhile. None leaves a schedule as it is. What moves is written down in its history
-        and can be read by `moved`.
+        `revise` gets each pending occurrence and returns the new one, or None to leave it unchanged. Calendars cannot
+        change meanwhile. Every move is added to the history of its schedule, and `moved` returns it.
         """
         ...
 
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
-        """What was moved lately, the latest first."""
+        """The occurrences that were moved most recently, newest first."""
         ...

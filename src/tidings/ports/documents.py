@@ -1,7 +1,7 @@
-"""What delivery asks of a store: small documents, found by name or by tag, changed only as the changer saw them.
+"""The document store: small documents, found by name or by tag, and changed with compare-and-set.
 
-Users, templates, notifications, deliveries, suppressed addresses and limits are all kept in this one way. What they
-mean is decided in `delivery`; a store knows nothing of it.
+Users, templates, notifications, deliveries, suppressions and rate limits are stored as documents. Only `delivery` knows
+what they mean.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from typing import Protocol
 
 import msgspec
 
-ANY = -1  # as the version that a change expects: whatever is there, or nothing
-NAME_BYTES_MAX = 2_400  # of a document's name, in UTF-8: what PostgreSQL can keep in order
+ANY = -1  # as the expected version of a change: any version, or no document
+NAME_BYTES_MAX = 2_400  # of a document's name in UTF-8, so that PostgreSQL can index it
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The name of a document. `kind` is ours, `name` may be anybody's, as long as it is not longer than the bound."""
+    """The key of a document. `kind` is one of our own; `name` may come from users, up to `NAME_BYTES_MAX`."""
 
     tenant: str
     kind: str
@@ -22,10 +22,10 @@ class Key(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
-    """What is kept under a key. `version` grows with each change, and never repeats while the document is there.
+    """A stored document. `version` grows with each change, and never repeats while the document exists.
 
-    Each of its `tags` finds it; under a tag documents lie in the order of `order`, a moment or 0, and then of their
-    names. After `until` it is as if it were not there, and will be removed.
+    A document is found by each of its `tags`. Under a tag, documents are sorted by `order` (a time, or 0) and then by
+    name. After `until` a document is expired: reads do not return it, and it will be deleted.
     """
 
     key: Key
@@ -37,7 +37,7 @@ class Document(msgspec.Struct, frozen=True, gc=False):
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Keep a document, if it has the version that is expected: 0 if it must not be there yet."""
+    """Write a document if it has the expected version; 0: if it does not exist yet."""
 
     key: Key
     body: bytes
@@ -48,28 +48,28 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 class Remove(msgspec.Struct, frozen=True, gc=False):
-    """Remove a document, if it has the version that is expected."""
+    """Delete a document if it has the expected version."""
 
     key: Key
     expected: int = ANY
 
 
 class Unchanged(msgspec.Struct, frozen=True, gc=False):
-    """Leave a document that is there as it is; its group is done only if it has the version that is expected."""
+    """Require that an existing document has the expected version, without changing it."""
 
     key: Key
     expected: int
 
 
 Change = Put | Remove | Unchanged
-Place = tuple[int, str]  # order and name: where a search goes on
+Place = tuple[int, str]  # order and name: where a search continues
 
 
 class DocumentStore(Protocol):
-    """Documents, kept as durably as the timeline beside them."""
+    """Stores documents, as durably as the timeline."""
 
     async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
-        """What is there under each of these keys."""
+        """The document of each key; None where there is none."""
         ...
 
     async def find(
@@ -83,21 +83,21 @@ class DocumentStore(Protocol):
         limit: int = 100,
         newest: bool = False,
     ) -> list[Document]:
-        """Those that have this tag, in order or with the last one first, from behind a place on."""
+        """Documents with this tag after a place, in order; with `newest` in reverse order."""
         ...
 
     async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
-        """Make the changes of each group if all that it expects is so, and nothing of it otherwise; says which it was.
+        """Apply each group of changes if all its expected versions match, else none of that group.
 
-        The answer to a group that was not made is 0; to one that was, the version of what it put last, or just
-        something else than 0 where it put nothing.
+        Returns 0 for a group that was not applied. For one that was, returns the version of its last `Put`, or any
+        other number if it has none.
 
-        All groups are one durable transaction. Groups see what those before them did. `ValueError`, before anything is
-        done, if a key is in a group twice, a tag on a document twice, a name too long, or
-        what is to be left unchanged is expected not to be there.
+        All groups are one durable transaction, and a group sees the changes of those before it. Raises `ValueError`,
+        before anything is done, if a group has a key twice, a document has a tag twice, a name is too long, or an
+        `Unchanged` expects that there is no document.
         """
         ...
 
     async def wipe(self) -> None:
-        """Leave nothing of what was removed in files that this store can overwrite."""
+        """Overwrite deleted data in the files that this store controls."""
         ...

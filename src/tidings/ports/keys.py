@@ -16,7 +16,7 @@ class ApiKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyStore(Protocol):
-    """API keys, stored as digests."""
+    """Stores API keys."""
 
     async def keys(self) -> list[ApiKey]: ...
 

@@ -1,4 +1,4 @@
-"""A lane: a shard of the timeline that one process at a time releases, with its outbox for Kafka."""
+"""A lane: a shard of the timeline that is released by one process at a time, with its outbox for Kafka."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ from tidings.domain.schedules.schedule import (
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """What one release transaction did. `more` says that something is still due, `handed` what is in the outbox."""
+    """The result of one release transaction. `more`: something is still due; `handed`: records put into the outbox."""
 
     lateness_us: Sequence[int] = ()
     topics: frozenset[tuple[str, str]] = frozenset()
@@ -24,60 +24,60 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outbox(Protocol):
-    """What is released to Kafka, in one order, until it is there. What is in it leaves: nobody can take it back.
+    """Records that are released to Kafka and not yet known to be there, in one order. They cannot be cancelled.
 
-    It holds a bounded number of records and bytes that are not known to be on Kafka, without those that are kept back.
+    Its size is limited in records and bytes; records that are held back do not count.
     """
 
     async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
-        """Records from an offset on (or from the first that is still kept); fewer of large ones, but at least one."""
+        """Records from an offset on, or from the first one stored. Large records shorten the list to one at least."""
         ...
 
     async def outbox(self) -> tuple[int, int]:
-        """The first offset that is not known to be on Kafka, and the next that will be given."""
+        """The first offset that is not known to be on Kafka, and the next offset to be assigned."""
         ...
 
     def shut(self, is_shut: bool) -> None:
-        """While Kafka is away nothing goes in: what is due for it waits on the timeline, where it can be changed."""
+        """Accept no records while Kafka is unreachable: they wait on the timeline, where they can still be changed."""
         ...
 
     def arrived(self, offset: int) -> None:
-        """Everything before this offset is on Kafka; kept in memory only. Wakes who watches if there is room again."""
+        """Everything before this offset is on Kafka; noted in memory only. Calls `wake` if there is room again."""
         ...
 
     async def settle(self, offset: int) -> None:
-        """The same, durably: what lies before it may be forgotten."""
+        """The same, durably: records before this offset are deleted."""
         ...
 
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
-        """Keep records back, durably: `outgoing` leaves them out until they are freed or dropped."""
+        """Hold records back, durably: `outgoing` skips them until they are freed or dropped."""
         ...
 
     async def held_topics(self) -> set[str]:
-        """The topics of which something is kept back."""
+        """The topics that have records held back."""
         ...
 
     async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
-        """Records of a topic that are kept back, in order; fewer of large ones, but at least one."""
+        """Records of a topic that are held back, in order. Large records shorten the list to one at least."""
         ...
 
     async def free(self, offsets: Sequence[int]) -> None:
-        """These have reached Kafka on another way, and may be forgotten."""
+        """Delete records that were held back and have reached Kafka since."""
         ...
 
     async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
-        """A record that was kept back is missed, for this reason; commands that tell of it are part of that."""
+        """Count a record that was held back as missed; the commands that report it are part of the transaction."""
         ...
 
     async def confirm(self) -> None:
-        """Raise `NotOwner` unless this process owns the lane at this moment."""
+        """Raise `NotOwner` unless this process owns the lane now."""
         ...
 
 
 class Lane(Outbox, Protocol):
-    """A part of the timeline that one process at a time releases, with an outbox of its own.
+    """A shard of the timeline, with its own outbox.
 
-    Every write of it checks, in its own transaction, that this process owns the lane; `NotOwner` if it does not.
+    Every write checks, in its transaction, that this process owns the lane; `NotOwner` if it does not.
     """
 
     @property
@@ -86,19 +86,19 @@ class Lane(Outbox, Protocol):
         ...
 
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
-        """Move what is due at `now` onto the log or into the outbox, or count it as missed, in one durable transaction.
+        """Release what is due at `now`: to the log, to the outbox, or as missed, in one durable transaction.
 
-        Where a clock is given, it is read anew when the transaction begins, which may be later than the call.
+        If a clock is given, it is read when the transaction begins, which may be later than the call.
 
-        At most `rows_max` rows, in fair shares by priority and tenant. Recurring ones get their next occurrence.
-        What goes to Kafka stays pending while its outbox is full; never more is handed over than there is room for.
+        Takes at most `rows_max` rows, in fair shares by priority and tenant. Recurring schedules get their next
+        occurrence. Records for Kafka stay pending while the outbox has no room for them.
         """
         ...
 
     def next_due(self) -> int | None:
-        """When the next release has work to do; None if nothing is near that may leave. Never later than the truth."""
+        """When the next release has work to do; None if nothing is due soon. It may be too early, never too late."""
         ...
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have this called when `next_due` moves to an earlier moment: by another process, or by room in the outbox."""
+        """Call `wake` when `next_due` becomes earlier, because of another process or of room in the outbox."""
         ...

@@ -9,41 +9,41 @@ from tidings.ports.lane import Lane
 
 
 class LeaseStore(Protocol):
-    """Each lane is owned by one process, by a lease that it renews; every write of a lane checks the owner's token."""
+    """Leases on lanes: each lane has one owner, which renews its lease; every write checks the fencing token."""
 
     @property
     def clock(self) -> Clock | None:
-        """The clock that counts, where it is not each process's own: the store's, as this process measures it."""
+        """The clock of the store as this process measures it; None where each process uses its own clock."""
         ...
 
     async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
-        """Renew the leases of our lanes and take our share of those that are free; False if we may take no changes.
+        """Renew the leases of our lanes and take our share of the free ones; False if we may not accept changes.
 
-        `elapsed` was read before the call: the leases run from then on. The report is what others see of us; whose
-        roles have no dispatch owns no lane.
+        `elapsed` was read before the call, and the leases start then. The report is what others see of this node; a
+        node without the role `dispatch` owns no lane.
         """
         ...
 
     async def nodes(self, now: int) -> Fleet:
-        """Who lives, and who owns which lane."""
+        """The nodes that are alive, and the owner of each lane."""
         ...
 
     def lanes(self) -> Sequence[Lane]:
-        """The lanes that this process owns now, as far as it can know by itself."""
+        """The lanes that this process owns now, by its own clock."""
         ...
 
     def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
-        """Whether a partition of a source is for this process to read now, among those of a role. On any thread.
+        """Whether this process is to read a partition of a source now, in a role. May be called on any thread.
 
-        For a moment two processes may think so of the same one: of intake `Moved` tells the second, of delivery the
-        claim.
+        For a moment two processes may both believe so: the second one is stopped by `Moved` (intake) or by the claim
+        (delivery).
         """
         ...
 
-    def on_free(self, call: Callable[[], None]) -> None:
-        """Have this called when another process has handed lanes over: it is time to acquire."""
+    def on_free(self, listener: Callable[[], None]) -> None:
+        """Call the listener when another process has handed lanes over: it is time to acquire."""
         ...
 
     async def resign(self) -> None:
-        """Hand all lanes over at once."""
+        """Give up all lanes at once."""
         ...

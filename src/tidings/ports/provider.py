@@ -1,4 +1,4 @@
-"""What the workers ask of a channel."""
+"""A provider: what a delivery worker needs to send messages, and what it needs to read a provider's callbacks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,27 +13,27 @@ from tidings.ports.documents import DocumentStore
 
 
 class ProviderContext(msgspec.Struct, frozen=True):
-    """What a channel may use of the node that opens it: its clock, the folder beside its database, and the cabinet."""
+    """What a provider may use of the node that opens it: the clock, the folder of the database, and the documents."""
 
     clock: Clock
     folder: Path
-    cabinet: DocumentStore | None = None
+    documents: DocumentStore | None = None
 
 
 class Provider(Protocol):
-    """A way out to people, through one provider."""
+    """Sends the messages of a channel."""
 
     @property
     def deduplicates(self) -> bool:
-        """Whether a message that is sent again under the same id arrives once."""
+        """Whether a message that is sent twice under the same id arrives once."""
         ...
 
     def takes(self, message: Rendered) -> bool:
-        """Whether this is the provider for such a message: its channel, and for a push the device's platform."""
+        """Whether this provider sends such messages: by channel, and for a push by the platform of the device."""
         ...
 
     async def send(self, message: Rendered) -> Verdict:
-        """Hand one message over. What a provider or a network does is a verdict; it never raises for that."""
+        """Send one message. Failures of the provider or the network are verdicts, never exceptions."""
         ...
 
     async def close(self) -> None: ...
@@ -41,34 +41,34 @@ class Provider(Protocol):
 
 @runtime_checkable
 class ConnectionLimited(Protocol):
-    """A channel that carries only so many messages at once, because each takes up a connection."""
+    """A provider that sends a limited number of messages at a time, because each one needs a connection."""
 
     def lines(self, message: Rendered) -> Mapping[str, int]:
-        """What a message like this one would take up (`""` is the whole of the channel), and how many fit in there.
+        """The connection pools that a message like this one uses (`""`: that of the whole provider), with their sizes.
 
-        Who sends keeps to it, so that nobody waits inside the channel, where no priority is known.
+        Workers respect the sizes, so that no message waits inside the provider, which knows no priorities.
         """
         ...
 
 
 @runtime_checkable
 class Erasable(Protocol):
-    """A channel that keeps messages where it can take them away again."""
+    """A provider that stores messages, and can delete them again."""
 
     async def erase(self, tenant: str, message_ids: Sequence[str]) -> int:
-        """Remove a tenant's messages of these ids; says how many there were."""
+        """Delete the messages of a tenant with these ids; returns how many there were."""
         ...
 
 
 class Plugin(msgspec.Struct, frozen=True):
-    """What an entry point of the group `tidings.channels` names: the settings of a provider, and how it is opened."""
+    """What an entry point of the group `tidings.channels` provides: the settings of a provider, and how to open it."""
 
     settings: type[msgspec.Struct]
     open: Callable[[Any, ProviderContext], Provider]
 
 
 class Callback(msgspec.Struct, frozen=True, gc=False):
-    """A request of a provider as it came: its path with the query, headers in lower case, the raw body, the second."""
+    """A request from a provider: its path with the query, headers in lower case, the raw body, and the time."""
 
     target: str
     headers: Mapping[str, str]
@@ -77,15 +77,15 @@ class Callback(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReceiptReader(Protocol):
-    """Knows the callbacks of one provider, by a key that was configured. `bytes_max` bounds a body."""
+    """Verifies and reads the callbacks of one provider. `bytes_max` limits the size of a body."""
 
     @property
     def bytes_max(self) -> int: ...
 
     def verify(self, callback: Callback) -> None:
-        """Refuse what is not genuine; `Invalid` names the header at fault."""
+        """Reject a callback that is not genuine; `Invalid` names the wrong header."""
         ...
 
     def read(self, callback: Callback) -> Sequence[DeliveryReceipt]:
-        """The receipts of a callback that was verified; `Invalid` if it cannot be read."""
+        """The receipts in a verified callback; `Invalid` if it cannot be parsed."""
         ...

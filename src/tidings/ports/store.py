@@ -1,4 +1,4 @@
-"""A store: all of its protocols, over data that commits together."""
+"""A store: all of its protocols, over data that is committed together."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,26 +9,25 @@ from tidings.ports.documents import DocumentStore
 from tidings.ports.keys import KeyStore
 from tidings.ports.leases import LeaseStore
 from tidings.ports.log import Log
-from tidings.ports.schedule_reader import ScheduleReader
-from tidings.ports.timeline import Timeline
+from tidings.ports.timeline import ScheduleReader, Timeline
 
 
 class Store(Timeline, CalendarStore, ScheduleReader, Log, KeyStore, LeaseStore, Protocol):
-    """All of it, in one place that commits together."""
+    """Everything that one database holds."""
 
     @property
     def identity(self) -> str:
-        """A name that no other store has; it stays the same for as long as the store exists."""
+        """A unique id of this store, which never changes."""
         ...
 
     @property
     def predecessors(self) -> Sequence[Predecessor]:
-        """The stores whose place this one has taken, because everything of them was moved into it."""
+        """The stores that this one has replaced, because all their data was moved into it."""
         ...
 
     @property
-    def cabinet(self) -> DocumentStore:
-        """The documents of delivery."""
+    def documents(self) -> DocumentStore:
+        """The document store, used by delivery."""
         ...
 
     async def close(self) -> None: ...

@@ -1,1 +1,1 @@
-"""Timelines: the stores that hold what is pending."""
+"""The stores: memory (the reference implementation, for tests), SQLite and PostgreSQL."""

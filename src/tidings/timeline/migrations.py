@@ -1,4 +1,4 @@
-"""Layouts by version: the numbered steps of a folder, what of them a store still needs, and what came of them."""
+"""Layout versions: the numbered migration steps in a folder, and which of them a store still needs."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import msgspec
 
 from tidings.domain.errors import StoreError
 
-# A step with this line runs outside of a transaction: what PostgreSQL does CONCURRENTLY cannot be part of one.
+# A step with this line runs outside a transaction, as CONCURRENTLY requires in PostgreSQL.
 OUTSIDE = "-- tidings: outside a transaction"
 FUNCTIONS = "functions"
 
@@ -19,15 +19,15 @@ _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
 
 
 class OldLayout(StoreError):
-    """The store has to be migrated first."""
+    """The store has an older layout and must be migrated first."""
 
 
 class NewerLayout(StoreError):
-    """The store was written by a newer Tidings; nothing goes backwards."""
+    """The store was written by a newer Tidings; there are no downgrades."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step from a layout to the next: its number is the version that it leads to."""
+    """One step from a layout version to the next; its number is the version it leads to."""
 
     number: int
     name: str
@@ -35,44 +35,44 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """How it is told to people."""
+        """The step as shown to people."""
         return f"{self.number:04d} {self.name}"
 
     @property
     def outside(self) -> bool:
-        """Whether it runs outside of a transaction."""
+        """Whether it runs outside a transaction."""
         return OUTSIDE in self.text.splitlines()
 
     def statements(self) -> list[str]:
-        """Its statements one by one, without comments."""
+        """Its single statements, without comments."""
         parts = (_COMMENT.sub("", part).strip() for part in _STATEMENT_END.split(self.text))
         return [part for part in parts if part]
 
     def at_once(self) -> str:
-        """The same for a store that nobody uses yet, as part of a transaction."""
+        """The text for a new store that nothing uses yet, to run inside a transaction."""
         return re.sub(r"\bCONCURRENTLY\b", "", self.text) if self.outside else self.text
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a store needs: the version that it has and the one that is known here, and the steps between, by name."""
+    """The version of a store, the newest known version, and the names of the steps between them."""
 
     version: int
     known: int
     steps: tuple[str, ...] = ()
 
 
-class Done(msgspec.Struct, frozen=True):
-    """One step that was taken."""
+class StepDone(msgspec.Struct, frozen=True):
+    """A step that was completed."""
 
     name: str
     elapsed_us: int
 
 
-Tell = Callable[[Done], None]
+OnStep = Callable[[StepDone], None]
 
 
 class Layouts:
-    """A folder of steps and functions, as a version of Tidings comes with it."""
+    """The migration steps and SQL functions in a folder."""
 
     def __init__(self, folder: Path) -> None:
         found = ((_NUMBERED.match(path.name), path) for path in sorted(folder.iterdir()))
@@ -87,7 +87,7 @@ class Layouts:
         return len(self.steps)
 
     def plan(self, version: int, what: str, *, stale: bool = False) -> Plan:
-        """What leads from a version to the newest one; `NewerLayout` if there is no way."""
+        """The steps from a version to the newest one; `NewerLayout` if the store is newer than this program."""
         if version > self.known:
             raise NewerLayout(
                 f"{what} was written by a newer Tidings (layout {version}, this one knows {self.known}):"
@@ -100,5 +100,5 @@ class Layouts:
 
 
 def by_version(text: str) -> tuple[int, ...]:
-    """The numbers of a version of the program, for comparison; one that has none comes before all."""
+    """The numbers in a program version, for comparison; a version without numbers is the lowest."""
     return tuple(int(number) for number in re.findall(r"\d+", text))

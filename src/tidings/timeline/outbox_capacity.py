@@ -1,7 +1,7 @@
-"""The room of an outbox: how much more may go into it before Kafka has taken some.
+"""The free capacity of an outbox.
 
-What lies in an outbox leaves in one order, cannot be taken back and does not expire. So it holds little: the rest waits
-on the timeline, where shares are fair and changes are possible.
+Records in an outbox are sent in one order, cannot be cancelled and do not expire. So an outbox is kept short: the rest
+waits on the timeline, where shares are fair and changes are possible.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from threading import Lock
 
 OUTBOX_ROWS_MAX = 16_000
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024
-RECORD_BYTES = 64  # what a record takes beside its message and id
+RECORD_BYTES = 64  # size of a record besides its message and id
 
 
 class OutboxCapacity:
-    """Counts what is in an outbox, not known to be on Kafka and not kept back. Any thread may ask and tell."""
+    """Counts the records in an outbox that are not known to be on Kafka and not held back. Thread-safe."""
 
     def __init__(self, rows_max: int = OUTBOX_ROWS_MAX, bytes_max: int = OUTBOX_BYTES_MAX) -> None:
         self._rows_max = rows_max
@@ -27,30 +27,30 @@ class OutboxCapacity:
 
     @property
     def rows(self) -> int:
-        """How many more records may go in; 0 while it is shut or full, in rows or in bytes."""
+        """How many more records fit; 0 while it is shut, or full in rows or bytes."""
         with self._lock:
             return self._rows()
 
     @property
     def bytes(self) -> int:
-        """How many more bytes; the last record may be larger."""
+        """How many more bytes fit; the last record may exceed it."""
         with self._lock:
             return max(0, self._bytes_max - self._bytes)
 
     def begin(self, records: Iterable[tuple[int, int]]) -> None:
-        """Count anew: these records, as (offset, size) in order, are in it."""
+        """Start counting again with these records, given as (offset, size) in order."""
         with self._lock:
             self._sizes = {offset: size for offset, size in records if offset >= self.arrived}
             self._bytes = sum(self._sizes.values())
 
     def put(self, first: int, sizes: Sequence[int]) -> None:
-        """Records of these sizes went in, from this offset on."""
+        """Records of these sizes were added, starting at this offset."""
         with self._lock:
             self._sizes.update(enumerate(sizes, first))
             self._bytes += sum(sizes)
 
     def arrive(self, offset: int) -> bool:
-        """Everything before this offset is on Kafka; True if there is room again."""
+        """Everything before this offset is on Kafka; True if the outbox was full and has room again."""
         with self._lock:
             was_full = not self._rows()
             self.arrived = max(self.arrived, offset)
@@ -59,13 +59,13 @@ class OutboxCapacity:
             return was_full and self._rows() > 0
 
     def shut(self, is_shut: bool) -> bool:
-        """Take nothing more for now, or again; True if there is room again."""
+        """Stop or resume accepting records; True if there is room again."""
         with self._lock:
             was_full, self._is_shut = not self._rows(), is_shut
             return was_full and self._rows() > 0
 
     def leave(self, offsets: Iterable[int]) -> None:
-        """These are kept back, or over: they count no longer."""
+        """These records are held back or deleted, and do not count any more."""
         with self._lock:
             self._bytes -= sum(self._sizes.pop(offset, 0) for offset in offsets)
 

@@ -1,4 +1,4 @@
-"""A store of one process at a time: of what others do there is nothing to tell."""
+"""Rules that all stores share: single-process stores, calendars and histories, and documents."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,51 +13,60 @@ from tidings.domain.schedules.schedule import KeptZone
 from tidings.domain.schedules.when import Cron, Rule, When
 from tidings.ports import NAME_BYTES_MAX, Change, Document, GroupMembership, Place, Put, Unchanged
 
+MOVED_MAX = 10_000  # moves that are remembered for each tenant
+CALENDARS_MAX = 1_000
+
+NUMBER_MIN = -(1 << 63)
+NUMBER_MAX = (1 << 63) - 1
+FIRST: Place = (NUMBER_MIN, "")  # before every document
+LAST: Place = (NUMBER_MAX, "")  # after every document
+
+encode_days = msgspec.msgpack.Encoder().encode
+decode_days = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+_encode_tags = msgspec.msgpack.Encoder().encode
+_decode_tags = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+
 
 class SingleProcess:
-    """The verbs that concern other processes, where at most one works and any other stands by."""
+    """The methods that concern other processes, for a store that only one process at a time works on."""
 
-    rosters: GroupMembership | None = None
+    group_membership: GroupMembership | None = None
 
-    async def follow(self, tenant: str, topic: str) -> None:
-        """What this process releases it knows by itself."""
+    async def subscribe(self, tenant: str, topic: str) -> None:
+        """Nothing to do: there is no other process that appends records."""
 
-    def unfollow(self, tenant: str, topic: str) -> None:
-        """Nothing was begun."""
+    def unsubscribe(self, tenant: str, topic: str) -> None:
+        """Nothing to do."""
 
-    def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
-        """There is nobody to tell; who stands by looks again from time to time."""
+    def on_records(self, listener: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        """Nothing to do: a standby polls."""
 
     def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
-        """Who works reads all of it."""
+        """The one process reads all partitions."""
         del source, partition, role
         return True
 
 
-MOVED_MAX = 10_000  # of what was moved so many are remembered, for each tenant
-CALENDARS_MAX = 1_000
-
-encode_days = msgspec.msgpack.Encoder().encode
-decode_days = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+# Calendars and histories
 
 
-def too_many() -> Invalid:
-    """A tenant has an end of calendars."""
+def too_many_calendars() -> Invalid:
+    """The error for a tenant with too many calendars."""
     return Invalid("calendar", f"there are {CALENDARS_MAX:,} already: drop one that is not needed")
 
 
 def kept_zone(name: str) -> KeptZone:
-    """A zone's rules as they are now, to be kept for the day on which they change."""
+    """The current rules of a time zone, to be stored in case they change later."""
     return KeptZone(name, timezone.VERSION, timezone.content_of(name))
 
 
-def moved_why(cause: str, before: int) -> str:
-    """What moved an occurrence, and from where, for its history."""
+def moved_reason(cause: str, before: int) -> str:
+    """The history text of a move: its cause, and the former due time."""
     return f"{cause}, from {format_instant(before)}"
 
 
-def ended_why(when: When) -> str | None:
-    """What it was that gives no more: once a schedule has ended, its history alone still tells."""
+def ended_reason(when: When) -> str | None:
+    """The history text of an ended schedule: its rule, which is stored nowhere else from then on."""
     zone = zone_of(when)
     where = "" if zone is None else f" in {zone}"
     match when:
@@ -69,56 +78,50 @@ def ended_why(when: When) -> str | None:
             return None
 
 
-NUMBER_MIN = -(1 << 63)
-NUMBER_MAX = (1 << 63) - 1
-FIRST: Place = (NUMBER_MIN, "")  # before every document: no order is as low
-LAST: Place = (NUMBER_MAX, "")  # behind every document: no order is as high
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+# Documents
 
 
-def check(groups: Sequence[Sequence[Change]]) -> None:
-    """`ValueError` if something in here was meant otherwise than it could be done."""
+def check_changes(groups: Sequence[Sequence[Change]]) -> None:
+    """Raise `ValueError` if a group of document changes contradicts itself or exceeds a limit."""
     for group in groups:
         if len(group) > 1 and len({change.key for change in group}) < len(group):
-            raise ValueError(f"a key is in a group twice: {[change.key for change in group]}")
+            raise ValueError(f"a group has a key twice: {[change.key for change in group]}")
         for change in group:
             if isinstance(change, Put):
-                _check(change)
+                _check_put(change)
             elif isinstance(change, Unchanged) and change.expected < 1:
-                raise ValueError(f"what is to be left unchanged must be there: {change.key}")
+                raise ValueError(f"a document that must stay unchanged has to exist: {change.key}")
 
 
-def _check(put: Put) -> None:
-    length = len(put.key.name.encode())  # which refuses what is no text
+def _check_put(put: Put) -> None:
+    length = len(put.key.name.encode())  # raises for lone surrogates
     if length > NAME_BYTES_MAX:
-        raise ValueError(f"a document's name may have {NAME_BYTES_MAX:,} bytes, and this one has {length:,}")
+        raise ValueError(f"the name of a document may have {NAME_BYTES_MAX:,} bytes, and this one has {length:,}")
     if put.tags:
         "".join(put.tags).encode()
         if len(set(put.tags)) < len(put.tags):
-            raise ValueError(f"a tag is there twice: {put.tags}")
+            raise ValueError(f"a document has a tag twice: {put.tags}")
     if not NUMBER_MIN < put.order < NUMBER_MAX:
-        raise ValueError(f"the order of a document has 64 bits at most: {put.order}")
+        raise ValueError(f"the order of a document must fit in 64 bits: {put.order}")
     if put.until is not None and not NUMBER_MIN <= put.until <= NUMBER_MAX:
-        raise ValueError(f"the end of a document has 64 bits at most: {put.until}")
+        raise ValueError(f"the expiry of a document must fit in 64 bits: {put.until}")
 
 
-def brought(document: Document) -> Put:
-    """A document of another cabinet, to be put where there is none of its name."""
+def as_new_put(document: Document) -> Put:
+    """The `Put` that creates a copy of a document from another store."""
     return Put(document.key, document.body, 0, document.tags, document.order, document.until)
 
 
 def is_same(document: Document, known: Document | None) -> bool:
-    """Whether two are alike but for their versions, which are those of their cabinets."""
-    return known is not None and brought(document) == brought(known)
+    """Whether two documents are equal except for their versions, which differ between stores."""
+    return known is not None and as_new_put(document) == as_new_put(known)
 
 
 def encode_tags(tags: tuple[str, ...]) -> bytes:
-    """The tags of a document as they are kept with it."""
-    return _encode(tags) if tags else b""
+    """Encode the tags of a document."""
+    return _encode_tags(tags) if tags else b""
 
 
 def decode_tags(packed: bytes) -> tuple[str, ...]:
-    """The same, read back."""
-    return _decode(packed) if packed else ()
+    """Decode the tags of a document."""
+    return _decode_tags(packed) if packed else ()

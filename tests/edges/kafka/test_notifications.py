@@ -87,7 +87,7 @@ async def test_a_failed_delivery_can_be_sent_again(office: Office) -> None:
     await accepted(office, TEA)
     await office.release("notify.email")
     failed = await office.deliver("tea", state="failed", reason="timeout", provider_id=None, sent=None)
-    retrying = Retrying(office.cabinet, office.engine, office.clock)
+    retrying = Retrying(office.documents, office.engine, office.clock)
     assert (await retrying.retry(ACME, failed.name)).outcome == "retried"
 
 
@@ -202,7 +202,7 @@ async def test_each_of_several_users_has_an_outcome(office: Office, monkeypatch:
 async def test_a_batch_needs_few_transactions(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     scheduled: list[int] = []
-    change, apply = office.cabinet.change, office.store.apply
+    change, apply = office.documents.change, office.store.apply
 
     async def changing(groups: Sequence[Any], now: int) -> list[int]:
         written.append(len(groups))
@@ -212,7 +212,7 @@ async def test_a_batch_needs_few_transactions(office: Office, monkeypatch: pytes
         scheduled.append(len(commands))
         return await apply(commands, *rest)
 
-    monkeypatch.setattr(office.cabinet, "change", changing)
+    monkeypatch.setattr(office.documents, "change", changing)
     monkeypatch.setattr(office.store, "apply", applying)
     made = await accepted(office, *({**TEA, "id": f"n-{number}"} for number in range(800)))
     assert reasons(made) == []
@@ -228,7 +228,7 @@ async def test_after_a_store_failure_the_next_call_accepts_the_rest(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = batch(office, TEA, {**TEA, "id": "n/1~2"}, {**TEA, "id": "cake"})
-    get = office.cabinet.get
+    get = office.documents.get
 
     async def getting(keys: Sequence[Key], now: int) -> list[Document | None]:
         assert all("~" not in key.name for key in keys), "what is no name is not looked up"
@@ -237,7 +237,7 @@ async def test_after_a_store_failure_the_next_call_accepts_the_rest(
         return await get(keys, now)
 
     with monkeypatch.context() as patch:
-        patch.setattr(office.cabinet, "get", getting)
+        patch.setattr(office.documents, "get", getting)
         with pytest.raises(StoreError, match="the disk is full"):
             await made.accept(office.notifying)
     assert [await office.lookup.get(ACME, name) is not None for name in ("tea", "cake")] == [True, False]
@@ -249,14 +249,14 @@ async def test_after_a_store_failure_the_next_call_accepts_the_rest(
 async def test_an_internal_error_refuses_one_record_only(
     office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    get = office.cabinet.get
+    get = office.documents.get
 
     async def getting(keys: Sequence[Key], now: int) -> list[Document | None]:
         if any(key.name == "bad" for key in keys):
             raise UnexpectedError
         return await get(keys, now)
 
-    monkeypatch.setattr(office.cabinet, "get", getting)
+    monkeypatch.setattr(office.documents, "get", getting)
     made = await accepted(office, {**TEA, "id": "bad"}, TEA)
     assert reasons(made) == [[notifications.INTERNAL_ERROR]]
     assert await office.lookup.get(ACME, "tea") is not None

@@ -9,15 +9,15 @@ from tidings.domain.schedules.command import Cancel, Fire
 from tidings.testing import SimulatedClock
 from tidings.timeline.postgres.database import Contended
 from tidings.timeline.postgres.group_release import NextDue
+from tidings.timeline.postgres.lane import RecurringRelease
 from tidings.timeline.postgres.names import Names
-from tidings.timeline.postgres.recurring_release import Recurring
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3_600 * SECOND
 
 
 async def failing(*_: object, **__: object) -> None:
-    raise Contended("PostgreSQL found this call in the way of another: try again")
+    raise Contended("this call conflicted with another in PostgreSQL: try again")
 
 
 async def refused(*_: object, **__: object) -> None:
@@ -46,7 +46,7 @@ async def test_a_cancel_is_answered_though_the_next_due_time_cannot_be_looked_up
     assert await left(store) == ["two"]
 
 
-async def test_a_fire_is_carried_out_once(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fire_is_applied_once(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.apply([every("one", start=NOW)], NOW)
     await drain(store)
     await store.apply([add("first", NOW - SECOND)], NOW)
@@ -57,27 +57,27 @@ async def test_a_fire_is_carried_out_once(store: PostgresStore, monkeypatch: pyt
     assert await left(store) == ["one", "one"]
 
 
-async def test_a_release_is_told_though_nothing_can_be_looked_up_after_it(
+async def test_a_release_is_reported_even_if_the_read_after_it_fails(
     store: PostgresStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = await open_store(SimulatedClock())
     await other.apply([add("one"), every("two", start=NOW)], NOW)
     monkeypatch.setattr(NextDue, "look", failing)
-    await store._shared.names.load()
+    await store._context.names.load()
     await other.apply([add("three", topic="new")], NOW)
-    store._shared.heads.offer(0, NOW)
+    store._context.next_due.offer(0, NOW)
     monkeypatch.setattr(Names, "load", failing)
     done = await release(store)
     assert len(done.lateness_us) == 3
     assert done.topics == {(ACME, "greetings")}
 
 
-async def test_a_release_is_told_though_recurring_schedules_fail_after_it(
+async def test_a_release_is_reported_even_if_recurring_schedules_fail_after_it(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.apply([add("one"), every("two", start=NOW)], NOW)
     with monkeypatch.context() as patch:
-        patch.setattr(Recurring, "release", failing)
+        patch.setattr(RecurringRelease, "release", failing)
         done = await release(store)
         assert len(done.lateness_us) == 1
         assert done.more, "the rest waits"

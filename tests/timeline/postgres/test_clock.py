@@ -31,15 +31,15 @@ async def see_when(store: PostgresStore) -> None:
         "ALTER TABLE tidings.log ADD COLUMN seen bigint",
         "ALTER TABLE tidings.log ALTER COLUMN seen SET DEFAULT tidings.now()",
     ):
-        await store._pool.call(store._shared.inside(statement))
+        await store._pool.call(store._context.inside(statement))
 
 
 async def lateness(store: PostgresStore) -> list[int]:
-    found = await store._pool.read(store._shared.inside("SELECT seen - due FROM tidings.log ORDER BY 1"))
+    found = await store._pool.read(store._context.inside("SELECT seen - due FROM tidings.log ORDER BY 1"))
     return [late for (late,) in found]
 
 
-async def test_nobody_is_early_or_late_by_his_own_clock(open_store: OpenStore) -> None:
+async def test_no_node_is_early_or_late_by_its_own_clock(open_store: OpenStore) -> None:
     clocks = [WrongClock(off) for off in WRONG]
     stores = [await open_store(clock, lanes=4) for clock in clocks]
     await see_when(stores[0])

@@ -1,4 +1,4 @@
-"""Lost connections: what is not known is said, and everything goes on by itself."""
+"""Lost connections: an unknown result is reported as such, and the store recovers by itself."""
 
 import asyncio
 
@@ -37,14 +37,14 @@ def _is_open(connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> bool:
     return _is_sound(connection)
 
 
-async def test_a_connection_lost_in_the_midst_is_said_and_a_repeat_does_nothing_twice(
+async def test_a_connection_lost_during_a_call_is_reported_and_a_repeat_does_nothing_twice(
     postgres: Postgres, open_store: OpenStore
 ) -> None:
     store = await open_store(SimulatedClock(), lanes=1)
     await store.acquire(0, LEASE_US)
     await applied(store, add("one", NOW + SECOND))
     with postgres.connect() as connection, connection.transaction():
-        connection.execute(store._shared.inside("LOCK TABLE tidings.registry IN ACCESS EXCLUSIVE MODE"))
+        connection.execute(store._context.inside("LOCK TABLE tidings.registry IN ACCESS EXCLUSIVE MODE"))
         lost = asyncio.ensure_future(store.apply([add("two"), Cancel(ACME, "one")], NOW))
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         pid = await eventually(lambda: connection.execute(waiting).fetchone())
@@ -63,7 +63,7 @@ async def test_arrival_numbers_that_were_given_out_twice_overwrite_nothing(
     first, second = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
     await applied(first, every("first", NOW + SECOND))
     with postgres.connect() as connection:
-        connection.execute(first._shared.inside("ALTER SEQUENCE tidings.arrival_block RESTART 0").encode())
+        connection.execute(first._context.inside("ALTER SEQUENCE tidings.arrival_block RESTART 0").encode())
     await applied(second, every("second", NOW + 2 * SECOND))
     found = [await first.find(ACME, name, NOW) for name in ("first", "second")]
     assert [(each.id, each.due) for each in found if each] == [("first", NOW + SECOND), ("second", NOW + 2 * SECOND)]
@@ -78,14 +78,14 @@ async def test_after_a_lost_connection_arrival_numbers_come_from_a_new_block(
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
         await eventually(lambda: not any(_is_open(idle) for pool in store._pools._all for idle in pool._idle))
         await applied(store, add("two"))
-        query = store._shared.inside("SELECT arrival FROM tidings.timeline ORDER BY 1").encode()
+        query = store._context.inside("SELECT arrival FROM tidings.timeline ORDER BY 1").encode()
         ((one,), (two,)) = connection.execute(query).fetchall()
     assert isinstance(one, int)
     assert isinstance(two, int)
     assert two - one >= BLOCK
 
 
-async def test_it_goes_on_after_an_immediate_restart() -> None:
+async def test_it_continues_after_an_immediate_restart() -> None:
     try:
         server = Postgres.start()
     except Missing as missing:
@@ -111,12 +111,12 @@ async def test_it_goes_on_after_an_immediate_restart() -> None:
         await store.close()
 
 
-async def test_a_server_that_is_not_there_is_said() -> None:
+async def test_a_server_that_does_not_exist_is_reported() -> None:
     with pytest.raises(StoreError, match="PostgreSQL cannot be reached"):
         await PostgresStore.open("postgresql://nobody@127.0.0.1:1/nothing")
 
 
-async def test_while_it_is_away_calls_fail_and_then_they_do_not() -> None:
+async def test_calls_fail_while_the_server_is_away_and_succeed_afterwards() -> None:
     try:
         server = Postgres.start()
     except Missing as missing:

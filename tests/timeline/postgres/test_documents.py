@@ -44,7 +44,7 @@ def value(number: int) -> bytes:
     return b"%d" % number
 
 
-# --- at the same time ---
+# --- concurrency ---
 
 
 async def test_of_two_nodes_exactly_one_wins_each_document(open_store: OpenStore) -> None:
@@ -59,13 +59,15 @@ async def test_of_two_nodes_exactly_one_wins_each_document(open_store: OpenStore
             calls.append(made(store, groups))
         first, second = await asyncio.gather(*calls)
         won = [dict(zip(every, first, strict=True)), dict(zip(every[::-1], second, strict=True))]
-        for name, document in zip(every, await stores[0].cabinet.get([key(name) for name in every], NOW), strict=True):
+        for name, document in zip(
+            every, await stores[0].documents.get([key(name) for name in every], NOW), strict=True
+        ):
             assert document is not None
             assert [won[0][name], won[1][name]].count(True) == 1, (turn, name)
             assert won[int(document.body)][name], "who was told that it won is who is there"
             expected[name] = document.version
         if turn % 3 == 2:
-            assert all(await stores[0].cabinet.change([[Remove(key(name))] for name in every], NOW))
+            assert all(await stores[0].documents.change([[Remove(key(name))] for name in every], NOW))
             expected = dict.fromkeys(every, 0)
 
 
@@ -74,7 +76,7 @@ async def test_who_waited_for_a_document_sees_what_became_of_it(postgres: Postgr
     assert await change(stores[0], put("ann"), put("bob"))
     ann, bob = await kept(stores[0], "ann"), await kept(stores[0], "bob")
     with psycopg.connect(postgres.dsn) as connection, postgres.connect() as watching:
-        connection.execute(stores[0]._shared.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
+        connection.execute(stores[0]._context.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
         orders = [["ann", "bob"], ["bob", "ann"]]
         versions = {"ann": ann.version, "bob": bob.version}
         groups = [[put(name, value(mark), versions[name]) for name in order] for mark, order in enumerate(orders)]
@@ -105,18 +107,18 @@ async def test_nobody_stands_in_anothers_way_for_ever(postgres: Postgres, open_s
     async def work(store: PostgresStore) -> None:
         for _ in range(ROUNDS):
             groups = [some_group(dice) for _ in range(8)]
-            for group, answer in zip(groups, await store.cabinet.change(groups, NOW), strict=True):
+            for group, answer in zip(groups, await store.documents.change(groups, NOW), strict=True):
                 assert answer, "they expect nothing"
                 changed.update(one.key.name for one in group)
-            await store.cabinet.expire(NOW, 5)
+            await store.documents.expire(NOW, 5)
 
     await asyncio.gather(*(work(store) for store in stores for _ in range(3)))
     assert sum(changed.values()) > ROUNDS
     assert await deadlocks(postgres) == before
     for tag in ("a", "b"):
-        found = await stores[0].cabinet.find(ACME, "user", tag, NOW, limit=1_000)
+        found = await stores[0].documents.find(ACME, "user", tag, NOW, limit=1_000)
         assert all(tag in document.tags for document in found)
-        there = await stores[0].cabinet.get([key(f"n{number}") for number in range(12)], NOW)
+        there = await stores[0].documents.get([key(f"n{number}") for number in range(12)], NOW)
         assert {one.key.name for one in there if one is not None and tag in one.tags} == {
             document.key.name for document in found
         }
@@ -140,7 +142,7 @@ async def test_who_makes_a_document_waits_for_another_who_does_and_then_looks_ag
     (store, other) = await two(open_store)
     assert await change(other, put("other"))
     with psycopg.connect(postgres.dsn) as connection:
-        inside = store._shared.inside
+        inside = store._context.inside
         copied = (
             "INSERT INTO tidings.document SELECT %s, version + 100, \"order\", until, shelves, tenant, kind, 'ann',"
         )
@@ -157,7 +159,7 @@ async def test_no_call_relies_on_its_session(open_store: OpenStore) -> None:
     store = await open_store(SimulatedClock(), lanes=1)
 
     async def forget() -> None:
-        for connection in store._pools.cabinet._idle:
+        for connection in store._pools.documents._idle:
             await connection.execute("DISCARD ALL")
 
     for number in range(5):
@@ -173,7 +175,7 @@ async def test_a_lock_is_not_waited_for_without_an_end(postgres: Postgres, open_
     store = await open_store(SimulatedClock(), lanes=1)
     assert await change(store, put("ann"))
     with psycopg.connect(postgres.dsn) as connection:
-        connection.execute(store._shared.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
+        connection.execute(store._context.inside("SELECT 1 FROM tidings.document FOR UPDATE").encode())
         with pytest.raises(StoreError, match="took too long and nothing was changed"):
             await change(store, put("ann", b"new", ANY), put("bob"))
         connection.rollback()
@@ -190,17 +192,17 @@ async def test_a_new_body_alone_touches_no_index(postgres: Postgres, open_store:
     await store._vacuum.stop()
     every = [f"n{number}" for number in range(50)]
     assert await change(store, *(put(name, tags=("a", "b"), order=3, until=NOW + 9) for name in every))
-    place = store._shared.inside("SELECT min(ctid::text), max(xmin::text::bigint) FROM tidings.tagged").encode()
+    place = store._context.inside("SELECT min(ctid::text), max(xmin::text::bigint) FROM tidings.tagged").encode()
     with postgres.connect() as connection:
         written = connection.execute(place).fetchone()
     for turn in range(20):
         groups = [[put(name, value(turn), ANY, tags=("a", "b"), order=3, until=NOW + 9)] for name in every]
-        assert all(await store.cabinet.change(groups, NOW))
+        assert all(await store.documents.change(groups, NOW))
     told = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'document'"
     await store._pools.close()  # a session tells what it did when it ends
     with postgres.connect() as connection:
         assert connection.execute(place).fetchone() == written
-        row: Any = connection.execute(told, (store._shared.options.schema,)).fetchone()
+        row: Any = connection.execute(told, (store._context.options.schema,)).fetchone()
     assert row[0] >= 900
     assert row[1] > row[0] * 0.8
 
@@ -209,7 +211,7 @@ async def test_a_new_body_alone_touches_no_index(postgres: Postgres, open_store:
 
 
 def calls(store: PostgresStore) -> dict[str, tuple[str, Any]]:
-    sql = store.cabinet.sql
+    sql = store.documents.sql
     keys = database.uuids([digest(key(f"n{number}")) for number in range(256)])
     place = {"shelf": SHELF, "order": 50_000, "name": b"n50000", "now": NOW, "limit": 100}
     return {
@@ -229,7 +231,7 @@ async def filled(postgres: Postgres, open_store: OpenStore) -> PostgresStore:
     store = await open_store(SimulatedClock(), lanes=1)
     with postgres.connect() as connection:
         fill = FILL.replace("%(shelf)s", f"'{SHELF}'::uuid")
-        connection.execute(store._shared.inside(fill).encode(), {"rows": DOCUMENTS})
+        connection.execute(store._context.inside(fill).encode(), {"rows": DOCUMENTS})
     return store
 
 
@@ -244,7 +246,7 @@ async def test_reads_look_at_no_more_than_they_answer(
     assert len(await names(store, "t", limit=1_000)) == 1_000
     for name, (statement, values) in calls(store).items():
         async with store._pool.connection() as connection:
-            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {store._shared.inside(statement)}"
+            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {store._context.inside(statement)}"
             found = await rows(connection, explain, values)
         for node in nodes(found[0][0][0]["Plan"]):
             assert not (node["Node Type"] == "Seq Scan" and node.get("Relation Name") in BIG), f"{name}: {node}"
@@ -267,8 +269,8 @@ async def test_changes_look_at_no_more_than_they_change(postgres: Postgres, open
             " SET auto_explain.log_analyze = on; SET client_min_messages = log"
         )
         for each in (groups, again):
-            connection.execute(store.cabinet.sql["change"].encode(), _columns(each, NOW), binary=True)
-        connection.execute(store.cabinet.sql["expire"].encode(), (NOW, 1_000))
+            connection.execute(store.documents.sql["change"].encode(), _columns(each, NOW), binary=True)
+        connection.execute(store.documents.sql["expire"].encode(), (NOW, 1_000))
         connection.rollback()
     plans = [notice for notice in notices if "Query Text" in notice]
     for word in ("FOR UPDATE OF d", "UPDATE ", "DELETE FROM", "INSERT INTO", "SKIP LOCKED"):

@@ -81,7 +81,7 @@ def places(records: list[Record]) -> list[tuple[int, int]]:
     return sorted((record.partition, record.offset) for record in records)
 
 
-async def test_a_member_goes_on_at_another_node_when_its_own_is_killed(nodes: Nodes) -> None:
+async def test_a_member_continues_at_another_node_when_its_own_is_killed(nodes: Nodes) -> None:
     await nodes.release(30)
     await nodes.on_the_log()
     first, second = nodes.engines[1], nodes.engines[2]
@@ -128,8 +128,8 @@ async def test_a_waiting_member_is_woken_when_partitions_move(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, hears: bool
 ) -> None:
     if not hears:
-        monkeypatch.setattr(fleet.Watch, "hears", False)
-        monkeypatch.setattr(fleet.Watch, "_hear", lambda *_: None)
+        monkeypatch.setattr(fleet.Watch, "is_listening", False)
+        monkeypatch.setattr(fleet.Watch, "_handle", lambda *_: None)
     first, second, _ = nodes.engines
     m = await first.groups.join(*HERE)
     waiting = asyncio.create_task(fetch(first, m, wait_us=SECOND))
@@ -232,7 +232,7 @@ async def test_every_record_is_done_once_whoever_is_called(nodes: Nodes) -> None
 async def test_a_group_that_is_made_anew_is_not_taken_for_the_former(open_store: OpenStore, postgres: Postgres) -> None:
     """Who read the former one and writes only now must see that another was faster."""
     store = await open_store(SystemClock(), lanes=1)
-    rosters = store.rosters
+    rosters = store.group_membership
 
     async def make() -> int:
         await rosters.change(HERE, lambda kept: GroupUpdate(b"", kept.now + SECOND, {}, moved=False))
@@ -240,5 +240,5 @@ async def test_a_group_that_is_made_anew_is_not_taken_for_the_former(open_store:
 
     former = await make()
     with postgres.connect() as connection:
-        connection.execute(store._shared.inside("DELETE FROM tidings.roster").encode())
+        connection.execute(store._context.inside("DELETE FROM tidings.roster").encode())
     assert await make() != former

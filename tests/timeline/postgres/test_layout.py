@@ -1,4 +1,4 @@
-"""The layout by version: made once by nodes that start together, brought up to date, and never run backwards."""
+"""The layout by version: made once by nodes that start together, migrated, and never run backwards."""
 
 import asyncio
 from pathlib import Path
@@ -32,22 +32,22 @@ async def test_what_was_chosen_first_stays(open_store: OpenStore) -> None:
     second = await open_store(SimulatedClock(), lanes=16, partitions=1, created=9)
     assert (first.partitions, second.partitions) == (8, 8), "as many for each lane"
     assert first.identity == second.identity
-    assert second._shared.created == 5
+    assert second._context.created == 5
 
 
 @pytest.mark.parametrize(("name", "value"), [("lanes", 3), ("lanes", 0), ("lanes", 512), ("partitions", 5000)])
-async def test_what_cannot_be_is_refused(open_store: OpenStore, name: str, value: int) -> None:
+async def test_what_cannot_be_is_rejected(open_store: OpenStore, name: str, value: int) -> None:
     with pytest.raises(Invalid) as refused:
         await open_store(SimulatedClock(), **{name: value})
     assert refused.value.field == name
 
 
-async def test_a_schema_with_an_odd_name_is_refused(postgres: Postgres) -> None:
-    with pytest.raises(Invalid, match="not a plain name"):
+async def test_a_schema_with_an_odd_name_is_rejected(postgres: Postgres) -> None:
+    with pytest.raises(Invalid, match="not a valid name"):
         await PostgresStore.open(postgres.dsn, schema='a"; DROP TABLE x; --')
 
 
-async def test_a_newer_layout_is_refused(postgres: Postgres, open_store: OpenStore, schema: str) -> None:
+async def test_a_newer_layout_is_rejected(postgres: Postgres, open_store: OpenStore, schema: str) -> None:
     await open_store(SimulatedClock())
     with postgres.connect() as connection:
         connection.execute(f"UPDATE {schema}.meta SET version = 99")
@@ -127,6 +127,6 @@ async def test_a_word_of_sql_may_be_the_name_of_a_schema(postgres: Postgres, nam
 
 
 @pytest.mark.parametrize("name", ["pg_tidings", "information_schema"])
-async def test_a_schema_of_the_servers_own_is_refused(postgres: Postgres, name: str) -> None:
-    with pytest.raises(Invalid, match="PostgreSQL's own"):
+async def test_a_schema_of_the_servers_own_is_rejected(postgres: Postgres, name: str) -> None:
+    with pytest.raises(Invalid, match="reserved by PostgreSQL"):
         await PostgresStore.open(postgres.dsn, SimulatedClock(), schema=name)

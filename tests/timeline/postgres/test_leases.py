@@ -90,7 +90,7 @@ async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_s
     (lane, *_) = store.lanes()
     clock.advance(1)
     assert not store.lanes()
-    with pytest.raises(NotOwner, match="run out"):
+    with pytest.raises(NotOwner, match="expired"):
         await lane.release(NOW, 100)
 
 
@@ -99,8 +99,8 @@ async def test_a_lane_that_is_worked_on_holds_up_no_renewal(open_store: OpenStor
     store, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
     await acquire(store, rounds=1)
     (lane, *_) = store.lanes()
-    async with store._shared.pool.transaction() as connection:
-        await rows(connection, store._shared.sql["own"], (lane.number, lane.token))
+    async with store._context.pool.transaction() as connection:
+        await rows(connection, store._context.sql["own"], (lane.number, lane.token))
         await asyncio.wait_for(acquire(store, rounds=1), 1)
         assert numbers(store) == [0, 1, 2, 3]
         await asyncio.wait_for(store.resign(), 1)
@@ -113,9 +113,9 @@ async def test_a_lane_that_is_worked_on_holds_up_no_renewal(open_store: OpenStor
 async def test_what_is_worked_on_is_given_back_later(open_store: OpenStore) -> None:
     store, other = [await open_store(SystemClock(), lanes=2) for _ in range(2)]
     await acquire(store, rounds=1)
-    async with store._shared.pool.transaction() as connection:
+    async with store._context.pool.transaction() as connection:
         for lane in store.lanes():
-            await rows(connection, store._shared.sql["own"], (lane.number, lane.token))
+            await rows(connection, store._context.sql["own"], (lane.number, lane.token))
         await acquire(other, store, rounds=1)
         assert numbers(store) == [0, 1]
     await acquire(store, other, rounds=1)
@@ -126,9 +126,9 @@ async def test_what_nobody_works_on_is_given_back_at_once(open_store: OpenStore)
     """One lane that is busy for long holds up no other: there may be no moment when all of them are still."""
     store, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
     await acquire(store, rounds=1)
-    async with store._shared.pool.transaction() as connection:
+    async with store._context.pool.transaction() as connection:
         lane = store.lanes()[-1]
-        await rows(connection, store._shared.sql["own"], (lane.number, lane.token))
+        await rows(connection, store._context.sql["own"], (lane.number, lane.token))
         await acquire(other, store, other, rounds=1)
         assert (numbers(store), numbers(other)) == ([0, 3], [1, 2])
 
@@ -160,8 +160,8 @@ async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_le
         return bool(other.lanes())
 
     async def stand_still() -> None:
-        async with gone._shared.pool.transaction() as connection:
-            await rows(connection, gone._shared.sql["own"], (lane.number, lane.token))
+        async with gone._context.pool.transaction() as connection:
+            await rows(connection, gone._context.sql["own"], (lane.number, lane.token))
             await eventually(owns, 10)
 
     with pytest.raises(StoreError):
@@ -210,10 +210,10 @@ async def test_a_zombie_changes_nothing(open_store: OpenStore, act: object) -> N
     assert len((await mine.release(NOW, 100)).lateness_us) == 1
 
 
-async def test_a_release_of_recurring_ones_is_fenced_too(open_store: OpenStore) -> None:
+async def test_a_release_of_recurring_schedules_is_fenced_too(open_store: OpenStore) -> None:
     lane, _ = await zombie(open_store)
     with pytest.raises(NotOwner):
-        await lane._release_standing([[1, NOW, 1]], NOW, object())  # type: ignore[arg-type]
+        await lane._release_recurring([[1, NOW, 1]], NOW, object())  # type: ignore[arg-type]
 
 
 async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore) -> None:
@@ -235,13 +235,13 @@ async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore
 async def test_more_lanes_than_a_hint_can_name_are_all_woken(open_store: OpenStore) -> None:
     owner, other = [await open_store(SystemClock(), lanes=256, partitions=256) for _ in range(2)]
     await acquire(owner, rounds=1)
-    await eventually(lambda: owner._watch.hears)
+    await eventually(lambda: owner._watch.is_listening)
     owner._watch._tasks[1].cancel()
     now = SystemClock().now()
     topics = ("greetings", "kafka:orders")
     await other.apply([add(f"s{number}", now, topic=topics[number % 2]) for number in range(4_000)], now)
-    ways = owner._shared.heads.ways.values()
-    await eventually(lambda: all(head.due == now for head in ways))
+    routes = owner._context.next_due.routes.values()
+    await eventually(lambda: all(head.due == now for head in routes))
 
 
 async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:
@@ -253,7 +253,7 @@ async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:
     now = SystemClock().now()
     await other.apply([add("soon", now)], now)
     await eventually(lambda: lane.next_due() is not None)
-    await eventually(lambda: not owner._watch.hears, 10)
+    await eventually(lambda: not owner._watch.is_listening, 10)
     await other.apply([add("before", now - SECOND, tenant=ACME)], now)
     await eventually(lambda: lane.next_due() == now - SECOND)
 

@@ -20,7 +20,7 @@ from tidings.clock import SystemClock
 from tidings.crash import MIGRATION_POINTS
 from tidings.domain.errors import StoreError
 from tidings.testing import SimulatedClock, eventually
-from tidings.timeline.migrations import OUTSIDE, Done, Layouts, NewerLayout
+from tidings.timeline.migrations import OUTSIDE, Layouts, NewerLayout, StepDone
 from tidings.timeline.postgres.migration import LAYOUTS, LOCK_MS, Migration
 
 COLUMN = "ALTER TABLE tidings.timeline ADD COLUMN colour text; CREATE TABLE tidings.counted (n int);"
@@ -59,7 +59,7 @@ def migration_of(postgres: Postgres, schema: str, layouts: Path) -> Migration:
     return Migration(postgres.dsn, SystemClock(), schema=schema, layouts=layouts)
 
 
-def ignore(_done: Done) -> None:
+def ignore(_done: StepDone) -> None:
     """Nobody watches."""
 
 
@@ -74,13 +74,13 @@ def check_done(postgres: Postgres, schema: str) -> None:
             assert connection.execute(valid, (f"{schema}.{index}",)).fetchone() == (True,)
 
 
-async def test_steps_are_taken_in_order_and_told(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
+async def test_steps_run_in_order_and_are_reported(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
     migrating = migration_of(postgres, schema_of_today, layouts)
     first = Layouts(LAYOUTS).known
     names = [f"{first + 1:04d} colour", f"{first + 2:04d} count", f"{first + 3:04d} index", "functions"]
     plan = await migrating.plan()
     assert (plan.version, plan.known, list(plan.steps)) == (first, first + 3, names)
-    taken: list[Done] = []
+    taken: list[StepDone] = []
     assert await migrating.run(taken.append) == plan
     assert [done.name for done in taken] == names
     assert all(done.elapsed_us > 0 for done in taken)
@@ -139,12 +139,14 @@ async def test_who_waits_for_a_lock_gives_way(postgres: Postgres, schema_of_toda
         assert not migrating.done(), "it cannot have had its lock"
         reader.rollback()
         await asyncio.wait_for(migrating, 30)
-    assert max(waits) > LOCK_MS / 2, "it stood in somebody's way at all"
+    assert max(waits) > LOCK_MS / 2, "the migration made others wait"
     assert max(waits) < LOCK_MS * 5, "a busy machine, but no queue that grows"
     check_done(postgres, schema_of_today)
 
 
-async def test_a_lock_that_never_comes_free_is_told(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
+async def test_a_lock_that_is_never_released_is_reported(
+    postgres: Postgres, schema_of_today: str, layouts: Path
+) -> None:
     clock = SystemClock()
     migrating = Migration(postgres.dsn, clock, schema=schema_of_today, layouts=layouts, patience_us=SECOND)
     with contextlib.closing(psycopg.connect(postgres.dsn)) as reader:
@@ -186,7 +188,9 @@ async def test_an_index_that_was_left_half_built_is_built_anew(
     check_done(postgres, schema_of_today)
 
 
-async def test_nodes_go_on_while_it_runs(postgres: Postgres, open_store: OpenStore, schema: str, layouts: Path) -> None:
+async def test_nodes_continue_while_it_runs(
+    postgres: Postgres, open_store: OpenStore, schema: str, layouts: Path
+) -> None:
     """Two nodes of the former version release all the while: nothing is lost, nothing leaves twice or much too late."""
     clock = SystemClock()
     stores = [await open_store(clock, lanes=4) for _ in range(2)]

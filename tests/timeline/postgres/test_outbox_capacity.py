@@ -1,4 +1,4 @@
-"""The room of a lane's outbox: counted by its owner from what is stored, and each way of a lane apart."""
+"""The capacity of a lane's outbox: counted by its owner from the stored records, separately for each route."""
 
 from typing import Any
 
@@ -39,12 +39,12 @@ async def test_after_a_release_that_failed_it_is_counted_anew(
     """The answer was lost, and the release was committed."""
     store = await owner_of(open_store)
     await applied(store, *(add(None, NOW, topic="kafka:orders") for _ in range(2 * ROOM)))
-    pool = store._shared.pool
+    pool = store._context.pool
     call = pool.call
 
     async def lose(statement: str, values: Any = ()) -> Any:
         answer = await call(statement, values)
-        if statement == store._shared.sql["release"]:
+        if statement == store._context.sql["release"]:
             raise StoreError("the connection was lost")
         return answer
 

@@ -14,7 +14,7 @@ UNTIL = 1_000
 def shared(nodes: list[UUID], now: int = 0) -> list[PartitionAssignment]:
     found = [PartitionAssignment(node, lambda: now) for node in nodes]
     for sharing in found:
-        sharing.learn(nodes, UNTIL)
+        sharing.update(nodes, UNTIL)
     return found
 
 
@@ -42,7 +42,7 @@ def test_topics_of_one_partition_are_shared_too() -> None:
 def test_who_is_not_among_them_or_not_sure_of_it_reads_nothing() -> None:
     stranger = PartitionAssignment(NODES[4], lambda: 0)
     assert not stranger.reads("topic", 0), "it knows nobody"
-    stranger.learn(NODES[:2], UNTIL)
+    stranger.update(NODES[:2], UNTIL)
     assert not any(stranger.reads("topic", partition) for partition in range(10))
     (late,) = shared(NODES[:1], now=UNTIL)
     assert not late.reads("topic", 0), "others may think that it is dead"
@@ -50,7 +50,7 @@ def test_who_is_not_among_them_or_not_sure_of_it_reads_nothing() -> None:
 
 def test_who_learns_of_another_gives_up_its_part() -> None:
     first, second = shared(NODES[:2])
-    first.learn(NODES[:1], UNTIL)
+    first.update(NODES[:1], UNTIL)
     assert all(first.reads("topic", partition) for partition in range(10))
-    first.learn(NODES[:2], UNTIL)
+    first.update(NODES[:2], UNTIL)
     assert all(first.reads("topic", partition) != second.reads("topic", partition) for partition in range(10))

@@ -49,9 +49,9 @@ async def filled(postgres: Postgres, open_store: OpenStore, count: int) -> Async
     """A store with so many rows, made by the server itself."""
     store = await open_store(SimulatedClock(), lanes=LANES)
     await store.acquire(0, DAY_US)
-    await store._shared.names.make(ACME, TOPIC)
+    await store._context.names.make(ACME, TOPIC)
     with postgres.connect() as connection:
-        inside = store._shared.inside
+        inside = store._context.inside
         values = {"now": NOW, "rows": count, "lanes": LANES}
         connection.execute(inside(FILL).encode(), values)
         connection.execute(inside(FINISH.replace("%%", "%")).encode())
@@ -62,11 +62,11 @@ async def filled(postgres: Postgres, open_store: OpenStore, count: int) -> Async
 
 def calls(store: PostgresStore) -> dict[str, tuple[str, Any]]:
     """Every hot query with values as it is called with."""
-    sql = store._shared.sql
+    sql = store._context.sql
     ids = [f"id-{number}" for number in range(1, 200)]
     keys = database.uuids([key_of(ACME, one) for one in ids])
     places = tuple(database.int2s([1] * 50) for _ in range(2)) + tuple(database.int8s([NOW] * 50) for _ in range(2))
-    page = _Listing(store._shared, ACME, Query(limit=100), NOW)._values
+    page = _Listing(store._context, ACME, Query(limit=100), NOW)._values
     finished = (database.int4s([1] * 50), database.int8s([NOW] * 50), database.int8s(range(50)))
     return {
         "heads": (sql["heads"], (database.int2s(range(LANES)), database.int8s([0] * LANES))),
@@ -88,7 +88,7 @@ def calls(store: PostgresStore) -> dict[str, tuple[str, Any]]:
         "history": (sql["history"], ("0" * 32,)),
         "overdue": (sql["overdue"], (LANES, NOW, 1000)),
         "choose": (
-            store._shared.inside("SELECT * FROM tidings.choose(%s, %s, %s, %s, %s, %s, %s, %s, %s, false)"),
+            store._context.inside("SELECT * FROM tidings.choose(%s, %s, %s, %s, %s, %s, %s, %s, %s, false)"),
             (0, NOW, 2_000, 0, 0, 9_000, 1 << 30, database.int4s([0, 1]), database.int8s([0, 0])),
         ),
     }
@@ -130,7 +130,7 @@ async def inner(postgres: Postgres, store: PostgresStore) -> list[str]:
             "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on;"
             " SET auto_explain.log_analyze = on; SET client_min_messages = log"
         )
-        inside = store._shared.inside
+        inside = store._context.inside
         for lane in store.lanes()[:3]:
             for _ in range(3):
                 values = (lane.number, lane.token, NOW + 3_600 * SECOND, False, 500, 0, 0, 9_000, 1 << 30)
@@ -175,11 +175,11 @@ async def test_tenants_that_have_nothing_to_send_cost_nothing(postgres: Postgres
     """Neither a release nor a poll looks for what they could have."""
     async with filled(postgres, open_store, 1_000) as store:
         for number in range(50):
-            await store._shared.names.make(f"tenant-{number}", TOPIC)
+            await store._context.names.make(f"tenant-{number}", TOPIC)
         await store.apply([add("one", NOW, tenant="tenant-7")], NOW)
         with postgres.connect() as connection:
             found = connection.execute(
-                store._shared.inside("SELECT slot FROM tidings.slot ORDER BY 1").encode()
+                store._context.inside("SELECT slot FROM tidings.slot ORDER BY 1").encode()
             ).fetchall()
         assert found == [(1,), (8 * 6 + 1,)]
         plans = [each for each in await inner(postgres, store) if "AS first_arrival" in each]

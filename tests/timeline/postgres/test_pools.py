@@ -48,9 +48,9 @@ async def test_reads_leave_leases_and_changes_alone(postgres: Postgres, open_sto
     now = store.clock.now()
     await store.apply([add("one", now + 60 * SECOND)], now)
     with postgres.connect() as connection, connection.transaction():
-        connection.execute(store._shared.inside("LOCK TABLE tidings.finished IN ACCESS EXCLUSIVE MODE").encode())
+        connection.execute(store._context.inside("LOCK TABLE tidings.finished IN ACCESS EXCLUSIVE MODE").encode())
         tenants = [f"tenant{n}" for n in range(READS_MAX)]
-        await asyncio.gather(*(store._shared.names.make(tenant, "news") for tenant in tenants))
+        await asyncio.gather(*(store._context.names.make(tenant, "news") for tenant in tenants))
         reads = [asyncio.create_task(store.page(each, Query(limit=1), now)) for each in tenants * MANY]
         async with asyncio.timeout(1):  # while every read waits for the lock
             assert await store.acquire(store.clock.elapsed(), LEASE_US)
@@ -66,7 +66,7 @@ async def test_lists_of_one_tenant_leave_connections_to_the_others(postgres: Pos
     store = await open_store(SimulatedClock(), lanes=1)
     await store.apply([add("one"), add("one", tenant="other")], NOW)
     with postgres.connect() as connection, connection.transaction():
-        connection.execute(store._shared.inside("LOCK TABLE tidings.standing IN ACCESS EXCLUSIVE MODE").encode())
+        connection.execute(store._context.inside("LOCK TABLE tidings.standing IN ACCESS EXCLUSIVE MODE").encode())
         reads = [asyncio.create_task(store.page(ACME, Query(state="paused"), NOW)) for _ in range(MANY)]
         async with asyncio.timeout(1):
             page = await store.page("other", Query(state="pending"), NOW)
@@ -80,7 +80,7 @@ async def test_receipts_leave_connections_to_the_rest(postgres: Postgres, open_s
     store = await open_store(SimulatedClock(), lanes=1)
     await store.apply([add("one")], NOW)
     with postgres.connect() as connection, connection.transaction():
-        connection.execute(store._shared.inside("LOCK TABLE tidings.receipt IN ACCESS EXCLUSIVE MODE").encode())
+        connection.execute(store._context.inside("LOCK TABLE tidings.receipt IN ACCESS EXCLUSIVE MODE").encode())
         calls = [store.apply([add(f"s{n}")], NOW, IdempotencyKey(ACME, f"k{n}", b"")) for n in range(2 * INTAKE_MAX)]
         async with asyncio.timeout(1):
             assert (await store.apply([add("two")], NOW))[0].outcome == "scheduled"
@@ -92,7 +92,7 @@ async def test_a_wait_for_a_connection_has_an_end(postgres: Postgres, monkeypatc
     monkeypatch.setattr(pools, "TURN_S_MAX", 0.1)
     pool = Pool(postgres.dsn, 1)
     async with pool.connection():
-        with pytest.raises(StoreError, match="too many calls under way"):
+        with pytest.raises(StoreError, match="too many calls in progress"):
             await asyncio.create_task(pool.call("SELECT 1"))
     assert await pool.call("SELECT 1") == [(1,)]
     await pool.close()

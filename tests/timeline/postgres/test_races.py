@@ -97,7 +97,7 @@ async def test_what_somebody_is_changing_does_not_hold_up_the_rest(open_store: O
     await other.apply([add("held"), add("free")], NOW)
     async with other._pool.transaction() as connection:
         await connection.execute(
-            owner._shared.inside("SELECT 1 FROM tidings.timeline WHERE id = 'held' FOR UPDATE").encode()
+            owner._context.inside("SELECT 1 FROM tidings.timeline WHERE id = 'held' FOR UPDATE").encode()
         )
         done = await release(owner)
         assert len(done.lateness_us) == 1
@@ -121,15 +121,15 @@ async def test_readers_of_the_log_never_see_a_gap(open_store: OpenStore) -> None
 async def test_no_topic_is_known_before_its_tenant(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another node makes both while we look: who releases the topic's records asks for its tenant's name."""
     ours, other = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
-    read = ours._shared.pools.first.read
+    read = ours._context.pools.first.read
 
     async def interrupted(*call: Any) -> list[Any]:
         found = await read(*call)
         await other.apply([add("one", tenant="new", topic="news")], NOW)
         return found
 
-    monkeypatch.setattr(ours._shared.pools.first, "read", interrupted)
-    names = ours._shared.names
+    monkeypatch.setattr(ours._context.pools.first, "read", interrupted)
+    names = ours._context.names
     for _ in range(2):
         await names.load()
         assert all(tenant < len(names.tenant_names) for tenant, _ in names.topic_names)

@@ -10,7 +10,7 @@ from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.errors import NotOwner
 from tidings.ports import Release
 from tidings.testing import SimulatedClock
-from tidings.timeline.postgres.group_release import UNDER_WAY_MAX, Asked
+from tidings.timeline.postgres.group_release import CALLS_MAX, ReleaseRequest
 from tidings.timeline.postgres.pool import Row
 from tidings.timeline.postgres.store import PostgresStore
 
@@ -38,15 +38,15 @@ async def test_lanes_that_release_together_share_a_transaction(open_store: OpenS
     assert sum(len(answer.lateness_us) for answer in released) == len(IDS)
     assert await left(store) == sorted(IDS), "each once"
     with postgres.connect() as connection:
-        query = store._shared.inside("SELECT count(DISTINCT xmin::text)::int FROM tidings.log").encode()
+        query = store._context.inside("SELECT count(DISTINCT xmin::text)::int FROM tidings.log").encode()
         ((transactions,),) = connection.execute(query).fetchall()
-    assert UNDER_WAY_MAX < int(str(transactions)) < LANES, "those that could not begin at once went together"
+    assert CALLS_MAX < int(str(transactions)) < LANES, "those that could not begin at once went together"
 
 
 async def test_a_lane_that_is_lost_holds_up_no_other(open_store: OpenStore, postgres: Postgres) -> None:
     store = await with_rows(open_store)
     with postgres.connect() as connection:
-        lost = store._shared.inside("UPDATE tidings.lane SET token = gen_random_uuid() WHERE lane = 7")
+        lost = store._context.inside("UPDATE tidings.lane SET token = gen_random_uuid() WHERE lane = 7")
         connection.execute(lost.encode())
     answers = await release_all(store)
     assert [number for number, answer in enumerate(answers) if isinstance(answer, NotOwner)] == [7]
@@ -58,7 +58,7 @@ async def test_a_lane_that_is_lost_holds_up_no_other(open_store: OpenStore, post
 async def test_where_nothing_is_to_be_dropped_nothing_is_written(open_store: OpenStore, postgres: Postgres) -> None:
     store = await with_rows(open_store)
     await release_all(store)
-    turns = store._shared.inside("SELECT sum(turns) FROM tidings.lane").encode()
+    turns = store._context.inside("SELECT sum(turns) FROM tidings.lane").encode()
     with postgres.connect() as connection:
         before = connection.execute(turns).fetchone()
         await store.tend(NOW)
@@ -80,18 +80,18 @@ async def test_what_a_sweep_finds_while_a_release_is_under_way_is_not_forgotten(
     await lane.release(NOW, 100)
     await other.apply([add("below", NOW - SECOND)], NOW)
     answered, may_end = asyncio.Event(), asyncio.Event()
-    release = owner._shared.releases.release
+    release = owner._context.releases.release
 
-    async def held(asked: Asked) -> Row:
+    async def held(asked: ReleaseRequest) -> Row:
         row = await release(asked)
         answered.set()
         await may_end.wait()
         return row
 
-    monkeypatch.setattr(owner._shared.releases, "release", held)
+    monkeypatch.setattr(owner._context.releases, "release", held)
     releasing = asyncio.create_task(lane.release(NOW, 100))
     await answered.wait()
-    await owner._shared.look(owner._shared.heads.ways, whole=True)
+    await owner._context.look(owner._context.next_due.routes, whole=True)
     may_end.set()
     await releasing
     assert lane.next_due() is not None
@@ -99,7 +99,7 @@ async def test_what_a_sweep_finds_while_a_release_is_under_way_is_not_forgotten(
     assert await left(owner) == ["below", "first"]
 
 
-async def test_a_batch_of_recurring_ones_is_bounded_by_their_size(open_store: OpenStore) -> None:
+async def test_a_batch_of_recurring_schedules_is_bounded_by_their_size(open_store: OpenStore) -> None:
     """Their messages lie beside the timeline, and each may be 1 MB."""
     store = await open_store(SimulatedClock(), lanes=1)
     await store.acquire(0, 60 * SECOND)

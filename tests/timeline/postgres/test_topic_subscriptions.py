@@ -54,7 +54,7 @@ class Pair:
         """Not the moment after it began to follow, in which it looks by itself."""
         store = self.reader.store
         assert isinstance(store, PostgresStore)
-        following = store._watch.followed
+        following = store._watch.subscriptions
         await eventually(lambda: following._waits and not following._is_unsure())
 
 
@@ -83,7 +83,7 @@ async def test_a_reader_sees_what_another_node_released(pair: Pair) -> None:
     assert middle(await reading) < SOON_US
 
 
-async def test_a_reader_of_a_topic_that_is_not_there_yet(pair: Pair) -> None:
+async def test_a_reader_of_a_topic_that_does_not_exist_yet(pair: Pair) -> None:
     for number in range(5):
         topic = f"later-{number}"
         reading = asyncio.create_task(pair.delays(1, topic))
@@ -92,7 +92,7 @@ async def test_a_reader_of_a_topic_that_is_not_there_yet(pair: Pair) -> None:
         assert max(await reading) < SOON_US
 
 
-async def test_a_reader_sees_recurring_ones(pair: Pair) -> None:
+async def test_a_reader_sees_recurring_schedules(pair: Pair) -> None:
     await pair.release(1)
     start = pair.clock.now() + SECOND
     reading = asyncio.create_task(pair.delays(4))
@@ -101,7 +101,7 @@ async def test_a_reader_sees_recurring_ones(pair: Pair) -> None:
     assert middle(await reading) < SOON_US
 
 
-async def test_followers_of_both_kinds_share_what_is_told(pair: Pair) -> None:
+async def test_readers_of_both_kinds_share_notifications(pair: Pair) -> None:
     """A stream and ten polls, on the node that does not release."""
     seen: list[Record] = []
 
@@ -123,14 +123,14 @@ async def test_followers_of_both_kinds_share_what_is_told(pair: Pair) -> None:
 
 
 async def test_where_hints_do_not_arrive_it_is_looked_at_often(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet.Watch, "hears", False)
-    monkeypatch.setattr(fleet.TopicSubscriptions, "hear", lambda *_: None)
+    monkeypatch.setattr(fleet.Watch, "is_listening", False)
+    monkeypatch.setattr(fleet.TopicSubscriptions, "on_notification", lambda *_: None)
     reading = asyncio.create_task(pair.delays(20))
     await pair.release(20)
     assert middle(await reading) < SOON_US
 
 
-async def test_only_followers_elsewhere_are_told(pair: Pair, postgres: Postgres, schema: str) -> None:
+async def test_only_subscribers_on_other_nodes_are_notified(pair: Pair, postgres: Postgres, schema: str) -> None:
     store = pair.owner.store
     assert isinstance(store, PostgresStore)
     with postgres.connect() as listener:
@@ -151,13 +151,13 @@ async def test_only_followers_elsewhere_are_told(pair: Pair, postgres: Postgres,
 
         await release("nobody waits")
         assert await asyncio.to_thread(told) == []
-        await store.follow(ACME, TOPIC)
+        await store.subscribe(ACME, TOPIC)
         await release("only its owner waits")
         assert await asyncio.to_thread(told) == []
-        await pair.reader.store.follow(ACME, TOPIC)
+        await pair.reader.store.subscribe(ACME, TOPIC)
         await release("another waits")
         assert await asyncio.to_thread(told) == ["new 0"]
-        pair.reader.store.unfollow(ACME, TOPIC)
+        pair.reader.store.unsubscribe(ACME, TOPIC)
         await pair.reader.stop()
         await release("gone")
         assert await asyncio.to_thread(told) == []

@@ -16,7 +16,7 @@ async def test_tables_do_not_grow_with_what_passes_through(
     postgres: Postgres, open_store: OpenStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "DEAD_ROWS_MIN", ROWS // 2)
-    monkeypatch.setattr(retention, "LOOK_S", 3_600.0)
+    monkeypatch.setattr(retention, "CHECK_S", 3_600.0)
     store = await open_store(SimulatedClock(), lanes=2)
     await store.acquire(0, DAY)
     sizes = []

@@ -44,7 +44,7 @@ async def test_who_no_longer_watches_is_no_node(
     def broken(_: str) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(store._watch, "_hear", broken)
+    monkeypatch.setattr(store._watch, "_handle", broken)
     with postgres.connect() as connection:
         connection.execute("SELECT pg_notify(%s, 'free')", (schema,))
     with pytest.raises(RuntimeError, match="a mistake"):
@@ -77,7 +77,7 @@ async def test_behind_a_pooler_nobody_listens(postgres: Postgres, schema: str) -
     async with pooler(postgres, _renumbered) as dsn:
         store = await PostgresStore.open(dsn, SimulatedClock(), lanes=1, schema=schema)
         await store.acquire(0, LEASE_US)
-        assert not store._shared.pool.is_direct
+        assert not store._context.pool.is_direct
         await eventually(store._watch._tasks[0].done)
         await store.acquire(0, LEASE_US)
         assert (await answer(store, add("one"))).outcome == "scheduled"
@@ -89,7 +89,7 @@ async def test_behind_a_pooler_nobody_listens(postgres: Postgres, schema: str) -
 
 async def test_postgres_itself_is_known(open_store: OpenStore) -> None:
     store = await open_store(SimulatedClock(), lanes=1)
-    assert store._shared.pools.first.is_direct
+    assert store._context.pools.first.is_direct
 
 
 def _renumbered(data: bytes) -> bytes:
@@ -99,7 +99,7 @@ def _renumbered(data: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def pooler(postgres: Postgres, change: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """A way to the server on which its answers are changed."""
+    """A proxy to the server that changes its answers."""
 
     async def pump(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[bytes], bytes]

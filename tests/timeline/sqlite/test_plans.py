@@ -35,7 +35,7 @@ async def test_the_release_searches_near_by_its_key(store: SqliteStore, name: st
 
 
 @pytest.mark.parametrize("name", ["pending", "log", "note", "go_on", "wait_near", "wait_far"])
-async def test_what_goes_on_is_found_by_its_arrival_without_sorting(store: SqliteStore, name: str) -> None:
+async def test_what_continues_is_found_by_its_arrival_without_sorting(store: SqliteStore, name: str) -> None:
     steps = plan(store, queries("standing")[name])
     assert any("SEARCH standing USING INTEGER PRIMARY KEY" in step for step in steps), steps
     assert not any("SCAN standing" in step or "TEMP B-TREE" in step for step in steps), steps

@@ -1,4 +1,4 @@
-"""Commands: what can be asked of the timeline. Outcomes: the truthful answers."""
+"""Commands: the changes that can be requested of the timeline. Outcomes. The fair shares of a release."""
 
 from collections.abc import Container, Sequence
 
@@ -33,20 +33,19 @@ __all__ = [
 
 
 FINISHED: frozenset[State] = frozenset({"released", "missed", "cancelled", "ended"})
-
-
 CONTENT_BYTES = 16
-NO_CONTENT = bytes(CONTENT_BYTES)  # an id that Tidings makes cannot come again with the same content
+WEIGHTS = {Priority.HIGH: 60, Priority.NORMAL: 30, Priority.LOW: 10}
+NO_CONTENT = bytes(CONTENT_BYTES)  # of a schedule whose id Tidings makes: it is never sent twice
 
 
 class Add(msgspec.Struct, frozen=True, gc=False):
-    """An admitted schedule: validated, with its message packed.
+    """A new schedule: validated, with its message packed.
 
-    `id` None asks the store to make one. `content` is a digest of what was sent, as it was sent. `jitter_us` moves
-    every due time later and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash`
-    chooses the partition (None: no key, the id chooses). `topic` is the destination. `reuse` starts a new generation if
-    the id is finished and its content was another. Behind `latest` its calendar may not move the first due time.
-    `note` is what its sender should know about its time, such as that it has passed.
+    `id` None asks the store to make one. `content` is a digest of the request as it was sent. `jitter_us` is added to
+    every due time and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash` selects the
+    partition (None: there is no key, and the id selects it). `topic` is the destination. `reuse` starts a new
+    generation if the id is finished with other content. A calendar must not move the first due time beyond `latest`.
+    `note` tells the sender about its time, for example that it is in the past.
     """
 
     tenant: str
@@ -67,14 +66,22 @@ class Add(msgspec.Struct, frozen=True, gc=False):
 
 
 def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:
-    """What Tidings itself has to tell: a schedule like any other, under an id that it makes."""
-    return Add(tenant, None, destination, Once(now), message, NO_CONTENT, now)
+    """A message from Tidings itself: a schedule that is due now, with an id made by the store."""
+    return Add(
+        tenant=tenant,
+        id=None,
+        topic=destination,
+        when=Once(now),
+        message=message,
+        content=NO_CONTENT,
+        due=now,
+    )
 
 
 class Replace(msgspec.Struct, frozen=True, gc=False):
-    """Put this schedule in place of whatever its id holds. `reuse` starts a new generation of a finished id.
+    """Replace the schedule of this id, or create it. `reuse` starts a new generation of a finished id.
 
-    With `keep_count` the numbers of a recurring schedule go on, so that what it gave before counts against its end.
+    With `keep_count` the numbering of a recurring schedule continues, so that its earlier occurrences count.
     """
 
     add: Add
@@ -83,9 +90,9 @@ class Replace(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Nothing of this schedule leaves any more.
+    """Release nothing more of this schedule.
 
-    `with_deliveries` is set by whoever also stops the deliveries of the notification that the schedule belongs to.
+    `with_deliveries` is set by a caller that also stops the deliveries of the notification it belongs to.
     """
 
     tenant: str
@@ -101,7 +108,7 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resume(msgspec.Struct, frozen=True, gc=False):
-    """Let a paused schedule go on; what it missed meanwhile follows its lateness policy, or the one given here."""
+    """Resume a paused schedule. Its lateness policy, or `missed`, decides on the occurrences of the pause."""
 
     tenant: str
     id: str
@@ -109,7 +116,7 @@ class Resume(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fire(msgspec.Struct, frozen=True, gc=False):
-    """Release now: a one-shot instead of at its time, a recurring one in addition to its times."""
+    """Release now: a one-shot instead of at its due time, a recurring schedule in addition to its times."""
 
     tenant: str
     id: str
@@ -120,10 +127,10 @@ Command = Add | Change
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What really happened to a command. `state` is the schedule's state where the word alone does not say it.
+    """What a command did. `state` is the state of the schedule where the outcome alone does not say it.
 
-    `due` is when the next occurrence that can leave is due, as far as is known; `note` says what people should know of
-    it. `field` is set where something of the request itself is at fault; `reason` begins with it.
+    `due` is the due time of the next occurrence that can be released, as far as is known; `note` is a remark on it for
+    people. `field` is set if a field of the request is wrong; `reason` then begins with it.
     """
 
     id: str
@@ -137,29 +144,26 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     note: str | None = None
 
     def invalid(self) -> Invalid | None:
-        """The refusal that this is, if it could only be known together with what the store holds."""
+        """This outcome as an error, if a field of the request turned out to be wrong only in the store."""
         if self.field is None:
             return None
         return Invalid(self.field, (self.reason or "").removeprefix(f"{self.field}: "))
 
 
 def refused(schedule_id: str | None, invalid: Invalid) -> Outcome:
-    """The outcome of what is wrong in itself."""
+    """The outcome of a command with a field that is wrong."""
     return Outcome(schedule_id or "", "rejected", reason=str(invalid), field=invalid.field)
 
 
 def address(command: Command) -> tuple[str, str | None]:
-    """The tenant and id that a command speaks of."""
+    """The tenant and the id of a command."""
     if isinstance(command, Replace):
         return command.add.tenant, command.add.id
     return command.tenant, command.id
 
 
-WEIGHTS = {Priority.HIGH: 60, Priority.NORMAL: 30, Priority.LOW: 10}
-
-
-def deal(streams: Sequence[tuple[int, int]], rows: int) -> dict[int, int]:
-    """How many rows of a batch each stream may take; streams are pairs (stream, priority). Each gets at least one.
+def fair_shares(streams: Sequence[tuple[int, int]], rows: int) -> dict[int, int]:
+    """How many rows of a batch each stream, given as (stream, priority), may use; at least one each.
 
     The shares of absent priorities go to the others. Example: a batch of 100 rows with one stream of high and two of
     normal priority. The weights are 60 and 30, so high gets 100 * 60 // 90 = 66 rows, and normal 33, 16 for each
@@ -176,14 +180,14 @@ def deal(streams: Sequence[tuple[int, int]], rows: int) -> dict[int, int]:
     return quotas
 
 
-def deal_bounded(streams: Sequence[tuple[int, int]], rows: int, narrow: Container[int], room: int) -> dict[int, int]:
-    """The same if the `narrow` streams (those to Kafka) together may take at most `room` rows, the room in the outbox.
+def bounded_shares(streams: Sequence[tuple[int, int]], rows: int, narrow: Container[int], room: int) -> dict[int, int]:
+    """The same where the streams in `narrow` have room for only so many rows together: those that go to the outbox.
 
-    The room is shared among them by the same weights; if there is none, they get nothing.
+    The room is divided among them by the same shares; without room they get nothing.
     """
-    quotas = deal(streams, rows)
+    quotas = fair_shares(streams, rows)
     through = [(stream, priority) for stream, priority in streams if stream in narrow]
     if through and room < rows:
-        for stream, share in deal(through, room).items():
+        for stream, share in fair_shares(through, room).items():
             quotas[stream] = min(quotas[stream], share, room)
     return quotas

@@ -1,4 +1,4 @@
-"""The terms of a standing schedule: when it falls due, how late it may be, and by which rules that was computed."""
+"""The terms of a recurring or paused schedule: when it is due, how late it may be, and by which zone rules."""
 
 import msgspec
 
@@ -10,11 +10,11 @@ from tidings.domain.schedules.when import Once, When, is_once, occurrence
 
 
 class RecurrenceState(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """When a standing schedule falls due, and how late it may be.
+    """The stored terms of a recurring or paused schedule.
 
-    `tzdata` is the version of the time zone rules by which its pending occurrence was computed, `rules` the digest of
-    the rules of its own zone; None where it has no zone. `revised` says that a changed calendar or zone was applied to
-    it: the due time with which it was accepted cannot be computed from it any more.
+    `tzdata` is the version of the time zone rules by which the pending occurrence was computed, `rules` the digest of
+    the rules of its zone; None without a zone. `revised`: a changed calendar or zone was applied, so the due time with
+    which it was accepted cannot be computed any more.
     """
 
     when: When
@@ -27,11 +27,11 @@ class RecurrenceState(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def recurs(self) -> bool:
-        """Whether it is more than a single moment."""
+        """Whether it has more than one occurrence."""
         return not is_once(self.when)
 
     def decide(self, n: int, now: int) -> Decision:
-        """What to do at `now` while occurrence n is pending."""
+        """Decide what to release at `now` while occurrence n is pending."""
         return decide(self.when, n, now - self.jitter_us, self.lateness, self.pardon)
 
     def due(self, n: int) -> int | None:
@@ -40,25 +40,25 @@ class RecurrenceState(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return None if at is None else at + self.jitter_us
 
     def pardoned(self, policy: Policy | None, now: int) -> "RecurrenceState":
-        """The same after a pause that ends now; `policy` decides what becomes of the occurrences it missed."""
+        """The terms after a pause that ends now; `policy` decides on the occurrences of the pause."""
         pardon = None if policy is None else Pardon(policy, now - self.jitter_us)
         return msgspec.structs.replace(self, pardon=pardon)
 
 
 def terms_of(add: Add) -> RecurrenceState:
-    """The terms of a new schedule, computed by the time zone rules as they are now."""
+    """The terms of a new schedule, computed by the current time zone rules."""
     if isinstance(add.when, Once):
         return single(add.due, tightest(add.lateness))
     return stamped(RecurrenceState(add.when, add.lateness, add.jitter_us), add.when)
 
 
 def single(due: int, lateness: Lateness) -> RecurrenceState:
-    """The terms of a single moment. A one-shot row keeps no more than its due time and its tightest bound."""
+    """The terms of a one-shot. Its row stores only the due time and the tightest lateness limit."""
     return RecurrenceState(Once(due), lateness, 0)
 
 
 def stamped(terms: RecurrenceState, when: When) -> RecurrenceState:
-    """The terms with a rule that was computed by the time zone rules as they are now."""
+    """The terms with a rule computed by the current time zone rules."""
     zone = zone_of(when)
     if zone is None:
         return msgspec.structs.replace(terms, when=when)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidings.config import Config
     from tidings.config.checks import StoreUrl
     from tidings.ports import ApiKey
-    from tidings.timeline.migrations import Done, Plan
+    from tidings.timeline.migrations import Plan, StepDone
     from tidings.timeline.transfer.protocol import Move
     from tidings.timeline.transfer.run import OnProgress
 
@@ -56,7 +56,7 @@ class Hooks(Protocol):
         """Revoke a key; False if there is none of that name."""
         ...
 
-    def migrate_store(self, place: "StoreUrl", check: bool, on_step: "Callable[[Done], None]") -> "Plan":
+    def migrate_store(self, place: "StoreUrl", check: bool, on_step: "Callable[[StepDone], None]") -> "Plan":
         """Migrate a store to the current layout; with `check`, only return what would be done."""
         ...
 

@@ -71,7 +71,7 @@ def create_app(
 
     Without `has_api` only the monitoring paths are. Without an office, one without providers is created.
     """
-    office = office or Office(engine.store.cabinet, engine, engine.clock)
+    office = office or Office(engine.store.documents, engine, engine.clock)
     edge = Edge(
         engine=engine,
         keys=keys,

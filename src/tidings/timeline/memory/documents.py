@@ -1,25 +1,25 @@
-"""The memory store's cabinet: the specification of the others."""
+"""The document store in memory: the reference for the other stores."""
 
 import bisect
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from tidings.ports import ANY, Change, Document, Key, Place, Put, Unchanged
-from tidings.timeline.store_rules import check
+from tidings.timeline.store_rules import check_changes
 
-Shelf = tuple[str, str, str]  # tenant, kind, tag
+TagKey = tuple[str, str, str]  # tenant, kind, tag
 
 
 class MemoryDocuments:
-    """Documents by key, and for every tag the places of those that have it."""
+    """Documents by key, and for every tag the sorted places of its documents."""
 
     def __init__(self) -> None:
         self._documents: dict[Key, Document] = {}
-        self._shelves: dict[Shelf, list[Place]] = {}
+        self._by_tag: dict[TagKey, list[Place]] = {}
         self._last_version = 0
 
     async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
-        return [self._there(key, now) for key in keys]
+        return [self._find(key, now) for key in keys]
 
     async def find(
         self,
@@ -32,24 +32,24 @@ class MemoryDocuments:
         limit: int = 100,
         newest: bool = False,
     ) -> list[Document]:
-        places = self._shelves.get((tenant, kind, tag), [])
+        places = self._by_tag.get((tenant, kind, tag), [])
         if newest:
             places = places[: len(places) if after is None else bisect.bisect_left(places, after)][::-1]
         elif after is not None:
             places = places[bisect.bisect_right(places, after) :]
-        found = (self._there(Key(tenant, kind, name), now) for _, name in places)
+        found = (self._find(Key(tenant, kind, name), now) for _, name in places)
         return list(islice((document for document in found if document is not None), limit))
 
     async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
-        check(groups)
+        check_changes(groups)
         return [self._change(group, now) for group in groups]
 
     async def wipe(self) -> None:
-        """What was removed is nowhere."""
+        """Nothing to do: memory is not written to files."""
 
     def tend(self, now: int) -> None:
-        """Remove what has expired."""
-        for key in [key for key in self._documents if self._there(key, now) is None]:
+        """Delete expired documents."""
+        for key in [key for key in self._documents if self._find(key, now) is None]:
             self._remove(key)
 
     def _change(self, group: Sequence[Change], now: int) -> int:
@@ -65,10 +65,10 @@ class MemoryDocuments:
         return answer
 
     def _is_expected(self, change: Change, now: int) -> bool:
-        there = self._there(change.key, now)
+        there = self._find(change.key, now)
         return change.expected in {ANY, 0 if there is None else there.version}
 
-    def _there(self, key: Key, now: int) -> Document | None:
+    def _find(self, key: Key, now: int) -> Document | None:
         document = self._documents.get(key)
         return None if document is None or (document.until is not None and document.until <= now) else document
 
@@ -76,19 +76,19 @@ class MemoryDocuments:
         self._last_version += 1
         document = Document(change.key, change.body, self._last_version, change.tags, change.order, change.until)
         self._documents[change.key] = document
-        for shelf in _shelves(document):
-            bisect.insort(self._shelves.setdefault(shelf, []), (document.order, document.key.name))
+        for tag in _tag_keys(document):
+            bisect.insort(self._by_tag.setdefault(tag, []), (document.order, document.key.name))
         return document.version
 
     def _remove(self, key: Key) -> None:
         document = self._documents.pop(key, None)
         if document is not None:
-            for shelf in _shelves(document):
-                places = self._shelves[shelf]
+            for tag in _tag_keys(document):
+                places = self._by_tag[tag]
                 del places[bisect.bisect_left(places, (document.order, key.name))]
                 if not places:
-                    del self._shelves[shelf]
+                    del self._by_tag[tag]
 
 
-def _shelves(document: Document) -> Iterable[Shelf]:
+def _tag_keys(document: Document) -> Iterable[TagKey]:
     return ((document.key.tenant, document.key.kind, tag) for tag in document.tags)

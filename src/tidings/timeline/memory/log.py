@@ -1,4 +1,4 @@
-"""The log in memory: topics, partitions, dense offsets, and where consumer groups stand."""
+"""The log and the outbox in memory: topics, partitions, offsets and committed positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from tidings.timeline.memory.rows import Row
 
 @dataclass(slots=True)
 class _Partition:
-    """The records that are kept; the first one has the offset `first`."""
+    """The stored records of a partition; the first one has the offset `first`."""
 
     first: int = 0
     records: list[Record] = field(default_factory=list)
@@ -27,7 +27,7 @@ class _Partition:
 
 
 class MemoryLog:
-    """Every topic of every tenant."""
+    """Every topic of every tenant, and the outbox."""
 
     def __init__(self, partitions: int, retention_us: int, retention_bytes: int | None) -> None:
         self.partitions = partitions
@@ -41,17 +41,28 @@ class MemoryLog:
         self._held_records: dict[int, Outgoing] = {}
 
     def hand(self, row: Row, number: int, due: int, now: int, final: bool) -> int:
-        """Put one occurrence into the outbox; answers its offset."""
+        """Put one occurrence into the outbox; returns its offset."""
         add, offset = row.add, self._next
         self._next += 1
         topic = split(add.topic)[1]
         self._outbox.append(
-            Outgoing(offset, add.tenant, topic, row.id, row.generation, number, due, now, add.message, final)
+            Outgoing(
+                offset=offset,
+                tenant=add.tenant,
+                topic=topic,
+                id=row.id,
+                generation=row.generation,
+                number=number,
+                due=due,
+                released=now,
+                message=add.message,
+                final=final,
+            )
         )
         return offset
 
     def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
-        """Records of the outbox from an offset on, or from the first that is still kept; not what is kept back."""
+        """Records of the outbox from an offset on, without those that are held back."""
         found = [record for record in self._outbox if record.offset >= offset and record.offset not in self.held]
         return found[:limit]
 
@@ -63,41 +74,52 @@ class MemoryLog:
         return latest_in_flight((one.generation, one.number) for one in left)
 
     def held_topics(self) -> set[str]:
-        """The topics of which something is kept back."""
+        """The topics that have records held back."""
         return {record.topic for record in self._held_records.values()}
 
     def held_records(self, topic: str, limit: int) -> list[Outgoing]:
-        """Records of a topic that are kept back."""
+        """Records of a topic that are held back."""
         return [record for record in self._held_records.values() if record.topic == topic][:limit]
 
     def hold(self, offsets: Sequence[int], reason: str) -> None:
-        """Keep records back."""
+        """Hold records back."""
         self.held.update(dict.fromkeys(offsets, reason))
         found = {record.offset: record for record in self._outbox if record.offset in self.held}
         self._held_records = dict(sorted((self._held_records | found).items()))
 
     def free(self, offsets: Sequence[int]) -> None:
-        """They are kept back no longer, and are over."""
+        """Delete records that were held back."""
         for offset in offsets:
             self.held.pop(offset, None)
             self._held_records.pop(offset, None)
             self._outbox = [record for record in self._outbox if record.offset != offset]
 
     def outbox(self) -> tuple[int, int]:
-        """The first offset that is kept, and the next that will be given."""
+        """The first stored offset, and the next offset to be assigned."""
         return self._settled, self._next
 
     def settle(self, offset: int) -> None:
-        """Forget what lies before an offset."""
+        """Delete the records before an offset."""
         self._settled = max(self._settled, min(offset, self._next))
         self._outbox = [record for record in self._outbox if record.offset >= self._settled]
 
     def append(self, row: Row, number: int, due: int, partition: int, now: int, final: bool) -> int:
-        """Put one occurrence at the end of its partition; answers its offset."""
+        """Append one occurrence to its partition; returns its offset."""
         add = row.add
         place = self._topics.setdefault((add.tenant, add.topic), [_Partition() for _ in range(self.partitions)])
         offset = place[partition].next
-        record = Record(add.topic, partition, offset, row.id, row.generation, number, due, now, add.message, final)
+        record = Record(
+            topic=add.topic,
+            partition=partition,
+            offset=offset,
+            id=row.id,
+            generation=row.generation,
+            number=number,
+            due=due,
+            released=now,
+            message=add.message,
+            final=final,
+        )
         place[partition].records.append(record)
         return offset
 
@@ -105,8 +127,8 @@ class MemoryLog:
         """Every topic of a tenant, by name."""
         return [_topic(name, parts) for (owner, name), parts in sorted(self._topics.items()) if owner == tenant]
 
-    def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
-        """The topics of all tenants whose names begin so."""
+    def topics_by_prefix(self, prefix: str) -> list[tuple[str, Topic]]:
+        """The topics of all tenants whose names start with a prefix."""
         found = [key for key in self._topics if key[1].startswith(prefix)]
         return [(tenant, _topic(name, self._topics[tenant, name])) for tenant, name in sorted(found)]
 
@@ -118,7 +140,7 @@ class MemoryLog:
     def read(
         self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
     ) -> list[Record]:
-        """Records of one partition from an offset on, or from the first that is still kept."""
+        """Records of one partition from an offset on, or from the first one still stored."""
         partitions = self._topics.get((tenant, topic))
         if partitions is None or not 0 <= partition < self.partitions:
             return []
@@ -131,7 +153,7 @@ class MemoryLog:
         return found[: max(1, fitting)]
 
     def message(self, row: Row) -> bytes | None:
-        """The message of a released one-shot, while its record is kept."""
+        """The message of a released one-shot, while its record is stored."""
         if is_kafka(row.add.topic):
             waiting = (*self._outbox, *self._held_records.values())
             return next((record.message for record in waiting if record.offset == row.offset), None)
@@ -141,17 +163,17 @@ class MemoryLog:
         return found[0].message if found and found[0].offset == row.offset else None
 
     def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
-        """Where a group stands, by partition."""
+        """The committed offset of each partition."""
         return dict(self._groups.get((tenant, topic, group), {}))
 
     def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
-        """Keep where a group stands."""
+        """Store the committed offsets of a group."""
         self._groups.setdefault((tenant, topic, group), {}).update(offsets)
 
     def trim(self, now: int) -> None:
-        """Drop the records that are too old, then the oldest of a topic that is too large.
+        """Delete the records that are too old, then the oldest of a topic that is too large.
 
-        What people are to be told, and no worker has settled yet, stays.
+        Records of notifications stay until a delivery worker has committed them.
         """
         for (tenant, name), partitions in self._topics.items():
             settled = self.committed(tenant, name, GROUP) if name in TOPICS else None
@@ -165,7 +187,7 @@ class MemoryLog:
 
 
 def _oldest(partitions: list[_Partition], settled: dict[int, int] | None) -> _Partition | None:
-    """The partition that holds the oldest record, of those that are settled if it matters."""
+    """The partition with the oldest record; if `settled` is given, only records before those offsets count."""
     kept = [
         partition
         for number, partition in enumerate(partitions)

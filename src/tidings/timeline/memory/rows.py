@@ -1,14 +1,14 @@
-"""The schedules that the store knows, and what of them waits for its time."""
+"""The schedules in memory, the timeline of their pending occurrences, lists of them, and calendars."""
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
-from tidings.domain.changes import Begin, ahead
+from tidings.domain.changes import Begin, next_occurrence
 from tidings.domain.history import HISTORY_LINES_MAX
 from tidings.domain.recurrence import timezone
 from tidings.domain.schedules.command import FINISHED, Add, Command, Priority, Replace, State
@@ -38,10 +38,10 @@ Stream = tuple[str, Priority, bool]  # tenant, priority, whether it goes to Kafk
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One generation of a schedule: what was asked for, and where it stands.
+    """One generation of a schedule and its state.
 
-    `number` and `due` are those of the pending occurrence, of a finished schedule those of its last. `released`
-    counts its occurrences that left, `fired` what was asked for in addition.
+    `number` and `due` belong to the pending occurrence, or to the last one of a finished schedule. `released` counts
+    its released occurrences, `fired` the extra records fired by hand.
     """
 
     id: str
@@ -67,13 +67,13 @@ class Row:
         return self.state in FINISHED
 
     def note(self, event: Event) -> None:
-        """Add a line to the history; of a long one the latest lines are kept."""
+        """Add a line to the history, which keeps only its latest lines."""
         self.events.append(event)
         del self.events[:-HISTORY_LINES_MAX]
 
 
 class Waiting(NamedTuple):
-    """What waits for its time: the pending occurrence of a schedule, or a fire of it (number < 0)."""
+    """An entry of the timeline: the pending occurrence of a schedule, or a record fired by hand (number < 0)."""
 
     due: int
     arrival: int
@@ -82,22 +82,30 @@ class Waiting(NamedTuple):
 
 
 class Rows:
-    """Every schedule by tenant and id; and what waits, by stream, in order of (due, arrival)."""
+    """Every schedule by tenant and id, and the timeline: by stream, in order of (due, arrival)."""
 
-    def __init__(self, created: int, id_retention_us: int, room: OutboxCapacity) -> None:
+    def __init__(
+        self,
+        created: int,
+        id_retention_us: int,
+        room: OutboxCapacity,
+        *,
+        held: Mapping[int, str],
+        leaving: Callable[[str, str, int], int | None],
+    ) -> None:
         self._created = created
         self._id_retention_us = id_retention_us
         self._rows: dict[tuple[str, str], Row] = {}
         self._streams: dict[Stream, list[Waiting]] = {}
         self._arrivals = 0
         self.room = room
-        self.held: dict[int, str] = {}
-        self.leaving: Callable[[str, str, int], int | None] = _none_leaves
+        self._held = held
+        self._leaving = leaving
 
     # Schedules
 
     def drop(self, offset: int, reason: str, now: int) -> None:
-        """What was in the outbox there is missed."""
+        """The record at this offset of the outbox is missed."""
         for row in self._rows.values():
             if is_kafka(row.add.topic) and row.state == "released" and row.offset == offset:
                 row.state, row.reason, row.finished, row.offset = "missed", reason, now, None
@@ -105,38 +113,38 @@ class Rows:
     def in_flight(self, row: Row) -> bool:
         """Whether it is in the outbox and not known to be on Kafka."""
         on_its_way = is_kafka(row.add.topic) and row.state == "released" and row.offset is not None
-        return on_its_way and ((row.offset or 0) >= self.room.arrived or row.offset in self.held)
+        return on_its_way and ((row.offset or 0) >= self.room.arrived or row.offset in self._held)
 
     def latest_in_flight(self, row: Row) -> int | None:
         """The number of its latest occurrence in the outbox that is not known to be on Kafka."""
         if not is_kafka(row.add.topic) or row.state in {"released", "missed"}:
             return None
-        return self.leaving(row.add.tenant, row.id, self.room.arrived)
+        return self._leaving(row.add.tenant, row.id, self.room.arrived)
 
     def known(self, tenant: str, schedule_id: str, now: int) -> Row | None:
-        """The schedule of this id, unless it finished so long ago that the id is free again."""
+        """The schedule of this id, unless it finished before the retention of ids."""
         row = self._rows.get((tenant, schedule_id))
         return None if row is None or self._is_forgotten(row, now) else row
 
     def of_tenant(self, tenant: str, now: int) -> list[Row]:
-        """Every schedule of a tenant that is known."""
+        """Every known schedule of a tenant."""
         return [row for row in self._rows.values() if row.add.tenant == tenant and not self._is_forgotten(row, now)]
 
     def pending(self) -> list[Row]:
         """The pending schedules of all tenants."""
         return [row for row in self._rows.values() if row.state == "pending"]
 
-    def standing(self) -> list[Row]:
-        """What is pending or paused and has terms of its own, by arrival."""
+    def recurring(self) -> list[Row]:
+        """The recurring schedules that are pending or paused, by arrival."""
         rows = [row for row in self._rows.values() if not row.is_finished and not isinstance(row.terms.when, Once)]
         return sorted(rows, key=lambda row: row.arrival)
 
     def remembered_since(self, now: int) -> int:
-        """An id that finished at this moment or later is known."""
+        """Ids that finished at this time or later are known."""
         return max(self._created, now - self._id_retention_us)
 
     def forgotten_until(self, now: int) -> int:
-        """What finished at this moment or earlier is forgotten."""
+        """Ids that finished at this time or earlier are forgotten."""
         return now - self._id_retention_us
 
     def begin(self, begin: Begin, now: int, before: Row | None = None) -> Row:
@@ -155,15 +163,15 @@ class Rows:
         return row
 
     def arrive(self, row: Row) -> None:
-        """Let a schedule be the latest one that arrived."""
+        """Give a schedule a new arrival number, the highest one."""
         row.arrival = self._next_arrival()
 
     def finish(self, row: Row, state: State, now: int, reason: str | None = None) -> None:
-        """From now on nothing of this schedule is pending; its id is remembered for a while."""
+        """Finish a schedule; its id is remembered for the retention of ids."""
         row.state, row.finished, row.reason = state, now, reason
 
     def forget(self, now: int) -> None:
-        """Drop what finished so long ago that its id is free."""
+        """Delete schedules that finished before the retention of ids."""
         forgotten = [place for place, row in self._rows.items() if self._is_forgotten(row, now)]
         for place in forgotten:
             del self._rows[place]
@@ -171,19 +179,19 @@ class Rows:
     def _is_forgotten(self, row: Row, now: int) -> bool:
         return row.finished is not None and row.finished <= self.forgotten_until(now)
 
-    # What waits
+    # Timeline
 
     def hold(self, row: Row) -> None:
-        """Let the pending occurrence wait for its time."""
+        """Put the pending occurrence onto the timeline."""
         self._put(Waiting(row.due, row.arrival, row.number, row))
 
     def hold_fire(self, row: Row, now: int) -> None:
-        """Let one more record of a recurring schedule leave at the next release."""
+        """Put one more record of a recurring schedule onto the timeline, due now."""
         row.fired += 1
         self._put(Waiting(now, self._next_arrival(), -row.fired, row))
 
     def take(self, waiting: Waiting) -> None:
-        """It waits no longer."""
+        """Take an entry off the timeline."""
         waiting.row.waiting.remove(waiting)
         stream = self._streams[_stream(waiting)]
         del stream[bisect_left(stream, waiting)]
@@ -191,13 +199,13 @@ class Rows:
             del self._streams[_stream(waiting)]
 
     def withdraw(self, row: Row, *, fires: bool) -> None:
-        """Nothing of this schedule waits any longer; without `fires` only what was fired still does."""
+        """Take a schedule off the timeline; without `fires` its records fired by hand stay."""
         for waiting in list(row.waiting):
             if fires or waiting.number > 0:
                 self.take(waiting)
 
     def due(self, now: int) -> dict[Stream, list[Waiting]]:
-        """What waits, is due and may leave now, by stream, in order."""
+        """The due entries that may be released now, by stream, in order."""
         streams = {
             stream: waiting[: bisect_left(waiting, now + 1, key=lambda each: each.due)]
             for stream, waiting in self._open()
@@ -205,11 +213,11 @@ class Rows:
         return {stream: waiting for stream, waiting in streams.items() if waiting}
 
     def next_due(self) -> int | None:
-        """The earliest moment that anything which may leave now waits for."""
+        """The earliest due time among the entries that may be released now."""
         return min((waiting[0].due for _, waiting in self._open()), default=None)
 
     def _open(self) -> "list[tuple[Stream, list[Waiting]]]":
-        """The streams that may leave now: those of Kafka only while there is room in the outbox."""
+        """The streams that may be released now: those for Kafka only while there is room in the outbox."""
         has_room = self.room.rows > 0
         return [(stream, waiting) for stream, waiting in self._streams.items() if has_room or not stream[2]]
 
@@ -222,29 +230,25 @@ class Rows:
         return self._arrivals
 
 
-def _none_leaves(_tenant: str, _id: str, _arrived: int) -> None:
-    """There is no outbox."""
-
-
 def _stream(waiting: Waiting) -> Stream:
     add = waiting.row.add
     return add.tenant, add.priority, is_kafka(add.topic)
 
 
 def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str | None = None) -> Schedule:
-    """The schedule as a reader sees it; of a finished one only what truthful answers need is kept."""
+    """The schedule as shown to readers; a finished one has no rule, policy and message any more."""
     add, kept = row.add, not row.is_finished
-    coming = ahead(row.terms if row.state == "pending" else None, row.number, row.due, now)
+    upcoming = next_occurrence(row.terms if row.state == "pending" else None, row.number, row.due, now)
     return Schedule(
         tenant=add.tenant,
         id=row.id,
         generation=row.generation,
         topic=add.topic,
         state="in_flight" if in_flight else row.state,
-        due=coming.due,
+        due=upcoming.due,
         accepted=row.accepted,
         priority=add.priority,
-        occurrence=coming.number,
+        occurrence=upcoming.number,
         when=row.terms.when if kept else None,
         lateness=row.terms.lateness if kept else None,
         labels=add.labels,
@@ -260,7 +264,7 @@ def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str
 def page(
     rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool], held: Callable[[Row], str | None]
 ) -> Page:
-    """The rows that fit, in the order of lists, after the cursor."""
+    """The matching rows after the cursor, in the order of lists."""
     found = sorted((row for row in rows if _fits(row, query, in_flight)), key=lambda row: _place(row).order())
     if query.after is not None:
         after = decode_cursor(query.after).order()
@@ -271,7 +275,7 @@ def page(
 
 
 def forecast(rows: Iterable[Row], start: int, end: int, width_us: int) -> list[tuple[int, int]]:
-    """How many rows fall due from `start` to `end` (exclusive); steps begin at multiples of the width."""
+    """How many rows are due from `start` to `end` (exclusive); steps begin at multiples of the width."""
     steps = Counter(row.due // width_us for row in rows if start <= row.due < end)
     return [(step * width_us, steps[step]) for step in sorted(steps)]
 
@@ -299,7 +303,7 @@ def _place(row: Row) -> Place:
 
 
 class Calendars:
-    """What recurring schedules depend on."""
+    """Calendars and time zone rules, and the recurring schedules that a change of them moves."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -310,11 +314,11 @@ class Calendars:
         self._moved: dict[str, list[Moved]] = {}
 
     def of_tenant(self, tenant: str) -> list[Calendar]:
-        """A tenant's calendars by name."""
+        """All calendars of a tenant, ordered by name."""
         return [calendar for (owner, _), calendar in sorted(self._calendars.items()) if owner == tenant]
 
     def calendar(self, tenant: str, name: str) -> Calendar | None:
-        """One of them."""
+        """One calendar; None if there is none of this name."""
         return self._calendars.get((tenant, name))
 
     def days_of(self, tenant: str, name: str) -> tuple[int, ...] | None:
@@ -323,14 +327,14 @@ class Calendars:
         return None if calendar is None else calendar.days
 
     def put(self, tenant: str, calendar: Calendar) -> CalendarChange:
-        """Put a calendar in the place of the one of its name."""
+        """Create or replace a calendar."""
         if (tenant, calendar.name) not in self._calendars and len(self.of_tenant(tenant)) >= store_rules.CALENDARS_MAX:
-            raise store_rules.too_many()
+            raise store_rules.too_many_calendars()
         self._calendars[tenant, calendar.name] = calendar
         return self._changed(tenant, calendar.name)
 
     def drop(self, tenant: str, name: str) -> CalendarChange | None:
-        """Nothing new can name it."""
+        """Delete a calendar."""
         return None if self._calendars.pop((tenant, name), None) is None else self._changed(tenant, name)
 
     def _changed(self, tenant: str, name: str) -> CalendarChange:
@@ -339,25 +343,25 @@ class Calendars:
         return change
 
     def unsettled(self) -> list[CalendarChange]:
-        """Changes that what is pending has yet to follow."""
+        """Changes that are not applied to pending occurrences yet."""
         return list(self._unsettled.values())
 
     def settle(self, changes: Sequence[CalendarChange]) -> None:
-        """What is pending has followed these."""
+        """Mark changes as applied."""
         for change in changes:
             if self._unsettled.get((change.tenant, change.name)) == change:
                 del self._unsettled[change.tenant, change.name]
 
     def keep(self, zone: KeptZone) -> None:
-        """Something is about to be computed by these rules."""
+        """Store the rules of a time zone."""
         self.zones.setdefault((zone.name, timezone.digest_of(zone.content)), zone)
 
     def forget(self, zone: KeptZone) -> None:
-        """Nothing follows these rules."""
+        """Delete the rules of a time zone."""
         self.zones.pop((zone.name, timezone.digest_of(zone.content)), None)
 
     def keep_zones(self, commands: Sequence[Command]) -> None:
-        """Keep the rules of the zones that are used."""
+        """Store the rules of the time zones that commands use."""
         for command in commands:
             add = command.add if isinstance(command, Replace) else command
             name = zone_of(getattr(add, "when", None))
@@ -365,8 +369,8 @@ class Calendars:
                 self.keep(store_rules.kept_zone(name))
 
     def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
-        """Ask about some schedules from a cursor on, and change those that it answers for."""
-        found = [row for row in self._rows.standing() if cursor is None or row.arrival > int(cursor)][:limit]
+        """Recompute one slice of recurring schedules after a cursor."""
+        found = [row for row in self._rows.recurring() if cursor is None or row.arrival > int(cursor)][:limit]
         moved = []
         for row in found:
             answer = revise(self._seen(row))
@@ -376,7 +380,7 @@ class Calendars:
         return Slice(moved, str(found[-1].arrival) if len(found) == limit else None)
 
     def moved(self, tenant: str, limit: int) -> list[Moved]:
-        """What was moved lately, the latest first."""
+        """The occurrences that were moved most recently, newest first."""
         return self._moved.get(tenant, [])[: -limit - 1 : -1]
 
     def _seen(self, row: Row) -> Seen:
@@ -399,7 +403,7 @@ class Calendars:
             row.note(Event(now, "ended", reason=cause))
         else:
             row.due = after
-            row.note(Event(now, "moved", row.number, after, store_rules.moved_why(cause, before)))
+            row.note(Event(now, "moved", row.number, after, store_rules.moved_reason(cause, before)))
             if row.state == "pending":
                 self._rows.hold(row)
         return Moved(now, cause, row.add.tenant, row.id, row.number, before, after)

@@ -1,17 +1,33 @@
-"""The memory store: every verb of the port, each one step that nothing can come between."""
+"""The memory store: the reference implementation of the store protocols. Every method is atomic."""
 
 import secrets
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 import msgspec
 
 from tidings.clock import Clock
 from tidings.domain import errors
+from tidings.domain.changes import (
+    Begin,
+    Continue,
+    Current,
+    Effect,
+    Finish,
+    FireExtra,
+    FireOnce,
+    Hold,
+    Remove,
+    decide,
+    refusal,
+)
 from tidings.domain.errors import Invalid, KeyReused
 from tidings.domain.fleet import Fleet, Node, Predecessor, Report, one_fleet, one_node
 from tidings.domain.history import history
-from tidings.domain.schedules.command import Command, Outcome
-from tidings.domain.schedules.reschedule import CalendarChange, Revise, Slice
+from tidings.domain.schedules.command import Add, Command, Outcome, Replace, address
+from tidings.domain.schedules.lateness import Lateness
+from tidings.domain.schedules.recurrence_state import single
+from tidings.domain.schedules.reschedule import CalendarChange, Revise, Slice, calendar_of
 from tidings.domain.schedules.schedule import (
     Calendar,
     Event,
@@ -25,7 +41,6 @@ from tidings.domain.schedules.schedule import (
     Topic,
 )
 from tidings.ports import ApiKey, Count, IdempotencyKey, Release, SourceBatch, SourcePosition
-from tidings.timeline.memory.changes import Changes
 from tidings.timeline.memory.documents import MemoryDocuments
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.release import Releaser
@@ -38,7 +53,7 @@ DAY_US = 24 * HOUR_US
 
 
 class MemoryStore(SingleProcess):
-    """Keeps everything in this process and forgets it at its end. Its one lane is the store itself."""
+    """Keeps everything in this process. Its only lane is the store itself."""
 
     number = 0
     intakes_max = 1
@@ -58,20 +73,19 @@ class MemoryStore(SingleProcess):
     ) -> None:
         self.partitions = partitions
         self._room = OutboxCapacity(outbox_rows_max, outbox_bytes_max)
-        self._rows = Rows(created, id_retention_us, self._room)
-        self._dates = Calendars(self._rows)
-        self._changes = Changes(self._rows, self._dates.days_of)
         self._log = MemoryLog(partitions, retention_us, retention_bytes)
-        self._rows.held, self._rows.leaving = self._log.held, self._log.leaving
+        self._rows = Rows(created, id_retention_us, self._room, held=self._log.held, leaving=self._log.leaving)
+        self._calendars = Calendars(self._rows)
+        self._changes = Changes(self._rows, self._calendars.days_of)
         self._receipt_retention_us = receipt_retention_us
         self._receipts: dict[tuple[str, str], tuple[int, bytes, list[Outcome]]] = {}
         self._keys: dict[str, ApiKey] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self.identity = secrets.token_hex(8)
         self.predecessors: Sequence[Predecessor] = ()
-        self._wake: Callable[[], None] = _nobody
+        self._wake: Callable[[], None] = _no_listener
         self._node: Node | None = None
-        self.cabinet = MemoryDocuments()
+        self.documents = MemoryDocuments()
 
     # Timeline
 
@@ -80,34 +94,34 @@ class MemoryStore(SingleProcess):
         commands: Sequence[Command],
         now: int,
         receipt: IdempotencyKey | None = None,
-        taken: SourceBatch | None = None,
+        source: SourceBatch | None = None,
     ) -> list[Outcome]:
-        """Apply all commands in order in one step and answer each."""
-        if taken is not None:
-            self._take(taken.parts)
+        """Apply all commands in order; returns an outcome for each."""
+        if source is not None:
+            self._advance(source.parts)
         if receipt is not None and (outcomes := self._answered(receipt, now)) is not None:
             return outcomes
         outcomes = [self._changes.apply(command, now) for command in commands]
-        self._dates.keep_zones(commands)
-        for command in taken.follow(outcomes) if taken is not None else ():
+        self._calendars.keep_zones(commands)
+        for command in source.on_outcomes(outcomes) if source is not None else ():
             self._changes.apply(command, now)
         if receipt is not None:
             self._receipts[receipt.tenant, receipt.key] = (now, receipt.body, list(outcomes))
         return outcomes
 
-    def _take(self, parts: Sequence[SourcePosition]) -> None:
+    def _advance(self, parts: Sequence[SourcePosition]) -> None:
         for part in parts:
             found = self._positions.get((part.topic, part.partition), 0)
             if found != part.expected:
-                raise errors.Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
+                raise errors.Moved(f"{part.topic}/{part.partition} is at position {found}, not at {part.expected}")
         self._positions |= {(part.topic, part.partition): part.next for part in parts}
 
     async def positions(self) -> dict[tuple[str, int], int]:
-        """Where intake stands, by topic and partition."""
+        """The next position to read, by request topic and partition."""
         return dict(self._positions)
 
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
-        """Move what is due at `now` onto the log or into the outbox, or count it as missed."""
+        """Release what is due at `now`: to the log, to the outbox, or as missed."""
         now = now if clock is None else clock.now()
         return Releaser(self._rows, self._log, now).run(rows_max)
 
@@ -116,78 +130,80 @@ class MemoryStore(SingleProcess):
         return self._rows.next_due()
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have this called when there is room in the outbox again."""
+        """Call `wake` when there is room in the outbox again."""
         self._wake = wake
 
     async def tend(self, now: int) -> bool:
-        """Forget what is past its retention, all at once."""
+        """Delete everything that is past its retention."""
         self._rows.forget(now)
         self._log.trim(now)
-        self.cabinet.tend(now)
+        self.documents.tend(now)
         since = now - self._receipt_retention_us
         self._receipts = {place: kept for place, kept in self._receipts.items() if kept[0] >= since}
         return False
 
     def _answered(self, receipt: IdempotencyKey, now: int) -> list[Outcome] | None:
-        """What was answered to this idempotency key before, if that is not too long ago."""
+        """The outcomes stored for an idempotency key, unless they are past their retention."""
         kept = self._receipts.get((receipt.tenant, receipt.key))
         if kept is None or kept[0] < now - self._receipt_retention_us:
             return None
         _, body, outcomes = kept
         if body != receipt.body:
-            raise KeyReused(f"the idempotency key {receipt.key!r} came before with another body")
+            raise KeyReused(
+                f"the idempotency key {receipt.key!r} was used with another body: use a new key for a new request"
+            )
         return list(outcomes)
 
-    # What recurring schedules depend on
+    # Calendars and time zones
 
     async def calendars(self, tenant: str) -> list[Calendar]:
-        """A tenant's calendars by name."""
-        return self._dates.of_tenant(tenant)
+        """All calendars of a tenant, ordered by name."""
+        return self._calendars.of_tenant(tenant)
 
     async def calendar(self, tenant: str, name: str) -> Calendar | None:
-        """One of them."""
-        return self._dates.calendar(tenant, name)
+        """One calendar; None if there is none of this name."""
+        return self._calendars.calendar(tenant, name)
 
     async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
-        """Put it in the place of the one of its name."""
-        return self._dates.put(tenant, calendar)
+        """Create or replace a calendar."""
+        return self._calendars.put(tenant, calendar)
 
     async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
-        """Nothing new can name it."""
-        return self._dates.drop(tenant, name)
+        """Delete a calendar."""
+        return self._calendars.drop(tenant, name)
 
     async def unsettled(self) -> list[CalendarChange]:
-        """Changes that what is pending has yet to follow."""
-        return self._dates.unsettled()
+        """Changes that are not applied to pending occurrences yet."""
+        return self._calendars.unsettled()
 
     async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
-        """What is pending has followed these."""
-        self._dates.settle(changes)
+        """Mark changes as applied."""
+        self._calendars.settle(changes)
 
     async def zones(self) -> list[KeptZone]:
-        """The rules of zones by which something pending was computed."""
-        return list(self._dates.zones.values())
+        """The time zone rules by which pending occurrences were computed."""
+        return list(self._calendars.zones.values())
 
-    async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nothing follows others
-        """Something is about to be computed by these rules."""
-        self._dates.keep(zone)
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - one process, one set of rules
+        """Store the rules of a time zone."""
+        self._calendars.keep(zone)
 
-    async def forget_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nobody else takes schedules
-        """Nothing follows these rules."""
-        self._dates.forget(zone)
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - no other process uses them
+        """Delete the rules of a time zone."""
+        self._calendars.forget(zone)
 
     async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
-        """Some schedules from a cursor on, in one step."""
-        return self._dates.revise(cursor, limit, revise, cause, now)
+        """Recompute one slice of recurring schedules after a cursor."""
+        return self._calendars.revise(cursor, limit, revise, cause, now)
 
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
-        """What was moved lately, the latest first."""
-        return self._dates.moved(tenant, limit)
+        """The occurrences that were moved most recently, newest first."""
+        return self._calendars.moved(tenant, limit)
 
     # Reading
 
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
-        """A schedule as it stands."""
+        """A schedule; None if it is unknown."""
         row = self._rows.known(tenant, schedule_id, now)
         if row is None:
             return None
@@ -195,7 +211,7 @@ class MemoryStore(SingleProcess):
         return msgspec.structs.replace(schedule, message=self._log.message(row)) if row.is_finished else schedule
 
     def _held(self, row: Row) -> str | None:
-        """Why it is kept back."""
+        """Why its record is held back, if it is."""
         return self._log.held.get(row.offset or 0) if self._rows.in_flight(row) else None
 
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
@@ -206,16 +222,16 @@ class MemoryStore(SingleProcess):
         return history(schedule, row.events, self._rows.forgotten_until(now))
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        """Schedules of a tenant that fit a query, pending ones first."""
+        """Schedules of a tenant that match a query, pending ones first."""
         return page(self._rows.of_tenant(tenant, now), query, self._rows.in_flight, self._held)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
-        """Pending by time; never cut short."""
+        """Pending occurrences by time; never cut short."""
         rows = [row for row in self._rows.pending() if row.add.tenant == tenant]
         return forecast(rows, start, end, width_us), False
 
     async def count(self, now: int) -> Count:
-        """The store's size; nothing is on disk."""
+        """The size of the store; nothing is on disk."""
         pending = self._rows.pending()
         return Count(len(pending), sum(row.due <= now for row in pending), 0)
 
@@ -229,22 +245,22 @@ class MemoryStore(SingleProcess):
         """One topic, None if nothing was ever released to it."""
         return self._log.topic(tenant, name)
 
-    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
-        """The topics of all tenants whose names begin so."""
-        return self._log.prefixed(prefix)
+    async def topics_by_prefix(self, prefix: str) -> list[tuple[str, Topic]]:
+        """The topics of all tenants whose names start with a prefix."""
+        return self._log.topics_by_prefix(prefix)
 
     async def read(
         self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
     ) -> list[Record]:
-        """Records of one partition from an offset on, or from the first that is still kept."""
+        """Records of one partition from an offset on, or from the first one still stored."""
         return self._log.read(tenant, topic, partition, offset, limit, bytes_max)
 
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
-        """Where a group stands, by partition."""
+        """The committed offset of each partition."""
         return self._log.committed(tenant, topic, group)
 
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
-        """Keep where a group stands."""
+        """Store the committed offsets of a group."""
         self._log.commit(tenant, topic, group, offsets)
 
     # Outbox
@@ -254,11 +270,11 @@ class MemoryStore(SingleProcess):
         return self._log.outgoing(offset, limit)
 
     async def outbox(self) -> tuple[int, int]:
-        """The first offset that is kept, and the next that will be given."""
+        """The first stored offset, and the next offset to be assigned."""
         return self._log.outbox()
 
     def shut(self, is_shut: bool) -> None:
-        """Take nothing more for Kafka, or again."""
+        """Stop or resume accepting records for Kafka."""
         if self._room.shut(is_shut):
             self._wake()
 
@@ -268,30 +284,30 @@ class MemoryStore(SingleProcess):
             self._wake()
 
     async def settle(self, offset: int) -> None:
-        """The same, and it may be forgotten."""
+        """The same, and delete those records."""
         self.arrived(min(offset, self._log.outbox()[1]))
         self._log.settle(offset)
 
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
-        """Keep records back."""
+        """Hold records back."""
         self._log.hold(offsets, reason)
         self._room.leave(offsets)
         self._wake()
 
     async def held_topics(self) -> set[str]:
-        """The topics of which something is kept back."""
+        """The topics that have records held back."""
         return self._log.held_topics()
 
     async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
-        """Records of a topic that are kept back."""
+        """Records of a topic that are held back."""
         return self._log.held_records(topic, limit)
 
     async def free(self, offsets: Sequence[int]) -> None:
-        """They are on Kafka."""
+        """Delete records that were held back and are on Kafka now."""
         self._log.free(offsets)
 
     async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
-        """A record that was kept back is missed."""
+        """Count a record that was held back as missed."""
         self._rows.drop(offset, reason, now)
         self._log.free([offset])
         for command in instead:
@@ -304,19 +320,19 @@ class MemoryStore(SingleProcess):
         return [self._keys[name] for name in sorted(self._keys)]
 
     async def add_key(self, key: ApiKey) -> None:
-        """Keep a key under a name that is not taken."""
+        """Add a key; its name must be new."""
         if key.name in self._keys:
             raise Invalid("name", f"there is a key named {key.name!r}: choose another name, or revoke that key")
         self._keys[key.name] = key
 
     async def revoke_key(self, name: str) -> bool:
-        """Drop a key; False if there is none of that name."""
+        """Delete a key; False if there is none of this name."""
         return self._keys.pop(name, None) is not None
 
-    # Ownership: no other process can reach this memory
+    # Ownership
 
     async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
-        """Always ours."""
+        """No other process can reach this memory, so the lane is always ours."""
         del elapsed
         self._node = one_node(self._node, report, lease_us)
         return True
@@ -332,15 +348,96 @@ class MemoryStore(SingleProcess):
     async def confirm(self) -> None:
         """Always ours."""
 
-    def on_free(self, call: Callable[[], None]) -> None:
-        """There is no one who could hand over."""
+    def on_free(self, listener: Callable[[], None]) -> None:
+        """Nothing to do: there is no other process."""
 
     async def resign(self) -> None:
-        """There is no one to hand over to."""
+        """Nothing to do: there is no other process."""
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to do."""
 
 
-def _nobody() -> None:
-    """Nobody waits."""
+def _no_listener() -> None:
+    """The listener until `watch` is called."""
+
+
+class Changes:
+    """Applies commands to the schedules, one by one."""
+
+    def __init__(self, rows: Rows, days_of: Callable[[str, str], tuple[int, ...] | None]) -> None:
+        self._rows = rows
+        self._days_of = days_of
+
+    def apply(self, command: Command, now: int) -> Outcome:
+        """Apply one command; returns its outcome."""
+        if (refused := refusal(command)) is not None:
+            return refused
+        tenant, schedule_id = address(command)
+        row = None if schedule_id is None else self._rows.known(tenant, schedule_id, now)
+        change = decide(
+            command,
+            None if row is None else self._current(row),
+            now,
+            days=self._days(command),
+            remembered_since=self._rows.remembered_since(now),
+        )
+        outcome = change.outcome
+        for effect in change.effects:
+            if isinstance(effect, Begin):
+                row = self._rows.begin(effect, now, row)
+                outcome = msgspec.structs.replace(outcome, id=row.id)
+            else:
+                assert row is not None, "only a schedule that is known can change"
+                self._apply(effect, row, now)
+        return outcome
+
+    def _days(self, command: Command) -> tuple[int, ...] | None:
+        add = command.add if isinstance(command, Replace) else command
+        calendar = calendar_of(add.when) if isinstance(add, Add) else None
+        return None if calendar is None else self._days_of(add.tenant, calendar)
+
+    def _current(self, row: Row) -> Current:
+        return Current(
+            id=row.id,
+            state=row.state,
+            content=row.add.content,
+            generation=row.generation,
+            n=row.number,
+            due=row.due,
+            accepted=row.accepted,
+            terms=None if row.is_finished else row.terms,
+            topic=row.add.topic,
+            message=row.add.message,
+            finished=row.finished,
+            reason=row.reason,
+            leaving=self._rows.in_flight(row),
+            in_flight=self._rows.latest_in_flight(row),
+        )
+
+    def _apply(self, effect: Effect, row: Row, now: int) -> None:
+        match effect:
+            case Event():
+                row.note(effect)
+            case Remove():
+                self._rows.withdraw(row, fires=True)
+            case Finish():
+                self._rows.withdraw(row, fires=True)
+                self._rows.finish(row, effect.state, now)
+            case Hold():
+                self._rows.withdraw(row, fires=False)
+                row.state, row.terms = "paused", effect.terms
+            case Continue():
+                row.state, row.terms = "pending", effect.terms
+                self._rows.hold(row)
+            case FireOnce():
+                self._rows.withdraw(row, fires=False)
+                row.terms, row.state, row.number, row.due = single(now, Lateness()), "pending", 1, now
+                self._rows.arrive(row)
+                self._rows.hold(row)
+            case FireExtra():
+                self._rows.hold_fire(row, now)
+            case Begin():
+                raise AssertionError("`apply` handles it")
+            case _:
+                assert_never(effect)

@@ -1,5 +1,5 @@
-"""The store of a fleet: one PostgreSQL holds the timeline, the log and all that belongs to them, divided into lanes.
+"""The PostgreSQL store, for a fleet: one schema holds the timeline, the log and everything else, divided into lanes.
 
-How a row walks through it: `registry` (its id) and `timeline` (in the order of due times) -> `log` or `outbox`, and
-`finished`, in one transaction of the lane's owner.
+The path of a row: `registry` (its id) and `timeline` (by due time) -> `log` or `outbox`, and `finished`, in one
+transaction of the lane's owner.
 """

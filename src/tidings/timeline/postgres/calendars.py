@@ -1,4 +1,4 @@
-"""Calendars and zones, and what of the standing schedules a change of them moves."""
+"""Calendars and time zone rules, and the recurring schedules that a change of them moves."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +19,7 @@ from tidings.timeline.postgres.pool import rows
 
 Days = dict[tuple[str, str], tuple[int, ...]]
 
-MIXED_US = 7 * DAY_US  # so long a fleet may have nodes with older rules of a zone
+MIXED_US = 7 * DAY_US  # how long nodes of a fleet may differ in their time zone rules
 
 _COLUMNS = "name, days, changed FROM tidings.calendar WHERE NOT dropped"
 _CALENDARS = f"SELECT {_COLUMNS} AND tenant = %s ORDER BY name"
@@ -50,7 +50,7 @@ _FORGET = """
 DELETE FROM tidings.zone WHERE name = %s AND digest = %s
 AND EXISTS (SELECT 1 FROM tidings.zone WHERE name = %s AND digest = %s AND kept < %s)
 """
-_SOME = "SELECT arrival FROM tidings.standing WHERE arrival > %s ORDER BY arrival LIMIT %s"
+_AFTER = "SELECT arrival FROM tidings.standing WHERE arrival > %s ORDER BY arrival LIMIT %s"
 _REMEMBER = """
 INSERT INTO tidings.movement (at, cause, tenant, id, occurrence, before, after)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s)
@@ -66,67 +66,67 @@ WHERE tenant = %s ORDER BY entry DESC LIMIT %s
 
 
 class Calendars:
-    """What recurring schedules depend on, in one schema."""
+    """The calendars and time zone rules of one schema."""
 
-    def __init__(self, shared: StoreContext) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
         self._kept: set[str] = set()
 
     async def calendars(self, tenant: str) -> list[Calendar]:
-        """A tenant's calendars by name."""
-        found = await self._shared.pool.read(self._shared.inside(_CALENDARS), (tenant,))
+        """All calendars of a tenant, ordered by name."""
+        found = await self._context.pool.read(self._context.inside(_CALENDARS), (tenant,))
         return [_calendar(*row) for row in found]
 
     async def calendar(self, tenant: str, name: str) -> Calendar | None:
-        """One of them."""
-        found = await self._shared.pool.read(self._shared.inside(_CALENDAR), (tenant, name))
+        """One calendar; None if there is none of this name."""
+        found = await self._context.pool.read(self._context.inside(_CALENDAR), (tenant, name))
         return _calendar(*found[0]) if found else None
 
     async def put(self, tenant: str, calendar: Calendar) -> CalendarChange:
-        """Put a calendar in the place of the one of its name; waits for those who take schedules by the old one."""
-        inside = self._shared.inside
-        async with self._shared.pool.transaction() as connection:
-            await rows(connection, _ALONE, (f"tidings calendars {self._shared.identity} {tenant}",))
+        """Create or replace a calendar; waits for transactions that use the old one."""
+        inside = self._context.inside
+        async with self._context.pool.transaction() as connection:
+            await rows(connection, _ALONE, (f"tidings calendars {self._context.identity} {tenant}",))
             [(count, known)] = await rows(connection, inside(_COUNT), (calendar.name, tenant))
             if not known and count >= store_rules.CALENDARS_MAX:
-                raise store_rules.too_many()
+                raise store_rules.too_many_calendars()
             [(turn,)] = await rows(connection, inside(_PUT), _row(tenant, calendar))
         return CalendarChange(tenant, calendar.name, turn)
 
     async def drop(self, tenant: str, name: str) -> CalendarChange | None:
-        """Nothing new can name it."""
+        """Delete a calendar."""
         values = (store_rules.encode_days(()), tenant, name)
-        found = await self._shared.pool.call(self._shared.inside(_DROP), values)
+        found = await self._context.pool.call(self._context.inside(_DROP), values)
         return CalendarChange(tenant, name, found[0][0]) if found else None
 
     async def unsettled(self) -> list[CalendarChange]:
-        """Changes that what is pending has yet to follow."""
-        return [CalendarChange(*row) for row in await self._shared.pool.read(self._shared.inside(_UNSETTLED))]
+        """Changes that are not applied to pending occurrences yet."""
+        return [CalendarChange(*row) for row in await self._context.pool.read(self._context.inside(_UNSETTLED))]
 
     async def settle(self, changes: Sequence[CalendarChange]) -> None:
-        """What is pending has followed these."""
+        """Mark changes as applied."""
         for change in changes:
             for statement in (_SETTLE, _SETTLE_DROPPED):
                 values = (change.tenant, change.name, change.turn)
-                await self._shared.pool.call(self._shared.inside(statement), values)
+                await self._context.pool.call(self._context.inside(statement), values)
 
     async def zones(self) -> list[KeptZone]:
-        """The rules of zones by which something pending was computed."""
-        return [KeptZone(*row) for row in await self._shared.pool.read(self._shared.inside(_ZONES))]
+        """The time zone rules by which pending occurrences were computed."""
+        return [KeptZone(*row) for row in await self._context.pool.read(self._context.inside(_ZONES))]
 
     async def keep(self, zone: KeptZone, now: int) -> None:
-        """Something is about to be computed by these rules."""
+        """Store the rules of a time zone."""
         row = (zone.name, timezone.digest_of(zone.content), zone.version, zone.content, now)
-        await self._shared.pool.call(self._shared.inside(_KEEP), row)
+        await self._context.pool.call(self._context.inside(_KEEP), row)
 
     async def forget(self, zone: KeptZone, now: int) -> None:
-        """Nothing of ours follows these rules; other nodes may, until they too have those that hold."""
+        """Delete rules that this node uses no longer, unless other nodes may still use them."""
         stale, current = timezone.digest_of(zone.content), timezone.rules_of(zone.name)
         values = (zone.name, stale, zone.name, current, now - MIXED_US)
-        await self._shared.pool.call(self._shared.inside(_FORGET), values)
+        await self._context.pool.call(self._context.inside(_FORGET), values)
 
     async def keep_zones(self, commands: Sequence[Command], now: int) -> None:
-        """Keep the rules of zones that are used for the first time, before what uses them is there."""
+        """Store the rules of time zones that commands use for the first time, before the commands are committed."""
         for add in _adds(commands):
             name = zone_of(add.when)
             if name is not None and name not in self._kept:
@@ -134,11 +134,11 @@ class Calendars:
                 self._kept.add(name)
 
     async def days(self, connection: Connection, commands: Sequence[Command]) -> Days:
-        """The days of all calendars that commands name; they cannot change before these are committed."""
+        """The days of all calendars that commands name; they are locked until the commit."""
         return await self._days(connection, ((add.tenant, add.when) for add in _adds(commands)))
 
     async def days_now(self, connection: Connection, seen: Sequence[tuple[str, Found]]) -> Days:
-        """The days of the calendars of some schedules in the same way; none where a calendar was dropped."""
+        """The days of the calendars of some schedules, locked too; no days where a calendar was deleted."""
         asked = [(tenant, found.terms.when) for tenant, found in seen if found.terms is not None]
         used = {(tenant, name): () for tenant, when in asked if (name := calendar_of(when)) is not None}
         return {**used, **await self._days(connection, asked)}
@@ -148,20 +148,20 @@ class Calendars:
         if not used:
             return {}
         tenants, names = (database.texts([text.encode() for text in column]) for column in zip(*used, strict=True))
-        found = await rows(connection, self._shared.inside(_USED), (tenants, names))
+        found = await rows(connection, self._context.inside(_USED), (tenants, names))
         return {(tenant, name): store_rules.decode_days(days) for tenant, name, days in found}
 
-    async def some(self, connection: Connection, cursor: str | None, limit: int) -> list[tuple[str, Found]]:
-        """Standing schedules from a cursor on, each with its tenant."""
-        found = await rows(connection, self._shared.inside(_SOME), (int(cursor or 0), limit))
+    async def after(self, connection: Connection, cursor: str | None, limit: int) -> list[tuple[str, Found]]:
+        """Recurring schedules after a cursor, each with its tenant."""
+        found = await rows(connection, self._context.inside(_AFTER), (int(cursor or 0), limit))
         arrivals = database.int8s([arrival for (arrival,) in found])
-        standing = [standing_row(row) for row in await rows(connection, self._shared.sql["standing"], (arrivals,))]
-        names = self._shared.names
+        standing = [standing_row(row) for row in await rows(connection, self._context.sql["standing"], (arrivals,))]
+        names = self._context.names
         await names.know({each.topic for each in standing}, {each.stream for each in standing})
         return [(names.tenant_of(each.stream), each) for each in standing]
 
     async def remember(self, connection: Connection, moved: Sequence[Moved]) -> None:
-        """Write down what was moved."""
+        """Store the moves, and delete the oldest ones of each tenant."""
         if not moved:
             return
         columns = (
@@ -173,17 +173,17 @@ class Calendars:
             database.int8s([one.before for one in moved]),
             database.maybe_int8s([one.after for one in moved]),
         )
-        await rows(connection, self._shared.inside(_REMEMBER), columns)
+        await rows(connection, self._context.inside(_REMEMBER), columns)
         for tenant in sorted({one.tenant for one in moved}):
-            await rows(connection, self._shared.inside(_TRIM), (tenant, tenant, store_rules.MOVED_MAX))
+            await rows(connection, self._context.inside(_TRIM), (tenant, tenant, store_rules.MOVED_MAX))
 
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
-        """What was moved lately, the latest first."""
-        return [Moved(*row) for row in await self._shared.pool.read(self._shared.inside(_MOVED), (tenant, limit))]
+        """The occurrences that were moved most recently, newest first."""
+        return [Moved(*row) for row in await self._context.pool.read(self._context.inside(_MOVED), (tenant, limit))]
 
 
-class Revising:
-    """One slice of a revision, decided on entries that are locked, by calendars that cannot change."""
+class Revision:
+    """One slice of a revision, decided on locked schedules and calendars."""
 
     def __init__(self, revise: Revise, days: Days, cause: str, now: int) -> None:
         self._revise = revise
@@ -192,11 +192,11 @@ class Revising:
         self._now = now
 
     def wanted(self, tenant: str, found: Found) -> bytes | None:
-        """The key of a schedule that has to change."""
+        """The key of a schedule that has to change; None if it has not."""
         return None if self._answer(tenant, found) is None else key_of(tenant, found.id)
 
     def change(self, tenant: str, entry: ScheduleRow) -> Moved | None:
-        """Change it as it is now, unless it has ended meanwhile; answers what moved."""
+        """Change a schedule in its current state, unless it has ended meanwhile; returns the move."""
         found = entry.now
         if found is None or found.table != "standing" or found.terms is None:
             return None
@@ -215,13 +215,15 @@ class Revising:
             entry.now = msgspec.structs.replace(found, terms=terms, due=after)
             if after == found.due:
                 return None
-            entry.notes.append(Event(self._now, "moved", found.n, after, store_rules.moved_why(self._cause, found.due)))
+            entry.notes.append(
+                Event(self._now, "moved", found.n, after, store_rules.moved_reason(self._cause, found.due))
+            )
         return Moved(self._now, self._cause, tenant, found.id, found.n, found.due, after)
 
     def _answer(self, tenant: str, found: Found) -> Pending | None:
-        """What becomes of it. One that was given another calendar meanwhile keeps to that as it is: nothing."""
+        """The new pending occurrence; None if nothing changes, or the schedule got another calendar meanwhile."""
         terms = found.terms
-        assert terms is not None, "a standing schedule has its terms"
+        assert terms is not None, "a recurring schedule has terms"
         name = calendar_of(terms.when)
         if name is not None and (tenant, name) not in self._days:
             return None
@@ -230,7 +232,7 @@ class Revising:
 
 
 def result(moved: Sequence[Moved], seen: Sequence[tuple[str, Found]], limit: int) -> Slice:
-    """What a slice did."""
+    """The result of a slice."""
     last = max((found.arrival for _, found in seen), default=0)
     return Slice(moved, str(last) if len(seen) == limit else None)
 

@@ -1,4 +1,4 @@
-"""What the parts of a store share: its options and names, arrival numbers, and the lanes that this process owns."""
+"""What the parts of a store share: pools, options, names, arrival numbers, and when our lanes have work to do."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from tidings.timeline.postgres.pool import Pools
 BLOCK = 100_000
 NEWS_BYTES_MAX = 7_000  # NOTIFY takes less than 8,000
 EVERYWHERE = "all"
-NEWS_US = 3_000_000  # what is due within this is told to the owner of its lane at once; its polls find the rest
+NEWS_US = 3_000_000  # the owner of a lane is notified of rows due this soon; its polls find the rest
 
 _CALLS = {
     "schedule": "SELECT tidings.schedule(" + ", ".join(["%s"] * 18) + ")",
@@ -33,8 +33,8 @@ _CALLS = {
 }
 
 
-class Options(msgspec.Struct, frozen=True):
-    """What can be chosen for a store. `lanes` and `partitions` are fixed once it exists."""
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a store. `lanes` and `partitions` are fixed once it exists."""
 
     lanes: int = 16
     partitions: int = 4
@@ -49,7 +49,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Arrivals:
-    """Some arrival numbers, in order."""
+    """A range of arrival numbers."""
 
     def __init__(self, first: int, end: int, losses: int = 0) -> None:
         self._first = first
@@ -58,21 +58,29 @@ class Arrivals:
         self.losses = losses
 
     def undo(self) -> None:
-        """None of them was used after all."""
+        """Undo all `take` calls."""
         self.next = self._first
 
     def take(self) -> int:
-        """The next one."""
-        assert self.next < self.end, "as many are reserved as can be needed"
+        """The next number."""
+        assert self.next < self.end, "enough numbers are reserved"
         self.next += 1
         return self.next - 1
 
 
 class StoreContext:
-    """Made once the database is prepared."""
+    """The shared state of a store, created once the database is prepared."""
 
     def __init__(
-        self, pools: Pools, options: Options, lanes: int, partitions: int, created: int, identity: str
+        self,
+        pools: Pools,
+        options: Options,
+        *,
+        lanes: int,
+        partitions: int,
+        created: int,
+        identity: str,
+        predecessors: Sequence[Predecessor],
     ) -> None:
         self.pools = pools
         self.pool = pools.work
@@ -82,9 +90,9 @@ class StoreContext:
         self.parts = partitions // lanes
         self.created = created
         self.identity = identity
-        self.predecessors: Sequence[Predecessor] = ()
+        self.predecessors = predecessors
         self.names = Names(pools.first, options.schema, lanes, partitions)
-        self.heads = NextDue(options.outbox_rows_max, options.outbox_bytes_max)
+        self.next_due = NextDue(options.outbox_rows_max, options.outbox_bytes_max)
         self.sql = {name: inside(options.schema, call) for name, call in _CALLS.items()}
         for name in ("working", "lane", "pages", "fleet", "following", "groups"):
             self.sql |= queries(name, options.schema)
@@ -93,86 +101,87 @@ class StoreContext:
         self._reserving = asyncio.Lock()
 
     def inside(self, statement: str) -> str:
-        """A statement for our schema."""
+        """A statement rewritten for our schema."""
         return inside(self.options.schema, statement)
 
     async def positions(self) -> dict[tuple[str, int], int]:
-        """How far the partitions of Kafka's request topics have been taken in."""
+        """The next position to read in each partition of the Kafka request topics."""
         found = await self.pool.read(self.inside("SELECT topic, partition, next FROM tidings.source"))
         return {(topic, partition): following for topic, partition, following in found}
 
     # Arrival numbers
 
     async def arrivals(self, count: int) -> "Arrivals":
-        """That many arrival numbers, which nobody else has.
+        """Reserve this many arrival numbers.
 
-        A block is given up once a connection was lost: a server that took over may not know that it was given out.
+        After a lost connection the block is abandoned: after a failover the new server may hand it out again.
         """
         async with self._reserving:
             if self._losses != self.pools.losses:
-                self.give_up()
+                self.abandon_block()
                 self._losses = self.pools.losses
             while self._end - self._next < count:
                 ((block,),) = await self.pools.first.call(self.inside("SELECT nextval('tidings.arrival_block')"))
-                if block * BLOCK + 1 != self._end:  # another node took the one between: the rest of ours is given up
+                if block * BLOCK + 1 != self._end:  # another node has the block between: abandon the rest of ours
                     self._next = block * BLOCK + 1
                 self._end = (block + 1) * BLOCK + 1
             first, self._next = self._next, self._next + count
             return Arrivals(first, self._next, self._losses)
 
-    def give_up(self) -> None:
-        """Take the next numbers from a new block."""
+    def abandon_block(self) -> None:
+        """Abandon the current block; the next numbers come from a new one."""
         self._next = self._end = 0
 
     def are_ours(self, arrivals: "Arrivals") -> bool:
-        """Whether no connection was lost since they were given out."""
+        """Whether no connection was lost since they were reserved."""
         return arrivals.losses == self.pools.losses
 
     def give_back(self, arrivals: "Arrivals") -> None:
-        """Numbers that were not needed, unless others were given out since."""
+        """Return unused numbers, unless others were reserved since."""
         if self._next == arrivals.end:
             self._next = arrivals.next
 
     # Due times
 
     def news(self, dues: dict[int, int], now: int) -> str | None:
-        """What to tell the owners of other lanes: what is due soon on them."""
-        soon = {way: due for way, due in dues.items() if due <= now + NEWS_US and way not in self.heads.ways}
+        """The notification for the owners of other lanes: what is due soon on them; None if nothing is."""
+        soon = {route: due for route, due in dues.items() if due <= now + NEWS_US and route not in self.next_due.routes}
         if not soon:
             return None
-        told = "due " + " ".join(f"{way}:{due}" for way, due in soon.items())
-        return told if len(told) <= NEWS_BYTES_MAX else f"due {EVERYWHERE}:{min(soon.values())}"
+        text = "due " + " ".join(f"{route}:{due}" for route, due in soon.items())
+        return text if len(text) <= NEWS_BYTES_MAX else f"due {EVERYWHERE}:{min(soon.values())}"
 
-    def told(self, way: str, due: int) -> None:
-        """Another node says that something is due on a way, or it does not say on which."""
-        for each in list(self.heads.ways) if way == EVERYWHERE else [int(way)]:
-            self.heads.offer(each, due)
+    def on_due(self, route: str, due: int) -> None:
+        """Another node has put something onto a route, or onto one it does not name (`EVERYWHERE`)."""
+        for each in list(self.next_due.routes) if route == EVERYWHERE else [int(route)]:
+            self.next_due.offer(each, due)
 
-    def arrived(self, dues: dict[int, int]) -> None:
-        """Something was put onto lanes."""
-        for way, due in dues.items():
-            self.heads.offer(way, due)
+    def rows_added(self, dues: dict[int, int]) -> None:
+        """Rows were put onto lanes."""
+        for route, due in dues.items():
+            self.next_due.offer(route, due)
 
-    async def left(self, gone: dict[int, int]) -> None:
-        """Something was taken off lanes: where it may have been the first, look what is first now."""
-        ways = [way for way, due in gone.items() if self.heads.may_be_first(way, due)]
-        if ways:
-            await self.look_again(ways)
+    async def rows_removed(self, gone: dict[int, int]) -> None:
+        """Rows were taken off lanes: where one may have been the first, read the next due time again."""
+        routes = [route for route, due in gone.items() if self.next_due.may_be_first(route, due)]
+        if routes:
+            await self.look_again(routes)
 
-    async def look(self, ways: Iterable[int], *, whole: bool = False) -> None:
-        """Ask when ways have work to do; from their low-water marks on, or from the very beginning."""
-        await self.heads.look(self.pools.first, self.sql["heads"], list(ways), whole=whole)
+    async def look(self, routes: Iterable[int], *, whole: bool = False) -> None:
+        """Read when routes have work to do, from their low-water marks on or, if `whole`, from the beginning."""
+        await self.next_due.look(self.pools.first, self.sql["heads"], list(routes), whole=whole)
 
-    async def look_again(self, ways: Iterable[int]) -> None:
-        """The same after a commit, whose answer it must not spoil: a look that fails leaves a head that is too early,
-        and a poll or a release that finds nothing puts it right.
+    async def look_again(self, routes: Iterable[int]) -> None:
+        """The same after a commit, whose result must not depend on it.
+
+        If it fails, a due time stays too early until the next poll, or a release that finds nothing, corrects it.
         """
         with contextlib.suppress(StoreError):
-            await self.look(ways)
+            await self.look(routes)
 
-    def land(self, entries: Iterable[ScheduleRow]) -> None:
-        """What our own lanes know to be on Kafka is in flight no longer, though the store does not know it yet."""
+    def update_in_flight(self, entries: Iterable[ScheduleRow]) -> None:
+        """Clear `flying` of rows that our own lanes know to be on Kafka, before the store knows it."""
         for entry in entries:
             found = entry.now
             if found is not None and found.flying and found.held is None and found.position is not None:
-                found.flying = found.position >= self.heads.arrived(found.lane)
+                found.flying = found.position >= self.next_due.arrived(found.lane)

@@ -1,4 +1,4 @@
-"""The database: the schema that a store lies in, and the queries by name."""
+"""The database: schema names, named queries, error messages, and arrays as binary parameters."""
 
 import re
 from collections.abc import Sequence
@@ -24,24 +24,24 @@ Connection = psycopg.AsyncConnection[tuple[object, ...]]
 
 
 def check_schema(schema: str) -> str:
-    """A plain name that may be given to a schema."""
+    """Check that a name can be used for a schema."""
     if not _NAME.match(schema):
-        raise Invalid("schema", f"{schema!r} is not a plain name: use small letters, digits and underscores")
+        raise Invalid("schema", f"{schema!r} is not a valid name: use lower-case letters, digits and underscores")
     if schema.startswith("pg_") or schema == "information_schema":
-        raise Invalid("schema", f"{schema} is PostgreSQL's own: use another name")
+        raise Invalid("schema", f"{schema} is reserved by PostgreSQL: use another name")
     return schema
 
 
 def inside(schema: str, text: str) -> str:
-    """The same statements for another schema than `tidings`; it is the name of the channel too.
+    """The same statements for another schema than `tidings`, which is also the name of the notification channel.
 
-    It is quoted: a name such as `user` is a word of SQL.
+    The name is quoted, because it may be an SQL keyword such as `user`.
     """
     return re.sub(r"\btidings\.", f'"{schema}".', text).replace("'tidings'", f"'{schema}'")
 
 
 def queries(name: str, schema: str) -> dict[str, str]:
-    """The statements of a .sql file, each under its `-- name:` line."""
+    """The statements of a .sql file, by the name in their `-- name:` line."""
     parts = re.split(r"^-- name: (\w+)\n", (_SQL / f"{name}.sql").read_text(), flags=re.MULTILINE)
     statements = (inside(schema, part.strip().rstrip(";")) for part in parts[2::2])
     return dict(zip(parts[1::2], statements, strict=True))
@@ -60,7 +60,7 @@ PASSWORD_HINT = (
     " %23 for # and %25 for %; or leave it out and set PGPASSWORD"
 )
 
-# What a server or its client says when there is no connection, and what to do then.
+# Messages of the server or of libpq when a connection fails, and what to do then.
 _ADVICE = (
     (r"password authentication failed|no password supplied", "correct user and password in the URL, or set PGPASSWORD"),
     (r'database "(?P<name>.*)" does not exist', "make it there: CREATE DATABASE {name} OWNER {user}"),
@@ -82,30 +82,30 @@ _UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "([a-z_]+)"')
 
 
 class Lost(StoreError):
-    """The connection ended in the midst of a call."""
+    """The connection ended during a call."""
 
 
 class Contended(StoreError):
-    """Two transactions stood in each other's way, and this one gave way: nothing was changed, try again."""
+    """This transaction conflicted with another and was rolled back: try again."""
 
 
 def check_url(url: str) -> str:
-    """Refuse a URL that cannot be one. What is wrong in it may be a part of the password, so it is not shown."""
+    """Reject an invalid URL. The error does not quote it, because the wrong part may belong to the password."""
     userinfo, _, rest = url.partition("://")[2].partition("?")[0].partition("@")
     if "@" in rest or ("/" in userinfo and rest):
-        raise Invalid("store", f"user and password in this URL have an @ or a / too many: {PASSWORD_HINT}")
+        raise Invalid("store", f"the user or the password in this URL contains an unescaped @ or /: {PASSWORD_HINT}")
     try:
         parameters = conninfo_to_dict(url)
     except psycopg.Error as error:
         raise Invalid("store", _unreadable(str(error))) from None
     ports = str(parameters.get("port", "")).split(",")
     if not all(port.isdigit() or not port for port in ports):
-        raise Invalid("store", f"what stands in this URL as its port is no number: {URL_HINT}")
+        raise Invalid("store", f"the port in this URL is not a number: {URL_HINT}")
     return url
 
 
 def _unreadable(said: str) -> str:
-    """What libpq says of a URL, without what it quotes of it."""
+    """The error of libpq for a URL, without the parts of the URL that it quotes."""
     if unknown := _UNKNOWN_PARAMETER.search(said):
         near = get_close_matches(unknown[1], [option.keyword.decode() for option in Conninfo.get_defaults()], n=1)
         guess = f"did you mean {near[0]}?" if near else "leave it out"
@@ -116,13 +116,13 @@ def _unreadable(said: str) -> str:
 
 
 def check_version(number: int) -> None:
-    """Refuse a server that lacks what is used here; its number is that of libpq, such as 150004."""
+    """Reject a server that is too old; the number is that of libpq, such as 150004."""
     if number // 10_000 < VERSION_MIN:
         raise StoreError(f"PostgreSQL {number // 10_000} is too old: Tidings needs {VERSION_MIN} or newer")
 
 
 def unreachable(error: psycopg.Error) -> StoreError:
-    """There is no connection: nobody answers, or we are not let in."""
+    """The error for a connection that cannot be opened."""
     text = brief(error).removeprefix("connection failed: ").removeprefix("connection is bad: ")
     user = error.pgconn.user.decode() if error.pgconn is not None else "this user"
     for pattern, advice in _ADVICE:
@@ -132,18 +132,20 @@ def unreachable(error: psycopg.Error) -> StoreError:
 
 
 def explained(error: psycopg.Error, connection: psycopg.AsyncConnection[Any] | None = None) -> TidingsError:
-    """What went wrong in a call."""
+    """The error for a call that failed."""
     if error.sqlstate == NOT_OWNER:
         return NotOwner("another node owns this lane")
     if error.sqlstate == HAS_MOVED:
-        return StoreError("this store has moved to another place, and takes no more changes: start this node again")
+        return StoreError("this store was moved to another place and accepts no more changes: restart this node")
     if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
-        return Contended("PostgreSQL found this call in the way of another: try again")
+        return Contended("this call conflicted with another in PostgreSQL: try again")
     if isinstance(error, psycopg.errors.CharacterNotInRepertoire | psycopg.errors.UntranslatableCharacter):
-        # No fault of the store's: it would not end by waiting, and who was asked for beside it can do without.
-        return Invalid("text", f"PostgreSQL cannot hold it, leave out NUL and the like: {brief(error)}")
+        # Not an error of the store: retries would not help, and other commands of the batch are not affected.
+        return Invalid("text", f"PostgreSQL cannot store it, remove NUL and similar characters: {brief(error)}")
     if isinstance(error, psycopg.errors.DiskFull):
-        return StoreError("PostgreSQL's disk is full: nothing was changed. Free some space; Tidings goes on by itself")
+        return StoreError(
+            "PostgreSQL's disk is full: nothing was changed. Free some space; Tidings continues by itself"
+        )
     if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         return StoreError(f"PostgreSQL took too long and nothing was changed: {brief(error)}")
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
@@ -158,7 +160,7 @@ def explained(error: psycopg.Error, connection: psycopg.AsyncConnection[Any] | N
 
 
 def not_allowed(error: psycopg.Error, user: str, missing: str | None = None) -> NotAllowed:
-    """Something is not ours; `missing` is a schema that we may not make."""
+    """The error for missing privileges; `missing` is a schema that we may not create."""
     if missing is not None:
         advice = f"have an administrator do it: CREATE SCHEMA {missing} AUTHORIZATION {user}"
     elif found := re.search(r"permission denied for schema (\w+)", str(error)):
@@ -169,7 +171,7 @@ def not_allowed(error: psycopg.Error, user: str, missing: str | None = None) -> 
 
 
 def brief(error: psycopg.Error) -> str:
-    """The first line."""
+    """The first line of an error message."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
@@ -184,7 +186,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Array:
-    """A column, packed."""
+    """A column as a binary array parameter."""
 
     element = 0
 
@@ -220,7 +222,7 @@ _OIDS = {Int2s: 1005, Int4s: 1007, Int8s: 1016, Texts: 1009, Byteas: 1001, Uuids
 
 
 def register(context: AdaptContext) -> None:
-    """Let a connection take columns as parameters."""
+    """Let a connection accept columns as parameters."""
     for kind, oid in _OIDS.items():
         context.adapters.register_dumper(kind, type(f"{kind.__name__}Dumper", (_ArrayDumper,), {"oid": oid}))
 
@@ -245,7 +247,7 @@ def int8s(values: Sequence[int] | Numbers) -> Int8s:
 
 
 def maybe_int8s(values: Sequence[int | None]) -> Int8s:
-    """Numbers of which some are not there."""
+    """Numbers, some of them NULL."""
     if values.count(None) == len(values):
         return Int8s(_header(len(values), _INT8, True) + _NULL * len(values))
     packed = [None if value is None else value.to_bytes(8, "big", signed=True) for value in values]
@@ -264,7 +266,7 @@ def byteas(values: Sequence[bytes | None]) -> Byteas:
 
 
 def texts(values: Sequence[bytes | None]) -> Texts:
-    """Texts that are encoded already."""
+    """Texts that are already encoded."""
     return Texts(_varied(values, _TEXT))
 
 

@@ -1,4 +1,4 @@
-"""The cabinet in the database: any node reads and changes documents, each call in one round trip."""
+"""The document store in the database. Any node reads and changes documents, in one round trip for each call."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -11,20 +11,20 @@ from tidings.ports import Change, Document, Key, Place, Put, Unchanged
 from tidings.timeline.postgres import database
 from tidings.timeline.postgres.database import Connection, Contended, queries
 from tidings.timeline.postgres.pool import Pool, Row, rows
-from tidings.timeline.store_rules import FIRST, LAST, check, decode_tags, encode_tags
+from tidings.timeline.store_rules import FIRST, LAST, check_changes, decode_tags, encode_tags
 
 TRIES_MAX = 10
 
-_NOTHING = Put(Key("", "", ""), b"", 0)  # in the place of what puts none
+_NOTHING = Put(Key("", "", ""), b"", 0)  # stands in for a change that is not a `Put`
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class PostgresDocuments:
-    """One schema of a database. Whoever changes documents locks them in one order, and nothing else."""
+    """The documents of one schema. A change locks its documents in the order of their keys, and nothing else."""
 
     def __init__(self, pool: Pool, schema: str) -> None:
         self._pool = pool
-        self.sql = queries("cabinet", schema)
+        self.sql = queries("documents", schema)
 
     async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
         digests = [digest(key) for key in keys]
@@ -52,35 +52,35 @@ class PostgresDocuments:
         ]
 
     async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
-        check(groups)
+        check_changes(groups)
         if not groups:
             return []
         values = _columns(groups, now)
         for _ in range(TRIES_MAX):
             try:
                 return _answers(await self._pool.call(self.sql["change"], values))
-            except Contended:  # another was quicker to make one of the documents: look again
+            except Contended:  # another transaction has just created one of the documents: try again
                 continue
         return _answers(await self._pool.call(self.sql["change"], values))
 
     async def wipe(self) -> None:
-        """The database's own vacuum does, when it comes by; its log and its copies are not ours to change."""
+        """Nothing to do: VACUUM removes deleted rows. The write-ahead log and backups are not under our control."""
 
     async def expire(self, now: int, rows_max: int) -> int:
-        """Remove some documents that are no longer there; answers how many."""
+        """Delete some expired documents; returns how many."""
         ((gone,),) = await self._pool.call(self.sql["expire"], (now, rows_max))
         return int(gone)
 
 
 def digest(key: Key) -> bytes:
-    """Under which key a document lies, or on which shelf those of a tag: no two have the same."""
+    """The stored key of a document, or of a tag (then `name` is the tag)."""
     return blake2b(_encode(key), digest_size=16).digest()
 
 
 async def get(
     connection: Connection, statements: dict[str, str], keys: Sequence[Key], now: int
 ) -> list[Document | None]:
-    """What is there under some keys, inside the caller's transaction."""
+    """The documents of some keys, inside the caller's transaction."""
     digests = [digest(key) for key in keys]
     return _documents(keys, digests, await rows(connection, statements["get"], (database.uuids(digests), now)))
 
@@ -88,7 +88,7 @@ async def get(
 async def change(
     connection: Connection, statements: dict[str, str], groups: Sequence[Sequence[Change]], now: int
 ) -> list[int]:
-    """Make the changes of each group that fits, inside the caller's transaction, which `Contended` ends."""
+    """Apply each group whose expected versions match, inside the caller's transaction; `Contended` aborts it."""
     return _answers(await rows(connection, statements["change"], _columns(groups, now)))
 
 
@@ -103,7 +103,7 @@ def _answers(found: list[Row]) -> list[int]:
 
 
 def _columns(groups: Sequence[Sequence[Change]], now: int) -> tuple[object, ...]:
-    """The changes of all groups, column by column, as the function takes them."""
+    """The changes of all groups as columns, the parameters of the SQL function."""
     changes = [change for group in groups for change in group]
     digests = [digest(change.key) for change in changes]
     keys = sorted(set(digests))

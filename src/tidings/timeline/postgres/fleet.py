@@ -1,4 +1,4 @@
-"""Who is in each consumer group, in a row of its own: any node may be called, and who was faster is decided there."""
+"""What the nodes of a fleet share: consumer groups, partition assignments, topic subscriptions and notifications."""
 
 import asyncio
 import contextlib
@@ -25,31 +25,31 @@ NO_TOPIC = -1
 
 
 class PostgresMembership:
-    """Steps of one group take turns on this node; with those of other nodes they are compared by version."""
+    """The members of consumer groups. Changes of a group take turns on this node, and compare-and-set between nodes."""
 
-    def __init__(self, shared: StoreContext, hears: Callable[[], bool]) -> None:
-        self._shared = shared
-        self._hears = hears
+    def __init__(self, context: StoreContext, is_listening: Callable[[], bool]) -> None:
+        self._context = context
+        self._is_listening = is_listening
         self._turns: dict[Group, tuple[asyncio.Lock, list[None]]] = {}
-        self._moved: Callable[[Group], None] = _nobody
+        self._moved: Callable[[Group], None] = _no_listener
 
     @property
-    def look_us(self) -> int:
-        """Often, where hints do not arrive."""
-        return LOOK_US if self._hears() else LOOK_OFTEN_US
+    def poll_us(self) -> int:
+        """Shorter if notifications do not arrive."""
+        return LOOK_US if self._is_listening() else LOOK_OFTEN_US
 
-    def on_moved(self, call: Callable[[Group], None]) -> None:
-        """Have this called when another node says that partitions moved."""
-        self._moved = call
+    def on_moved(self, listener: Callable[[Group], None]) -> None:
+        """Call the listener when another node has reassigned partitions."""
+        self._moved = listener
 
-    def hear(self, told: str) -> None:
-        """Partitions of a group moved."""
-        self._moved(msgspec.json.decode(told, type=Group))
+    def on_notification(self, text: str) -> None:
+        """Another node has reassigned partitions of a group."""
+        self._moved(msgspec.json.decode(text, type=Group))
 
     async def change(self, group: Group, decide: Callable[[GroupState], GroupUpdate | None]) -> None:
-        """One step; made again on what is there then, if another node was faster."""
+        """Change a group; `decide` is called again if another node has changed it meanwhile."""
         if any("\0" in name for name in group):
-            raise Invalid("group", "the names of a topic and of a group cannot hold the character NUL")
+            raise Invalid("group", "the names of a topic and of a group cannot contain the character NUL")
         async with self._turn(group):
             for _ in range(TRIES_MAX):
                 version, topic, kept = await self._load(group)
@@ -60,33 +60,33 @@ class PostgresMembership:
 
     async def _load(self, group: Group) -> tuple[int, int, GroupState]:
         tenant, name, _ = group
-        names = self._shared.names
+        names = self._context.names
         if names.missing(tenant, name):
             await names.load()
         topic = NO_TOPIC if names.missing(tenant, name) else names.topic(tenant, name)
         values = (tenant, *group, topic, group[2])
-        ((version, roster, now, others, parts, offsets),) = await self._shared.pools.reads.read(
-            self._shared.sql["roster"], values
+        ((version, roster, now, others, parts, offsets),) = await self._context.pools.reads.read(
+            self._context.sql["roster"], values
         )
         committed = dict(zip(parts or (), offsets or (), strict=True))
         return version or 0, topic, GroupState(roster, committed, now, others)
 
     async def _keep(self, group: Group, topic: int, version: int, step: GroupUpdate) -> bool:
-        """Whether nobody was faster."""
+        """Store a change; False if another node has changed the group meanwhile."""
         parts = offsets = None
         if step.offsets:
             if topic == NO_TOPIC:
-                await self._shared.names.make(group[0], group[1])
-                topic = self._shared.names.topic(group[0], group[1])
+                await self._context.names.make(group[0], group[1])
+                topic = self._context.names.topic(group[0], group[1])
             parts, offsets = database.int2s(list(step.offsets)), database.int8s(list(step.offsets.values()))
-        told = "moved " + msgspec.json.encode(group).decode() if step.moved else None
-        values = (*group, version, step.until, step.roster, told, topic, parts, offsets)
-        ((kept,),) = await self._shared.pools.reads.call(self._shared.sql["keep_roster"], values)
+        notification = "moved " + msgspec.json.encode(group).decode() if step.moved else None
+        values = (*group, version, step.until, step.roster, notification, topic, parts, offsets)
+        ((kept,),) = await self._context.pools.reads.call(self._context.sql["keep_roster"], values)
         return bool(kept)
 
     @contextlib.asynccontextmanager
     async def _turn(self, group: Group) -> AsyncIterator[None]:
-        """Alone in a group on this node: its members would only stand in each other's way."""
+        """Serialize the changes of a group on this node: they would only conflict with each other."""
         lock, users = self._turns.setdefault(group, (asyncio.Lock(), []))
         users.append(None)
         try:
@@ -98,12 +98,12 @@ class PostgresMembership:
                 del self._turns[group]
 
 
-def _nobody(_: Group) -> None:
-    """Nobody waits."""
+def _no_listener(_: Group) -> None:
+    """The listener until `on_moved` is called."""
 
 
 class PartitionAssignment:
-    """Asked on any thread."""
+    """Which partitions of a source this node reads. Thread-safe."""
 
     def __init__(self, node: UUID, elapsed: Callable[[], int]) -> None:
         self._node = node
@@ -112,14 +112,14 @@ class PartitionAssignment:
         self._readers: tuple[UUID, ...] = ()
         self._orders: dict[str, tuple[UUID, ...]] = {}
 
-    def learn(self, readers: Sequence[UUID], until: int) -> None:
-        """These live, and until when we may believe that we are one of them."""
+    def update(self, readers: Sequence[UUID], until: int) -> None:
+        """Set the nodes that are alive, and until when this node may consider itself one of them."""
         if tuple(readers) != self._readers:
             self._readers, self._orders = tuple(readers), {}
         self._until = until
 
     def reads(self, source: str, partition: int) -> bool:
-        """Whether a partition is ours. The nodes take turns, beginning with another one for each source."""
+        """Whether this node reads a partition. They are assigned round robin, in another order for each source."""
         readers, orders = self._readers, self._orders
         if self._node not in readers or self._elapsed() >= self._until:
             return False
@@ -133,9 +133,9 @@ def _score(source: str, node: UUID) -> bytes:
     return blake2b(source.encode() + node.bytes, digest_size=8).digest()
 
 
-FOLLOWED_US = 10_000_000  # how long others believe us, if we do not say it again
+SUBSCRIBED_US = 10_000_000  # how long a subscription lasts unless it is renewed
 RENEW_US = 2_000_000
-LINGER_US = 10_000_000  # who polls comes back soon: the next wait then costs no write
+LINGER_US = 10_000_000  # a polling reader returns soon: its next wait then needs no write
 UNSURE_US = 500_000
 LOOK_S = 0.03
 
@@ -143,213 +143,218 @@ Key = tuple[str, str]  # tenant and topic
 
 
 class TopicSubscriptions:
-    """What is waited for here. `listeners` are told the topics on which something was put."""
+    """The topics that readers of this node wait for. `listeners` are called with the topics that have new records."""
 
-    def __init__(self, shared: StoreContext, clock: Clock, node: UUID, hears: Callable[[], bool]) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, clock: Clock, node: UUID, is_listening: Callable[[], bool]) -> None:
+        self._context = context
         self._clock = clock
         self._node = node
-        self._hears = hears
+        self._is_listening = is_listening
         self._waits: Counter[Key] = Counter()
-        self._lingers: dict[Key, int] = {}  # nobody waits any more: until when it is followed still
-        self._told: frozenset[int] = frozenset()
-        self._telling = asyncio.Lock()
-        self._stirred = asyncio.Event()
+        self._lingering: dict[Key, int] = {}  # no reader waits any more: until when it stays subscribed
+        self._subscribed: frozenset[int] = frozenset()
+        self._subscribing = asyncio.Lock()
+        self._recheck_requested = asyncio.Event()
         self._unsure_until = self._renew_at = 0
         self._ends: dict[int, int] = {}
         self.listeners: list[Callable[[frozenset[Key]], None]] = []
 
-    async def follow(self, key: Key) -> None:
-        """Somebody begins to wait."""
+    async def subscribe(self, key: Key) -> None:
+        """A reader starts to wait for a topic."""
         self._waits[key] += 1
-        self._lingers.pop(key, None)
-        await self._meet()
+        self._lingering.pop(key, None)
+        await self._subscribe_new()
 
-    def unfollow(self, key: Key) -> None:
-        """Somebody waits no longer."""
+    def unsubscribe(self, key: Key) -> None:
+        """A reader waits no longer."""
         self._waits[key] -= 1
         if not self._waits[key]:
             del self._waits[key]
-            self._lingers[key] = self._clock.elapsed() + LINGER_US
+            self._lingering[key] = self._clock.elapsed() + LINGER_US
 
-    def hear(self, numbers: list[int]) -> None:
-        """Something was put onto these topics; none stands for more than could be told."""
-        self._ring(set(numbers) & self._told if numbers else self._told)
+    def on_notification(self, numbers: list[int]) -> None:
+        """Records were appended to these topics; an empty list means too many to list."""
+        self._notify(set(numbers) & self._subscribed if numbers else self._subscribed)
 
-    def stir(self) -> None:
-        """A topic was made that somebody may wait for already, or hints may have been lost."""
+    def recheck(self) -> None:
+        """Check the subscribed topics soon: a topic was created, or notifications may have been lost."""
         self._unsure_until = self._clock.elapsed() + UNSURE_US
-        self._stirred.set()
+        self._recheck_requested.set()
 
     async def run(self) -> None:
-        """Keep known what is waited for, and look where it must be."""
+        """Renew subscriptions, and poll topics while notifications may be lost."""
         while True:
             with contextlib.suppress(TimeoutError):
                 pause_s = LOOK_S if self._waits and self._is_unsure() else RENEW_US / 1_000_000
-                async with asyncio.timeout(pause_s):  # wait_for would swallow a cancel that comes as it is stirred
-                    await self._stirred.wait()
-            self._stirred.clear()
+                async with asyncio.timeout(
+                    pause_s
+                ):  # wait_for would swallow a cancellation that coincides with the event
+                    await self._recheck_requested.wait()
+            self._recheck_requested.clear()
             with contextlib.suppress(StoreError):
                 await self._step()
 
     async def close(self) -> None:
-        """Nobody waits here any more."""
-        if self._told:
-            with contextlib.suppress(StoreError):  # then it is believed for a while
-                await self._shared.pool.call(self._shared.sql["unfollow"], (self._node,))
+        """End all subscriptions of this node."""
+        if self._subscribed:
+            with contextlib.suppress(StoreError):  # then they expire
+                await self._context.pool.call(self._context.sql["unfollow"], (self._node,))
 
     async def _step(self) -> None:
         if self._clock.elapsed() >= self._renew_at:
             await self._renew()
         if self._waits and self._is_unsure():
-            await self._meet()
-            await self._look()
+            await self._subscribe_new()
+            await self._poll()
 
     def _is_unsure(self) -> bool:
-        return not self._hears() or self._clock.elapsed() < self._unsure_until
+        return not self._is_listening() or self._clock.elapsed() < self._unsure_until
 
-    async def _meet(self) -> None:
-        """Follow what is waited for as soon as there are such topics."""
-        names = self._shared.names
+    async def _subscribe_new(self) -> None:
+        """Subscribe to topics that readers wait for, once they exist."""
+        names = self._context.names
         if any(names.missing(*key) for key in self._waits):
             await names.load()
-        async with self._telling:
-            if not self._numbers() <= self._told:
-                await self._tell()
-                self.stir()
+        async with self._subscribing:
+            if not self._numbers() <= self._subscribed:
+                await self._write_subscriptions()
+                self.recheck()
 
     async def _renew(self) -> None:
-        """Say again what is followed, and leave out what nobody came back to."""
+        """Renew the subscriptions, and drop those to which no reader has returned."""
         now = self._clock.elapsed()
-        self._lingers = {key: until for key, until in self._lingers.items() if until > now}
-        async with self._telling:
-            if self._told or self._waits:
-                await self._tell()
+        self._lingering = {key: until for key, until in self._lingering.items() if until > now}
+        async with self._subscribing:
+            if self._subscribed or self._waits:
+                await self._write_subscriptions()
         self._renew_at = now + RENEW_US
 
-    async def _tell(self) -> None:
-        told = self._numbers()
-        if told:
-            values = (self._node, database.int4s(sorted(told)), FOLLOWED_US)
-            await self._shared.pool.call(self._shared.sql["follow"], values)
-        elif self._told:
-            await self._shared.pool.call(self._shared.sql["unfollow"], (self._node,))
-        self._told = told
-        self._ends = {number: end for number, end in self._ends.items() if number in told}
+    async def _write_subscriptions(self) -> None:
+        topics = self._numbers()
+        if topics:
+            values = (self._node, database.int4s(sorted(topics)), SUBSCRIBED_US)
+            await self._context.pool.call(self._context.sql["follow"], values)
+        elif self._subscribed:
+            await self._context.pool.call(self._context.sql["unfollow"], (self._node,))
+        self._subscribed = topics
+        self._ends = {number: end for number, end in self._ends.items() if number in topics}
 
     def _numbers(self) -> frozenset[int]:
-        names = self._shared.names
-        keys = self._waits.keys() | self._lingers.keys()
+        names = self._context.names
+        keys = self._waits.keys() | self._lingering.keys()
         return frozenset(names.topic(*key) for key in keys if not names.missing(*key))
 
-    async def _look(self) -> None:
-        """What has come further than it was when we last looked."""
-        told = self._told
-        if not told:
+    async def _poll(self) -> None:
+        """Notify listeners of topics that have grown since the last poll."""
+        if not self._subscribed:
             return
-        values = (database.int4s(sorted(told)),)
-        found: dict[int, int] = dict(await self._shared.pool.read(self._shared.sql["ends"], values))
+        values = (database.int4s(sorted(self._subscribed)),)
+        found: dict[int, int] = dict(await self._context.pool.read(self._context.sql["ends"], values))
         moved = {number for number, end in found.items() if self._ends.get(number) != end}
         self._ends |= found
-        self._ring(moved)
+        self._notify(moved)
 
-    def _ring(self, numbers: set[int] | frozenset[int]) -> None:
+    def _notify(self, numbers: set[int] | frozenset[int]) -> None:
         if numbers:
-            news = frozenset(self._shared.names.destination(number) for number in numbers)
+            topics = frozenset(self._context.names.destination(number) for number in numbers)
             for listener in self.listeners:
-                listener(news)
+                listener(topics)
 
 
 POLL_S = 0.25
 POLL_OFTEN_S = 0.02
-BEAT_US = 1_000_000
-BEAT_MISSING_US = 2_500_000
+HEARTBEAT_US = 1_000_000
+HEARTBEAT_MISSING_US = 2_500_000
 RETRY_S = 0.5
-SWEEP_POLLS = 4  # every so many polls the whole of a lane is looked at, not only what lies above its low-water mark
-DUTY = 10  # a poll that took long is not followed by another at once
+SWEEP_POLLS = 4  # every so many polls a whole lane is read, not only above its low-water mark
+DUTY = 10  # the pause after a poll is at least so many times its duration
 
 
 class Watch:
-    """Runs from the opening of a store to its close."""
+    """Listens to notifications of other nodes, and polls as a fallback, while the store is open."""
 
-    def __init__(self, shared: StoreContext, clock: Clock, node: UUID, free: Callable[[], None]) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, clock: Clock, node: UUID, free: Callable[[], None]) -> None:
+        self._context = context
         self._clock = clock
-        self._beat = f"beat {node.hex}"
-        self.followed = TopicSubscriptions(shared, clock, node, lambda: self.hears)
-        self.rosters = PostgresMembership(shared, lambda: self.hears)
+        self._heartbeat = f"beat {node.hex}"
+        self.subscriptions = TopicSubscriptions(context, clock, node, lambda: self.is_listening)
+        self.group_membership = PostgresMembership(context, lambda: self.is_listening)
         self._free = free
-        self._heard = self._sent = clock.elapsed()
+        self._heartbeat_received = self._heartbeat_sent = clock.elapsed()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def hears(self) -> bool:
-        """Whether what is told reaches us."""
-        return self._clock.elapsed() - self._heard < BEAT_MISSING_US
+    def is_listening(self) -> bool:
+        """Whether notifications arrive: our own heartbeat did so recently."""
+        return self._clock.elapsed() - self._heartbeat_received < HEARTBEAT_MISSING_US
 
     def start(self) -> None:
         self._tasks = [
             asyncio.create_task(self._listen(), name="tidings-listen"),
             asyncio.create_task(self._poll(), name="tidings-poll"),
-            asyncio.create_task(self.followed.run(), name="tidings-followed"),
+            asyncio.create_task(self.subscriptions.run(), name="tidings-subscriptions"),
         ]
 
     async def stop(self) -> None:
         await tasks.end(self._tasks)
 
     def check(self) -> None:
-        """Raise what ended one of its tasks: a node that no longer watches must not go on as if it did."""
+        """Raise the error that ended one of the tasks: a node that does not watch any more must not continue."""
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()
 
     async def _listen(self) -> None:
-        """One connection of its own, opened again whenever it is lost."""
+        """Listen on a dedicated connection, opened again whenever it is lost."""
         while True:
             with contextlib.suppress(StoreError, psycopg.Error, OSError):
-                connection = await self._shared.pool.open()
+                connection = await self._context.pool.open()
                 try:
-                    if not self._shared.pool.is_direct:
-                        return  # LISTEN would stay with a connection that others are given: we poll instead
-                    await connection.execute(f'LISTEN "{self._shared.options.schema}"'.encode())
-                    self.followed.stir()
-                    async for told in connection.notifies():
-                        with contextlib.suppress(ValueError, msgspec.MsgspecError):  # anybody may say anything here
-                            self._hear(told.payload)
+                    if not self._context.pool.is_direct:
+                        return  # behind a pooler LISTEN does not work: poll instead
+                    await connection.execute(f'LISTEN "{self._context.options.schema}"'.encode())
+                    self.subscriptions.recheck()
+                    async for notification in connection.notifies():
+                        with contextlib.suppress(
+                            ValueError, msgspec.MsgspecError
+                        ):  # any client may send anything on this channel
+                            self._handle(notification.payload)
                 finally:
                     await connection.close()
             await asyncio.sleep(RETRY_S)
 
-    def _hear(self, told: str) -> None:
-        kind, _, rest = told.partition(" ")
-        if told == self._beat:
-            self._heard = self._clock.elapsed()
+    def _handle(self, text: str) -> None:
+        kind, _, rest = text.partition(" ")
+        if text == self._heartbeat:
+            self._heartbeat_received = self._clock.elapsed()
         elif kind == "due":
             for each in rest.split():
-                way, _, due = each.partition(":")
-                self._shared.told(way, int(due))
+                route, _, due = each.partition(":")
+                self._context.on_due(route, int(due))
         elif kind == "new":
-            self.followed.hear([int(number) for number in rest.split()])
+            self.subscriptions.on_notification([int(number) for number in rest.split()])
         elif kind == "made":
-            self.followed.stir()
+            self.subscriptions.recheck()
         elif kind == "moved":
-            self.rosters.hear(rest)
+            self.group_membership.on_notification(rest)
         elif kind == "free":
             self._free()
 
     async def _poll(self) -> None:
         polls = 0
         while True:
-            begun = self._clock.elapsed()
+            started = self._clock.elapsed()
             with contextlib.suppress(StoreError):
-                await self._send_beat()
+                await self._send_heartbeat()
                 polls += 1
-                await self._shared.look(self._shared.heads.ways, whole=polls % SWEEP_POLLS == 0)
-            took_s = (self._clock.elapsed() - begun) / 1_000_000
-            await asyncio.sleep(max(POLL_S if self.hears else POLL_OFTEN_S, took_s * DUTY))
+                await self._context.look(self._context.next_due.routes, whole=polls % SWEEP_POLLS == 0)
+            took_s = (self._clock.elapsed() - started) / 1_000_000
+            await asyncio.sleep(max(POLL_S if self.is_listening else POLL_OFTEN_S, took_s * DUTY))
 
-    async def _send_beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         now = self._clock.elapsed()
-        if now - self._sent >= BEAT_US:
-            self._sent = now
-            await self._shared.pools.first.call("SELECT pg_notify(%s, %s)", (self._shared.options.schema, self._beat))
+        if now - self._heartbeat_sent >= HEARTBEAT_US:
+            self._heartbeat_sent = now
+            await self._context.pools.first.call(
+                "SELECT pg_notify(%s, %s)", (self._context.options.schema, self._heartbeat)
+            )

@@ -1,7 +1,7 @@
-"""When each of our lanes has work to do, as far as we know: kept in memory, put right by looking.
+"""When our lanes have work to do, and releases of several lanes in one call.
 
-A lane has two ways, which are looked at apart because the one to Kafka may be full: the lane's number stands for the
-way to the log, the complement of its number for the way to Kafka.
+A lane has two routes, because the one to Kafka may be full: the number of the lane is its route to the log, the
+complement of the number is its route to Kafka. Due times are kept in memory and corrected by polls.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,20 +14,25 @@ from tidings.timeline.outbox_capacity import OutboxCapacity
 from tidings.timeline.postgres import database
 from tidings.timeline.postgres.pool import Pool, Row
 
-FOREVER = (1 << 63) - 1
+CALLS_MAX = 3
+ROWS_MAX = 4_096  # of one transaction, unless one lane alone has more, so that no lane waits for all the others
 
 
-class Head:
-    """One way. `low` is a mark below which nothing was left when we looked; what comes below it moves it back."""
+class Route:
+    """One route: its next due time, and a low-water mark below which it had no rows; an earlier row lowers it."""
 
     def __init__(self) -> None:
         self.due: int | None = None
         self.low = 0
         self.news = 0
-        self.wake: Callable[[], None] = _nobody
+        self.wake: Callable[[], None] = _no_listener
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call this when something is due earlier than was known, or there is room again."""
+        self.wake = wake
 
     def offer(self, due: int) -> bool:
-        """Something is due then; True if nothing was known to be due before it."""
+        """A row is due then; True if it is the earliest one known."""
         self.news += 1
         self.low = min(self.low, due)
         if self.due is not None and self.due <= due:
@@ -37,54 +42,54 @@ class Head:
 
 
 class NextDue:
-    """The ways of the lanes that we own, and the room of their outboxes."""
+    """The routes of the lanes that we own, and the capacity of their outboxes."""
 
     def __init__(self, outbox_rows_max: int, outbox_bytes_max: int) -> None:
         self._bounds = (outbox_rows_max, outbox_bytes_max)
-        self.ways: dict[int, Head] = {}
+        self.routes: dict[int, Route] = {}
         self._rooms: dict[int, OutboxCapacity] = {}
 
-    def own(self, lane: int) -> tuple[Head, Head, OutboxCapacity]:
-        """We own a lane: its ways to the log and to Kafka, and the room for what goes there."""
-        log, kafka = self.ways.setdefault(lane, Head()), self.ways.setdefault(~lane, Head())
+    def own(self, lane: int) -> tuple[Route, Route, OutboxCapacity]:
+        """Add a lane that we own; returns its routes to the log and to Kafka, and the capacity of its outbox."""
+        log, kafka = self.routes.setdefault(lane, Route()), self.routes.setdefault(~lane, Route())
         return log, kafka, self._rooms.setdefault(lane, OutboxCapacity(*self._bounds))
 
     def disown(self, lane: int) -> None:
         self._rooms.pop(lane, None)
-        for way in (lane, ~lane):
-            self.ways.pop(way, None)
+        for route in (lane, ~lane):
+            self.routes.pop(route, None)
 
-    def offer(self, way: int, due: int) -> None:
-        """Something is due then; who waits for later is woken."""
-        head = self.ways.get(way)
+    def offer(self, route: int, due: int) -> None:
+        """A row is due then; wakes the dispatcher if it is the earliest one known."""
+        head = self.routes.get(route)
         if head is not None and head.offer(due):
             head.wake()
 
-    def may_be_first(self, way: int, due: int) -> bool:
-        """Whether what was due then may have been the first of its way."""
-        head = self.ways.get(way)
+    def may_be_first(self, route: int, due: int) -> bool:
+        """Whether a row that was due then may have been the first of its route."""
+        head = self.routes.get(route)
         return head is not None and head.due is not None and due <= head.due
 
     def arrived(self, lane: int) -> int:
-        """Everything before this offset is on Kafka, as far as this process knows."""
+        """Everything before this offset of the outbox is on Kafka, as far as this process knows."""
         room = self._rooms.get(lane)
         return 0 if room is None else room.arrived
 
-    async def look(self, pool: Pool, statement: str, ways: list[int], *, whole: bool = False) -> None:
-        """Ask the store. What is offered meanwhile may be missing in its answer and counts beside it."""
-        asked = {way: self.ways[way] for way in ways if way in self.ways}
+    async def look(self, pool: Pool, statement: str, routes: list[int], *, whole: bool = False) -> None:
+        """Read the due times from the store. Rows that are offered meanwhile may be missing there and count too."""
+        asked = {route: self.routes[route] for route in routes if route in self.routes}
         if not asked:
             return
-        news = {way: head.news for way, head in asked.items()}
+        news = {route: head.news for route, head in asked.items()}
         lows = [0 if whole else head.low for head in asked.values()]
         answer = await pool.read(statement, (database.int2s(list(asked)), database.int8s(lows)))
         found: dict[int, int | None] = dict(answer)
-        for way, head in asked.items():
-            due = found.get(way)
-            is_news = whole and due is not None and due < head.low  # a release under way does not know of it
-            if is_news or head.news != news[way]:
+        for route, head in asked.items():
+            due = found.get(route)
+            is_news = whole and due is not None and due < head.low  # a release in progress does not know of it
+            if is_news or head.news != news[route]:
                 if due is not None:
-                    self.offer(way, due)
+                    self.offer(route, due)
                 continue
             earlier = due is not None and (head.due is None or due < head.due)
             head.due = due
@@ -92,16 +97,12 @@ class NextDue:
                 head.wake()
 
 
-def _nobody() -> None:
-    """Nobody waits."""
+def _no_listener() -> None:
+    """The listener until `watch` is called."""
 
 
-UNDER_WAY_MAX = 3
-ROWS_MAX = 4_096  # of one transaction, unless one lane alone has more: nobody's first row waits for all the others
-
-
-class Asked(NamedTuple):
-    """What `tidings.release` is asked for a lane."""
+class ReleaseRequest(NamedTuple):
+    """The parameters of `tidings.release` for a lane."""
 
     lane: int
     token: UUID
@@ -115,32 +116,32 @@ class Asked(NamedTuple):
 
 
 class Releases:
-    """Those of one node."""
+    """The releases of one node; those that come together are one call."""
 
     def __init__(self, pool: Pool, one: str, several: str) -> None:
         self._pool = pool
         self._one = one
         self._several = several
-        self._batcher: Batcher[Asked, Row] = Batcher(
+        self._batcher: Batcher[ReleaseRequest, Row] = Batcher(
             self._release,
-            weight=lambda asked: asked.rows_max,
+            weight=lambda request: request.rows_max,
             weight_max=ROWS_MAX,
-            calls_max=lambda: UNDER_WAY_MAX,
-            # A lane that is no longer ours concerns that lane alone: nothing was done, and the others go on.
+            calls_max=lambda: CALLS_MAX,
+            # A lost lane fails alone: the call did nothing, and the other lanes are released without it.
             concerns_all=lambda error: not isinstance(error, NotOwner),
         )
 
-    async def release(self, asked: Asked) -> Row:
-        """What `tidings.release` answers for a lane."""
-        return await self._batcher.submit(asked)
+    async def release(self, request: ReleaseRequest) -> Row:
+        """Release one lane; returns the row of `tidings.release`."""
+        return await self._batcher.submit(request)
 
-    async def _release(self, group: Sequence[Asked]) -> list[Row]:
-        """The answers in the order in which they were asked for."""
+    async def _release(self, group: Sequence[ReleaseRequest]) -> list[Row]:
+        """Release several lanes, locked in the order of their numbers; returns rows in the order of the requests."""
         order = sorted(range(len(group)), key=lambda index: group[index].lane)
         answered = dict(zip(order, await self._call([group[index] for index in order]), strict=True))
         return [answered[index] for index in range(len(group))]
 
-    async def _call(self, group: list[Asked]) -> list[Row]:
+    async def _call(self, group: list[ReleaseRequest]) -> list[Row]:
         if len(group) == 1:
             return await self._pool.call(self._one, group[0])
         lanes, tokens, givens, capped, rows_max, lows, kafka_lows, rooms, bytes_ = zip(*group, strict=True)

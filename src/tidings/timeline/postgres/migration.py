@@ -1,4 +1,4 @@
-"""The layout of the database: made at once where there is none, looked at by every node that starts."""
+"""The layout of a schema: created by the first node, checked by every node, and migrated by `tidings migrate`."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from psycopg import sql
 from tidings import __version__, crash
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid, StoreError
-from tidings.timeline.migrations import FUNCTIONS, Done, Layouts, OldLayout, Plan, Step, Tell, by_version
+from tidings.timeline.migrations import FUNCTIONS, Layouts, OldLayout, OnStep, Plan, Step, StepDone, by_version
 from tidings.timeline.postgres.context import Options
 from tidings.timeline.postgres.database import Connection, check_schema, explained, inside, not_allowed
 from tidings.timeline.postgres.pool import Pool
@@ -22,7 +22,7 @@ from tidings.timeline.postgres.pool import Pool
 LANES_MAX = 256
 PARTITIONS_MAX = 1_024
 LAYOUTS = Path(str(files(__package__) / "sql"))
-TURN_S = 0.05  # between two looks whether it is our turn
+TURN_S = 0.05  # between two attempts to get the lock
 QUICK = "SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '10s'"
 
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -30,15 +30,15 @@ _VERSION = "SELECT version, functions, program FROM tidings.meta"
 _FUNCTIONS = "UPDATE tidings.meta SET functions = %s, program = %s"
 
 
-class Laid(NamedTuple):
-    """What a schema says of its layout: its version, and by whom its functions were written. 0: there is none."""
+class LayoutState(NamedTuple):
+    """The layout of a schema: its version (0: it has none), the digest of its functions, and the program version."""
 
     version: int
     functions: str = ""
     program: str = ""
 
     def stale(self, layouts: Layouts, program: str) -> bool:
-        """Whether the functions are to be written: they are others, and not those of a newer program."""
+        """Whether the functions must be written: they differ, and are not those of a newer program."""
         return self.functions != layouts.digest and by_version(program) >= by_version(self.program)
 
 
@@ -51,58 +51,58 @@ async def prepare(
     created: int,
     program: str = __version__,
 ) -> None:
-    """Make what is missing in an empty schema. An older layout is not touched: nodes may be at work on it.
+    """Create the layout in an empty schema. An older layout is not changed: nodes may be using it.
 
-    Functions belong to the program: they are written anew where they are those of an older one. Nodes that start
-    together take turns; who comes second finds everything in place.
+    Functions belong to the program: those of an older one are replaced. Nodes that start together take turns; the
+    second one finds everything in place.
     """
     if not (await _needs(connection, schema, layouts, program)):
         return
     async with _turn(connection, schema):
-        laid = await look(connection, schema)
-        if laid.version == 0:
+        found = await look(connection, schema)
+        if found.version == 0:
             await _make(connection, schema, layouts, lanes, partitions, created)
-        if laid.version == 0 or laid.stale(layouts, program):
+        if found.version == 0 or found.stale(layouts, program):
             await connection.execute(QUICK)
             await write_functions(connection, schema, layouts, program)
 
 
 async def _needs(connection: Connection, schema: str, layouts: Layouts, program: str) -> bool:
-    laid = await look(connection, schema)
-    if laid.version == 0:
+    found = await look(connection, schema)
+    if found.version == 0:
         return True
-    plan = plan_of(laid, schema, layouts, program)
+    plan = plan_of(found, schema, layouts, program)
     if plan.version < plan.known:
         raise OldLayout(f"the schema {schema} has layout {plan.version}, and this Tidings needs layout {plan.known}")
     return bool(plan.steps)
 
 
-def plan_of(laid: Laid, schema: str, layouts: Layouts, program: str) -> Plan:
-    """What a schema needs; `NewerLayout` if it is ahead of us."""
-    return layouts.plan(laid.version, f"the schema {schema}", stale=laid.stale(layouts, program))
+def plan_of(found: LayoutState, schema: str, layouts: Layouts, program: str) -> Plan:
+    """The steps that a schema needs; `NewerLayout` if it is newer than this program."""
+    return layouts.plan(found.version, f"the schema {schema}", stale=found.stale(layouts, program))
 
 
-async def look(connection: Connection, schema: str) -> Laid:
-    """What is there."""
+async def look(connection: Connection, schema: str) -> LayoutState:
+    """Read the layout of a schema."""
     found = await connection.execute("SELECT to_regclass(%s)", (f'"{schema}".meta',))
     if await found.fetchone() == (None,):
-        return Laid(0)
+        return LayoutState(0)
     answer = await connection.execute(inside(schema, _VERSION).encode())
     row: Any = await answer.fetchone()
-    assert row is not None, "the one row is written together with its table"
-    return Laid(*row)
+    assert row is not None, "the row is written together with its table"
+    return LayoutState(*row)
 
 
 def turn_name(schema: str) -> str:
-    """Under which name those who change a schema take turns."""
+    """The name of the advisory lock for changes of a schema."""
     return f"tidings/{schema}"
 
 
 @contextlib.asynccontextmanager
 async def _turn(connection: Connection, schema: str) -> AsyncIterator[None]:
-    """A transaction that nobody else who changes the schema has at the same time.
+    """A transaction that holds the lock for changes of the schema.
 
-    The lock is asked for again and again: who waited in it would hold up an index that is built meanwhile.
+    The lock is polled: a transaction that waited for it would block an index that is built concurrently.
     """
     while True:
         async with connection.transaction():
@@ -121,19 +121,19 @@ async def write_functions(connection: Connection, schema: str, layouts: Layouts,
 
 
 async def run(connection: Connection, schema: str, text: str) -> None:
-    """Any number of statements."""
+    """Run any number of statements."""
     await connection.execute(inside(schema, text).encode())
 
 
 async def _make(
     connection: Connection, schema: str, layouts: Layouts, lanes: int, partitions: int, created: int
 ) -> None:
-    """Every table, and what is chosen once: the lanes, and how many partitions each topic has, one or more for each."""
+    """Create every table, with the fixed number of lanes and of partitions for each topic, at least one for a lane."""
     if not 1 <= lanes <= LANES_MAX or lanes & (lanes - 1):
         raise Invalid("lanes", f"must be a power of two from 1 to {LANES_MAX}")
     total = lanes * -(-partitions // lanes)
     if not 1 <= total <= PARTITIONS_MAX:
-        raise Invalid("partitions", f"must lie between 1 and {PARTITIONS_MAX}")
+        raise Invalid("partitions", f"must be between 1 and {PARTITIONS_MAX}")
     await _make_schema(connection, schema)
     for step in layouts.steps:
         await run(connection, schema, step.at_once())
@@ -145,7 +145,7 @@ async def _make(
 
 
 async def _make_schema(connection: Connection, schema: str) -> None:
-    """Unless it is there: whoever was given one need not be allowed to make one."""
+    """Create the schema unless it exists: a user with an existing schema needs no privilege to create one."""
     found = await connection.execute("SELECT to_regnamespace(quote_ident(%s))", (schema,))
     if await found.fetchone() == (None,):
         try:
@@ -154,7 +154,7 @@ async def _make_schema(connection: Connection, schema: str) -> None:
             raise not_allowed(error, connection.info.user, missing=schema) from error
 
 
-# Whoever asks for a lock that conflicts with ours stands behind us while we wait: so we do not wait for long.
+# Other transactions queue behind a lock that we wait for, so we never wait for long.
 LOCK_MS = 200
 STEP_MS = 5_000
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 1.0
@@ -170,7 +170,7 @@ WHERE n.nspname = %s AND NOT i.indisvalid
 
 
 class Migration:
-    """One schema, and the layouts that it is brought up to."""
+    """Migrates one schema to the newest layout."""
 
     def __init__(
         self,
@@ -190,32 +190,32 @@ class Migration:
         self._patience_us = patience_us
 
     async def plan(self) -> Plan:
-        """What would be done."""
+        """What `run` would do."""
         async with self._connected() as connection:
             return plan_of(await look(connection, self._schema), self._schema, self._layouts, self._program)
 
-    async def run(self, tell: Tell) -> Plan:
-        """Bring the schema up to date; answers what was to be done. May be run again whenever it was cut off."""
+    async def run(self, on_step: OnStep) -> Plan:
+        """Migrate the schema; returns the plan. It can be run again after an interruption."""
         async with self._connected() as connection:
             if not self._pool.is_direct:
                 raise StoreError(
-                    "a migration needs PostgreSQL itself, not PgBouncer: name its own address with --store"
+                    "a migration needs a direct connection, not PgBouncer: name the address of PostgreSQL with --store"
                 )
             await self._take_turn(connection)
-            laid = await look(connection, self._schema)
-            plan = plan_of(laid, self._schema, self._layouts, self._program)
-            if laid.version == 0:
-                await self._timed(", ".join(plan.steps), self._make(connection), tell)
+            found = await look(connection, self._schema)
+            plan = plan_of(found, self._schema, self._layouts, self._program)
+            if found.version == 0:
+                await self._timed(", ".join(plan.steps), self._make(connection), on_step)
                 return plan
-            for step in self._layouts.steps[laid.version :]:
+            for step in self._layouts.steps[found.version :]:
                 take = self._outside if step.outside else self._inside
-                await self._timed(step.label, take(connection, step), tell)
+                await self._timed(step.label, take(connection, step), on_step)
             if FUNCTIONS in plan.steps:
-                await self._timed(FUNCTIONS, self._functions(connection), tell)
+                await self._timed(FUNCTIONS, self._functions(connection), on_step)
             return plan
 
     async def _make(self, connection: Connection) -> None:
-        """A schema that nobody uses yet is made at once, as by the first node that starts."""
+        """Create a new schema in one step, as the first node does."""
         chosen, now = Options(), self._clock.now()
         given = (connection, self._schema, self._layouts, chosen.lanes, chosen.partitions, now, self._program)
         await prepare(*given)
@@ -231,17 +231,17 @@ class Migration:
             await connection.close()
 
     async def _take_turn(self, connection: Connection) -> None:
-        """Two migrations take turns: the lock is that of our session, and ends with it."""
+        """Take the lock, which ends with our session, so that two migrations take turns."""
         while True:
             found = await connection.execute(_TRY_SESSION_LOCK, (turn_name(self._schema),))
             if await found.fetchone() == (True,):
                 return
             await asyncio.sleep(TURN_S)
 
-    async def _timed(self, name: str, step: Awaitable[None], tell: Tell) -> None:
-        begun = self._clock.elapsed()
+    async def _timed(self, name: str, step: Awaitable[None], on_step: OnStep) -> None:
+        started = self._clock.elapsed()
         await step
-        tell(Done(name, self._clock.elapsed() - begun))
+        on_step(StepDone(name, self._clock.elapsed() - started))
 
     async def _inside(self, connection: Connection, step: Step) -> None:
         async def act() -> None:
@@ -259,7 +259,7 @@ class Migration:
         await self._patiently(connection, FUNCTIONS, act)
 
     async def _patiently(self, connection: Connection, name: str, act: Callable[[], Awaitable[None]]) -> None:
-        """Try a short transaction until it gets its locks; between two tries everybody else goes on."""
+        """Retry a short transaction until it gets its locks; nodes continue between the attempts."""
         until, pause_s = self._clock.elapsed() + self._patience_us, PAUSE_S_MIN
         while True:
             try:
@@ -270,19 +270,19 @@ class Migration:
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 if self._clock.elapsed() >= until:
                     raise StoreError(
-                        f"step {name} did not get its locks within {self._patience_us // 1_000_000} s: something"
-                        " holds them (see pg_stat_activity). Nothing of it was done; run this again when that has ended"
+                        f"step {name} did not get its locks within {self._patience_us // 1_000_000} s: another"
+                        " session holds them (see pg_stat_activity). Nothing was changed; run this again later"
                     ) from None
             except psycopg.errors.QueryCanceled:
                 raise StoreError(
-                    f"step {name} took longer than {STEP_MS // 1_000} s and was taken back, because nodes would wait"
-                    " for it: run this again when the database has less to do"
+                    f"step {name} took longer than {STEP_MS // 1_000} s and was rolled back, because nodes would wait"
+                    " for it: run this again when the database is less busy"
                 ) from None
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     async def _outside(self, connection: Connection, step: Step) -> None:
-        """Statement by statement, none of which anybody waits for. An index that was left half-built is built anew."""
+        """Run the statements of a step one by one, without blocking nodes. Invalid indexes are built again."""
         await connection.execute("SET lock_timeout = 0")
         found = await connection.execute(_HALF_BUILT, (self._schema,))
         for (index,) in await found.fetchall():
@@ -294,7 +294,7 @@ class Migration:
         crash.point("migrate.committed")
 
     async def _reach(self, connection: Connection, step: Step) -> None:
-        """The schema has this version now; only ever one more than it had."""
+        """Set the version of the schema, which increases by one."""
         statement = inside(self._schema, "UPDATE tidings.meta SET version = %s WHERE version = %s RETURNING 1")
         found = await connection.execute(statement.encode(), (step.number, step.number - 1))
-        assert await found.fetchone() is not None, "nobody else migrates at the same time"
+        assert await found.fetchone() is not None, "no other migration runs at the same time"

@@ -1,4 +1,4 @@
-"""Tenants and topics by number: made when they are new, and kept in memory because they never change."""
+"""The numbers of tenants and topics: created when they are new, and cached because they never change."""
 
 import asyncio
 from collections import Counter
@@ -28,11 +28,11 @@ WITH added AS (
 INSERT INTO tidings.partition (topic, part, lane)
 SELECT topic, part, part / %s::int FROM added, generate_series(0, %s::int - 1) AS part
 """
-_TELL = "SELECT pg_notify('tidings', 'made')"  # somebody may wait for it already
+_NOTIFY = "SELECT pg_notify('tidings', 'made')"  # readers may be waiting for it
 
 
 class Names:
-    """What is not known is asked for; other nodes make names too."""
+    """Caches the names of one schema. Other nodes create names too, so unknown ones are loaded."""
 
     def __init__(self, pool: Pool, schema: str, lanes: int, partitions: int) -> None:
         self._pool = pool
@@ -41,7 +41,7 @@ class Names:
         self._each = partitions // lanes
         self._making = asyncio.Lock()
         self._loading = asyncio.Lock()
-        self._begun = self._loaded = 0
+        self._started = self._loaded = 0
         self.tenants: dict[str, int] = {}
         self.tenant_names: list[str] = []
         self.topics: dict[tuple[int, str], int] = {}
@@ -49,16 +49,16 @@ class Names:
         self._counts: Counter[int] = Counter()
 
     async def load(self) -> None:
-        """Read what is new. Many who ask at a time are answered by one look that began after they did."""
-        asked = self._begun
+        """Load new names. Concurrent calls share one load that started after they were made."""
+        asked = self._started
         async with self._loading:
             if self._loaded <= asked:
-                self._begun += 1
+                self._started += 1
                 await self._load()
-                self._loaded = self._begun
+                self._loaded = self._started
 
     async def _load(self) -> None:
-        """Topics first, so that no topic is known here before its tenant."""
+        """Read topics before tenants, so that every known topic has a known tenant."""
         topics = await self._pool.read(inside(self._schema, _TOPICS), (len(self.topic_names),))
         tenants = await self._pool.read(inside(self._schema, _TENANTS), (len(self.tenant_names),))
         for number, name in tenants:
@@ -77,12 +77,12 @@ class Names:
         return number is None or (number, topic) not in self.topics
 
     def may_open(self, tenant: str, topic: str) -> bool:
-        """Whether a topic is there, or the tenant may have one more."""
+        """Whether a topic exists, or the tenant may have one more."""
         number = self.tenants.get(tenant)
         return number is None or (number, topic) in self.topics or self._counts[number] < TOPICS_PER_TENANT_MAX
 
     async def make_all(self, destinations: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Have these topics, in this order; answers those whose tenants may not have one more."""
+        """Create these topics, in order, unless they exist; returns those whose tenants have too many."""
         refused = []
         for tenant, topic in destinations:
             if not self.may_open(tenant, topic):
@@ -92,7 +92,7 @@ class Names:
         return refused
 
     async def make(self, tenant: str, topic: str) -> None:
-        """Have a tenant and a topic of it, durably; they stay, whatever becomes of what they were made for."""
+        """Create a tenant and a topic of it, in a transaction of their own."""
         async with self._making:
             await self.load()
             if not self.missing(tenant, topic):
@@ -104,7 +104,7 @@ class Names:
                 ((number,),) = await rows(connection, find, (tenant,))
                 parts = 0 if is_kafka(topic) else self._partitions
                 await rows(connection, inside(self._schema, _ADD_TOPIC), (number, topic, self._each, parts))
-                await rows(connection, inside(self._schema, _TELL))
+                await rows(connection, inside(self._schema, _NOTIFY))
             await self.load()
 
     def stream(self, tenant: str, priority: int, topic: str) -> int:
@@ -116,13 +116,13 @@ class Names:
         return self.topics[self.tenants[tenant], name]
 
     async def know(self, topics: Set[int] = frozenset(), streams: Set[int] = frozenset()) -> None:
-        """Make sure that these numbers have their names here."""
+        """Make sure that the names of these numbers are loaded."""
         highest = max((stream // STREAMS for stream in streams), default=-1)
         if highest >= len(self.tenant_names) or max(topics, default=-1) >= len(self.topic_names):
             await self.load()
 
     def knows(self, topic: int) -> bool:
-        """Whether the topic of a number is known here."""
+        """Whether the topic of a number is loaded."""
         return topic < len(self.topic_names)
 
     def tenant_of(self, stream: int) -> str:

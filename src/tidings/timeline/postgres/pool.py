@@ -1,4 +1,4 @@
-"""Connections: opened when needed, kept for the next call, thrown away when broken. No call relies on its session."""
+"""Connection pools: connections are opened when needed, reused, and discarded when broken."""
 
 import asyncio
 import contextlib
@@ -13,18 +13,18 @@ from tidings.domain.errors import StoreError
 from tidings.timeline.postgres.database import Connection, Lost, check_url, explained, register, unreachable
 
 CONNECT_S_MAX = 5
-FIRST_MAX = 3  # what everything else waits for: leases, when lanes have work to do, names, arrival numbers
-WORK_MAX = 7  # releases, the outbox, housekeeping
+FIRST_MAX = 3  # for what everything else waits for: leases, due times of lanes, names, arrival numbers
+WORK_MAX = 7  # for releases, the outbox and housekeeping
 INTAKE_MAX = 8
 READS_MAX = 6
-CABINET_MAX = 4
-TURN_S_MAX = 10  # how long to wait for a connection that others use
+DOCUMENTS_MAX = 4
+TURN_S_MAX = 10  # how long to wait for a free connection
 STATEMENT_MS = 10_000
 LOCK_MS = 2_000
-IDLE_MS = 2_000  # less than a lease: a node that is gone must not hold a lane for longer than that
+IDLE_MS = 2_000  # less than a lease: a dead node must not hold locks on a lane for longer
 
-# Where the server is reached directly, these hold for every call. PgBouncer refuses them: there a call's own settings
-# and those of the role (ALTER ROLE ... SET statement_timeout) count.
+# With a direct connection these apply to every call. PgBouncer rejects them: there the settings of a transaction and
+# those of the role (ALTER ROLE ... SET statement_timeout) apply.
 _OPTIONS = (
     f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={LOCK_MS} -c idle_in_transaction_session_timeout={IDLE_MS}"
     " -c jit=off"
@@ -46,7 +46,7 @@ Values = Sequence[object] | Mapping[str, object]
 
 
 class Pool:
-    """Hands out connections, at most so many at a time."""
+    """Provides connections, up to a maximum at a time."""
 
     def __init__(self, dsn: str, connections_max: int) -> None:
         self._dsn = check_url(dsn)
@@ -56,21 +56,21 @@ class Pool:
         self._closed = False
         self._takes_options = True
         self._is_direct: bool | None = None
-        self.losses = 0  # connections that ended by themselves: another server may answer since
+        self.losses = 0  # lost connections: after a failover another server may answer
 
     @property
     def is_direct(self) -> bool:
-        """Whether PostgreSQL itself answers, as far as is known. Behind a pooler there is no session to rely on."""
+        """Whether we are connected to PostgreSQL directly, as far as is known, and not through a pooler."""
         return self._is_direct is not False
 
     async def open(self, *, patient: bool = False) -> Connection:
-        """A connection of one's own, in which every statement commits by itself; a patient one waits without end."""
+        """Open a dedicated connection in autocommit mode; a patient one has no statement timeout."""
         try:
             connection = await self._connect(_PATIENT if patient else _OPTIONS)
         except psycopg.Error as error:
             raise unreachable(error) from None
         if self._is_direct is None:
-            await self._meet(connection)
+            await self._detect_pooler(connection)
         register(connection)
         return connection
 
@@ -86,8 +86,8 @@ class Pool:
             self._takes_options = False
             return await self._connect(options)
 
-    async def _meet(self, connection: Connection) -> None:
-        """See who answers: a pooler refuses options or ignores them, and its numbers are not those of the server."""
+    async def _detect_pooler(self, connection: Connection) -> None:
+        """Detect a pooler: it rejects or ignores options, and its process id is not that of the server."""
         try:
             ((number,),) = await rows(connection, "SELECT pg_backend_pid()")
         except BaseException as error:
@@ -99,14 +99,14 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection for a short while. Errors of the database become ours."""
+        """Borrow a connection. Errors of the database are translated."""
         async with self._slot():
             connection = await self._take()
             try:
                 yield connection
             except psycopg.Error as error:
                 if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-                    await connection.close()  # it was the primary once; the next one is looked for anew
+                    await connection.close()  # it is not the primary any more: connect again
                 self.losses += connection.closed
                 raise explained(error, connection) from error
             finally:
@@ -115,7 +115,7 @@ class Pool:
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
         task = asyncio.current_task()
-        assert task not in self._users, "who has a connection and waits for a second one may wait for himself"
+        assert task not in self._users, "a task that waits for a second connection may deadlock"
         async with turn(self._free):
             self._users.add(task)
             try:
@@ -125,25 +125,25 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """A transaction that nothing can hold open for long."""
+        """A transaction with timeouts, so that it cannot stay open for long."""
         async with self.connection() as connection, connection.transaction():
             await connection.execute(_LIMITS)
             yield connection
 
     async def call(self, statement: str, values: Values = ()) -> list[Row]:
-        """One statement in one round trip, its COMMIT included."""
+        """Run one statement in one round trip, including its COMMIT."""
         async with self.connection() as connection:
             return await rows(connection, statement, values)
 
     async def write(self, statement: str, values: Values = ()) -> list[Row]:
-        """The same for what waits for locks by itself: where no options are taken, its limits go with it."""
+        """The same for a statement that waits for locks; behind a pooler its timeouts are set in a transaction."""
         if self.is_direct:
             return await self.call(statement, values)
         async with self.transaction() as connection:
             return await rows(connection, statement, values)
 
     async def read(self, statement: str, values: Values = ()) -> list[Row]:
-        """The same for what may be done again if the connection is lost."""
+        """The same for a statement that may be repeated if the connection is lost."""
         try:
             return await self.call(statement, values)
         except Lost:
@@ -168,7 +168,7 @@ class Pool:
             await connection.close()
 
     async def close(self) -> None:
-        """End all that are not in use; those in use end when they come back."""
+        """Close all idle connections; those in use are closed when they are returned."""
         self._closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
@@ -176,9 +176,9 @@ class Pool:
 
 
 class Pools:
-    """The connections of a node, apart by what they are for: nobody can take those that another work needs.
+    """The connection pools of a node, one for each purpose, so that one kind of work cannot starve another.
 
-    Nothing waits for anything else while it has one of the `first`: so those who have one of the others may.
+    A task with a connection of `first` never waits for another one, so tasks of the other pools may wait for `first`.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -186,12 +186,12 @@ class Pools:
         self.work = Pool(dsn, WORK_MAX)
         self.intake = Pool(dsn, INTAKE_MAX)
         self.reads = Pool(dsn, READS_MAX)
-        self.cabinet = Pool(dsn, CABINET_MAX)
-        self._all = (self.first, self.work, self.intake, self.reads, self.cabinet)
+        self.documents = Pool(dsn, DOCUMENTS_MAX)
+        self._all = (self.first, self.work, self.intake, self.reads, self.documents)
 
     @property
     def losses(self) -> int:
-        """How many connections have ended by themselves."""
+        """How many connections were lost."""
         return sum(pool.losses for pool in self._all)
 
     async def close(self) -> None:
@@ -201,13 +201,13 @@ class Pools:
 
 @contextlib.asynccontextmanager
 async def turn(free: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Our turn among those who share something: waited for, but not for ever."""
+    """Wait for a semaphore, up to `TURN_S_MAX`."""
     try:
         async with asyncio.timeout(TURN_S_MAX):
             await free.acquire()
     except TimeoutError:
         raise StoreError(
-            f"this node had too many calls under way for {TURN_S_MAX} s, and nothing was done: try again, with fewer"
+            f"this node had too many calls in progress for {TURN_S_MAX} s, and nothing was done: try again, with fewer"
         ) from None
     try:
         yield
@@ -216,16 +216,16 @@ async def turn(free: asyncio.Semaphore) -> AsyncIterator[None]:
 
 
 async def rows(connection: Connection, statement: str, values: Values = ()) -> list[Row]:
-    """What a statement answers; nothing if it has no rows."""
+    """Run a statement; returns its rows, if it has any."""
     cursor = await connection.execute(statement.encode(), values, binary=True)
     return await cursor.fetchall() if cursor.description else []
 
 
 def _is_sound(connection: Connection) -> bool:
-    """Whether nothing has happened to it while it was idle: what can be read then is its end."""
+    """Whether an idle connection is still usable: readable data means that the server has closed it."""
     if connection.closed:
         return False
-    poll = select.poll()  # which, unlike select, takes descriptors of any number
+    poll = select.poll()  # unlike select, it accepts any descriptor number
     try:
         poll.register(connection.fileno(), select.POLLIN)
         return not poll.poll(0)

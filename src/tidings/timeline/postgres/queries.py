@@ -1,10 +1,12 @@
-"""What readers see: one schedule, its history, lists and figures."""
+"""Reads: schedules, histories, lists, forecasts, counts, and the log."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from tidings.domain.history import history
 from tidings.domain.names import BUSES
@@ -42,40 +44,40 @@ from tidings.timeline.postgres.pool import Row, turn
 
 STEPS_MAX = 10_000
 COUNTED_MAX = 100_000
-LISTS_PER_TENANT_MAX = 2  # at a time: they take long, and the connections for reads are everybody's
+LISTS_PER_TENANT_MAX = 2  # at a time: lists are slow, and all tenants share the connections
 _END = 1 << 61
 
 
 class Queries:
-    """Reads that no lock holds up."""
+    """Reads that wait for no lock."""
 
-    def __init__(self, shared: StoreContext) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
         self._listing: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
-        """A schedule as it stands."""
+        """A schedule; None if it is unknown."""
         key = key_of(tenant, schedule_id)
-        async with self._shared.pools.reads.connection() as connection:
-            loader = Loader(connection, self._shared.sql, self._shared.lanes, "places")
+        async with self._context.pools.reads.connection() as connection:
+            loader = Loader(connection, self._context.sql, self._context.lanes, "places")
             entry = (await loader.entries([key]))[key]
             found = entry.now
             if found is None or self._is_forgotten(found, now):
                 return None
-            self._shared.land([entry])
+            self._context.update_in_flight([entry])
             if found.table == "finished" and found.position is not None:
                 await self._fetch(connection, found)
-        await self._shared.names.know({found.topic}, {found.stream})
-        return present(self._shared.names, found, now)
+        await self._context.names.know({found.topic}, {found.stream})
+        return present(self._context.names, found, now)
 
     def _is_forgotten(self, found: Found, now: int) -> bool:
-        return found.at is not None and found.at + self._shared.options.id_retention_us <= now
+        return found.at is not None and found.at + self._context.options.id_retention_us <= now
 
     async def _fetch(self, connection: Connection, found: Found) -> None:
-        """The message of a released one-shot lies with its record."""
+        """Read the message of a released one-shot from its record."""
         name = "message" if found.part >= 0 else "message_out"
         place = (found.topic, found.part, found.position) if found.part >= 0 else (found.lane, found.position)
-        cursor = await connection.execute(self._shared.sql[name].encode(), place, binary=True)
+        cursor = await connection.execute(self._context.sql[name].encode(), place, binary=True)
         row: Any = await cursor.fetchone()
         found.message = None if row is None else row[0]
 
@@ -85,17 +87,17 @@ class Queries:
         if schedule is None:
             return []
         lines = [Event(*line) for line in await self._read("history", key_of(tenant, schedule_id).hex())]
-        return history(schedule, lines, now - self._shared.options.id_retention_us)
+        return history(schedule, lines, now - self._context.options.id_retention_us)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        """Schedules of a tenant that fit a query: what is to come, the next first, then what is finished."""
-        names = self._shared.names
+        """Schedules of a tenant that match a query, pending ones first, by due time, then finished ones."""
+        names = self._context.names
         if tenant not in names.tenants:
             await names.load()
-        listing = _Listing(self._shared, tenant, query, now)
+        listing = _Listing(self._context, tenant, query, now)
         if tenant not in names.tenants:
             return Page((), None)
-        async with self._turn(tenant), self._shared.pools.reads.transaction() as connection:
+        async with self._turn(tenant), self._context.pools.reads.transaction() as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             found = [row async for row in listing.rows(connection)]
         await names.know({row.topic for row in found}, {row.stream for row in found})
@@ -105,41 +107,41 @@ class Queries:
         return Page(tuple(present(names, row) for row in shown), cursor)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
-        """Pending by step of time; cut short after so many steps."""
+        """Pending occurrences by step of time; cut short after `STEPS_MAX` steps."""
         values = {
             "streams": await self._streams(tenant),
-            "lanes": self._shared.lanes,
+            "lanes": self._context.lanes,
             "start": start,
             "end": end,
             "width": width_us,
             "limit": STEPS_MAX + 1,
         }
         async with self._turn(tenant):
-            steps = await self._shared.pools.reads.read(self._shared.sql["forecast"], values)
+            steps = await self._context.pools.reads.read(self._context.sql["forecast"], values)
         shown = [(step * width_us, count) for step, count in steps[:STEPS_MAX]]
         return shown, len(steps) > STEPS_MAX
 
     def _turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
-        """The turn of one list or forecast among those of its tenant."""
+        """Limit the concurrent lists and forecasts of a tenant."""
         return turn(self._listing.setdefault(tenant, asyncio.Semaphore(LISTS_PER_TENANT_MAX)))
 
     async def count(self, now: int) -> Count:
-        """The store's size; beyond a bound what is pending is estimated."""
+        """The size of the store; a large number of pending schedules is estimated."""
         ((counted, estimated),) = await self._read("pending", COUNTED_MAX)
         pending = counted if counted < COUNTED_MAX - 1 else max(counted, estimated)
-        ((overdue,),) = await self._read("overdue", self._shared.lanes, now, COUNTED_MAX)
-        ((size,),) = await self._read("size", self._shared.options.schema)
+        ((overdue,),) = await self._read("overdue", self._context.lanes, now, COUNTED_MAX)
+        ((size,),) = await self._read("size", self._context.options.schema)
         return Count(pending, overdue, size)
 
     # Log
 
     async def topics(self, tenant: str, name: str | None = None) -> list[Topic]:
-        """A tenant's topics that ever held a record, by name; or one that is there."""
+        """The topics of a tenant, by name; or one topic."""
         found = await self._read("topics", tenant, name, name)
         return [Topic(each, tuple(first), tuple(following), size) for each, first, following, size in found]
 
-    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
-        """The topics of all tenants whose names begin so and that ever held a record."""
+    async def topics_by_prefix(self, prefix: str) -> list[tuple[str, Topic]]:
+        """The topics of all tenants that start with a prefix and ever had a record."""
         found = await self._read("prefixed", prefix)
         topics = [(tenant, Topic(name, tuple(first), tuple(end), size)) for tenant, name, first, end, size in found]
         return [(tenant, topic) for tenant, topic in topics if any(topic.next)]
@@ -147,9 +149,9 @@ class Queries:
     async def read(
         self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
     ) -> list[Record]:
-        """Records of one partition from an offset on; with `bytes_max` as many as fit, at least one."""
+        """Records of one partition from an offset on; `bytes_max` limits their total size, to one record at least."""
         number = await self._topic(tenant, topic)
-        if number is None or not 0 <= partition < self._shared.partitions:
+        if number is None or not 0 <= partition < self._context.partitions:
             return []
         if bytes_max is None:
             found = await self._read("read", number, partition, offset, limit)
@@ -158,44 +160,44 @@ class Queries:
         return [Record(topic, *row) for row in found]
 
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
-        """Where a group stands, by partition."""
+        """The committed offset of each partition."""
         number = await self._topic(tenant, topic)
         return {} if number is None else dict(await self._read("committed", number, group))
 
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
-        """Keep where a group stands."""
+        """Store the committed offsets of a group."""
         if await self._topic(tenant, topic) is None:
-            await self._shared.names.make(tenant, topic)
-        number = self._shared.names.topic(tenant, topic)
+            await self._context.names.make(tenant, topic)
+        number = self._context.names.topic(tenant, topic)
         parts, following = database.int2s(list(offsets)), database.int8s(list(offsets.values()))
-        await self._shared.pools.reads.write(self._shared.sql["commit"], (number, group, parts, following))
+        await self._context.pools.reads.write(self._context.sql["commit"], (number, group, parts, following))
 
     async def _topic(self, tenant: str, topic: str) -> int | None:
-        names = self._shared.names
+        names = self._context.names
         if names.missing(tenant, topic):
             await names.load()
         return None if names.missing(tenant, topic) else names.topic(tenant, topic)
 
     async def _streams(self, tenant: str) -> list[int]:
-        if tenant not in self._shared.names.tenants:
-            await self._shared.names.load()
-        return streams_of(self._shared, tenant)
+        if tenant not in self._context.names.tenants:
+            await self._context.names.load()
+        return streams_of(self._context, tenant)
 
     async def _read(self, name: str, *values: object) -> list[Row]:
-        return await self._shared.pools.reads.read(self._shared.sql[name], values)
+        return await self._context.pools.reads.read(self._context.sql[name], values)
 
 
-def streams_of(shared: StoreContext, tenant: str) -> list[int]:
-    """The streams of a tenant that is known."""
-    number = shared.names.tenants.get(tenant)
+def streams_of(context: StoreContext, tenant: str) -> list[int]:
+    """The streams of a tenant; none if it is unknown."""
+    number = context.names.tenants.get(tenant)
     return [] if number is None else list(range(number * STREAMS, (number + 1) * STREAMS))
 
 
 class _Listing:
-    """One page: each table in turn."""
+    """One page of a list."""
 
-    def __init__(self, shared: StoreContext, tenant: str, query: Query, now: int) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, tenant: str, query: Query, now: int) -> None:
+        self._context = context
         self._query = query
         cursor = None if query.after is None else decode_cursor(query.after)
         self._is_finished = cursor is not None and cursor.finished
@@ -203,12 +205,12 @@ class _Listing:
         if query.due_from is not None:
             after = max(after, (query.due_from - 1, _END))
         state = "released" if query.state == "in_flight" else query.state
-        number = shared.names.tenants.get(tenant, -1)
-        topics = [shared.names.topics.get((number, join(bus, query.topic or "")), -1) for bus in BUSES]
+        number = context.names.tenants.get(tenant, -1)
+        topics = [context.names.topics.get((number, join(bus, query.topic or "")), -1) for bus in BUSES]
         until = _END if query.due_to is None else query.due_to
         self._values: dict[str, object] = {
-            "streams": streams_of(shared, tenant),
-            "lanes": shared.lanes,
+            "streams": streams_of(context, tenant),
+            "lanes": context.lanes,
             "due": after[0],
             "arrival": after[1],
             "until": until,
@@ -221,15 +223,15 @@ class _Listing:
             "value": None if query.label is None else query.label[1],
             "state": STATES.index(state) if state in FINISHED else None,
             "flying": {"in_flight": True, "released": False}.get(query.state or ""),
-            "arrived": [shared.heads.arrived(lane) for lane in range(shared.lanes)],
+            "arrived": [context.next_due.arrived(lane) for lane in range(context.lanes)],
             "limit": query.limit + 1,
-            "remembered": now - shared.options.id_retention_us,
+            "remembered": now - context.options.id_retention_us,
         }
         if cursor is not None and cursor.finished and cursor.due < until:
             self._values |= {"before": cursor.due, "before_arrival": cursor.arrival}
 
     async def rows(self, connection: Connection) -> Any:
-        """Whatever fits, each table in its order; what is finished only where the rest does not fill the page."""
+        """The matching rows, each table in its order; finished ones only if the others do not fill the page."""
         state, count = self._query.state, 0
         if state in {None, "pending"} and not self._is_finished:
             for found in await self._pending(connection):
@@ -251,7 +253,7 @@ class _Listing:
         if not arrivals:
             return plain
         cursor = await connection.execute(
-            self._shared.sql["standing"].encode(), (database.int8s(arrivals),), binary=True
+            self._context.sql["standing"].encode(), (database.int8s(arrivals),), binary=True
         )
         standing = {found.arrival: found for found in map(standing_row, await cursor.fetchall())}
         found = [standing[each.arrival] if each.n == 0 else each for each in plain]
@@ -266,17 +268,15 @@ class _Listing:
         for row in answer:
             entry = ScheduleRow(b"", 0)
             entry.now = finished_row(row)
-            self._shared.land([entry])
+            self._context.update_in_flight([entry])
             yield entry.now
 
     async def _run(self, connection: Connection, name: str) -> list[Row]:
-        cursor = await connection.execute(self._shared.sql[name].encode(), self._values, binary=True)
+        cursor = await connection.execute(self._context.sql[name].encode(), self._values, binary=True)
         return await cursor.fetchall()
 
 
 def _label(labels: str, wanted: tuple[str, str]) -> bool:
-    import msgspec
-
     return msgspec.json.decode(labels, type=dict[str, str]).get(wanted[0]) == wanted[1]
 
 
@@ -285,5 +285,5 @@ def _place(found: Found) -> Place:
 
 
 def on_log(topics: list[Topic]) -> list[Topic]:
-    """Those that lie on the log and ever held a record."""
+    """The topics of the log that ever had a record."""
     return [topic for topic in topics if not is_kafka(topic.name) and any(topic.next)]

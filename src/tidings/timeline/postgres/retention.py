@@ -1,4 +1,4 @@
-"""Retention: what is old enough is forgotten, in slices that nobody notices."""
+"""Retention in small slices, and vacuum of tables with many dead rows."""
 
 import asyncio
 import contextlib
@@ -18,6 +18,9 @@ SLICE_PAGES = 64
 PAUSE_US = 1_000_000
 NO_BOUND = 1 << 62
 BEFORE_ALL = -1
+CHECK_S = 2.0
+DEAD_ROWS_MIN = 50_000
+DEAD_SHARE = 0.05  # of the live rows: a vacuum reads whole indexes
 
 _TRIM = "SELECT * FROM tidings.trim(%s, %s, %s, %s, %s, %s)"
 _FORGET = "SELECT * FROM tidings.forget(%s, %s, %s)"
@@ -31,18 +34,18 @@ SELECT count(*) FROM gone
 
 
 class Retention:
-    """Each lane's owner trims its part of the log; whoever owns the first lane forgets for all."""
+    """The owner of a lane trims its part of the log; the owner of lane 0 does the rest for all lanes."""
 
-    def __init__(self, shared: StoreContext, cabinet: PostgresDocuments) -> None:
-        self._shared = shared
-        self._cabinet = cabinet
+    def __init__(self, context: StoreContext, documents: PostgresDocuments) -> None:
+        self._context = context
+        self._documents = documents
         self._next = 0
         self._after: dict[int, int] = {}
         self._page = 0
         self._swept = False
 
     async def trim(self, lanes: Sequence[PostgresLane], now: int) -> bool:
-        """One slice of each kind at most once a second; True if there is more."""
+        """Do one slice of each kind, at most once a second; True if there is more to do."""
         if now < self._next <= now + PAUSE_US:
             return False
         more = False
@@ -55,20 +58,20 @@ class Retention:
         return more
 
     async def _trim_log(self, lane: PostgresLane, now: int) -> bool:
-        options = self._shared.options
+        options = self._context.options
         oldest = -NO_BOUND if options.retention_us is None else now - options.retention_us
-        size = NO_BOUND if options.retention_bytes is None else options.retention_bytes // self._shared.lanes
+        size = NO_BOUND if options.retention_bytes is None else options.retention_bytes // self._context.lanes
         after = self._after.get(lane.number, BEFORE_ALL)
         values = (lane.number, lane.token, oldest, size, after, SLICE_ROWS)
-        ((last, more),) = await self._shared.pool.call(self._shared.inside(_TRIM), values)
+        ((last, more),) = await self._context.pool.call(self._context.inside(_TRIM), values)
         if not more:
             self._after[lane.number] = BEFORE_ALL if last is None else last
         return bool(more) or last is not None
 
     async def _forget(self, now: int) -> bool:
-        """Some pages of finished schedules; where a round finds something, it is ended at once."""
-        options = self._shared.options
-        pool, inside = self._shared.pool, self._shared.inside
+        """Forget finished schedules, some pages at a time; a round that deletes something continues without pauses."""
+        options = self._context.options
+        pool, inside = self._context.pool, self._context.inside
         values = (now - options.id_retention_us, self._page, SLICE_PAGES)
         ((forgotten, pages),) = await pool.call(inside(_FORGET), values)
         self._swept = self._swept or forgotten > 0
@@ -77,13 +80,9 @@ class Retention:
         if self._page >= pages:
             self._page, self._swept, more = 0, False, False
         ((gone,),) = await pool.call(inside(_RECEIPTS), (now - options.receipt_retention_us, SLICE_ROWS))
-        expired = await self._cabinet.expire(now, SLICE_ROWS)
+        expired = await self._documents.expire(now, SLICE_ROWS)
         return more or SLICE_ROWS in {gone, expired}
 
-
-LOOK_S = 2.0
-DEAD_ROWS_MIN = 50_000
-DEAD_SHARE = 0.05  # of what lives: a vacuum reads the whole of an index
 
 _DUE = """
 SELECT relname FROM pg_stat_user_tables
@@ -92,10 +91,10 @@ WHERE schemaname = %s AND n_dead_tup > %s + %s * n_live_tup ORDER BY n_dead_tup 
 
 
 class Vacuum:
-    """Done by whoever owns the first lane."""
+    """Vacuums tables with many dead rows; done by the owner of lane 0."""
 
-    def __init__(self, shared: StoreContext, is_mine: Callable[[], bool]) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, is_mine: Callable[[], bool]) -> None:
+        self._context = context
         self._is_mine = is_mine
         self._task: asyncio.Task[None] | None = None
 
@@ -108,17 +107,17 @@ class Vacuum:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             if self._is_mine():
                 with contextlib.suppress(StoreError, psycopg.Error, OSError):
                     await self.look()
 
     async def look(self) -> list[str]:
-        """Vacuum the tables that need it, one after the other; answers which."""
-        schema = self._shared.options.schema
-        found = [name for (name,) in await self._shared.pool.read(_DUE, (schema, DEAD_ROWS_MIN, DEAD_SHARE))]
+        """Vacuum the tables that need it, one by one; returns their names."""
+        schema = self._context.options.schema
+        found = [name for (name,) in await self._context.pool.read(_DUE, (schema, DEAD_ROWS_MIN, DEAD_SHARE))]
         if found:
-            connection = await self._shared.pool.open(patient=True)
+            connection = await self._context.pool.open(patient=True)
             try:
                 for name in found:
                     await rows(connection, f'VACUUM (SKIP_LOCKED) "{schema}".{name}')

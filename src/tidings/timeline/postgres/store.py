@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the verbs of the ports over one database, whose lanes a fleet of nodes shares."""
+"""The PostgreSQL store: the store protocols over one schema, whose lanes are shared by a fleet of nodes."""
 
 import asyncio
 import contextlib
@@ -39,31 +39,31 @@ _REVOKE_KEY = "DELETE FROM tidings.api_key WHERE name = %s RETURNING 1"
 
 
 class PostgresStore:
-    """One schema of a database. Any node takes changes and answers readers; each lane is released by its owner."""
+    """One schema of a database. Any node accepts changes and answers reads; a lane is released by its owner."""
 
     intakes_max = 3
 
-    def __init__(self, pools: Pools, shared: StoreContext, clock: Clock) -> None:
+    def __init__(self, pools: Pools, context: StoreContext, clock: Clock) -> None:
         self._pools = pools
         self._pool = pools.work
-        self._shared = shared
+        self._context = context
         self.clock = StoreClock(clock)
-        self._dates = Calendars(shared)
-        self._intake = Intake(pools.intake, shared, self._dates)
-        self._reading = Queries(shared)
-        self.cabinet = PostgresDocuments(pools.cabinet, shared.options.schema)
-        self._retention = Retention(shared, self.cabinet)
+        self._calendars = Calendars(context)
+        self._intake = Intake(pools.intake, context, self._calendars)
+        self._queries = Queries(context)
+        self.documents = PostgresDocuments(pools.documents, context.options.schema)
+        self._retention = Retention(context, self.documents)
         self._lanes: dict[int, PostgresLane] = {}
         self._node = uuid4()
-        self._free: Callable[[], None] = _nobody
-        self._watch = Watch(shared, self.clock, self._node, self._lanes_are_free)
-        self._vacuum = Vacuum(shared, lambda: any(lane.number == 0 for lane in self.lanes()))
-        self._sharing = {role: PartitionAssignment(self._node, self.clock.elapsed) for role in ROLES}
+        self._free: Callable[[], None] = _no_listener
+        self._watch = Watch(context, self.clock, self._node, self._lanes_are_free)
+        self._vacuum = Vacuum(context, lambda: any(lane.number == 0 for lane in self.lanes()))
+        self._assignments = {role: PartitionAssignment(self._node, self.clock.elapsed) for role in ROLES}
         self._acquiring = asyncio.Lock()
         self._has_joined = False
-        self.partitions = shared.partitions
-        self.lanes_total = shared.lanes
-        self.rosters = self._watch.rosters
+        self.partitions = context.partitions
+        self.lanes_total = context.lanes
+        self.group_membership = self._watch.group_membership
 
     @classmethod
     async def open(
@@ -75,9 +75,9 @@ class PostgresStore:
         moved_too: bool = False,
         **options: Any,
     ) -> "PostgresStore":
-        """Open a store, made if it is not there. Options are those of `Options`.
+        """Open a store, or create it. Options are those of `Options`.
 
-        `OldLayout` if it has to be migrated first, `HasMoved` if the store lives elsewhere now.
+        `OldLayout` if it must be migrated first, `HasMoved` if the store was moved elsewhere.
         """
         chosen = msgspec.convert(options, Options)
         schema = check_schema(chosen.schema)
@@ -91,10 +91,17 @@ class PostgresStore:
                     raise HasMoved(decode_move(moved[0][0]))
                 ((lanes, partitions, created, identity),) = await rows(connection, inside(schema, _META))
                 transfers = await rows(connection, inside(schema, "SELECT progress FROM tidings.carried"))
-            shared = StoreContext(pools, chosen, lanes, partitions, created, identity)
-            shared.predecessors = predecessors_of(transfers)
-            await shared.names.load()
-            store = cls(pools, shared, clock or SystemClock())
+            context = StoreContext(
+                pools,
+                chosen,
+                lanes=lanes,
+                partitions=partitions,
+                created=created,
+                identity=identity,
+                predecessors=predecessors_of(transfers),
+            )
+            await context.names.load()
+            store = cls(pools, context, clock or SystemClock())
             await store._measure()
         except BaseException:
             await pools.close()
@@ -104,26 +111,26 @@ class PostgresStore:
         return store
 
     async def close(self) -> None:
-        """Hand over our lanes and end every connection."""
+        """Give up our lanes and close all connections."""
         await self._watch.stop()
         await self._vacuum.stop()
-        await self._watch.followed.close()
+        await self._watch.subscriptions.close()
         if self._has_joined:
-            with contextlib.suppress(StoreError):  # then the leases run out by themselves
+            with contextlib.suppress(StoreError):  # then the leases expire
                 await self.resign()
         await self._pools.close()
 
     @property
     def identity(self) -> str:
-        return self._shared.identity
+        return self._context.identity
 
     @property
     def predecessors(self) -> Sequence[Predecessor]:
-        return self._shared.predecessors
+        return self._context.predecessors
 
     def transfer_endpoint(self) -> PostgresEndpoint:
         """This store as the source or target of a transfer."""
-        return PostgresEndpoint(self._shared)
+        return PostgresEndpoint(self._context)
 
     # Timeline
 
@@ -132,142 +139,142 @@ class PostgresStore:
         commands: Sequence[Command],
         now: int,
         receipt: IdempotencyKey | None = None,
-        taken: SourceBatch | None = None,
+        source: SourceBatch | None = None,
     ) -> Awaitable[list[Outcome]]:
-        return asyncio.ensure_future(self._intake.apply(commands, now, receipt, taken))
+        return asyncio.ensure_future(self._intake.apply(commands, now, receipt, source))
 
     async def positions(self) -> dict[tuple[str, int], int]:
-        return await self._shared.positions()
+        return await self._context.positions()
 
     async def tend(self, now: int) -> bool:
         return await self._retention.trim(self.lanes(), now)
 
-    # What recurring schedules depend on
+    # Calendars and time zones
 
     async def calendars(self, tenant: str) -> list[Calendar]:
-        return await self._dates.calendars(tenant)
+        return await self._calendars.calendars(tenant)
 
     async def calendar(self, tenant: str, name: str) -> Calendar | None:
-        return await self._dates.calendar(tenant, name)
+        return await self._calendars.calendar(tenant, name)
 
     async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
-        return await self._dates.put(tenant, calendar)
+        return await self._calendars.put(tenant, calendar)
 
     async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
-        return await self._dates.drop(tenant, name)
+        return await self._calendars.drop(tenant, name)
 
     async def unsettled(self) -> list[CalendarChange]:
-        return await self._dates.unsettled()
+        return await self._calendars.unsettled()
 
     async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
-        await self._dates.settle(changes)
+        await self._calendars.settle(changes)
 
     async def zones(self) -> list[KeptZone]:
-        return await self._dates.zones()
+        return await self._calendars.zones()
 
     async def keep_zone(self, zone: KeptZone, now: int) -> None:
-        await self._dates.keep(zone, now)
+        await self._calendars.keep(zone, now)
 
     async def forget_zone(self, zone: KeptZone, now: int) -> None:
-        await self._dates.forget(zone, now)
+        await self._calendars.forget(zone, now)
 
     async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         return await self._intake.revise(cursor, limit, revise, cause, now)
 
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
-        return await self._dates.moved(tenant, limit)
+        return await self._calendars.moved(tenant, limit)
 
     # Reading
 
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
-        return await self._reading.find(tenant, schedule_id, now)
+        return await self._queries.find(tenant, schedule_id, now)
 
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
-        return await self._reading.history(tenant, schedule_id, now)
+        return await self._queries.history(tenant, schedule_id, now)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        return await self._reading.page(tenant, query, now)
+        return await self._queries.page(tenant, query, now)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
-        return await self._reading.forecast(tenant, start, end, width_us)
+        return await self._queries.forecast(tenant, start, end, width_us)
 
     async def count(self, now: int) -> Count:
-        return await self._reading.count(now)
+        return await self._queries.count(now)
 
     # Log
 
     async def topics(self, tenant: str) -> list[Topic]:
-        return queries.on_log(await self._reading.topics(tenant))
+        return queries.on_log(await self._queries.topics(tenant))
 
     async def topic(self, tenant: str, name: str) -> Topic | None:
-        found = await self._reading.topics(tenant, name)
+        found = await self._queries.topics(tenant, name)
         return found[0] if found else None
 
-    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
-        return await self._reading.prefixed(prefix)
+    async def topics_by_prefix(self, prefix: str) -> list[tuple[str, Topic]]:
+        return await self._queries.topics_by_prefix(prefix)
 
     async def read(
         self, tenant: str, topic: str, partition: int, offset: int, limit: int, bytes_max: int | None = None
     ) -> list[Record]:
-        return await self._reading.read(tenant, topic, partition, offset, limit, bytes_max)
+        return await self._queries.read(tenant, topic, partition, offset, limit, bytes_max)
 
     async def committed(self, tenant: str, topic: str, group: str) -> dict[int, int]:
-        return await self._reading.committed(tenant, topic, group)
+        return await self._queries.committed(tenant, topic, group)
 
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
-        await self._reading.commit(tenant, topic, group, offsets)
+        await self._queries.commit(tenant, topic, group, offsets)
 
-    async def follow(self, tenant: str, topic: str) -> None:
-        await self._watch.followed.follow((tenant, topic))
+    async def subscribe(self, tenant: str, topic: str) -> None:
+        await self._watch.subscriptions.subscribe((tenant, topic))
 
-    def unfollow(self, tenant: str, topic: str) -> None:
-        self._watch.followed.unfollow((tenant, topic))
+    def unsubscribe(self, tenant: str, topic: str) -> None:
+        self._watch.subscriptions.unsubscribe((tenant, topic))
 
-    def on_news(self, call: Callable[[frozenset[tuple[str, str]]], None]) -> None:
-        self._watch.followed.listeners.append(call)
+    def on_records(self, listener: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        self._watch.subscriptions.listeners.append(listener)
 
     # Keys
 
     async def keys(self) -> list[ApiKey]:
-        return [ApiKey(*row) for row in await self._pools.reads.read(self._shared.inside(_KEYS))]
+        return [ApiKey(*row) for row in await self._pools.reads.read(self._context.inside(_KEYS))]
 
     async def add_key(self, key: ApiKey) -> None:
         row = (key.name, key.tenant, key.digest, key.admin, key.created)
-        if not await self._pools.reads.call(self._shared.inside(_ADD_KEY), row):
+        if not await self._pools.reads.call(self._context.inside(_ADD_KEY), row):
             raise Invalid("name", f"there is a key named {key.name} already: revoke it or use another name")
 
     async def revoke_key(self, name: str) -> bool:
-        return bool(await self._pools.reads.call(self._shared.inside(_REVOKE_KEY), (name,)))
+        return bool(await self._pools.reads.call(self._context.inside(_REVOKE_KEY), (name,)))
 
     # Ownership
 
     async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
-        """Renew, and take our share. Whoever reaches the database takes changes, with or without a lane."""
+        """Renew our leases and take our share of lanes. Any node accepts changes, with or without a lane."""
         self._watch.check()
         async with self._acquiring:
             await self._measure()
-            told = msgspec.structs.replace(report, ahead_us=self.clock.ahead_us())
-            values = (self._node, lease_us, list(report.roles), msgspec.json.encode(told).decode())
-            self._has_joined = True  # from now on: it may be done though its answer is lost
-            owned = await self._pools.first.call(self._shared.sql["acquire"], values)
-            readers = await self._pools.first.read(self._shared.sql["readers"])
-            for role, sharing in self._sharing.items():
-                sharing.learn([node for node, roles in readers if role in roles], elapsed + lease_us)
+            report = msgspec.structs.replace(report, ahead_us=self.clock.ahead_us())
+            values = (self._node, lease_us, list(report.roles), msgspec.json.encode(report).decode())
+            self._has_joined = True  # set before the call, whose result may be lost
+            owned = await self._pools.first.call(self._context.sql["acquire"], values)
+            readers = await self._pools.first.read(self._context.sql["readers"])
+            for role, assignment in self._assignments.items():
+                assignment.update([node for node, roles in readers if role in roles], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
             if new:
-                await self._shared.look([way for number in new for way in (number, ~number)], whole=True)
+                await self._context.look([route for number in new for route in (number, ~number)], whole=True)
         return True
 
     async def _measure(self) -> None:
-        """Ask for the time, in a call of its own: one that also writes answers long after it looked."""
+        """Measure the clock of the store in a separate call: a call that also writes takes too long."""
         sent = self.clock.elapsed()
-        ((told,),) = await self._pools.first.read(self._shared.sql["now"])
-        self.clock.measure(sent, told, self.clock.elapsed())
+        ((store_now,),) = await self._pools.first.read(self._context.sql["now"])
+        self.clock.measure(sent, store_now, self.clock.elapsed())
 
     async def nodes(self, now: int) -> Fleet:
-        """Everybody who said lately that he lives, and the lanes as the store knows them."""
-        found = await self._pools.reads.read(self._shared.sql["nodes"])
-        lanes = await self._pools.reads.read(self._shared.sql["lanes"])
+        """The nodes that renewed their leases recently, and the lanes as the store knows them."""
+        found = await self._pools.reads.read(self._context.sql["nodes"])
+        lanes = await self._pools.reads.read(self._context.sql["lanes"])
         return Fleet(
             [
                 Node(node.hex, since, until, is_alive, msgspec.json.decode(report, type=Report))
@@ -280,7 +287,7 @@ class PostgresStore:
         )
 
     def _own(self, owned: list[tuple[Any, ...]], until: int) -> list[int]:
-        """Note which lanes are ours and until when; answers those that were not before."""
+        """Update the lanes that we own and the end of their leases; returns the new ones."""
         new = []
         for number in self._lanes.keys() - {number for number, *_ in owned}:
             self._disown(number)
@@ -288,40 +295,40 @@ class PostgresStore:
             lane = self._lanes.get(number)
             if lane is None or lane.token != token:
                 self._disown(number)
-                lane = PostgresLane(self._shared, self._intake, number, token, self.clock.elapsed)
+                lane = PostgresLane(self._context, self._intake, number, token, self.clock.elapsed)
                 lane.arrived(first)
                 self._lanes[number] = lane
                 new.append(number)
-            lane.until = until
+            lane.renew(until)
         return new
 
     def _disown(self, number: int) -> None:
         self._lanes.pop(number, None)
-        self._shared.heads.disown(number)
+        self._context.next_due.disown(number)
 
     def lanes(self) -> Sequence[PostgresLane]:
-        """Those whose lease has not run out by our own clock, counted from before it was asked for."""
+        """The lanes whose lease is valid by our own clock, counted from before it was requested."""
         return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
 
     def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
-        return self._sharing[role].reads(source, partition)
+        return self._assignments[role].reads(source, partition)
 
-    def on_free(self, call: Callable[[], None]) -> None:
-        """Have this called when another node has handed lanes over."""
-        self._free = call
+    def on_free(self, listener: Callable[[], None]) -> None:
+        """Call the listener when another node has given up lanes."""
+        self._free = listener
 
     def _lanes_are_free(self) -> None:
         self._free()
 
     async def resign(self) -> None:
-        async with self._acquiring:  # an acquire that is under way would take them again
-            for sharing in self._sharing.values():
-                sharing.learn((), 0)
+        async with self._acquiring:  # an acquire in progress would take them again
+            for assignment in self._assignments.values():
+                assignment.update((), 0)
             for number in list(self._lanes):
                 self._disown(number)
-            await self._pools.first.call(self._shared.sql["resign"], (self._node,))
+            await self._pools.first.call(self._context.sql["resign"], (self._node,))
             self._has_joined = False
 
 
-def _nobody() -> None:
-    """Nobody waits for lanes."""
+def _no_listener() -> None:
+    """The listener until `on_free` is called."""

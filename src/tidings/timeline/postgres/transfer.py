@@ -29,10 +29,23 @@ from tidings.timeline.postgres.context import BLOCK, Arrivals, StoreContext
 from tidings.timeline.postgres.database import Connection, Contended, queries
 from tidings.timeline.postgres.names import PRIORITIES, TO_KAFKA
 from tidings.timeline.postgres.pool import Row, rows
-from tidings.timeline.store_rules import brought, is_same
-from tidings.timeline.transfer import chunks, protocol
-from tidings.timeline.transfer.chunks import CHUNK_COST, ITEM_COST, LEAST, Exporter, Id, Place, Stage
-from tidings.timeline.transfer.protocol import Chunk, ImportResult, Item, Move, Progress, ScheduleItem
+from tidings.timeline.store_rules import as_new_put, is_same
+from tidings.timeline.transfer import protocol
+from tidings.timeline.transfer.protocol import (
+    CHUNK_COST,
+    ITEM_COST,
+    LEAST,
+    Chunk,
+    Exporter,
+    Id,
+    ImportResult,
+    Item,
+    Move,
+    Place,
+    Progress,
+    ScheduleItem,
+    Stage,
+)
 
 # A stage's query up to the row that fills a chunk.
 _PAGE = """
@@ -41,7 +54,7 @@ SELECT * FROM (
     FROM ({query} LIMIT {rows_max}) AS page
 ) AS page WHERE before < {chunk} ORDER BY {order}
 """
-# Counting reads whole tables, which takes long in a large store. Nobody waits for it: the store is closed.
+# Counting reads whole tables, which is slow in a large store. It blocks nothing, because the store is closed.
 _PATIENT = b"SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on"
 _PAGE_COLUMNS = 2  # that it adds: the size, and the cost of the rows before
 
@@ -49,41 +62,41 @@ _PAGE_COLUMNS = 2  # that it adds: the size, and the cost of the rows before
 class PostgresEndpoint:
     """One schema."""
 
-    def __init__(self, shared: StoreContext) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
         self._us = uuid4()
-        self._sql = queries("transfer", shared.options.schema) | queries("cabinet", shared.options.schema)
+        self._sql = queries("transfer", context.options.schema) | queries("documents", context.options.schema)
         schedules = {
             "one_shots": Stage((-1, -1, LEAST, -1), self._one_shots),
             "standing": Stage((-1,), self._standing),
             "finished": Stage((-1, LEAST, -1), self._finished),
         }
-        stages = chunks.stages(("0" * 32,), schedules)
+        stages = protocol.stages(("0" * 32,), schedules)
         self._pages = {name: _page(self._sql[name]) for name in stages}
         self._exporter = Exporter(stages, self._fetch, self._histories)
 
     @property
     def identity(self) -> str:
-        return self._shared.identity
+        return self._context.identity
 
     async def acquire(self, role: protocol.Role, elapsed: int, lease_us: int) -> bool:  # noqa: ARG002 - the server's clock counts
         """A source needs every lane; nodes keep theirs until they stop. A target needs nothing: its nodes may run."""
         if role == "target":
             return True
-        owned = await self._shared.pool.call(self._sql["acquire"], {"us": self._us, "lease": lease_us})
-        if len(owned) == self._shared.lanes:
+        owned = await self._context.pool.call(self._sql["acquire"], {"us": self._us, "lease": lease_us})
+        if len(owned) == self._context.lanes:
             return True
         await self.release()
         return False
 
     async def release(self) -> None:
-        await self._shared.pool.call(self._sql["release"], {"us": self._us})
+        await self._context.pool.call(self._sql["release"], {"us": self._us})
 
     async def status(self) -> protocol.Status:
         move = await self._call("move")
         ((block,),) = await self._call("arrival")
-        nodes = await self._shared.pool.read(self._shared.sql["nodes"])
-        async with self._shared.pool.connection() as connection:
+        nodes = await self._context.pool.read(self._context.sql["nodes"])
+        async with self._context.pool.connection() as connection:
             remainder = await self._remainder(connection)
         return protocol.Status(
             move=protocol.decode_move(move[0][0]) if move else None,
@@ -92,7 +105,7 @@ class PostgresEndpoint:
                 for node, _, _, is_alive, report in nodes
                 if is_alive
             ],
-            positions=await self._shared.positions(),
+            positions=await self._context.positions(),
             remainder=remainder,
             arrival=int((block + 1) * BLOCK),
         )
@@ -104,9 +117,9 @@ class PostgresEndpoint:
 
         Lanes are locked before tables, as a release does it; so what a release put into the outbox is seen.
         """
-        async with self._shared.pool.transaction() as connection:
+        async with self._context.pool.transaction() as connection:
             ends = await rows(connection, self._sql["lock_lanes"], (self._us,))
-            if len(ends) < self._shared.lanes:
+            if len(ends) < self._context.lanes:
                 raise NotOwner("another process owns lanes of this store")
             await rows(connection, self._sql["fence"], (True,))
             check(await self._remainder(connection))
@@ -114,7 +127,7 @@ class PostgresEndpoint:
             predecessors = (*protocol.predecessors_of(await rows(connection, self._sql["transfers"])), this)
             await connection.execute(_PATIENT)
             (totals,) = await rows(connection, self._sql["counts"])
-            counts = chunks.kind_counts(totals, await rows(connection, self._sql["pending_terms"]))
+            counts = protocol.kind_counts(totals, await rows(connection, self._sql["pending_terms"]))
             move = msgspec.structs.replace(move, predecessors=predecessors, counts=counts)
             await rows(connection, self._sql["mark"], (protocol.encode_move(move),))
         crash.point("transfer.marked")
@@ -124,16 +137,16 @@ class PostgresEndpoint:
         if move is not None:
             await self._call("mark", protocol.encode_move(move))
             return
-        async with self._shared.pool.transaction() as connection:
+        async with self._context.pool.transaction() as connection:
             await rows(connection, self._sql["fence"], (False,))
             await rows(connection, self._sql["unmark"])
 
     async def export(self, after: str | None) -> Chunk | None:
-        await self._shared.names.load()
+        await self._context.names.load()
         return await self._exporter.chunk(after)
 
     async def _fetch(self, stage: str, place: Place) -> list[Row]:
-        return [row[:-_PAGE_COLUMNS] for row in await self._shared.pool.read(self._pages[stage], place)]
+        return [row[:-_PAGE_COLUMNS] for row in await self._context.pool.read(self._pages[stage], place)]
 
     def _one_shots(self, found: Sequence[Row]) -> list[Item]:
         return [self._item(timeline_row(row[4:])) for row in found]
@@ -145,13 +158,13 @@ class PostgresEndpoint:
         return [self._item(finished_row(row[3:])) for row in found]
 
     def _item(self, found: Found, extras: Sequence[tuple[int, int]] = ()) -> ScheduleItem:
-        names = self._shared.names
+        names = self._context.names
         return ScheduleItem(
             tenant=names.tenant_of(found.stream),
             topic=names.destination(found.topic)[1],
             priority=Priority(found.stream % PRIORITIES),
             extras=extras,
-            **chunks.columns(found),
+            **protocol.columns(found),
         )
 
     async def _histories(self, ids: Sequence[Id]) -> dict[Id, list[Event]]:
@@ -176,20 +189,22 @@ class PostgresEndpoint:
 
     async def load(self, move: Move, before: Progress, chunk: Chunk, now: int) -> Progress:
         schedules = [item for item in chunk.items if isinstance(item, ScheduleItem)]
-        for tenant, topic in await self._shared.names.make_all({(item.tenant, item.topic): None for item in schedules}):
+        for tenant, topic in await self._context.names.make_all(
+            {(item.tenant, item.topic): None for item in schedules}
+        ):
             raise StoreError(f"{tenant} has too many topics in the target to add {topic}: the copy stops here")
         for _ in range(TRIES_MAX):
             try:
                 return await self._load(move, before, chunk, now)
-            except (IdTaken, Contended):  # a node has just used one of the ids: look again
+            except (IdTaken, Contended):  # a node has just used one of the ids: try again
                 continue
         return await self._load(move, before, chunk, now)
 
     async def _load(self, move: Move, before: Progress, chunk: Chunk, now: int) -> Progress:
-        async with self._shared.pool.transaction() as connection:
+        async with self._context.pool.transaction() as connection:
             if _progress(await rows(connection, self._sql["progress"], (move.transfer,))).after != before.after:
                 raise Moved("another copy is running")
-            run = Run(self._shared, Calendars(self._shared), connection, now)
+            run = Run(self._context, Calendars(self._context), connection, now)
             results = await self._put(connection, run, chunk.items, now)
             await run.save()
             progress = before.advanced(chunk, results)
@@ -206,7 +221,7 @@ class PostgresEndpoint:
         if schedules:
             return await self._put_schedules(run, schedules)
         if documents:
-            changes = [[brought(each)] for each in documents]
+            changes = [[as_new_put(each)] for each in documents]
             added = await store_documents.change(connection, self._sql, changes, now)
             known = await store_documents.get(connection, self._sql, [each.key for each in documents], now)
             results = zip(documents, added, known, strict=True)
@@ -219,16 +234,16 @@ class PostgresEndpoint:
     async def _put_schedules(self, run: Run, items: list[ScheduleItem]) -> list[ImportResult]:
         keys = [key_of(item.tenant, item.id) for item in items]
         entries = await run.load(set(keys))
-        arrivals = await self._shared.arrivals(sum(1 + len(item.extras) for item in items))
+        arrivals = await self._context.arrivals(sum(1 + len(item.extras) for item in items))
         results = [self._put_schedule(item, entries[key], arrivals) for item, key in zip(items, keys, strict=True)]
-        self._shared.give_back(arrivals)
+        self._context.give_back(arrivals)
         return results
 
     def _put_schedule(self, item: ScheduleItem, entry: ScheduleRow, arrivals: Arrivals) -> ImportResult:
         result, generation = protocol.resolve(item, entry.now)
         if result != "moved":
             return result
-        names, parts = self._shared.names, self._shared.parts
+        names, parts = self._context.names, self._context.parts
         entry.now = found = Found(
             table="finished" if item.at is not None else "timeline" if item.terms is None else "standing",
             arrival=arrivals.take(),
@@ -236,7 +251,7 @@ class PostgresEndpoint:
             stream=names.stream(item.tenant, item.priority, item.topic),
             topic=names.topic(item.tenant, item.topic),
             part=TO_KAFKA if is_kafka(item.topic) else entry.lane * parts + item.partition_hash % parts,
-            **(chunks.columns(item) | {"generation": generation}),
+            **(protocol.columns(item) | {"generation": generation}),
         )
         for due, n in item.extras:
             extra = msgspec.structs.replace(found, table="timeline", state="pending", arrival=arrivals.take())
@@ -247,7 +262,7 @@ class PostgresEndpoint:
         return "moved"
 
     async def _call(self, name: str, *values: object) -> list[Row]:
-        return await self._shared.pool.call(self._sql[name], values)
+        return await self._context.pool.call(self._sql[name], values)
 
 
 def _page(query: str) -> str:

@@ -1,5 +1,5 @@
-"""The embedded store: one SQLite file holds the timeline, the log and all that belongs to them.
+"""The SQLite store: one file holds the timeline, the log, the documents and everything else.
 
-How a row walks through it: `parcel` (by day, packed as it came) -> `parcel` again (by quarter of an hour, once its day
-is about to begin) -> `near` (ordered by due time, the next minutes) -> `log` and `finished`, in one transaction.
+The path of a row: `parcel` (packed, by day) -> `parcel` (packed, by quarter of an hour, when its day is about to begin)
+-> `near` (single rows by due time, for the next minutes) -> `log` and `finished`, in one transaction.
 """

@@ -1,4 +1,4 @@
-"""Calendars and zones, and what of the standing schedules a change of them moves."""
+"""Calendars and time zone rules, and the recurring schedules that a change of them moves."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from tidings.domain.schedules.recurrence_state import RecurrenceState, encode_st
 from tidings.domain.schedules.reschedule import CalendarChange, Pending, Revise, Seen, Slice, calendar_of
 from tidings.domain.schedules.schedule import Calendar, Event, KeptZone, Moved
 from tidings.timeline import store_rules
-from tidings.timeline.sqlite.apply import row_writes
+from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.id_lookup import Found, standing
 from tidings.timeline.sqlite.writer import Writer
 
@@ -32,29 +32,29 @@ _ZONES = "SELECT name, version, content FROM zone ORDER BY name, digest"
 
 
 class Calendars:
-    """The writer's way to what recurring schedules depend on."""
+    """Writes calendars and time zone rules."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     def put(self, tenant: str, calendar: Calendar) -> CalendarChange:
-        """Put a calendar in the place of the one of its name."""
+        """Create or replace a calendar."""
         with self._writer.transaction() as connection:
-            there = "SELECT count(*), ifnull(max(name = ?2), 0) FROM calendar WHERE tenant = ?1 AND dropped = 0"
-            count, known = connection.execute(there, (tenant, calendar.name)).fetchone()
+            known_sql = "SELECT count(*), ifnull(max(name = ?2), 0) FROM calendar WHERE tenant = ?1 AND dropped = 0"
+            count, known = connection.execute(known_sql, (tenant, calendar.name)).fetchone()
             if not known and count >= store_rules.CALENDARS_MAX:
-                raise store_rules.too_many()
+                raise store_rules.too_many_calendars()
             row = (tenant, calendar.name, store_rules.encode_days(calendar.days), calendar.changed)
             return CalendarChange(tenant, calendar.name, connection.execute(_PUT, row).get)
 
     def drop(self, tenant: str, name: str) -> CalendarChange | None:
-        """Nothing new can name it."""
+        """Delete a calendar."""
         with self._writer.transaction() as connection:
             turn = connection.execute(_DROP, (tenant, name, store_rules.encode_days(()))).get
             return None if turn is None else CalendarChange(tenant, name, turn)
 
     def settle(self, changes: Sequence[CalendarChange]) -> None:
-        """What is pending has followed these."""
+        """Mark changes as applied."""
         with self._writer.transaction() as connection:
             for change in changes:
                 of_it = (change.tenant, change.name, change.turn)
@@ -63,29 +63,29 @@ class Calendars:
                 connection.execute(f"UPDATE calendar SET settled = 1 {which}", of_it)
 
     def keep(self, zone: KeptZone) -> None:
-        """Something is about to be computed by these rules."""
+        """Store the rules of a time zone."""
         with self._writer.transaction():
             _keep(self._writer, zone)
 
     def forget(self, zone: KeptZone) -> None:
-        """Nothing follows these rules: this process alone takes schedules."""
-        place = (zone.name, timezone.digest_of(zone.content))
+        """Delete the rules of a time zone; no other process uses them."""
+        digest = timezone.digest_of(zone.content)
         with self._writer.transaction() as connection:
-            connection.execute("DELETE FROM zone WHERE name = ? AND digest = ?", place)
-            self._writer.zones.discard(place)
+            connection.execute("DELETE FROM zone WHERE name = ? AND digest = ?", (zone.name, digest))
+            self._writer.remove_zone(zone.name, digest)
 
     def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
-        """Ask about some schedules from a cursor on, and change those that it answers for."""
+        """Recompute one slice of recurring schedules after a cursor."""
         with self._writer.transaction() as connection:
             sql = "SELECT arrival FROM standing WHERE arrival > ? ORDER BY arrival LIMIT ?"
             arrivals = [arrival for (arrival,) in connection.execute(sql, (int(cursor or 0), limit))]
-            moved = [one for arrival in arrivals if (one := self._ask(arrival, revise, cause, now)) is not None]
+            moved = [one for arrival in arrivals if (one := self._revise(arrival, revise, cause, now)) is not None]
             _remember(connection, moved)
         return Slice(moved, str(arrivals[-1]) if len(arrivals) == limit else None)
 
-    def _ask(self, arrival: int, revise: Revise, cause: str, now: int) -> Moved | None:
+    def _revise(self, arrival: int, revise: Revise, cause: str, now: int) -> Moved | None:
         found = next(standing(self._writer.connection, arrival))
-        assert found.terms is not None, "a standing schedule has its terms"
+        assert found.terms is not None, "a recurring schedule has terms"
         tenant = self._writer.stream_names[found.stream][0]
         name = calendar_of(found.terms.when)
         days = None if name is None else days_of(self._writer.connection, tenant, name) or ()
@@ -111,49 +111,49 @@ class Calendars:
             self._writer.connection.execute(_SAVE, (encode_state(terms), after, found.arrival))
             if found.state == "pending":
                 row_writes.insert_pointer(self._writer, found)
-            line = Event(now, "moved", found.n, after, store_rules.moved_why(cause, before))
+            line = Event(now, "moved", found.n, after, store_rules.moved_reason(cause, before))
             row_writes.note(self._writer, found, line)
         return Moved(now, cause, tenant, found.id, found.n, before, after)
 
 
 def days_of(connection: apsw.Connection, tenant: str, name: str) -> tuple[int, ...] | None:
-    """The days of a calendar, None if there is none."""
+    """The days of a calendar; None if there is none of this name."""
     found = calendar(connection, tenant, name)
     return None if found is None else found.days
 
 
 def keep_zone(writer: Writer, name: str) -> None:
-    """Keep the rules of a zone that are used for the first time."""
+    """Store the rules of a time zone when they are used for the first time."""
     if (name, timezone.rules_of(name)) not in writer.zones:
         _keep(writer, store_rules.kept_zone(name))
 
 
 def calendar(connection: apsw.Connection, tenant: str, name: str) -> Calendar | None:
-    """A tenant's calendar of this name."""
+    """One calendar; None if there is none of this name."""
     sql = "SELECT days, changed FROM calendar WHERE tenant = ? AND name = ? AND dropped = 0"
     row = connection.execute(sql, (tenant, name)).fetchone()
     return None if row is None else Calendar(name, store_rules.decode_days(row[0]), row[1])
 
 
 def calendars(connection: apsw.Connection, tenant: str) -> list[Calendar]:
-    """A tenant's calendars by name."""
+    """All calendars of a tenant, ordered by name."""
     sql = "SELECT name, days, changed FROM calendar WHERE tenant = ? AND dropped = 0 ORDER BY name"
     rows = connection.execute(sql, (tenant,))
     return [Calendar(name, store_rules.decode_days(days), changed) for name, days, changed in rows]
 
 
 def unsettled(connection: apsw.Connection) -> list[CalendarChange]:
-    """Changes that what is pending has yet to follow."""
+    """Changes that are not applied to pending occurrences yet."""
     return [CalendarChange(*row) for row in connection.execute(_UNSETTLED)]
 
 
 def kept_zones(connection: apsw.Connection) -> list[KeptZone]:
-    """The rules of zones by which something pending was computed."""
+    """The time zone rules by which pending occurrences were computed."""
     return [KeptZone(*row) for row in connection.execute(_ZONES)]
 
 
-def moved_lately(connection: apsw.Connection, tenant: str, limit: int) -> list[Moved]:
-    """What was moved lately, the latest first."""
+def recent_moves(connection: apsw.Connection, tenant: str, limit: int) -> list[Moved]:
+    """The occurrences that were moved most recently, newest first."""
     sql = (
         "SELECT at, cause, tenant, id, occurrence, before, after FROM movement WHERE tenant = ?"
         " ORDER BY entry DESC LIMIT ?"
@@ -165,7 +165,7 @@ def _keep(writer: Writer, zone: KeptZone) -> None:
     digest = timezone.digest_of(zone.content)
     row = (zone.name, digest, zone.version, zone.content)
     writer.connection.execute("INSERT OR IGNORE INTO zone VALUES (?, ?, ?, ?)", row)
-    writer.zones.add((zone.name, digest))
+    writer.add_zone(zone.name, digest)
 
 
 def _remember(connection: apsw.Connection, moved: Sequence[Moved]) -> None:

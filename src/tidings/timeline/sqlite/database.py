@@ -1,4 +1,4 @@
-"""Opening the file: connections, pragmas, migrations, and the queries by name."""
+"""The database file: connections, pragmas, migrations, named queries, error messages and checkpoints."""
 
 import contextlib
 import functools
@@ -14,13 +14,16 @@ import apsw
 from tidings import crash
 from tidings.clock import Clock
 from tidings.domain.errors import StoreError
-from tidings.timeline.migrations import Done, Layouts, Plan, Tell
+from tidings.timeline.migrations import Layouts, OnStep, Plan, StepDone
 
 BUSY_MS = 5_000
 SWITCHES_MAX = 100
 CACHE_KIB = 16 * 1024
-PAGE_BYTES = 4_096  # with 8 KiB the many tails of intake make every commit half as large again
+PAGE_BYTES = 4_096  # with 8 KiB, commits of intake would be half as large again
 APPLICATION_ID = 0x7469_6469  # "tidi"
+WAL_PAGES_MAX = 4_000
+REST_PAGES_MAX = 1_000
+PASSES_MAX = 20
 
 Verb = TypeVar("Verb", bound=Callable[..., Awaitable[Any]])
 
@@ -29,14 +32,14 @@ LAYOUTS = Path(str(_SQL))
 
 
 def queries(name: str) -> dict[str, str]:
-    """The statements of a .sql file, each under its `-- name:` line."""
+    """The statements of a .sql file, by the name in their `-- name:` line."""
     text = (_SQL / f"{name}.sql").read_text()
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
 
 
 def connect(path: str, *, reader: bool = False) -> apsw.Connection:
-    """A connection with our pragmas: write-ahead log, and every commit on disk before it returns."""
+    """Open a connection with our pragmas: every commit is on disk before it returns."""
     connection = apsw.Connection(path)
     connection.set_busy_timeout(BUSY_MS)
     pragmas = [
@@ -53,24 +56,24 @@ def connect(path: str, *, reader: bool = False) -> apsw.Connection:
     return connection
 
 
-def prepare(path: str, layouts: Path = LAYOUTS, tell: Tell | None = None, clock: Clock | None = None) -> None:
-    """Make the file if it is new, bring an older layout up to date, refuse what we do not know.
+def prepare(path: str, layouts: Path = LAYOUTS, on_step: OnStep | None = None, clock: Clock | None = None) -> None:
+    """Create the file if it is new, migrate an older layout, and reject files that are not ours.
 
-    Who wants to be told of each step gives a clock to time it by.
+    `on_step` is called after each migration step; it needs a clock to measure the duration.
     """
     with _explained(path):
         if Path(path).parent.is_dir() and not Path(path).exists():
-            Path(path).touch(mode=0o600)  # it will hold everybody's messages
+            Path(path).touch(mode=0o600)  # it will hold the messages of all tenants
         connection = _opened(path)
         try:
             _switch_to_wal(connection)
-            _migrate(connection, path, Layouts(layouts), tell, clock)
+            _migrate(connection, path, Layouts(layouts), on_step, clock)
         finally:
             connection.close()
 
 
 def plan(path: str, layouts: Path = LAYOUTS) -> Plan:
-    """What `prepare` would do to a file that is there."""
+    """What `prepare` would do to an existing file."""
     with _explained(path):
         connection = _opened(path)
         try:
@@ -81,14 +84,13 @@ def plan(path: str, layouts: Path = LAYOUTS) -> Plan:
 
 @contextlib.contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """What goes wrong with a file, as errors of ours."""
+    """Translate errors while opening a file into `StoreError`."""
     try:
         yield
-
     except apsw.NotADBError as error:
         raise StoreError(f"{path} is not a Tidings store: {error}. Name another file with --store.") from None
     except (apsw.CantOpenError, OSError) as error:
-        raise StoreError(f"{path} cannot be opened: {error}. Does its folder exist, and may we write there?") from None
+        raise StoreError(f"{path} cannot be opened: {error}. Check that its folder exists and is writable.") from None
     except apsw.ReadOnlyError:
         raise StoreError(f"{path} is read-only: Tidings needs to write to it and beside it.") from None
     except apsw.Error as error:
@@ -96,7 +98,7 @@ def _explained(path: str) -> Iterator[None]:
 
 
 def _opened(path: str) -> apsw.Connection:
-    """A file that is ours, or empty."""
+    """Open a file that is empty or a Tidings store."""
     connection = connect(path)
     application = connection.pragma("application_id")
     if application not in {0, APPLICATION_ID} or (application == 0 and _has_tables(connection)):
@@ -110,8 +112,11 @@ def _has_tables(connection: apsw.Connection) -> bool:
 
 
 def _switch_to_wal(connection: apsw.Connection) -> None:
-    """Where several switch a new file at once, SQLite refuses all but one of them without waiting, lest they wait for
-    each other. A transaction does wait for the one that is at it; from then on there is nothing left to switch."""
+    """Switch a file to write-ahead logging.
+
+    If several processes switch a new file at the same time, SQLite rejects all but one of them without waiting. So a
+    rejected process waits by means of a transaction; after that the switch is done.
+    """
     for _ in range(SWITCHES_MAX):
         with contextlib.suppress(apsw.BusyError):
             connection.pragma("journal_mode", "wal")
@@ -121,10 +126,12 @@ def _switch_to_wal(connection: apsw.Connection) -> None:
     connection.pragma("journal_mode", "wal")
 
 
-def _migrate(connection: apsw.Connection, path: str, layouts: Layouts, tell: Tell | None, clock: Clock | None) -> None:
-    """Step by step, each in a transaction of its own; whoever comes second goes on from where the first one was."""
+def _migrate(
+    connection: apsw.Connection, path: str, layouts: Layouts, on_step: OnStep | None, clock: Clock | None
+) -> None:
+    """Run the missing steps, each in its own transaction. Several processes may do so at the same time."""
     while True:
-        begun = 0 if clock is None else clock.elapsed()
+        started = 0 if clock is None else clock.elapsed()
         connection.execute("BEGIN IMMEDIATE")
         try:
             version = connection.pragma("user_version")
@@ -143,33 +150,33 @@ def _migrate(connection: apsw.Connection, path: str, layouts: Layouts, tell: Tel
                 connection.execute("ROLLBACK")
             raise
         crash.point("migrate.committed")
-        if tell is not None and clock is not None:
-            tell(Done(step.label, clock.elapsed() - begun))
+        if on_step is not None and clock is not None:
+            on_step(StepDone(step.label, clock.elapsed() - started))
 
 
 def file_bytes(path: str) -> int:
-    """What the store takes on disk, its write-ahead log included."""
+    """The size of the store on disk, including its write-ahead log."""
     files_there = (Path(path + end) for end in ("", "-wal"))
     return sum(file.stat().st_size for file in files_there if file.exists())
 
 
 def explain(error: apsw.Error) -> str:
-    """What went wrong in the file, and what to do."""
+    """What went wrong, and what to do."""
     match error:
         case apsw.FullError():
-            return "the disk is full: nothing was changed. Free some space; Tidings goes on by itself."
+            return "the disk is full: nothing was changed. Free some space; Tidings continues by itself."
         case apsw.BusyError():
-            return "the store is locked by another program for more than 5 s: end what holds it."
+            return "the store has been locked by another program for more than 5 s: stop that program."
         case apsw.IOError():
             return f"the disk failed: {error}. Nothing was acknowledged."
         case apsw.CorruptError():
-            return f"the file is damaged: {error}. Put back a copy, or name another file with --store."
+            return f"the file is damaged: {error}. Restore a backup, or name another file with --store."
         case _:
             return f"the store failed: {error}"
 
 
 def translated(verb: Verb) -> Verb:
-    """Reads that are done where they are asked for fail like those on the threads: as errors of ours."""
+    """Translate the errors of reads on the event loop into `StoreError`, as the threads do."""
 
     @functools.wraps(verb)
     async def answer(*arguments: Any, **options: Any) -> Any:
@@ -181,13 +188,8 @@ def translated(verb: Verb) -> Verb:
     return cast(Verb, answer)
 
 
-WAL_PAGES_MAX = 4_000
-REST_PAGES_MAX = 1_000
-PASSES_MAX = 20
-
-
 class Checkpointer:
-    """Copies the write-ahead log into the file whenever it has grown, and lets it begin anew."""
+    """Checkpoints the write-ahead log on a thread of its own whenever it has grown."""
 
     def __init__(self, path: str, finish: Callable[[], None]) -> None:
         self._path = path
@@ -198,12 +200,12 @@ class Checkpointer:
         self._thread.start()
 
     def committed(self, pages: int) -> None:
-        """A commit has made the write-ahead log that long."""
+        """A commit has made the write-ahead log this long."""
         if pages >= WAL_PAGES_MAX:
             self._grown.set()
 
     def close(self) -> None:
-        """End the thread after the pass in hand."""
+        """Stop the thread after its current pass."""
         self._closing = True
         self._grown.set()
         self._thread.join()
@@ -218,14 +220,14 @@ class Checkpointer:
                     connection.wal_autocheckpoint(0)
                 self._copy(connection)
             except apsw.Error:
-                continue  # the next commit asks again
+                continue  # the next commit tries again
             crash.point("checkpoint.done")
             self._finish()
         if connection is not None:
             connection.close()
 
     def _copy(self, connection: apsw.Connection) -> None:
-        """Passes until little is left; the writer then does the rest between two transactions."""
+        """Copy pages until few are left; the writer does the rest between two transactions."""
         for _ in range(PASSES_MAX):
             total, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             if total - copied <= REST_PAGES_MAX or self._closing:

@@ -1,4 +1,4 @@
-"""The cabinet in the file: documents beside the timeline, written by the one writer."""
+"""The document store in the file."""
 
 import asyncio
 import contextlib
@@ -8,32 +8,34 @@ import apsw
 
 from tidings.ports import ANY, Change, Document, Key, Place, Put, Remove, Unchanged
 from tidings.timeline.sqlite.database import BUSY_MS, connect, queries, translated
-from tidings.timeline.sqlite.writer import Writer, WriterThread
-from tidings.timeline.store_rules import FIRST, LAST, check, decode_tags, encode_tags
+from tidings.timeline.sqlite.writer import DatabaseThread, Writer
+from tidings.timeline.store_rules import FIRST, LAST, check_changes, decode_tags, encode_tags
 
-SHORT_KEYS_MAX = 16  # more of them are not read on the thread of the event loop
+SHORT_KEYS_MAX = 16  # read on the event loop; more keys are read on a thread
 WIPES_MAX = 40
 WIPE_PAUSE_S = 0.05
 
-_SQL = queries("cabinet")
+_SQL = queries("documents")
 
 
 class SqliteDocuments:
-    """Few documents are read where they are asked for; many, and lists, by a thread of their own, so that neither the
-    loop waits for them nor they for somebody's scan."""
+    """Reads a few documents on the event loop, and many documents or lists on a thread of its own.
 
-    def __init__(self, path: str, writer: Writer, writing: WriterThread, reader: apsw.Connection) -> None:
+    So neither the loop waits for them, nor they for the scans of schedules. The writer thread makes all changes.
+    """
+
+    def __init__(self, path: str, writer: Writer, writer_thread: DatabaseThread, reader: apsw.Connection) -> None:
         self._writer = writer
-        self._writing = writing
+        self._writer_thread = writer_thread
         self._reader = reader
         self._lister = connect(path, reader=True)
-        self._listing = WriterThread("tidings-cabinet")
+        self._lister_thread = DatabaseThread("tidings-documents")
 
     @translated
     async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
         if len(keys) <= SHORT_KEYS_MAX:
             return _get(self._reader, keys, now)
-        return await self._listing.run(_get, self._lister, keys, now)
+        return await self._lister_thread.run(_get, self._lister, keys, now)
 
     async def find(
         self,
@@ -48,26 +50,26 @@ class SqliteDocuments:
     ) -> list[Document]:
         place = after or (LAST if newest else FIRST)
         values = (tenant, kind, tag, *place, now, limit)
-        return await self._listing.run(_find, self._lister, _SQL["find_newest" if newest else "find"], values)
+        return await self._lister_thread.run(_find, self._lister, _SQL["find_newest" if newest else "find"], values)
 
     async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
-        check(groups)
-        return await self._writing.run(self._change, groups, now)
+        check_changes(groups)
+        return await self._writer_thread.run(self._change, groups, now)
 
     def _change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         with self._writer.transaction() as connection:
             return change(connection, groups, now)
 
     async def wipe(self) -> None:
-        for _ in range(WIPES_MAX):  # who reads from before holds it up; nobody reads for long
-            if await self._writing.run(self._wipe):
+        for _ in range(WIPES_MAX):  # a reader with an older snapshot delays it; readers are short
+            if await self._writer_thread.run(self._wipe):
                 return
             await asyncio.sleep(WIPE_PAUSE_S)
 
     def _wipe(self) -> bool:
-        """Bring all commits into the file, and begin the write-ahead log anew, empty; False if somebody reads it."""
+        """Copy all commits into the file and truncate the write-ahead log; False if a reader prevents it."""
         connection = self._writer.connection
-        connection.set_busy_timeout(0)  # nobody waits for us meanwhile
+        connection.set_busy_timeout(0)  # the caller tries again
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
@@ -77,8 +79,8 @@ class SqliteDocuments:
         return True
 
     async def close(self) -> None:
-        """End the thread and its connection."""
-        await self._listing.close()
+        """Stop the thread and close its connection."""
+        await self._lister_thread.close()
         self._lister.close()
 
 
@@ -88,7 +90,7 @@ def _get(connection: apsw.Connection, keys: Sequence[Key], now: int) -> list[Doc
 
 
 def get(connection: apsw.Connection, key: Key, now: int) -> Document | None:
-    """What is there under a key."""
+    """The document of a key; None if there is none."""
     row = connection.execute(_SQL["get"], (key.tenant, key.kind, key.name, now)).fetchone()
     return None if row is None else Document(key, row[0], row[1], decode_tags(row[2]), row[3], row[4])
 
@@ -102,16 +104,16 @@ def _find(connection: apsw.Connection, sql: str, values: tuple[str | int, ...]) 
 
 
 def change(connection: apsw.Connection, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
-    """Make the changes of each group that fits, inside the caller's transaction."""
-    changing = _Changing(connection, now)
-    answers = [changing.take(group) for group in groups]
+    """Apply each group of changes whose expected versions match, inside the caller's transaction."""
+    changes = _DocumentChanges(connection, now)
+    answers = [changes.add(group) for group in groups]
     with _overwriting(connection):
-        changing.save()
+        changes.save()
     return answers
 
 
 def expire(connection: apsw.Connection, now: int, rows_max: int) -> int:
-    """Remove some documents that are no longer there, inside the caller's transaction; answers how many."""
+    """Delete some expired documents, inside the caller's transaction; returns how many."""
     gone = connection.execute(_SQL["expired"], (now, rows_max)).fetchall()
     with _overwriting(connection):
         for _, tenant, kind, name, order, tags in gone:
@@ -122,10 +124,10 @@ def expire(connection: apsw.Connection, now: int, rows_max: int) -> int:
 
 @contextlib.contextmanager
 def _overwriting(connection: apsw.Connection) -> Iterator[None]:
-    """What documents leave behind in the file is overwritten: it may be about a person who is erased one day.
+    """Overwrite deleted data, as the erasure of a person requires.
 
-    The timeline, whose pages come and go all the time and name nobody, goes on without. SQLite heeds the pragma when it
-    is compiled, so that it must not be kept ready.
+    The timeline does without, because it is slower and its pages name no person. SQLite applies the pragma when the
+    statement is compiled, so the statement must not be cached.
     """
     connection.execute("PRAGMA secure_delete = ON", can_cache=False)
     try:
@@ -139,8 +141,8 @@ _Rows = list[tuple[str | int | bytes | None, ...]]
 _WRITES = ("untag", "delete", "insert", "update", "tag")  # in this order
 
 
-class _Changing:
-    """Groups are decided in memory, each by what those before it left; what comes of all of them is written once."""
+class _DocumentChanges:
+    """Decides groups in memory, each on the result of those before it, and writes the final state once."""
 
     def __init__(self, connection: apsw.Connection, now: int) -> None:
         self._connection = connection
@@ -152,9 +154,9 @@ class _Changing:
         self._rows: dict[str, _Rows] = {name: [] for name in _WRITES}
         self._first_version = self._version = int(connection.execute("SELECT version FROM cabinet").get)
 
-    def take(self, group: Sequence[Change]) -> int:
-        """0 if not all that a group expects is so; else the version that it put last, and what it changes is."""
-        if any(change.expected not in {ANY, self._found(change.key)} for change in group):
+    def add(self, group: Sequence[Change]) -> int:
+        """Apply a group in memory; returns the version of its last `Put`, or 0 if an expected version differs."""
+        if any(change.expected not in {ANY, self._version_of(change.key)} for change in group):
             return 0
         answer = 1
         for change in group:
@@ -165,24 +167,24 @@ class _Changing:
             if isinstance(change, Put):
                 self._version += 1
                 self._given[change.key] = answer = self._version
-                if self._is_there(change.until):
+                if self._is_alive(change.until):
                     self._versions[change.key] = self._version
         return answer
 
-    def _is_there(self, until: int | None) -> bool:
+    def _is_alive(self, until: int | None) -> bool:
         return until is None or until > self._now
 
-    def _found(self, key: Key) -> int:
-        """The version that a document has now, 0 if it is not there."""
+    def _version_of(self, key: Key) -> int:
+        """The current version of a document; 0 if there is none."""
         version = self._versions.get(key)
         if version is None:
             row = self._connection.execute(_SQL["kept"], (key.tenant, key.kind, key.name)).fetchone()
             self._kept[key] = row
-            self._versions[key] = version = row[1] if row is not None and self._is_there(row[3]) else 0
+            self._versions[key] = version = row[1] if row is not None and self._is_alive(row[3]) else 0
         return version
 
     def save(self) -> None:
-        """Write what became of each document."""
+        """Write the final state of each document."""
         for key, last in self._last.items():
             kept = self._kept[key]
             if isinstance(last, Put):

@@ -1,4 +1,4 @@
-"""Finding a schedule by its id: through the map, or through the place that our own ids carry."""
+"""Finds a schedule by its id: through the id map, or by the place that is part of an id made by Tidings."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -7,7 +7,7 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
-from tidings.domain.changes import ahead
+from tidings.domain.changes import next_occurrence
 from tidings.domain.schedules.command import FINISHED, Priority, State
 from tidings.domain.schedules.lateness import Lateness, bounded_by
 from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state, single
@@ -39,7 +39,7 @@ FINISHED_SQL = (
 
 
 class Found(msgspec.Struct, gc=False):
-    """A schedule's row, wherever it lies."""
+    """A schedule's row, from whichever table. Not `kw_only`: it is built from the leading columns of a row."""
 
     table: Table
     arrival: int
@@ -66,7 +66,7 @@ class Found(msgspec.Struct, gc=False):
 
 
 def find(connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str, now: int) -> Found | None:
-    """The newest schedule of this id that is pending, paused or still remembered."""
+    """The newest schedule of this id that is pending, paused, or finished and still remembered."""
     for arrival, due in _places(connection, writer, tenant, schedule_id):
         found = _at_place(connection, writer, tenant, schedule_id, arrival, due)
         if found is not None:
@@ -75,7 +75,7 @@ def find(connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: 
 
 
 def forgotten(found: Found, writer: Writer, now: int) -> bool:
-    """Whether a finished schedule is past its retention, though its row may still be there."""
+    """Whether a finished schedule is past its retention, even if its row is not deleted yet."""
     return found.at is not None and found.at + writer.options.id_retention_us <= now
 
 
@@ -96,7 +96,7 @@ def _at_place(
 
 
 def _rows_at(connection: apsw.Connection, writer: Writer, tenant: str, arrival: int, due: int) -> Iterator[Found]:
-    """What lies at a place; the tables are tried in the order in which rows move, so that none slips past."""
+    """The rows at a place. Tables are read in the order in which rows move, so that a moving row is not missed."""
     for place in far_places(arrival, due):
         for row in row_at(connection, place):
             yield from _resolve(connection, plain("far", arrival, place, row))
@@ -111,7 +111,7 @@ def _rows_at(connection: apsw.Connection, writer: Writer, tenant: str, arrival: 
 
 
 def far_places(arrival: int, due: int) -> tuple[int, ...]:
-    """Where `far` may hold a row: in its quarter of an hour, or in its day."""
+    """The places of a row in `far` and `parcel`: in the bucket of its quarter of an hour, or of its day."""
     quarter = min(due // QUARTER_US, QUARTER_LAST)
     day = quarter - quarter % DAY_QUARTERS
     places = (day << ARRIVAL_BITS) | arrival, (quarter << ARRIVAL_BITS) | arrival
@@ -119,7 +119,7 @@ def far_places(arrival: int, due: int) -> tuple[int, ...]:
 
 
 def _resolve(connection: apsw.Connection, found: Found) -> Iterator[Found]:
-    """A row that only points to a standing schedule stands for it."""
+    """Follow a row that only points to a recurring schedule (n = 0)."""
     if found.n == 0:
         yield from standing(connection, found.arrival)
     elif found.n > 0:
@@ -143,33 +143,32 @@ def plain(table: Table, arrival: int, place: int, row: tuple[Any, ...]) -> Found
         message,
     ) = row
     return Found(
-        table,
-        arrival,
-        place,
-        stream,
-        due,
-        partition,
-        generation,
-        n,
-        accepted,
-        content,
-        schedule_id,
-        labels,
-        "pending",
-        message,
-        deadline,
-        REASONS[reason] or None,
+        table=table,
+        arrival=arrival,
+        place=place,
+        stream=stream,
+        due=due,
+        partition=partition,
+        generation=generation,
+        n=n,
+        accepted=accepted,
+        content=content,
+        id=schedule_id,
+        labels=labels,
+        message=message,
+        deadline=deadline,
+        reason=REASONS[reason] or None,
     )
 
 
 def standing(connection: apsw.Connection, arrival: int) -> Iterator[Found]:
-    """The standing schedule of an arrival, if there is one."""
+    """The recurring or paused schedule of an arrival, if there is one."""
     for row in connection.execute(STANDING, (arrival,)):
         yield standing_row(arrival, row)
 
 
 def standing_row(arrival: int, row: tuple[Any, ...]) -> Found:
-    """A row of `standing`, whose columns from the stream to the labels lie as those of `Found`."""
+    """A row of `standing`; its columns from the stream to the labels are in the order of `Found`."""
     found = Found("standing", arrival, 0, *row[:9])
     found.message, found.state, found.origin, found.fires, found.released, policy = row[9:]
     found.terms = decode_state(policy)
@@ -177,7 +176,10 @@ def standing_row(arrival: int, row: tuple[Any, ...]) -> Found:
 
 
 def finished(arrival: int, origin: int, row: tuple[Any, ...]) -> Found:
-    """A row of `finished`, from the stream to the state as in `Found`; origin is the due time of its place."""
+    """A row of `finished`; its columns from the stream to the state are in the order of `Found`.
+
+    `origin` is the due time in its key.
+    """
     found = Found("finished", arrival, 0, *row[:10])
     found.reason, found.at, found.position = row[10:]
     found.origin = origin
@@ -185,34 +187,34 @@ def finished(arrival: int, origin: int, row: tuple[Any, ...]) -> Found:
 
 
 def present(writer: Writer, found: Found, now: int | None = None) -> Schedule:
-    """A row as a reader sees it."""
-    coming = ahead(found.terms if found.state == "pending" else None, found.n, found.due, now)
+    """A row as shown to readers."""
+    upcoming = next_occurrence(found.terms if found.state == "pending" else None, found.n, found.due, now)
     tenant, priority = writer.stream_names[found.stream]
     position = None if _in_outbox(found) else found.position
     return Schedule(
-        tenant,
-        found.id,
-        found.generation,
-        writer.topic_names[found.partition // PARTITIONS_MAX][1],
-        "in_flight" if in_flight(writer, found) else found.state,
-        coming.due,
-        found.accepted,
-        priority,
-        coming.number,
-        found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
-        found.terms.lateness if found.terms else lateness_of(found),
-        found.labels,
-        found.message,
-        found.at,
-        _reason(writer, found),
-        None if position is None else (position >> OFFSET_BITS) % PARTITIONS_MAX,
-        None if position is None else position & OFFSET_MASK,
-        None if found.terms is None else found.terms.tzdata,
+        tenant=tenant,
+        id=found.id,
+        generation=found.generation,
+        topic=writer.topic_names[found.partition // PARTITIONS_MAX][1],
+        state="in_flight" if in_flight(writer, found) else found.state,
+        due=upcoming.due,
+        accepted=found.accepted,
+        priority=priority,
+        occurrence=upcoming.number,
+        when=found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
+        lateness=found.terms.lateness if found.terms else lateness_of(found),
+        labels=found.labels,
+        message=found.message,
+        finished=found.at,
+        reason=_reason(writer, found),
+        partition=None if position is None else (position >> OFFSET_BITS) % PARTITIONS_MAX,
+        offset=None if position is None else position & OFFSET_MASK,
+        tzdata=None if found.terms is None else found.terms.tzdata,
     )
 
 
 def _reason(writer: Writer, found: Found) -> str | None:
-    """Why it was missed, or why it is kept back."""
+    """Why it was missed, or why it is held back."""
     if in_flight(writer, found):
         return writer.held.get((found.position or 0) & OFFSET_MASK)
     return found.reason if found.state in FINISHED else None
@@ -231,13 +233,13 @@ def _in_outbox(found: Found) -> bool:
 
 
 def lateness_of(found: Found) -> Lateness | None:
-    """The policy that a plain row's deadline came from; a finished one keeps none."""
+    """The lateness policy behind the deadline of a one-shot; None if it is finished."""
     if found.table == "finished":
         return None
     return Lateness() if found.deadline == NO_DEADLINE else bounded_by(found.deadline - found.due, found.reason)
 
 
 def effective_terms(found: Found) -> RecurrenceState | None:
-    """The terms of a schedule, also of a plain row, which has none of its own; None if it is finished."""
+    """The terms of a schedule; a one-shot stores none, so they are derived. None if it is finished."""
     lateness = lateness_of(found)
     return single(found.due, lateness) if found.terms is None and lateness is not None else found.terms

@@ -1,4 +1,8 @@
-"""A Bloom filter over whole arrays: says for a thousand hashes at once which of them a run may hold."""
+"""The id map: where the schedules of caller-given ids are, as a log-structured merge tree of hashes.
+
+New entries are kept in memory and in `recent` (`Recent`), flushed to sorted runs (`Run`), and runs are merged level by
+level (`Merge`). Each run has a Bloom filter, so that a whole batch of new ids is checked without reading runs.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,11 +21,11 @@ BITS_PER_ENTRY = 12
 WORDS_MIN = 64
 _ONE = np.uint64(1)
 _SIX_BITS = np.uint64(63)
-_SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # odd: spreads a hash anew for the second word
+_SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # odd: derives the hash for the second word
 
 
 class Probes:
-    """What is the same for every filter: which bits a hash sets, and the numbers that choose its two words."""
+    """Hashes prepared for every filter: the bits that each sets, and the numbers that select its two words."""
 
     def __init__(self, hashes: Hashes) -> None:
         first = hashes.view(np.uint64)
@@ -31,7 +35,7 @@ class Probes:
 
 
 class Filter:
-    """Two words for each entry and three bits in each: about one false answer in a thousand."""
+    """A Bloom filter: three bits in each of two words per entry, about one false positive in a thousand."""
 
     def __init__(self, words: Words) -> None:
         self.words = words
@@ -39,18 +43,18 @@ class Filter:
 
     @classmethod
     def sized(cls, entries: int) -> "Filter":
-        """An empty filter for that many entries; its length is a power of two."""
+        """An empty filter for this many entries; its length is a power of two."""
         words = max(WORDS_MIN, entries * BITS_PER_ENTRY // 64)
         return cls(np.zeros(1 << (words - 1).bit_length(), dtype=np.uint64))
 
     def add(self, hashes: Hashes) -> None:
-        """Enter hashes."""
+        """Add hashes."""
         probes = Probes(hashes)
         for place, mask in zip(probes.places, probes.masks, strict=True):
             np.bitwise_or.at(self.words, place & self._last, mask)
 
     def test(self, probes: Probes) -> npt.NDArray[np.int64]:
-        """The indexes of the hashes that may have been entered; those that were are always among them."""
+        """The indexes of the hashes that may have been added; no hash that was added is missing."""
         mask = probes.masks[0]
         found = np.flatnonzero((self.words[probes.places[0] & self._last] & mask) == mask)
         if len(found) == 0:
@@ -71,7 +75,7 @@ Entries = npt.NDArray[np.int64]  # three rows: hashes, arrivals, due times
 
 
 class Recent:
-    """Grows only; readers on other threads may look at any time."""
+    """The entries that are not flushed yet. It only grows, so other threads may read it at any time."""
 
     def __init__(self) -> None:
         self.arrivals: dict[int, int] = {}  # of the newest entry of each hash
@@ -81,7 +85,7 @@ class Recent:
         self.count = 0
 
     def add(self, entries: Entries) -> None:
-        """Entries that came together, in order of arrival and after all others."""
+        """Add a batch of entries, in order of arrival and after all others."""
         hashes, arrivals, _ = entries.tolist()
         self.pieces.append(entries)
         self._firsts.append(arrivals[0])
@@ -103,7 +107,7 @@ class Recent:
         return arrival, int(dues[np.searchsorted(arrivals, arrival)])
 
     def all(self) -> Entries:
-        """Everything, in order of arrival."""
+        """All entries, in order of arrival."""
         return np.concatenate(self.pieces, axis=1)
 
 
@@ -124,7 +128,7 @@ class Run:
 
 
 class IdMap:
-    """Where the rows of callers' ids lie. `recent` and `runs` are swapped together, so a reader sees both or none."""
+    """Maps ids to the places of their rows. `recent` and `runs` are replaced together, so readers see both or none."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -132,23 +136,23 @@ class IdMap:
 
     @property
     def recent_count(self) -> int:
-        """How many entries wait to be written as a run."""
+        """How many entries are not flushed yet."""
         return self.state[0].count
 
     def hash(self, tenant: str, schedule_id: str) -> int:
-        """A salted hash of 63 bits; what it finds is always checked against the id itself."""
+        """A salted hash of 63 bits; rows found by it are always checked against the id itself."""
         return self.hashes(tenant, (schedule_id,))[0]
 
     def hashes(self, tenant: str, schedule_ids: Iterable[str]) -> list[int]:
         """The same for many ids of one tenant."""
         person = blake2b(tenant.encode(), digest_size=16).digest()
-        begun = blake2b(digest_size=8, salt=self._secret, person=person)
-        joined = b"".join([_digest(begun, name) for name in schedule_ids])
+        prepared = blake2b(digest_size=8, salt=self._secret, person=person)
+        joined = b"".join([_digest(prepared, name) for name in schedule_ids])
         hashes: list[int] = (np.frombuffer(joined, dtype=">u8") >> np.uint64(1)).tolist()
         return hashes
 
     def load(self, connection: apsw.Connection) -> None:
-        """Read back what must be in memory: the recent entries and the filters."""
+        """Load the recent entries and the filters into memory."""
         rows = connection.execute("SELECT run, level, entries FROM run WHERE live ORDER BY run").fetchall()
         runs = tuple(Run(run, level, entries, read_filter(connection, run)) for run, level, entries in rows)
         self.state = (Recent(), runs)
@@ -156,12 +160,12 @@ class IdMap:
             self.state[0].add(decode(entries))
 
     def remember(self, connection: apsw.Connection, entries: Entries) -> None:
-        """Enter ids that came together, in order of arrival, in the file and in memory."""
+        """Add a batch of entries, in order of arrival, to the file and to memory."""
         connection.execute("INSERT INTO recent VALUES (?, ?)", (int(entries[1][0]), entries.tobytes()))
         self.state[0].add(entries)
 
     def suspects(self, hashes: Hashes) -> set[int]:
-        """The indexes of the hashes that some run may hold."""
+        """The indexes of the hashes that some run may contain."""
         runs = self.state[1]
         if not runs:
             return set()
@@ -172,7 +176,7 @@ class IdMap:
         return found
 
     def places(self, connection: apsw.Connection, id_hash: int) -> Iterator[tuple[int, int]]:
-        """Every (arrival, due) entered under a hash, the newest first: what is recent is newer than any run."""
+        """Every (arrival, due) of a hash, newest first: recent entries are newer than those of any run."""
         state = self.state
         yield from state[0].places(id_hash)
         yield from self._places_in_runs(connection, id_hash, state[1])
@@ -209,7 +213,7 @@ class IdMap:
             for run in runs:
                 if len(run.filter.test(probes)):
                     found += _run_places(connection, run, id_hash)
-            if runs is self.state[1]:  # else a merge may have taken a run away while we looked
+            if runs is self.state[1]:  # else a merge may have replaced a run meanwhile
                 return sorted(set(found), reverse=True)
             runs = self.state[1]
 
@@ -228,24 +232,24 @@ class IdMap:
         self._flushed = Run(number, 0, count, run_filter)
 
     def swap_flushed(self) -> None:
-        """Let the flushed run take the place of the recent entries, once it is durable."""
+        """Replace the recent entries by the flushed run, once it is durable."""
         self.state = (Recent(), (*self.state[1], self._flushed))
 
     def swap_merged(self, gone: set[int], merged: Run) -> None:
-        """Let a merged run take the place of its sources, once it is durable."""
+        """Replace the sources of a merge by the merged run, once it is durable."""
         recent, runs = self.state
         self.state = recent, (*(run for run in runs if run.number not in gone), merged)
 
 
-def _digest(begun: blake2b, name: str) -> bytes:
-    """Copying a hash that has begun costs a third of beginning one."""
-    digest = begun.copy()
+def _digest(prepared: blake2b, name: str) -> bytes:
+    """Copying a prepared hash costs a third of creating one."""
+    digest = prepared.copy()
     digest.update(name.encode())
     return digest.digest()
 
 
 def in_order(entries: Entries) -> Entries:
-    """Entries sorted by hash, then arrival. An id that was replaced over and over keeps its newest few."""
+    """Entries sorted by hash, then arrival. Of an id that was replaced many times, only the newest few are kept."""
     entries = entries[:, np.lexsort((entries[1], entries[0]))]
     hashes = entries[0]
     newest = np.ones(len(hashes), dtype=np.bool_)
@@ -254,7 +258,7 @@ def in_order(entries: Entries) -> Entries:
 
 
 def next_run(connection: apsw.Connection) -> int:
-    """A run number that no chunk carries, not even one left over."""
+    """A run number that no chunk uses, not even one left over by a crash."""
     sql = "SELECT max(ifnull((SELECT max(run) FROM run), 0), ifnull((SELECT max(run) FROM chunk), 0)) + 1"
     return int(connection.execute(sql).get)
 
@@ -272,23 +276,23 @@ def write_chunks(connection: apsw.Connection, run: int, entries: Entries) -> Non
 
 
 def decode(blob: bytes) -> Entries:
-    """Entries as they lie in `chunk` and `recent`."""
+    """Decode entries as stored in `chunk` and `recent`."""
     return np.frombuffer(blob, dtype=np.int64).reshape(3, -1)
 
 
 def filter_parts(run_filter: Filter) -> int:
-    """How many rows a filter takes."""
+    """How many rows a filter needs."""
     return -(-len(run_filter.words) // FILTER_PART_WORDS)
 
 
 def write_filter(connection: apsw.Connection, run: int, run_filter: Filter, part: int) -> None:
-    """Keep one part of a filter beside its run, so that a start need not read every id."""
+    """Store one part of a filter with its run, so that a start does not have to read every id."""
     words = run_filter.words[part * FILTER_PART_WORDS : (part + 1) * FILTER_PART_WORDS]
     connection.execute("INSERT INTO filter VALUES (?, ?, ?)", (run, part, words.tobytes()))
 
 
 def read_filter(connection: apsw.Connection, run: int) -> Filter:
-    """A run's filter as it was written."""
+    """Read the filter of a run."""
     parts = connection.execute("SELECT words FROM filter WHERE run = ? ORDER BY part", (run,)).fetchall()
     return Filter(np.frombuffer(b"".join(words for (words,) in parts), dtype=np.uint64))
 
@@ -333,7 +337,7 @@ KEEP_MAX = 10_000
 
 
 def choose(idmap: IdMap) -> list[Run] | None:
-    """The oldest runs of the lowest level that is full."""
+    """The runs to merge: the oldest of the lowest level that is full; None if none is."""
     levels: dict[int, list[Run]] = {}
     for run in idmap.state[1]:
         levels.setdefault(run.level, []).append(run)
@@ -344,7 +348,7 @@ def choose(idmap: IdMap) -> list[Run] | None:
 
 
 class Merge:
-    """A merge under way. Until its last slice the new run is not live, and a crash merely leaves it as garbage."""
+    """A merge in progress. The new run is not live before the last slice; after a crash it is only garbage."""
 
     def __init__(self, connection: apsw.Connection, sources: list[Run]) -> None:
         self.sources = sources
@@ -358,7 +362,7 @@ class Merge:
         connection.execute("INSERT INTO run VALUES (?, ?, ?, 0)", (self._number, self._level, total))
 
     def step(self, connection: apsw.Connection, forget_before: int) -> Run | None:
-        """One slice, inside the caller's transaction; the merged run when it was the last."""
+        """Do one slice inside the caller's transaction; returns the merged run after the last one."""
         if self._low < HASH_END:
             self._merge_slice(connection, forget_before)
             crash.point("map.merging")
@@ -384,7 +388,7 @@ class Merge:
         self._low = high
 
     def _slice_end(self) -> int:
-        """Where a slice ends so that it holds a few chunks' worth over all sources."""
+        """The hash at which a slice ends, so that it has a few chunks over all sources."""
         total = sum(run.entries for run in self.sources)
         slices = max(1, total // (CHUNK_ENTRIES * SLICE_CHUNKS))
         return min(HASH_END, self._low + HASH_END // slices + 1)
@@ -400,7 +404,7 @@ class Merge:
 
 
 def sweep(connection: apsw.Connection, busy: bool) -> bool:
-    """Delete some chunks that no run owns any more; True if there may be others."""
+    """Delete some chunks that belong to no run; True if there may be more."""
     if not busy:
         connection.execute("DELETE FROM filter WHERE run IN (SELECT run FROM run WHERE NOT live)")
         connection.execute("DELETE FROM run WHERE NOT live")
@@ -426,7 +430,7 @@ def _between(connection: apsw.Connection, run: Run, low: int, high: int) -> Entr
 
 
 def _without_forgotten(connection: apsw.Connection, entries: Entries, forget_before: int) -> Entries:
-    """Leave out what is long finished; what still stands or is still remembered stays whatever its age."""
+    """Drop entries of ids that are forgotten; recurring schedules and remembered ids stay, however old."""
     old = entries[2] < forget_before
     if not old.any():
         return entries

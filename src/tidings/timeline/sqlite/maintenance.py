@@ -1,4 +1,4 @@
-"""Retention: what is old enough is forgotten, in slices that nobody notices."""
+"""Maintenance in small slices: the wheel, the id map, and retention."""
 
 from tidings import crash
 from tidings.domain.notifications.notification import GROUP, TOPICS
@@ -14,6 +14,7 @@ SWEEP_ROWS = 5_000
 SWEEP_START = (-1, 0)
 SWEEP_END = (1 << 63) - 1, 0
 PAUSE_US = 1_000_000
+MARGIN_US = 3_600 * 1_000_000
 
 _KEPT = "SELECT partition, first, next FROM partition WHERE partition BETWEEN ? AND ? AND first < next"
 _SETTLED = f"""
@@ -23,16 +24,16 @@ WHERE partition BETWEEN ? AND ? AND c.name = '{GROUP}' AND first < min(p.next, c
 
 
 class Retention:
-    """Trims the log, the memory of finished ids, histories, receipts and documents."""
+    """Deletes old records, finished schedules, histories, idempotency keys and expired documents."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._next = 0
-        self._swept = self._told = SWEEP_START
+        self._swept = self._history_swept = SWEEP_START
         self._trimmed = 0
 
     def trim(self, now: int) -> bool:
-        """One slice of each kind at most once a second; True if there is more."""
+        """Do one slice of each kind, at most once a second; True if there is more to do."""
         if now < self._next <= now + PAUSE_US:
             return False
         with self._writer.transaction() as connection:
@@ -46,7 +47,7 @@ class Retention:
         return more
 
     def _trim_log(self, now: int) -> bool:
-        """Some topics each time, in turn."""
+        """Trim some topics each time, in turn."""
         topics = sorted(self._writer.topic_names.keys() - self._writer.on_kafka)
         due = [topic for topic in topics if topic > self._trimmed][:SLICE_TOPICS]
         self._trimmed = due[-1] if len(due) == SLICE_TOPICS else 0
@@ -56,7 +57,7 @@ class Retention:
         return more
 
     def _trim_topic(self, topic: int, now: int) -> bool:
-        """Drop a topic's oldest records while they are too old, or it is too large."""
+        """Delete the oldest records of a topic if they are too old, or the topic is too large."""
         options, connection = self._writer.options, self._writer.connection
         span = (topic * PARTITIONS_MAX, (topic + 1) * PARTITIONS_MAX - 1)
         more = False
@@ -69,16 +70,16 @@ class Retention:
         return more
 
     def _spare(self, topic: int) -> list[tuple[int, int, int]]:
-        """What may go: each partition, its first record, and where it ends.
+        """The records that may be deleted, as (partition, first offset, end offset).
 
-        What people are to be told, and no worker has settled yet, stays.
+        Records of notifications stay until a delivery worker has committed them.
         """
         _, name = self._writer.topic_names[topic]
         span = (topic * PARTITIONS_MAX, (topic + 1) * PARTITIONS_MAX - 1)
         return list(self._writer.connection.execute(_SETTLED if name in TOPICS else _KEPT, span))
 
     def _trim_old(self, spare: list[tuple[int, int, int]], oldest: int) -> bool:
-        """Partition by partition: what was released by then goes, in the order in which it lies."""
+        """Delete the records that were released at `oldest` or before, partition by partition."""
         connection, more = self._writer.connection, False
         for partition, first, end in spare:
             base = partition << OFFSET_BITS
@@ -100,7 +101,7 @@ class Retention:
         return row is not None and row[0] > oldest
 
     def _trim_large(self, spare: list[tuple[int, int, int]], excess: int) -> bool:
-        """The oldest records of all partitions go, until the topic is small enough or nothing of it may go."""
+        """Delete the oldest records over all partitions until the topic is small enough."""
         heads = self._heads(spare)
         dropped: dict[int, tuple[int, int]] = {}
         for _, position, record_bytes in sorted(heads):
@@ -114,7 +115,7 @@ class Retention:
         return excess > 0 and bool(dropped)
 
     def _heads(self, spare: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        """The first records of each partition: when released, where, how large."""
+        """The first records of each partition, as (released, position, size)."""
         connection, found = self._writer.connection, list[tuple[int, int, int]]()
         for partition, first, end in spare:
             base = partition << OFFSET_BITS
@@ -134,21 +135,21 @@ class Retention:
         )
 
     def _sweep_finished(self, now: int) -> bool:
-        """What finished long ago is dropped, wherever it lies."""
+        """Delete schedules that finished before the retention of ids."""
         before = now - self._writer.options.id_retention_us
         self._swept, dropped = self._sweep("finished", "due, arrival", self._swept, f"at <= {before}")
         return dropped >= SWEEP_ROWS // 2
 
     def _sweep_history(self, now: int) -> bool:
-        """Old lines are dropped; a standing schedule keeps its latest whatever their age."""
+        """Delete old lines of histories; those of recurring schedules stay, however old."""
         before = now - self._writer.options.id_retention_us
         stands = "SELECT 1 FROM standing JOIN stream USING (stream) WHERE id = history.id AND tenant = history.tenant"
         aged = f"at <= {before} AND NOT EXISTS ({stands})"
-        self._told, dropped = self._sweep("history", "hash, entry", self._told, aged)
+        self._history_swept, dropped = self._sweep("history", "hash, entry", self._history_swept, aged)
         return dropped >= SWEEP_ROWS // 2
 
     def _sweep(self, table: str, key: str, start: tuple[int, int], aged: str) -> tuple[tuple[int, int], int]:
-        """Walk a table in rounds, some rows each time; answers where to go on and how many were dropped."""
+        """Sweep a table in rounds, some rows each time; returns where to continue and how many rows were deleted."""
         connection = self._writer.connection
         end = connection.execute(
             f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?) ORDER BY {key} LIMIT 1 OFFSET ?", (*start, SWEEP_ROWS)
@@ -167,11 +168,8 @@ class Retention:
         return int(self._writer.connection.changes()) == SLICE_ROWS
 
 
-MARGIN_US = 3_600 * 1_000_000
-
-
 class Maintenance:
-    """Turns the wheel, keeps the map of ids in shape, forgets what is old."""
+    """Turns the wheel, flushes and merges the id map, and applies retention."""
 
     def __init__(self, writer: Writer, wheel: Wheel) -> None:
         self._writer = writer
@@ -181,25 +179,25 @@ class Maintenance:
         self._garbage = True
 
     def begin(self) -> None:
-        """This process has become the owner: what an earlier one left unfinished is looked for."""
+        """This process has become the owner: look for work that an earlier owner left unfinished."""
         self._merge, self._garbage = None, True
         self._wheel.begin()
 
     def tend(self, now: int) -> bool:
-        """One slice; True if more is waiting."""
+        """Do one slice; True if there is more to do."""
         self._writer.refresh()
         if self.flush() or self._wheel.turn(now):
             return True
         try:
             if self._tend_map(now):
                 return True
-        except BaseException:  # what a merge knows in memory may be ahead of the file: begin it anew
+        except BaseException:  # the merge in memory may be ahead of the file: restart it
             self._merge, self._garbage = None, True
             raise
         return self._retention.trim(now)
 
     def flush(self) -> bool:
-        """Write the newest ids out when they are many; before anything else, so that they stay few."""
+        """Flush the recent entries of the id map if there are many. It comes before other work, to keep them few."""
         idmap = self._writer.idmap
         if idmap.recent_count < RECENT_ENTRIES_MAX:
             return False
@@ -223,8 +221,8 @@ class Maintenance:
             if sources is None:
                 return False
             with self._writer.transaction() as connection:
-                begun = id_map.Merge(connection, sources)
-            self._merge = begun
+                merge = id_map.Merge(connection, sources)
+            self._merge = merge
             return True
         with self._writer.transaction() as connection:
             merged = self._merge.step(connection, self._forget_before(now))
@@ -235,7 +233,7 @@ class Maintenance:
         return True
 
     def _forget_before(self, now: int) -> int:
-        """Ids that were due before this are finished and forgotten, unless they are found to be otherwise."""
+        """Ids that were due before this time are forgotten, unless a table still has them."""
         horizon = now - self._writer.options.id_retention_us - MARGIN_US
         first = self._writer.first_due
         return horizon if first is None else min(horizon, first)

@@ -1,4 +1,4 @@
-"""Lists, forecasts and histories: what readers see of the timeline."""
+"""Reads of the timeline: lists, forecasts, counts and histories."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ _Row = tuple[Key, id_lookup.Found]
 
 
 class Pages:
-    """One page: what is to come of each table, merged in order of (due, arrival), then what is finished, backwards."""
+    """One page of a list: pending rows of all tables in order of (due, arrival), then finished ones backwards."""
 
     def __init__(self, connection: apsw.Connection, writer: Writer, tenant: str, query: Query, now: int) -> None:
         self._connection = connection
@@ -75,7 +75,7 @@ class Pages:
 
     def page(self) -> Page:
         """The schedules after the cursor."""
-        with self._connection:  # one snapshot: nothing moves from table to table while we look
+        with self._connection:  # one snapshot, so that no row moves between tables meanwhile
             found = [(Place(False, *key), row) for key, row in self._ahead()]
             if self._reach == _END and len(found) <= self._query.limit:
                 found += [(Place(True, *key), row) for key, row in self._behind()]
@@ -110,7 +110,7 @@ class Pages:
                 yield from self._pending("near", {"stream": stream})
 
     def _far(self) -> Iterator[_Row]:
-        """Day by day from the cursor on, until the page is full or enough was looked at."""
+        """Rows that are due later, day by day from the cursor on, until the page is full or enough days were read."""
         taken, day = 0, min(max(0, self._after[0]) // DAY_US, DAY_LAST)
         for _ in range(DAYS_PER_PAGE_MAX):
             found = packed_reads.next_day(self._connection, day)
@@ -130,7 +130,9 @@ class Pages:
 
     def _wanted(self) -> packed_reads.Wanted:
         streams = [stream for (tenant, *_), stream in list(self._writer.streams.items()) if tenant == self._tenant]
-        return packed_reads.Wanted(self._query, streams, self._after, self._until, self._topics)
+        return packed_reads.Wanted(
+            query=self._query, streams=streams, after=self._after, until=self._until, topics=self._topics
+        )
 
     def _pending(self, table: id_lookup.Table, more: dict[str, object]) -> Iterator[_Row]:
         for row in self._connection.execute(_SQL[table], {**self._values, **more}).fetchall():
@@ -161,7 +163,7 @@ def _key(row: _Row) -> Key:
 def forecast(
     connection: apsw.Connection, tenant: str, start: int, end: int, width_us: int
 ) -> tuple[list[tuple[int, int]], bool]:
-    """Pending by step of time; cut short after so many steps."""
+    """Pending occurrences by step of time; cut short after `STEPS_MAX` steps."""
     values = {"tenant": tenant, "start": start, "end": end, "width": width_us}
     with connection:
         streams = [stream for (stream,) in connection.execute("SELECT stream FROM stream WHERE tenant = ?", (tenant,))]
@@ -173,20 +175,22 @@ def forecast(
 
 
 def overdue(connection: apsw.Connection, writer: Writer, now: int) -> int:
-    """How many rows are due and have not left; counted up to a bound."""
+    """How many rows are due and not released; counted up to a limit."""
     total = 0
     sql = "SELECT count(*) FROM (SELECT 1 FROM near WHERE stream = ? AND due <= ? LIMIT ?)"
     for stream in list(writer.stream_names):
         total += int(connection.execute(sql, (stream, now, OVERDUE_ROWS_MAX)).get)
     sql = "SELECT count(*) FROM (SELECT 1 FROM far WHERE place < ? AND due <= ? LIMIT ?)"
     first = place_of(now // QUARTER_US + 1)
-    total += int(connection.execute(sql, (first, now, OVERDUE_ROWS_MAX)).get)  # after an outage much may be far still
+    total += int(
+        connection.execute(sql, (first, now, OVERDUE_ROWS_MAX)).get
+    )  # after an outage, overdue rows may still be in `far`
     total += packed_reads.overdue(connection, now, OVERDUE_ROWS_MAX)
     return min(total, OVERDUE_ROWS_MAX)
 
 
 def first_overdue(connection: apsw.Connection, writer: Writer, now: int) -> int | None:
-    """When the first of what is due and has not left was due."""
+    """The due time of the first row that is due and not released."""
     dues = [
         connection.execute("SELECT min(due) FROM near WHERE stream = ? AND due <= ?", (stream, now)).get
         for stream in list(writer.stream_names)

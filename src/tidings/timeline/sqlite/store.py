@@ -1,4 +1,4 @@
-"""The SQLite store: the verbs of the ports, each handed to the thread that may carry it out."""
+"""The SQLite store: each method of the store protocols, run on the thread that may run it."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -27,38 +27,40 @@ from tidings.domain.schedules.schedule import (
 )
 from tidings.ports import ApiKey, Count, IdempotencyKey, Release, SourceBatch
 from tidings.timeline.sqlite import calendars, id_lookup, queries, writer
-from tidings.timeline.sqlite.apply.intake import Intake
 from tidings.timeline.sqlite.calendars import Calendars
 from tidings.timeline.sqlite.database import LAYOUTS, Checkpointer, connect, explain, file_bytes, prepare, translated
 from tidings.timeline.sqlite.documents import SqliteDocuments
+from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.maintenance import Maintenance
 from tidings.timeline.sqlite.pending.wheel import Wheel
 from tidings.timeline.sqlite.release import log, outbox
 from tidings.timeline.sqlite.release.release import Releaser
 from tidings.timeline.sqlite.transfer import SqliteEndpoint
-from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Lease, Options, Writer, WriterThread, owner
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, DatabaseThread, Lease, Options, Writer, owner
 from tidings.timeline.store_rules import SingleProcess
 from tidings.timeline.transfer.protocol import HasMoved
 
-LOOKS_MAX = 20
+READ_TRIES_MAX = 20
 
 
 @contextlib.contextmanager
 def _known_names() -> Iterator[None]:
-    """A topic that we do not know was opened by another process: then this one owns the store no longer."""
+    """An unknown topic was created by another process, so this process does not own the store any more."""
     try:
         yield
     except KeyError:
         raise NotOwner("another process owns this store") from None
 
 
-def _nobody() -> None:
-    """Nobody waits."""
+def _no_listener() -> None:
+    """The listener until `watch` is called."""
 
 
 class SqliteStore(SingleProcess):
-    """One file, and one lane: the store itself. Short reads are done where asked; a thread writes, one scans, and
-    one reads what goes to Kafka."""
+    """One file, with one lane: the store itself.
+
+    Short reads run on the event loop. One thread writes, one scans, and one reads the outbox.
+    """
 
     number = 0
     intakes_max = 1
@@ -70,20 +72,20 @@ class SqliteStore(SingleProcess):
         self._writer = Writer(self._connection, options)
         self.partitions = self._writer.partitions
         self._version = 0
-        self._wake: Callable[[], None] = _nobody
+        self._wake: Callable[[], None] = _no_listener
         self._reader = connect(path, reader=True)
         self._scanner = connect(path, reader=True)
         self._forwarder = connect(path, reader=True)
         wheel = Wheel(self._writer)
         self._intake = Intake(self._writer)
-        self._dates = Calendars(self._writer)
-        self._releasing = Releaser(self._writer, wheel)
-        self._keeping = Maintenance(self._writer, wheel)
+        self._calendars = Calendars(self._writer)
+        self._releaser = Releaser(self._writer, wheel)
+        self._maintenance = Maintenance(self._writer, wheel)
         self._lease = Lease(self._writer)
-        self._writing = WriterThread("tidings-writer")
-        self._scanning = WriterThread("tidings-scanner")
-        self._forwarding = WriterThread("tidings-outbox")  # of its own: nobody's long list holds up the way to Kafka
-        self.cabinet = SqliteDocuments(path, self._writer, self._writing, self._reader)
+        self._writer_thread = DatabaseThread("tidings-writer")
+        self._scanner_thread = DatabaseThread("tidings-scanner")
+        self._forwarder_thread = DatabaseThread("tidings-outbox")  # not delayed by long lists
+        self.documents = SqliteDocuments(path, self._writer, self._writer_thread, self._reader)
         self._checkpointer = Checkpointer(path, self._finish_checkpoint)
         self._connection.set_wal_hook(self._committed)
 
@@ -91,10 +93,10 @@ class SqliteStore(SingleProcess):
     async def open(
         cls, path: str | Path, *, layouts: Path = LAYOUTS, moved_too: bool = False, **options: Any
     ) -> "SqliteStore":
-        """Open or make the file. Options are those of `Options`; `HasMoved` if the store lives elsewhere now."""
+        """Open or create the file. Options are those of `Options`; `HasMoved` if the store was moved elsewhere."""
         chosen = msgspec.convert(options, Options)
         if not 1 <= chosen.partitions <= PARTITIONS_MAX:
-            raise Invalid("partitions", f"must lie between 1 and {PARTITIONS_MAX}")
+            raise Invalid("partitions", f"must be between 1 and {PARTITIONS_MAX}")
         prepare(str(path), layouts)
         try:
             store = cls(str(path), chosen)
@@ -110,21 +112,21 @@ class SqliteStore(SingleProcess):
         return SqliteEndpoint(
             self._writer,
             self._lease,
-            self._keeping,
-            writing=self._writing,
+            self._maintenance,
+            writer_thread=self._writer_thread,
             scanner=self._scanner,
-            scanning=self._scanning,
+            scanner_thread=self._scanner_thread,
         )
 
     async def close(self) -> None:
-        """Finish what was handed over, hand over the lease, leave a file without a write-ahead log."""
-        with contextlib.suppress(StoreError):  # then the lease runs out by itself
-            await self._writing.run(self._lease.resign)
+        """Finish the calls in progress, give up the lease, and close the file without a write-ahead log."""
+        with contextlib.suppress(StoreError):  # then the lease expires
+            await self._writer_thread.run(self._lease.resign)
         self._checkpointer.close()
-        await self._writing.close()
-        await self._scanning.close()
-        await self._forwarding.close()
-        await self.cabinet.close()
+        await self._writer_thread.close()
+        await self._scanner_thread.close()
+        await self._forwarder_thread.close()
+        await self.documents.close()
         for connection in (self._reader, self._scanner, self._forwarder, self._connection):
             connection.close()
 
@@ -133,8 +135,8 @@ class SqliteStore(SingleProcess):
         return int(apsw.SQLITE_OK)
 
     def _finish_checkpoint(self) -> None:
-        """The rest of a checkpoint, between two of the writer's transactions."""
-        self._writing.post(self._connection.wal_checkpoint)
+        """Do the rest of a checkpoint between two transactions of the writer."""
+        self._writer_thread.post(self._connection.wal_checkpoint)
 
     @property
     def identity(self) -> str:
@@ -151,28 +153,28 @@ class SqliteStore(SingleProcess):
         commands: Sequence[Command],
         now: int,
         receipt: IdempotencyKey | None = None,
-        taken: SourceBatch | None = None,
+        source: SourceBatch | None = None,
     ) -> Awaitable[list[Outcome]]:
-        return self._writing.start(self._intake.apply, commands, now, receipt, taken)
+        return self._writer_thread.start(self._intake.apply, commands, now, receipt, source)
 
     @translated
     async def positions(self) -> dict[tuple[str, int], int]:
         return outbox.positions(self._reader)
 
     async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
-        return await self._writing.run(self._releasing.release, now, rows_max, clock)
+        return await self._writer_thread.run(self._releaser.release, now, rows_max, clock)
 
     def next_due(self) -> int | None:
         return self._writer.next_due
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Who does not own the file cannot change what is due; but there may be room in the outbox again."""
+        """No other process can change what is due; `wake` is called when there is room in the outbox again."""
         self._wake = wake
 
     async def tend(self, now: int) -> bool:
-        return await self._writing.run(self._keeping.tend, now)
+        return await self._writer_thread.run(self._maintenance.tend, now)
 
-    # What recurring schedules depend on
+    # Calendars and time zones
 
     @translated
     async def calendars(self, tenant: str) -> list[Calendar]:
@@ -183,52 +185,52 @@ class SqliteStore(SingleProcess):
         return calendars.calendar(self._reader, tenant, name)
 
     async def put_calendar(self, tenant: str, calendar: Calendar) -> CalendarChange:
-        return await self._writing.run(self._dates.put, tenant, calendar)
+        return await self._writer_thread.run(self._calendars.put, tenant, calendar)
 
     async def drop_calendar(self, tenant: str, name: str) -> CalendarChange | None:
-        return await self._writing.run(self._dates.drop, tenant, name)
+        return await self._writer_thread.run(self._calendars.drop, tenant, name)
 
     @translated
     async def unsettled(self) -> list[CalendarChange]:
         return calendars.unsettled(self._reader)
 
     async def settle_calendars(self, changes: Sequence[CalendarChange]) -> None:
-        await self._writing.run(self._dates.settle, changes)
+        await self._writer_thread.run(self._calendars.settle, changes)
 
     @translated
     async def zones(self) -> list[KeptZone]:
         return calendars.kept_zones(self._reader)
 
-    async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nothing follows others
-        await self._writing.run(self._dates.keep, zone)
+    async def keep_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - one process, one set of rules
+        await self._writer_thread.run(self._calendars.keep, zone)
 
-    async def forget_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - nobody else takes schedules
-        await self._writing.run(self._dates.forget, zone)
+    async def forget_zone(self, zone: KeptZone, now: int) -> None:  # noqa: ARG002 - no other process uses them
+        await self._writer_thread.run(self._calendars.forget, zone)
 
     async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
-        return await self._writing.run(self._dates.revise, cursor, limit, revise, cause, now)
+        return await self._writer_thread.run(self._calendars.revise, cursor, limit, revise, cause, now)
 
     @translated
     async def moved(self, tenant: str, limit: int) -> list[Moved]:
-        return calendars.moved_lately(self._reader, tenant, limit)
+        return calendars.recent_moves(self._reader, tenant, limit)
 
     # Reading
 
     @translated
     async def find(self, tenant: str, schedule_id: str, now: int) -> Schedule | None:
-        for _ in range(LOOKS_MAX):
+        for _ in range(READ_TRIES_MAX):
             await self._refresh()
-            with contextlib.suppress(KeyError):  # a name that is newer than what a stand-by knows
+            with contextlib.suppress(KeyError):  # a name that this standby does not know yet
                 found = self._find(tenant, schedule_id, now)
                 if found is not None:
                     return id_lookup.present(self._writer, found, now)
-            if not await self._has_aged():
+            if not await self._is_outdated():
                 return None
         return None
 
     def _find(self, tenant: str, schedule_id: str, now: int) -> id_lookup.Found | None:
-        """What moves while we look from table to table may be missed: then look again."""
-        for _ in range(LOOKS_MAX):
+        """Search all tables; again if a commit may have moved the row between two of them."""
+        for _ in range(READ_TRIES_MAX):
             version = self._reader.pragma("data_version")
             found = id_lookup.find(self._reader, self._writer, tenant, schedule_id, now)
             if found is not None and found.message is None and found.position is not None:
@@ -243,30 +245,32 @@ class SqliteStore(SingleProcess):
         return [] if schedule is None else queries.history(self._reader, self._writer, schedule, now)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
-        for _ in range(LOOKS_MAX):
+        for _ in range(READ_TRIES_MAX):
             await self._refresh()
             with contextlib.suppress(KeyError):
-                return await self._scanning.run(queries.Pages(self._scanner, self._writer, tenant, query, now).page)
-        raise StoreError("the store changes faster than this stand-by can read it: ask its owner, or try again")
+                return await self._scanner_thread.run(
+                    queries.Pages(self._scanner, self._writer, tenant, query, now).page
+                )
+        raise StoreError("the store changes faster than this standby can read it: ask the active node, or try again")
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
-        return await self._scanning.run(queries.forecast, self._scanner, tenant, start, end, width_us)
+        return await self._scanner_thread.run(queries.forecast, self._scanner, tenant, start, end, width_us)
 
     async def count(self, now: int) -> Count:
         await self._refresh()
-        overdue = await self._scanning.run(queries.overdue, self._scanner, self._writer, now)
-        return Count(self._writer.pending, overdue, await self._scanning.run(file_bytes, self.path))
+        overdue = await self._scanner_thread.run(queries.overdue, self._scanner, self._writer, now)
+        return Count(self._writer.pending, overdue, await self._scanner_thread.run(file_bytes, self.path))
 
     async def _refresh(self) -> None:
-        """While another process owns the file, what we know of it ages."""
+        """Load the in-memory state again if another process owns the file, or a transaction failed."""
         if self._writer.token is None:
-            await self._writing.run(self._reload)
+            await self._writer_thread.run(self._reload)
         elif self._writer.stale:
-            await self._writing.run(self._writer.refresh)
+            await self._writer_thread.run(self._writer.refresh)
 
-    async def _has_aged(self) -> bool:
-        """Whether what we know of another's file has changed since we looked."""
-        return self._writer.token is None and await self._writing.run(
+    async def _is_outdated(self) -> bool:
+        """Whether another process has changed the file since we loaded it."""
+        return self._writer.token is None and await self._writer_thread.run(
             lambda: self._connection.pragma("data_version") != self._version
         )
 
@@ -280,10 +284,10 @@ class SqliteStore(SingleProcess):
     # Log
 
     async def topics(self, tenant: str) -> list[Topic]:
-        return await self._scanning.run(log.topics, self._scanner, tenant)
+        return await self._scanner_thread.run(log.topics, self._scanner, tenant)
 
-    async def prefixed(self, prefix: str) -> list[tuple[str, Topic]]:
-        return await self._scanning.run(log.prefixed, self._scanner, prefix)
+    async def topics_by_prefix(self, prefix: str) -> list[tuple[str, Topic]]:
+        return await self._scanner_thread.run(log.topics_by_prefix, self._scanner, prefix)
 
     @translated
     async def topic(self, tenant: str, name: str) -> Topic | None:
@@ -300,7 +304,7 @@ class SqliteStore(SingleProcess):
         return log.committed(self._reader, tenant, topic, group)
 
     async def commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
-        await self._writing.run(self._commit, tenant, topic, group, offsets)
+        await self._writer_thread.run(self._commit, tenant, topic, group, offsets)
 
     def _commit(self, tenant: str, topic: str, group: str, offsets: dict[int, int]) -> None:
         with self._writer.transaction() as connection:
@@ -310,7 +314,7 @@ class SqliteStore(SingleProcess):
 
     async def outgoing(self, offset: int, limit: int) -> list[Outgoing]:
         with _known_names():
-            return await self._forwarding.run(outbox.outgoing, self._forwarder, self._writer, offset, limit)
+            return await self._forwarder_thread.run(outbox.outgoing, self._forwarder, self._writer, offset, limit)
 
     @translated
     async def outbox(self) -> tuple[int, int]:
@@ -325,12 +329,12 @@ class SqliteStore(SingleProcess):
             self._wake()
 
     async def settle(self, offset: int) -> None:
-        while await self._writing.run(outbox.settle, self._writer, offset):
+        while await self._writer_thread.run(outbox.settle, self._writer, offset):
             pass
         self._wake()
 
     async def hold(self, offsets: Sequence[int], reason: str) -> None:
-        await self._writing.run(outbox.hold, self._writer, offsets, reason)
+        await self._writer_thread.run(outbox.hold, self._writer, offsets, reason)
         self._wake()
 
     @translated
@@ -340,13 +344,13 @@ class SqliteStore(SingleProcess):
 
     async def held(self, topic: str, limit: int = 1_000) -> list[Outgoing]:
         with _known_names():
-            return await self._forwarding.run(outbox.held, self._forwarder, self._writer, topic, limit)
+            return await self._forwarder_thread.run(outbox.held, self._forwarder, self._writer, topic, limit)
 
     async def free(self, offsets: Sequence[int]) -> None:
-        await self._writing.run(outbox.free, self._writer, offsets)
+        await self._writer_thread.run(outbox.free, self._writer, offsets)
 
     async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
-        await self._writing.run(self._intake.drop, offset, reason, instead, now)
+        await self._writer_thread.run(self._intake.drop, offset, reason, instead, now)
 
     # Keys
 
@@ -356,7 +360,7 @@ class SqliteStore(SingleProcess):
         return [ApiKey(name, tenant, digest, admin == 1, created) for name, tenant, digest, admin, created in rows]
 
     async def add_key(self, key: ApiKey) -> None:
-        await self._writing.run(self._add_key, key)
+        await self._writer_thread.run(self._add_key, key)
 
     def _add_key(self, key: ApiKey) -> None:
         row = (key.name, key.tenant, key.digest, key.admin, key.created)
@@ -366,7 +370,7 @@ class SqliteStore(SingleProcess):
             raise Invalid("name", f"there is a key named {key.name} already: revoke it or use another name") from None
 
     async def revoke_key(self, name: str) -> bool:
-        return await self._writing.run(self._revoke_key, name)
+        return await self._writer_thread.run(self._revoke_key, name)
 
     def _revoke_key(self, name: str) -> bool:
         self._connection.execute("DELETE FROM api_key WHERE name = ?", (name,))
@@ -375,34 +379,34 @@ class SqliteStore(SingleProcess):
     # Ownership
 
     async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
-        return await self._writing.run(self._acquire, elapsed, lease_us, report)
+        return await self._writer_thread.run(self._acquire, elapsed, lease_us, report)
 
     def _acquire(self, elapsed: int, lease_us: int, report: Report) -> bool:
         owns, new = self._lease.acquire(elapsed, lease_us, report)
         if new:
-            self._keeping.begin()
+            self._maintenance.begin()
         self._writer.refresh()
         return owns
 
     @translated
     async def nodes(self, now: int) -> Fleet:
-        """The owner of the file, whoever is asked."""
+        """The owner of the file; a standby knows it too."""
         await self._refresh()
-        due = await self._scanning.run(queries.first_overdue, self._scanner, self._writer, now)
+        due = await self._scanner_thread.run(queries.first_overdue, self._scanner, self._writer, now)
         return one_fleet(owner(self._reader), now, due)
 
     def lanes(self) -> "Sequence[SqliteStore]":
         return (self,) if self._writer.token is not None else ()
 
     async def confirm(self) -> None:
-        await self._writing.run(self._confirm)
+        await self._writer_thread.run(self._confirm)
 
     def _confirm(self) -> None:
         with self._writer.transaction():
             pass
 
-    def on_free(self, call: Callable[[], None]) -> None:
-        """Who stands by asks often enough."""
+    def on_free(self, listener: Callable[[], None]) -> None:
+        """Nothing to do: a standby polls."""
 
     async def resign(self) -> None:
-        await self._writing.run(self._lease.resign)
+        await self._writer_thread.run(self._lease.resign)

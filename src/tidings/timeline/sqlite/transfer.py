@@ -14,21 +14,33 @@ from tidings.domain.fleet import Predecessor, Report
 from tidings.domain.notifications.notification import GROUP, TOPICS
 from tidings.domain.schedules.schedule import Event
 from tidings.ports import Document
-from tidings.timeline.sqlite import documents, id_lookup, writer
-from tidings.timeline.sqlite.apply import row_writes
+from tidings.timeline.sqlite import documents, id_lookup, row_writes, writer
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found
 from tidings.timeline.sqlite.maintenance import Maintenance
 from tidings.timeline.sqlite.pending.packed_rows import ARRIVAL_MASK, HEAD, NO_DEADLINE, unpack
 from tidings.timeline.sqlite.release import outbox
-from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Lease, Writer, WriterThread
-from tidings.timeline.store_rules import brought, is_same
-from tidings.timeline.transfer import chunks, protocol
-from tidings.timeline.transfer.chunks import ITEM_COST, LEAST, Exporter, Id, Place, Row, Stage
-from tidings.timeline.transfer.protocol import Chunk, ImportResult, Item, Move, Progress, ScheduleItem
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, DatabaseThread, Lease, Writer
+from tidings.timeline.store_rules import as_new_put, is_same
+from tidings.timeline.transfer import protocol
+from tidings.timeline.transfer.protocol import (
+    ITEM_COST,
+    LEAST,
+    Chunk,
+    Exporter,
+    Id,
+    ImportResult,
+    Item,
+    Move,
+    Place,
+    Progress,
+    Row,
+    ScheduleItem,
+    Stage,
+)
 
 NAME = "tidings copy"  # of the process that holds the lease
-ALWAYS = 0  # a time at which no finished schedule is past its retention
+ALWAYS = 0  # as `now`: a time at which no finished schedule is past its retention
 
 _SQL = queries("transfer")
 _MARK = "INSERT OR REPLACE INTO moved VALUES (1, ?)"
@@ -36,24 +48,24 @@ _DELIVERY_TOPICS = json.dumps(list(TOPICS))
 
 
 class SqliteEndpoint:
-    """One file. The owner of its lease is its only user, so source and target need the same lease."""
+    """One file. The owner of its lease is its only user, so a source and a target need the same lease."""
 
     def __init__(
         self,
         writer: Writer,
         file_lease: Lease,
-        keeping: Maintenance,
+        maintenance: Maintenance,
         *,
-        writing: WriterThread,
+        writer_thread: DatabaseThread,
         scanner: apsw.Connection,
-        scanning: WriterThread,
+        scanner_thread: DatabaseThread,
     ) -> None:
         self._writer = writer
         self._lease = file_lease
-        self._keeping = keeping
-        self._writing = writing
+        self._maintenance = maintenance
+        self._writer_thread = writer_thread
         self._scanner = scanner
-        self._scanning = scanning
+        self._scanner_thread = scanner_thread
         schedules = {
             "parcels": Stage((-1,), self._parcels),
             "far": Stage((-1,), self._far),
@@ -61,7 +73,7 @@ class SqliteEndpoint:
             "standing": Stage((-1,), self._standing),
             "finished": Stage((LEAST, -1), self._finished),
         }
-        self._exporter = Exporter(chunks.stages((-1,), schedules), self._fetch, self._histories)
+        self._exporter = Exporter(protocol.stages((-1,), schedules), self._fetch, self._histories)
 
     @property
     def identity(self) -> str:
@@ -71,14 +83,14 @@ class SqliteEndpoint:
         def acquire() -> bool:
             owns, is_new = self._lease.acquire(elapsed, lease_us, Report(name=NAME), moved_too=True)
             if is_new:
-                self._keeping.begin()
+                self._maintenance.begin()
             self._writer.refresh()
             return owns
 
-        return await self._writing.run(acquire)
+        return await self._writer_thread.run(acquire)
 
     async def release(self) -> None:
-        await self._writing.run(self._lease.resign)
+        await self._writer_thread.run(self._lease.resign)
 
     async def status(self) -> protocol.Status:
         """No node can be alive besides the owner of the lease."""
@@ -92,7 +104,7 @@ class SqliteEndpoint:
                 arrival=self._writer.arrival,
             )
 
-        return await self._scanning.run(status)
+        return await self._scanner_thread.run(status)
 
     # Source
 
@@ -104,13 +116,13 @@ class SqliteEndpoint:
                 transfers = connection.execute("SELECT progress FROM carried")
                 predecessors = (*protocol.predecessors_of(transfers), Predecessor(self.identity, (end,)))
                 totals = connection.execute(_SQL["counts"]).fetchone()
-                counts = chunks.kind_counts(totals, connection.execute(_SQL["pending_terms"]))
+                counts = protocol.kind_counts(totals, connection.execute(_SQL["pending_terms"]))
                 marked = msgspec.structs.replace(move, predecessors=predecessors, counts=counts)
                 connection.execute(_MARK, (protocol.encode_move(marked),))
             crash.point("transfer.marked")
             return marked
 
-        return await self._writing.run(close)
+        return await self._writer_thread.run(close)
 
     async def mark(self, move: Move | None) -> None:
         def mark() -> None:
@@ -120,7 +132,7 @@ class SqliteEndpoint:
                 else:
                     connection.execute(_MARK, (protocol.encode_move(move),))
 
-        await self._writing.run(mark)
+        await self._writer_thread.run(mark)
 
     async def export(self, after: str | None) -> Chunk | None:
         return await self._exporter.chunk(after)
@@ -129,7 +141,9 @@ class SqliteEndpoint:
         return await self._scan(stage, place, _parcel_cost if stage == "parcels" else _cost)
 
     async def _scan(self, query: str, values: tuple[Any, ...], cost: Callable[[Row], int] = lambda _: 0) -> list[Row]:
-        return await self._scanning.run(lambda: list(chunks.bounded(self._scanner.execute(_SQL[query], values), cost)))
+        return await self._scanner_thread.run(
+            lambda: list(protocol.bounded(self._scanner.execute(_SQL[query], values), cost))
+        )
 
     def _parcels(self, rows: Sequence[Row]) -> list[Item]:
         parcels = [unpack(heads, bodies) for _, heads, bodies in rows]
@@ -153,7 +167,7 @@ class SqliteEndpoint:
     def _item(self, found: Found, extras: Sequence[tuple[int, int]] = ()) -> ScheduleItem:
         tenant, priority = self._writer.stream_names[found.stream]
         topic = self._writer.topic_names[found.partition // PARTITIONS_MAX][1]
-        item = ScheduleItem(tenant=tenant, topic=topic, priority=priority, extras=extras, **chunks.columns(found))
+        item = ScheduleItem(tenant=tenant, topic=topic, priority=priority, extras=extras, **protocol.columns(found))
         if found.deadline == NO_DEADLINE:
             item.deadline, item.reason = None, found.reason if found.at is not None else None
         return item
@@ -171,15 +185,15 @@ class SqliteEndpoint:
         def begin() -> Progress:
             progress = protocol.encode_progress(Progress(predecessors=move.predecessors))
             with self._writer.transaction() as connection:
-                self._writer.arrival = max(self._writer.arrival, arrival)  # ids made here stay unique
+                self._writer.skip_arrivals(arrival)  # ids made here stay unique
                 connection.execute("INSERT OR IGNORE INTO carried VALUES (?, ?)", (move.transfer, progress))
                 return _progress(connection, move)
 
-        return await self._writing.run(begin)
+        return await self._writer_thread.run(begin)
 
     async def load(self, move: Move, before: Progress, chunk: Chunk, now: int) -> Progress:
         def load() -> Progress:
-            self._keeping.flush()
+            self._maintenance.flush()
             with self._writer.transaction() as connection:
                 if _progress(connection, move).after != before.after:
                     raise Moved("another copy is running")
@@ -190,14 +204,14 @@ class SqliteEndpoint:
             crash.point("transfer.committed")
             return progress
 
-        return await self._writing.run(load)
+        return await self._writer_thread.run(load)
 
     def _put(self, item: Item, now: int) -> ImportResult:
         connection = self._writer.connection
         if isinstance(item, ScheduleItem):
             return self._put_schedule(item)
         if isinstance(item, Document):
-            is_new = all(documents.change(connection, [[brought(item)]], now))
+            is_new = all(documents.change(connection, [[as_new_put(item)]], now))
             return protocol.result(is_new, is_new or is_same(item, documents.get(connection, item.key, now)))
         name, values = type(item).__name__, msgspec.structs.asdict(item)
         is_new = connection.execute(_SQL[f"put_{name}"], values).fetchone() is not None
@@ -237,15 +251,14 @@ class SqliteEndpoint:
     def _found(self, item: ScheduleItem, generation: int) -> Found:
         """The row of an item, under a new arrival number."""
         writer = self._writer
-        writer.arrival += 1
         topic = writer.topic_of(item.tenant, item.topic)
-        columns: dict[str, Any] = chunks.columns(item) | {
+        columns: dict[str, Any] = protocol.columns(item) | {
             "generation": generation,
             "deadline": NO_DEADLINE if item.deadline is None else min(item.deadline, NO_DEADLINE),
         }
         return Found(
             table="standing",
-            arrival=writer.arrival,
+            arrival=writer.next_arrival(),
             place=0,
             stream=writer.stream_of(item.tenant, item.priority, item.topic),
             partition=topic + item.partition_hash % writer.partitions,

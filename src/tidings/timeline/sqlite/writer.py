@@ -1,4 +1,4 @@
-"""One thread that owns a connection; the event loop hands it work and awaits the answer."""
+"""The writer of a SQLite file: its thread, its in-memory state and transactions, and the lease on the file."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import queue
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from tidings.timeline.sqlite.pending.packed_rows import (
     DAY_QUARTERS,
     QUARTER_LAST,
     QUARTER_US,
-    Later,
+    FarTable,
     Rows,
     quarters,
 )
@@ -39,8 +39,8 @@ Answer = TypeVar("Answer")
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
 
 
-class WriterThread:
-    """Runs calls one after the other, in the order in which they came."""
+class DatabaseThread:
+    """A thread that uses a connection: it runs calls in order, and the event loop awaits their results."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class WriterThread:
         self._thread.start()
 
     def start(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
-        """Hand a call to the thread at once. It is carried out, even if nobody waits any more."""
+        """Submit a call now; it runs even if its result is not awaited."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         if self._closed:
             future.set_exception(StoreError("the store is closed"))
@@ -59,20 +59,20 @@ class WriterThread:
         return future
 
     async def run(self, call: Callable[..., Answer], *arguments: object) -> Answer:
-        """Hand a call to the thread and wait for its answer."""
+        """Submit a call and wait for its result."""
         return await self.start(call, *arguments)
 
     def post(self, call: Callable[[], object]) -> None:
-        """Run a call on the thread when its turn comes; for other threads, which wait for nothing."""
+        """Submit a call from another thread, which does not wait for it."""
         self._loop.call_soon_threadsafe(self._post_here, call)
 
     def _post_here(self, call: Callable[[], object]) -> None:
         future: asyncio.Future[object] = self._loop.create_future()
-        future.add_done_callback(_look)
+        future.add_done_callback(_retrieve_error)
         self._jobs.put((call, (), future))
 
     async def close(self) -> None:
-        """Finish what was handed over, then end the thread."""
+        """Finish all submitted calls, then stop the thread."""
         self._closed = True
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
@@ -84,7 +84,7 @@ class WriterThread:
                 answer = call(*arguments)
             except apsw.Error as error:
                 self._post(_fail, future, StoreError(explain(error)))
-            except BaseException as error:  # noqa: BLE001 - whoever awaits the answer gets it
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
                 self._post(_fail, future, error)
             else:
                 self._post(_resolve, future, answer)
@@ -92,12 +92,12 @@ class WriterThread:
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the loop has closed: nobody waits for the answer
+        except RuntimeError:  # the loop is closed: no caller is left
             return
 
 
-def _look(future: "asyncio.Future[Any]") -> None:
-    """Take note of an error that nobody waits for; the call will be made again."""
+def _retrieve_error(future: "asyncio.Future[Any]") -> None:
+    """Retrieve an error that no caller awaits; the call will be repeated."""
     future.exception()
 
 
@@ -115,13 +115,16 @@ PARTITIONS_MAX = 16
 TOPICS_PER_TENANT_MAX = 10_000
 TOPICS_MAX = 1_000_000
 OFFSET_BITS = 38
-OUTBOX = 0  # the partition of what is released to Kafka; topics count from one
+OUTBOX = 0  # the partition of the outbox; topics are numbered from 1
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+TOKEN_BYTES = 16
+RESIGN_MS = 500
 
 _SECRET_BYTES = 16
 _ROWS = queries("rows")
 
-# The streams that have rows near, each with its first due time, without looking at every row.
+# The streams that have rows in `near`, each with its first due time, without reading every row.
 _HEADS = """
 WITH RECURSIVE present(stream) AS (
     SELECT min(stream) FROM near
@@ -132,7 +135,7 @@ WITH RECURSIVE present(stream) AS (
 SELECT stream, (SELECT min(due) FROM near WHERE near.stream = present.stream) FROM present WHERE stream IS NOT NULL
 """
 
-# What is in the outbox from a position on, without what is kept back: offsets and sizes.
+# Offsets and sizes of the records in the outbox from a position on, without those that are held back.
 _IN_OUTBOX = (
     f"SELECT position & {OFFSET_MASK}, length(message) + length(id) + {RECORD_BYTES} FROM log"
     f" WHERE position >= ? AND position < {(OUTBOX + 1) << OFFSET_BITS} AND position NOT IN (SELECT offset FROM held)"
@@ -153,8 +156,8 @@ CREATE TEMP TABLE IF NOT EXISTS batch (
 """
 
 
-class Options(msgspec.Struct, frozen=True):
-    """What can be chosen for a store. `partitions` is fixed once the file exists."""
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a store. `partitions` is fixed once the file exists."""
 
     partitions: int = 4
     id_retention_us: int = 7 * 86_400 * 1_000_000
@@ -167,13 +170,17 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Writer:
-    """Whatever is in memory can be read back from the file. Only the writer's thread changes it; others may look
-    at names and the map, which are replaced whole or only grow."""
+    """Owns the in-memory state of a file and its transactions.
+
+    All state in memory can be loaded again from the file. Only the writer thread changes it, through the methods here.
+    Other threads may read the names and the id map, which only grow or are replaced as a whole.
+    """
 
     def __init__(self, connection: apsw.Connection, options: Options) -> None:
         self.connection = connection
         self.options = options
         self.token: bytes | None = None
+        self.arrival = self.pending = self.near_until = self.split_until = 0
         self.room = OutboxCapacity(options.outbox_rows_max, options.outbox_bytes_max)
         self.next_far: int | None = None
         self._next_near: tuple[int | None, int | None] = (None, None)
@@ -192,13 +199,13 @@ class Writer:
         self.load()
 
     def _begin(self) -> None:
-        """Write the one row of counters if the file is new."""
+        """Write the row of counters if the file is new."""
         sql = "INSERT OR IGNORE INTO tally VALUES (1, ?, ?, ?, 0, 0, 0, 0)"
         secret = secrets.token_bytes(_SECRET_BYTES)
         self.connection.execute(sql, (self.options.created, secret, self.options.partitions))
 
     def load(self) -> None:
-        """Read back everything that is kept in memory; readers on other threads see the old until the new is whole."""
+        """Load the in-memory state; other threads see the old state until the new one is complete."""
         connection = self.connection
         row = connection.execute(
             "SELECT created, secret, partitions, arrival, pending, near_until, split_until FROM tally"
@@ -207,10 +214,10 @@ class Writer:
         self.predecessors = predecessors_of(connection.execute("SELECT progress FROM carried"))
         streams = connection.execute("SELECT stream, tenant, priority, to_kafka FROM stream").fetchall()
         streams_on_kafka = {stream for stream, _, _, to_kafka in streams if to_kafka}
-        idmap, heads = IdMap(row[1]), Lookahead(streams_on_kafka)
+        idmap, lookahead = IdMap(row[1]), Lookahead(streams_on_kafka)
         idmap.load(connection)
         for stream, due in connection.execute(_HEADS):
-            heads.set(stream, due)
+            lookahead.set(stream, due)
         topics = connection.execute("SELECT topic, tenant, name FROM topic").fetchall()
         self.stream_names = {stream: (tenant, Priority(priority)) for stream, tenant, priority, _ in streams}
         self.streams = {(tenant, priority, to_kafka == 1): stream for stream, tenant, priority, to_kafka in streams}
@@ -225,15 +232,72 @@ class Writer:
         self.room.arrive(settled)
         self.room.begin(connection.execute(_IN_OUTBOX, (OUTBOX << OFFSET_BITS | self.arrived,)))
         self.created, _, self.partitions, self.arrival, self.pending, self.near_until, self.split_until = row
-        self.idmap, self.heads, self.far = idmap, heads, Later(connection)
+        self.idmap, self.lookahead, self.far = idmap, lookahead, FarTable(connection)
         self.look_ahead()
         self._saved = (self.arrival, self.pending)
         self.stale = False
 
     def refresh(self) -> None:
-        """Read it back if that failed after a transaction that failed; before anything in memory is relied on."""
+        """Load the in-memory state again if it is stale. Call it before relying on anything in memory."""
         if self.stale:
             self.load()
+
+    # Ownership
+
+    def own(self, token: bytes, *, is_new: bool) -> None:
+        """This process owns the file under a token. Ownership that is new makes the in-memory state stale."""
+        self.token = token
+        self.stale = self.stale or is_new
+
+    def disown(self) -> bytes | None:
+        """This process does not own the file any more; returns the token it had."""
+        token, self.token = self.token, None
+        return token
+
+    # Counters and other state that changes inside a transaction
+
+    def next_arrival(self) -> int:
+        """Take the next arrival number."""
+        self.arrival += 1
+        return self.arrival
+
+    def take_arrivals(self, count: int) -> int:
+        """Take that many consecutive arrival numbers; returns the first."""
+        first = self.arrival + 1
+        self.arrival += count
+        return first
+
+    def skip_arrivals(self, last: int) -> None:
+        """Never give out an arrival number up to this one."""
+        self.arrival = max(self.arrival, last)
+
+    def add_pending(self, count: int) -> None:
+        """Change the number of pending schedules."""
+        self.pending += count
+
+    def set_horizons(self, split_until: int, near_until: int) -> None:
+        """Route new rows by these limits: up to `near_until` into `near`, up to `split_until` by quarter of an hour."""
+        self.connection.execute("UPDATE tally SET split_until = ?, near_until = ?", (split_until, near_until))
+        self.split_until, self.near_until = split_until, near_until
+
+    def add_zone(self, name: str, digest: str) -> None:
+        """The rules of this time zone are stored."""
+        self.zones.add((name, digest))
+
+    def remove_zone(self, name: str, digest: str) -> None:
+        """The rules of this time zone are not stored any more."""
+        self.zones.discard((name, digest))
+
+    def hold(self, offsets: Iterable[int], reason: str) -> None:
+        """Records of the outbox are held back from Kafka."""
+        self.held |= dict.fromkeys(offsets, reason)
+
+    def unhold(self, offsets: Iterable[int]) -> None:
+        """Records of the outbox are not held back any more."""
+        for offset in offsets:
+            self.held.pop(offset, None)
+
+    # What is pending
 
     @property
     def arrived(self) -> int:
@@ -242,25 +306,25 @@ class Writer:
 
     @property
     def next_due(self) -> int | None:
-        """When a release has work to do: what goes to Kafka counts only while there is room for it."""
+        """When the next release has work to do; rows for Kafka count only while there is room in the outbox."""
         near, on_kafka = self._next_near
         dues = (near, on_kafka if on_kafka is not None and self.room.rows else None, self.next_far)
         return min((due for due in dues if due is not None), default=None)
 
     @property
     def first_due(self) -> int | None:
-        """When the first of all that is pending is due, whether it may leave or not; never later than the truth."""
+        """The earliest due time of all pending rows, even if there is no room for them. It may be too early."""
         return min((due for due in (*self._next_near, self.next_far) if due is not None), default=None)
 
     def may_open(self, tenant: str, topic: str) -> bool:
-        """Whether a topic is there, or the tenant may have one more."""
+        """Whether a topic exists, or the tenant may have one more."""
         return (tenant, topic) in self.topics or (
             self.topic_counts[tenant] < TOPICS_PER_TENANT_MAX and len(self.topics) < TOPICS_MAX
         )
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[apsw.Connection]:
-        """A durable transaction of the owner. If it fails, memory is read back from the file."""
+        """A durable transaction of the owner. If it fails, the in-memory state is loaded again from the file."""
         connection = self.connection
         self.refresh()
         connection.execute("BEGIN IMMEDIATE")
@@ -275,20 +339,20 @@ class Writer:
                 connection.execute("ROLLBACK")
             self.load()
             raise
-        self.stale = True  # until it is known what comes next
+        self.stale = True  # until the lookahead is complete
         self.look_ahead()
         self.stale = False
 
     def look_ahead(self) -> None:
-        """Note when there is work: something near falls due, or the time of a bucket of `far` begins."""
+        """Find out when there is work to do: a row in `near` is due, or a bucket of `far` begins."""
         place = self.far.first()
         self.next_far = None if place is None else (place >> ARRIVAL_BITS) * QUARTER_US
-        self._next_near = self.heads.first()
+        self._next_near = self.lookahead.first()
 
     def _check_owner(self) -> None:
         row = self.connection.execute("SELECT token FROM lease").fetchone()
         if self.token is None or row is None or row[0] != self.token:
-            self.token = None
+            self.disown()
             raise NotOwner("another process owns this store")
 
     def _save_tally(self) -> None:
@@ -297,7 +361,7 @@ class Writer:
             self._saved = (self.arrival, self.pending)
 
     def stream_of(self, tenant: str, priority: int, topic: str) -> int:
-        """The number of the stream for a topic; made when it is new."""
+        """The number of the stream for a topic; created if it is new."""
         to_kafka = is_kafka(topic)
         stream = self.streams.get((tenant, priority, to_kafka))
         if stream is None:
@@ -310,7 +374,7 @@ class Writer:
         return stream
 
     def topic_of(self, tenant: str, name: str) -> int:
-        """The number of a topic's first partition; the topic is made when it is new."""
+        """The number of the first partition of a topic; the topic is created if it is new."""
         topic = self.topics.get((tenant, name))
         if topic is None:
             sql = "INSERT INTO topic (tenant, name) VALUES (?, ?) RETURNING topic"
@@ -326,7 +390,7 @@ class Writer:
         return topic * PARTITIONS_MAX
 
     def bucket(self, due: int) -> int:
-        """The bucket of `far` for a due time, as far as the wheel has been split."""
+        """The bucket of `far` for a due time: its quarter of an hour if the day is split already, else its day."""
         quarter = min(due // QUARTER_US, QUARTER_LAST)
         return quarter if due < self.split_until else quarter - quarter % DAY_QUARTERS
 
@@ -336,21 +400,17 @@ class Writer:
         return np.where(dues < self.split_until, fine, fine - fine % DAY_QUARTERS)
 
     def put_near(self, rows: Rows) -> None:
-        """Put rows that are due soon into their order."""
+        """Insert rows that are due soon into `near`."""
         if not len(rows):
             return
         self.connection.execute(_ROWS["insert_near"], (apsw.carray(tuple(rows.for_near())),))
         streams = rows.heads["stream"]
         for stream in set(streams.tolist()):
-            self.heads.offer(stream, int(rows.heads["due"][streams == stream].min()))
-
-
-TOKEN_BYTES = 16
-RESIGN_MS = 500
+            self.lookahead.offer(stream, int(rows.heads["due"][streams == stream].min()))
 
 
 class Lease:
-    """Taken when it is free or has run out; counted on the clock of this boot of the machine."""
+    """The lease on the file. It can be taken when it is free or expired; its time is that since the machine booted."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -358,9 +418,9 @@ class Lease:
         self._node: Node | None = None
 
     def acquire(self, elapsed: int, lease_us: int, report: Report, *, moved_too: bool = False) -> tuple[bool, bool]:
-        """Take or renew it: (we own it, we did not before). If it is new, what is in memory is stale.
+        """Take or renew the lease; returns (we own it, we did not own it before).
 
-        `HasMoved` if the store has moved elsewhere, unless `moved_too`. A copy then takes the lease at once: another
+        `HasMoved` if the store was moved elsewhere, unless `moved_too`. A copy then takes the lease at once: another
         owner can only be another copy, and the target lets only one of them continue.
         """
         connection = self._writer.connection
@@ -370,7 +430,6 @@ class Lease:
             if move is not None and not moved_too:
                 raise HasMoved(move)
             answer = self._take(connection, elapsed, lease_us, report, by_force=move is not None)
-            self._writer.stale = self._writer.stale or answer == (True, True)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -385,31 +444,31 @@ class Lease:
         mine = row is not None and row[0] is not None and row[0] == self._writer.token
         free = by_force or row is None or row[0] is None or row[1] != self._boot or row[2] <= elapsed
         if not mine and not free:
-            self._writer.token = None
+            self._writer.disown()
             return False, False
-        token = self._writer.token if mine else secrets.token_bytes(TOKEN_BYTES)
+        token = row[0] if mine else secrets.token_bytes(TOKEN_BYTES)
         self._node = one_node(self._node if mine else None, report, lease_us)
         row = (token, self._boot, elapsed + lease_us, msgspec.json.encode(self._node))
         connection.execute("INSERT OR REPLACE INTO lease (one, token, boot, until, node) VALUES (1, ?, ?, ?, ?)", row)
-        self._writer.token = token
+        self._writer.own(token, is_new=not mine)
         return True, not mine
 
     def resign(self) -> None:
-        """Hand it over at once, if it is ours."""
-        token, self._writer.token = self._writer.token, None
+        """Give up the lease at once, if it is ours."""
+        token = self._writer.disown()
         if token is not None:
             self._writer.connection.set_busy_timeout(RESIGN_MS)
             self._writer.connection.execute("UPDATE lease SET token = NULL WHERE token = ?", (token,))
 
 
 def owner(connection: apsw.Connection) -> Node | None:
-    """Who owns the file, or did when it was last heard of; None if it was handed over."""
+    """The node that owns the file, or owned it last; None if it gave up the lease."""
     found = connection.execute("SELECT node FROM lease WHERE token IS NOT NULL AND node IS NOT NULL").get
     return None if found is None else msgspec.json.decode(found, type=Node)
 
 
 def _boot() -> str:
-    """What tells this boot of the machine from another."""
+    """An id of the current boot of the machine."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else ""
 

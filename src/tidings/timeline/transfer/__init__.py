@@ -1,1 +1,1 @@
-"""Moving everything from one store to another: the protocol, the chunks, and the run."""
+"""Moving everything from one store to another: the protocol between two stores, and the run."""

@@ -43,7 +43,7 @@ class TransferResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transfer:
-    """From a source that nobody uses to a target whose nodes may be running."""
+    """A transfer from a source that is not in use to a target whose nodes may be running."""
 
     def __init__(
         self,

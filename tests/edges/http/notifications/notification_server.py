@@ -80,7 +80,7 @@ async def staffed(store: Store, folder: Path, key: str | None = None, **readers:
     mail = Recorder("email")
 
     def furnish(engine: Engine) -> Office:
-        cabinet, clock = store.cabinet, engine.clock
+        cabinet, clock = store.documents, engine.clock
         office = Office(
             cabinet,
             engine,

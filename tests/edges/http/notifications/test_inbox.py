@@ -66,7 +66,7 @@ async def test_messages_are_streamed_and_resume_after_the_last_one(each_desk: De
 @pytest.mark.slow
 async def test_a_message_that_appears_after_a_later_one_is_not_lost(desk: Desk) -> None:
     """Of two that are written at once, that of the earlier time may be there second."""
-    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
+    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.documents
     now = clock.now()
 
     async def write(name: str, at: int) -> None:

@@ -37,7 +37,7 @@ async def told(desk: Desk, provider: str) -> tuple[str, str]:
     about = Delivery(sent["name"], accepted["id"], 0)
     clock = desk.site.engine.clock
     put = sent_put(DEFAULT_TENANT, about, provider, sent["provider_id"], clock.now())
-    await desk.site.engine.store.cabinet.change([[put]], clock.now())
+    await desk.site.engine.store.documents.change([[put]], clock.now())
     return sent["name"], sent["provider_id"]
 
 

@@ -86,7 +86,7 @@ async def test_the_ways_out_are_shown_without_secrets(desk: Desk) -> None:
     clock = desk.site.engine.clock
     broken = Breaker(clock.now() + 60_000_000, reason="credentials_refused")
     key = Key("", "breaker", "mail")
-    await desk.site.engine.store.cabinet.change([[breaker_put(key, broken, 0)]], clock.now())
+    await desk.site.engine.store.documents.change([[breaker_put(key, broken, 0)]], clock.now())
     [mail, _] = (await desk.done("GET", "/v1/channels"))["providers"]
     assert (mail["breaker"], mail["reason"], "until" in mail) == ("open", "credentials_refused", True)
     text = (await desk.call("GET", "/v1/channels")).body
@@ -95,7 +95,7 @@ async def test_the_ways_out_are_shown_without_secrets(desk: Desk) -> None:
 
 
 async def test_a_provider_that_refuses_the_credentials_is_a_notice_until_its_breaker_is_closed(desk: Desk) -> None:
-    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
+    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.documents
     over = Breaker(clock.now() - 1, reason="credentials_refused", detail="535 no")
     waits = Breaker(clock.now() + 60_000_000, reason="timeout")
     keys = Key("", "breaker", "mail"), Key("", "breaker", "outbox")
@@ -111,7 +111,7 @@ async def test_a_provider_that_refuses_the_credentials_is_a_notice_until_its_bre
 
 
 async def test_open_breakers_of_webhook_receivers_are_shown_to_their_tenant(desk: Desk) -> None:
-    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.cabinet
+    clock, cabinet = desk.site.engine.clock, desk.site.engine.store.documents
     waits = Breaker(clock.now() + 60_000_000, reason="timeout")
     names = [f"outbox https://{k:03}.example" for k in range(RECEIVERS_MAX + 1)]
     groups = [[breaker_put(Key(tenant, "breaker", name), waits, 0)] for name in names for tenant in ("default", "b")]

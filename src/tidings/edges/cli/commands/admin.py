@@ -16,7 +16,7 @@ from tidings.edges.cli.screen import ProgressCount, Screen, instant, length, rel
 
 if TYPE_CHECKING:
     from tidings.ports import ApiKey
-    from tidings.timeline.migrations import Done
+    from tidings.timeline.migrations import StepDone
     from tidings.timeline.transfer.protocol import Kind, Progress
 
 
@@ -238,9 +238,9 @@ def configure_migrate(parser: argparse.ArgumentParser) -> None:
 
 def migrate(arguments: Arguments, screen: Screen) -> int:
     """Run the steps, and print the name and the duration of each."""
-    steps_done: list[Done] = []
+    steps_done: list[StepDone] = []
 
-    def on_step(done: "Done") -> None:
+    def on_step(done: "StepDone") -> None:
         steps_done.append(done)
         if not arguments.json:
             screen.say(f"{done.name}  {done.elapsed_us / 1_000:,.1f} ms")

@@ -1,1 +1,1 @@
-"""Applying commands: one transaction for many, its rows loaded under locks and written back together."""
+"""Applies commands: many in one transaction, whose rows are loaded with locks and written back together."""

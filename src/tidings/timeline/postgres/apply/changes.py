@@ -1,4 +1,4 @@
-"""Commands on the working set: what is decided is applied to the entries in memory, and written at the end."""
+"""Applies commands to the loaded rows in memory; they are written at the end of the transaction."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -31,10 +31,18 @@ from tidings.timeline.postgres.names import TO_KAFKA, TOPICS_PER_TENANT_MAX, Nam
 
 
 class Changes:
-    """Commands on entries, in memory."""
+    """Applies commands to rows in memory."""
 
     def __init__(
-        self, names: Names, parts: int, arrive: Callable[[], int], now: int, remembered: int, created: int, days: Days
+        self,
+        names: Names,
+        *,
+        parts: int,
+        arrive: Callable[[], int],
+        now: int,
+        remembered: int,
+        created: int,
+        days: Days,
     ) -> None:
         self._days = days
         self._names = names
@@ -45,20 +53,20 @@ class Changes:
         self._created = created
 
     def run(self, command: Command, entry: ScheduleRow) -> Outcome:
-        """Apply one command to the entry of its id."""
+        """Apply one command to the row of its id."""
         found = entry.now
         if found is not None and found.at is not None and found.at <= self._remembered:
-            found = entry.now = None  # its id is free, though its row may still be there
+            found = entry.now = None  # the id is forgotten, even if its row is not deleted yet
         change = self._decide(command, None if found is None else _current(found, entry, self._names))
         for effect in change.effects:
             self._apply(effect, entry, found)
         return change.outcome
 
     def make(self, add: Add, entry_of: Callable[[Add], ScheduleRow]) -> Outcome:
-        """Apply a command for a schedule whose id the store makes."""
+        """Add a schedule whose id the store makes."""
         change = self._decide(add, None)
         for effect in change.effects:
-            assert isinstance(effect, Begin), "an id that is made has no schedule yet"
+            assert isinstance(effect, Begin), "a new id has no schedule yet"
             arrival = self._arrive()
             named = new_id(arrival, effect.add)
             entry = entry_of(named)
@@ -102,24 +110,24 @@ class Changes:
 
     def _row(self, begin: Begin, lane: int, arrival: int) -> Found:
         add = begin.add
-        assert add.id is not None, "what has no id is made with one"
+        assert add.id is not None, "`make` has set the id"
         bound = deadline(add.due, add.lateness)
         hashed = crc32(add.id.encode()) if add.key_hash is None else add.key_hash
         part = TO_KAFKA if is_kafka(add.topic) else lane * self._parts + hashed % self._parts
         return Found(
-            "timeline" if begin.terms is None else "standing",
-            arrival,
-            add.due,
-            lane,
-            self._names.stream(add.tenant, add.priority, add.topic),
-            self._names.topic(add.tenant, add.topic),
-            part,
-            begin.generation,
-            begin.n,
-            self._now,
-            add.content,
-            add.id,
-            add.labels,
+            table="timeline" if begin.terms is None else "standing",
+            arrival=arrival,
+            due=add.due,
+            lane=lane,
+            stream=self._names.stream(add.tenant, add.priority, add.topic),
+            topic=self._names.topic(add.tenant, add.topic),
+            part=part,
+            generation=begin.generation,
+            n=begin.n,
+            accepted=self._now,
+            content=add.content,
+            id=add.id,
+            labels=add.labels,
             state="paused" if begin.paused else "pending",
             message=add.message,
             deadline=None if bound is None else bound[0],
@@ -137,7 +145,7 @@ class Changes:
 
 
 def refusal_of(command: Command, names: Names) -> Outcome | None:
-    """Why a command is refused before anything is looked up: by its names, or because its tenant has too many."""
+    """The rejection of a command before anything is looked up: because of a name, or of too many topics."""
     add = command.add if isinstance(command, Replace) else command
     refused = refusal(command)
     if refused is not None or not isinstance(add, Add) or names.may_open(add.tenant, add.topic):
@@ -166,5 +174,5 @@ def _current(found: Found, entry: ScheduleRow, names: Names) -> Current:
 
 
 def new_id(arrival: int, add: Add) -> Add:
-    """A schedule under an id that Tidings makes."""
+    """The schedule with an id made by Tidings."""
     return msgspec.structs.replace(add, id=make_id(arrival, add.due, add.priority))

@@ -1,4 +1,4 @@
-"""One-shots on their way into the tables, column by column."""
+"""Intake: applies commands in one transaction. Batches of new one-shots take one round trip, column by column."""
 
 import asyncio
 from collections import Counter
@@ -34,49 +34,52 @@ from tidings.timeline.postgres.apply.unit_of_work import (
     Saver,
     ScheduleRow,
     key_of,
-    way_of,
+    route_of,
 )
-from tidings.timeline.postgres.calendars import Calendars, Revising, result
+from tidings.timeline.postgres.calendars import Calendars, Revision, result
 from tidings.timeline.postgres.context import Arrivals, StoreContext
 from tidings.timeline.postgres.database import Connection, Contended
 from tidings.timeline.postgres.names import TO_KAFKA
 from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
+
+TRIES_MAX = 10
+RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each needs its own transaction, and other work needs connections too
 
 _PLAIN = Lateness()
 _kind = attrgetter("tenant", "topic", "priority")
 
 
 class Batch:
-    """Rows are sorted by lane and due time: what leaves together lies together. Keys are sorted by themselves."""
+    """New one-shots as columns. Rows are sorted by lane and due time, as they are released; keys by themselves."""
 
-    def __init__(self, shared: StoreContext, given: Sequence[Add], arrivals: Arrivals) -> None:
-        self._shared = shared
+    def __init__(self, context: StoreContext, given: Sequence[Add], arrivals: Arrivals) -> None:
+        self._context = context
         numbers = [arrivals.take() for _ in given]
         adds = [new_id(number, add) if add.id is None else add for number, add in zip(numbers, given, strict=True)]
         self._adds = adds
-        self._kinds = _Kinds(shared, adds)
+        self._kinds = _Kinds(context, adds)
         self._ids = [add.id.encode() for add in adds if add.id is not None]
         self._keys = self._kinds.keys(self._ids)
         words = np.frombuffer(b"".join(self._keys), dtype=">u8").reshape(-1, 2)
-        self._lanes = (words[:, 0] >> np.uint64(56)).astype(np.int64) & (shared.lanes - 1)
-        self._ways = np.where(self._kinds.to_kafka, ~self._lanes, self._lanes)
+        self._lanes = (words[:, 0] >> np.uint64(56)).astype(np.int64) & (context.lanes - 1)
+        self._routes = np.where(self._kinds.to_kafka, ~self._lanes, self._lanes)
         self._dues = np.array([add.due for add in adds], dtype=np.int64)
         self._arrivals = np.array(numbers, dtype=np.int64)
         self._by_key = np.argsort(words[:, 0])
         self._order = np.lexsort((self._arrivals, self._dues, self._lanes))
 
-    def dues_by_way(self) -> dict[int, int]:
-        """The first due time on each lane, for the log and for Kafka."""
-        ways = self._ways
-        firsts = np.full(2 * self._shared.lanes, np.iinfo(np.int64).max)
-        np.minimum.at(firsts, ways, self._dues)  # those of Kafka count from the end
-        return {int(way): int(firsts[way]) for way in np.unique(ways)}
+    def dues_by_route(self) -> dict[int, int]:
+        """The first due time on each route."""
+        routes = self._routes
+        firsts = np.full(2 * self._context.lanes, np.iinfo(np.int64).max)
+        np.minimum.at(firsts, routes, self._dues)  # routes to Kafka are negative: they index from the end
+        return {int(route): int(firsts[route]) for route in np.unique(routes)}
 
     def outcomes(self) -> list[Outcome]:
         return [Outcome(add.id or "", "scheduled", add.due) for add in self._adds]
 
     def columns(self) -> list[object]:
-        """What `tidings.schedule` takes after the time."""
+        """The parameters of `tidings.schedule` after the time."""
         streams, topics, parts = self._kinds.streams, self._kinds.topics, self._parts()
         by_key, order = self._by_key, self._order
         adds = [self._adds[index] for index in order]
@@ -101,8 +104,8 @@ class Batch:
         ]
 
     def _parts(self) -> database.Numbers:
-        """Partitions."""
-        each = self._shared.parts
+        """The partition of each row."""
+        each = self._context.parts
         parts = self._lanes * each
         if each > 1:
             hashes = [
@@ -114,10 +117,10 @@ class Batch:
 
 
 class _Kinds:
-    """What rows of one tenant, topic and priority have in common; mostly a batch has only one kind of them."""
+    """The columns that depend only on tenant, topic and priority; a batch mostly has one combination of them."""
 
-    def __init__(self, shared: StoreContext, adds: Sequence[Add]) -> None:
-        names = shared.names
+    def __init__(self, context: StoreContext, adds: Sequence[Add]) -> None:
+        names = context.names
         kinds = list(map(_kind, adds))
         distinct = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         self._prefixes = [f"{tenant}\0".encode() for tenant, _, _ in distinct]
@@ -128,7 +131,7 @@ class _Kinds:
         self.to_kafka = np.array([is_kafka(topic) for _, topic, _ in distinct])[which]
 
     def keys(self, ids: Sequence[bytes]) -> list[bytes]:
-        """Under which keys ids are known; `rows.key_of` says the same of one."""
+        """The keys of ids; `key_of` computes a single one."""
         if not self._numbers:
             (prefix,) = self._prefixes
             return [sha256(prefix + name).digest()[:KEY_BYTES] for name in ids]
@@ -138,7 +141,7 @@ class _Kinds:
 
 
 def _bounds(adds: list[Add]) -> tuple[list[int | None], list[int]]:
-    """When each may leave at the latest, and the number of the reason for which it is missed then."""
+    """The deadline of each, and the number of the reason for which it is missed after that."""
     if [add.lateness for add in adds].count(_PLAIN) == len(adds):
         return [None] * len(adds), [0] * len(adds)
     bounds = [deadline(add.due, add.lateness) for add in adds]
@@ -147,9 +150,6 @@ def _bounds(adds: list[Add]) -> tuple[list[int | None], list[int]]:
         [0 if bound is None else REASONS.index(bound[1]) for bound in bounds],
     )
 
-
-TRIES_MAX = 10
-RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each has a transaction of its own, and the rest needs some too
 
 _encode_outcomes = msgspec.msgpack.Encoder().encode
 _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
@@ -175,105 +175,105 @@ _KEEP = "UPDATE tidings.receipt SET outcomes = %s WHERE tenant = %s AND key = %s
 
 
 class Intake:
-    """Commands in, outcomes out."""
+    """Applies batches of commands."""
 
-    def __init__(self, pool: Pool, shared: StoreContext, dates: Calendars) -> None:
+    def __init__(self, pool: Pool, context: StoreContext, dates: Calendars) -> None:
         self._pool = pool
-        self._shared = shared
-        self._dates = dates
+        self._context = context
+        self._calendars = dates
         self._receipts = asyncio.Semaphore(RECEIPTS_MAX)
 
     async def apply(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, taken: SourceBatch | None
+        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
     ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
         all_made = await self._make_names(commands, now)
         crash.point("intake.begun")
-        if all_made and receipt is None and taken is None and are_new(commands):
+        if all_made and receipt is None and source is None and are_new(commands):
             outcomes = await self._schedule(commands, now)
             if outcomes is not None:
                 return outcomes
         if receipt is None:
-            return await self._insist(commands, now, receipt, taken)
+            return await self._retry(commands, now, receipt, source)
         async with turn(self._receipts):
-            return await self._insist(commands, now, receipt, taken)
+            return await self._retry(commands, now, receipt, source)
 
-    async def _insist(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, taken: SourceBatch | None
+    async def _retry(
+        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
     ) -> list[Outcome]:
-        """One transaction, made again if another was in its way; what follows its commit is done once."""
+        """Run one transaction, again if it conflicts with another; the steps after the commit are done once."""
         for _ in range(TRIES_MAX):
             try:
-                run, outcomes = await self._transact(commands, now, receipt, taken)
+                run, outcomes = await self._transact(commands, now, receipt, source)
                 break
             except (IdTaken, Contended):
                 continue
         else:
-            run, outcomes = await self._transact(commands, now, receipt, taken)
+            run, outcomes = await self._transact(commands, now, receipt, source)
         if run is not None:
             crash.point("intake.committed")
             await run.announce()
         return outcomes
 
     async def _make_names(self, commands: Sequence[Command], now: int) -> bool:
-        """Make new tenants, topics and zones before, in a transaction of their own; False if not all can be."""
-        await self._dates.keep_zones(commands, now)
+        """Create new tenants, topics and time zones in transactions of their own; False if not all can be created."""
+        await self._calendars.keep_zones(commands, now)
         adds = (command.add if isinstance(command, Replace) else command for command in commands)
         wanted = {(add.tenant, add.topic): None for add in adds if isinstance(add, Add)}
         storable = [place for place in wanted if all(map(is_storable, place))]
-        refused = await self._shared.names.make_all(storable)
+        refused = await self._context.names.make_all(storable)
         return not refused and len(storable) == len(wanted)
 
     async def _schedule(self, adds: "Sequence[Command]", now: int) -> list[Outcome] | None:
-        """New one-shots; None if an id is known, and nothing was done."""
-        arrivals = await self._shared.arrivals(len(adds))
-        batch = Batch(self._shared, [add for add in adds if isinstance(add, Add)], arrivals)
-        told = self._shared.news(batch.dues_by_way(), now)
+        """Add new one-shots in one round trip; None, and nothing is done, if an id is known."""
+        arrivals = await self._context.arrivals(len(adds))
+        batch = Batch(self._context, [add for add in adds if isinstance(add, Add)], arrivals)
+        notification = self._context.news(batch.dues_by_route(), now)
         async with self._pool.connection() as connection:
-            if not self._shared.are_ours(arrivals):
+            if not self._context.are_ours(arrivals):
                 return None
             try:
-                await rows(connection, self._shared.sql["schedule"], (told, now, *batch.columns()))
+                await rows(connection, self._context.sql["schedule"], (notification, now, *batch.columns()))
             except psycopg.errors.UniqueViolation:
                 arrivals.undo()
-                self._shared.give_back(arrivals)
+                self._context.give_back(arrivals)
                 return None
         crash.point("intake.committed")
-        self._shared.arrived(batch.dues_by_way())
+        self._context.rows_added(batch.dues_by_route())
         return batch.outcomes()
 
     async def _transact(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, taken: SourceBatch | None
+        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
     ) -> tuple["Run | None", list[Outcome]]:
-        """What was done, and what to answer; nothing is done for a receipt that came before."""
+        """One transaction: the run and its outcomes, or None and the stored outcomes for a known idempotency key."""
         async with self._pool.transaction() as connection:
-            if taken is not None:
-                await self._take(connection, taken.parts)
+            if source is not None:
+                await self._advance_positions(connection, source.parts)
             if receipt is not None and not await self._claim(connection, receipt, now):
                 return None, await self._kept(connection, receipt, now)
-            run = Run(self._shared, self._dates, connection, now)
+            run = Run(self._context, self._calendars, connection, now)
             outcomes = await run.commands(commands)
-            if taken is not None:
-                follow = taken.follow(outcomes)
-                await self._make_names(follow, now)
-                await run.commands(follow)
+            if source is not None:
+                following = source.on_outcomes(outcomes)
+                await self._make_names(following, now)
+                await run.commands(following)
             await run.save()
             if receipt is not None:
                 kept = (_encode_outcomes(outcomes), receipt.tenant, receipt.key)
-                await rows(connection, self._shared.inside(_KEEP), kept)
+                await rows(connection, self._context.inside(_KEEP), kept)
             crash.point("intake.written")
         return run, outcomes
 
     async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
-        """Apply commands inside a transaction of the caller's, who announces them after its commit."""
-        run = Run(self._shared, self._dates, connection, now)
+        """Apply commands inside the caller's transaction; the caller calls `announce` after the commit."""
+        run = Run(self._context, self._calendars, connection, now)
         await self._make_names(commands, now)
         await run.commands(commands)
         await run.save()
         return run
 
     async def revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
-        """One slice of a revision, in one transaction."""
+        """Recompute one slice of recurring schedules in one transaction."""
         for _ in range(TRIES_MAX):
             try:
                 return await self._revise(cursor, limit, revise, cause, now)
@@ -283,17 +283,17 @@ class Intake:
 
     async def _revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         async with self._pool.transaction() as connection:
-            seen = await self._dates.some(connection, cursor, limit)
-            run = Run(self._shared, self._dates, connection, now)
-            days = await self._dates.days_now(connection, seen)
-            moved = await run.revise(Revising(revise, days, cause, now), seen)
+            seen = await self._calendars.after(connection, cursor, limit)
+            run = Run(self._context, self._calendars, connection, now)
+            days = await self._calendars.days_now(connection, seen)
+            moved = await run.revise(Revision(revise, days, cause, now), seen)
             await run.save()
         await run.announce()
         return result(moved, seen, limit)
 
-    async def _take(self, connection: Connection, parts: Sequence[SourcePosition]) -> None:
-        """Move the positions of sources; `Moved` if one is not as expected."""
-        inside = self._shared.inside
+    async def _advance_positions(self, connection: Connection, parts: Sequence[SourcePosition]) -> None:
+        """Advance the positions of request topics; `Moved` if one is unexpected."""
+        inside = self._context.inside
         places = (
             database.texts([part.topic.encode() for part in parts]),
             database.int4s([part.partition for part in parts]),
@@ -302,43 +302,50 @@ class Intake:
         stored = {(topic, partition): at for topic, partition, at in await rows(connection, inside(_TAKE), places)}
         for part in parts:
             if (found := stored[part.topic, part.partition]) != part.expected:
-                raise errors.Moved(f"{part.topic}/{part.partition} stands at {found}, not at {part.expected}")
+                raise errors.Moved(f"{part.topic}/{part.partition} is at position {found}, not at {part.expected}")
         await rows(connection, inside(_MOVE), (*places, database.int8s([part.next for part in parts])))
 
     async def _claim(self, connection: Connection, receipt: IdempotencyKey, now: int) -> bool:
-        """Whether an idempotency key is new, or was kept too long ago; whoever brings it again waits for us."""
-        since = now - self._shared.options.receipt_retention_us
+        """Claim an idempotency key; False if it is known. A concurrent request with the same key waits for us."""
+        since = now - self._context.options.receipt_retention_us
         claim = (receipt.tenant, receipt.key, receipt.body, now, since)
-        return bool(await rows(connection, self._shared.inside(_CLAIM), claim))
+        return bool(await rows(connection, self._context.inside(_CLAIM), claim))
 
     async def _kept(self, connection: Connection, receipt: IdempotencyKey, now: int) -> list[Outcome]:
-        """What was answered to an idempotency key before."""
-        since = now - self._shared.options.receipt_retention_us
-        ((body, outcomes),) = await rows(connection, self._shared.inside(_KEPT), (receipt.tenant, receipt.key, since))
+        """The outcomes stored for an idempotency key."""
+        since = now - self._context.options.receipt_retention_us
+        ((body, outcomes),) = await rows(connection, self._context.inside(_KEPT), (receipt.tenant, receipt.key, since))
         if body != receipt.body:
-            raise KeyReused("this Idempotency-Key came before with another body: use a new key for a new request")
+            raise KeyReused("this Idempotency-Key was used with another body: use a new key for a new request")
         return _decode_outcomes(outcomes)
 
 
 class Run:
-    """Commands inside a transaction: what they need is loaded, what they change is saved in the end."""
+    """Commands inside a transaction: their rows are loaded first, and changed rows are saved at the end."""
 
-    def __init__(self, shared: StoreContext, dates: Calendars, connection: Connection, now: int) -> None:
-        self._shared = shared
-        self._dates = dates
+    def __init__(self, context: StoreContext, dates: Calendars, connection: Connection, now: int) -> None:
+        self._context = context
+        self._calendars = dates
         self._connection = connection
         self._now = now
         self._entries: dict[bytes, ScheduleRow] = {}
 
     async def commands(self, commands: Sequence[Command]) -> list[Outcome]:
-        """Carry them out, in order."""
-        shared = self._shared
-        refused = [refusal_of(command, shared.names) for command in commands]
-        taken = [command for command, no in zip(commands, refused, strict=True) if no is None]
-        arrivals = await shared.arrivals(len(taken))
-        days = await self._dates.days(self._connection, taken)
-        remembered = self._now - shared.options.id_retention_us
-        changes = Changes(shared.names, shared.parts, arrivals.take, self._now, remembered, shared.created, days)
+        """Apply commands in order; returns an outcome for each."""
+        context = self._context
+        refused = [refusal_of(command, context.names) for command in commands]
+        accepted = [command for command, no in zip(commands, refused, strict=True) if no is None]
+        arrivals = await context.arrivals(len(accepted))
+        days = await self._calendars.days(self._connection, accepted)
+        changes = Changes(
+            context.names,
+            parts=context.parts,
+            arrive=arrivals.take,
+            now=self._now,
+            remembered=self._now - context.options.id_retention_us,
+            created=context.created,
+            days=days,
+        )
         keys = [None if no else _key(command) for command, no in zip(commands, refused, strict=True)]
         await self.load({key for key in keys if key is not None})
         await self._load_in_flight(commands, keys)
@@ -350,12 +357,12 @@ class Run:
                 outcomes.append(changes.run(command, self._entries[key]))
             elif isinstance(command, Add):
                 outcomes.append(changes.make(command, self._enter))
-        shared.give_back(arrivals)
+        context.give_back(arrivals)
         return outcomes
 
     async def _load_in_flight(self, commands: Sequence[Command], keys: Sequence[bytes | None]) -> None:
-        """Which schedules have a record on its way to Kafka; of those alone that go there."""
-        shared, asked = self._shared, dict[tuple[int, str, int], ScheduleRow]()
+        """Find out which of the schedules for Kafka have a record in flight."""
+        context, asked = self._context, dict[tuple[int, str, int], ScheduleRow]()
         often = Counter(keys)
         for command, key in zip(commands, keys, strict=True):
             if key is None:
@@ -363,75 +370,75 @@ class Run:
             entry, (tenant, name) = self._entries[key], address(command)
             is_known = entry.before is not None or often[key] > 1
             if is_known and name is not None and _goes_to_kafka(command, entry.before):
-                asked[entry.lane, name, shared.names.tenants.get(tenant, -1)] = entry
+                asked[entry.lane, name, context.names.tenants.get(tenant, -1)] = entry
         if not asked:
             return
         places = database.int2s([lane for lane, _, _ in asked]), database.texts([name.encode() for _, name, _ in asked])
         leaving: dict[tuple[int, str, int], list[tuple[int, int]]] = {place: [] for place in asked}
-        for lane, name, tenant, offset, *number, held in await rows(self._connection, shared.sql["in_flight"], places):
-            if (lane, name, tenant) in leaving and (held or offset >= shared.heads.arrived(lane)):
+        for lane, name, tenant, offset, *number, held in await rows(self._connection, context.sql["in_flight"], places):
+            if (lane, name, tenant) in leaving and (held or offset >= context.next_due.arrived(lane)):
                 leaving[lane, name, tenant].append((number[0], number[1]))
         for place, entry in asked.items():
             entry.in_flight = latest_in_flight(leaving[place])
 
-    async def revise(self, revision: Revising, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
-        """Change those of some standing schedules that a revision speaks of; answers what moved."""
+    async def revise(self, revision: Revision, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
+        """Change the recurring schedules that a revision affects; returns the moves."""
         tenants = {key: tenant for tenant, found in seen if (key := revision.wanted(tenant, found)) is not None}
         entries = await self.load(tenants.keys())
         changed = [revision.change(tenants[key], entry) for key, entry in entries.items()]
         moved = [one for one in changed if one is not None]
-        await self._dates.remember(self._connection, moved)
+        await self._calendars.remember(self._connection, moved)
         return moved
 
     async def load(self, keys: Set[bytes]) -> dict[bytes, ScheduleRow]:
-        """The ids of some keys, locked; answers all that are loaded."""
+        """Load and lock the rows of some keys; returns all loaded rows."""
         new = keys - self._entries.keys()
         if new:
-            loader = Loader(self._connection, self._shared.sql, self._shared.lanes, "lock")
+            loader = Loader(self._connection, self._context.sql, self._context.lanes, "lock")
             entries = await loader.entries(new)
-            self._shared.land(entries.values())
-            await self._shared.names.know({entry.now.topic for entry in entries.values() if entry.now is not None})
+            self._context.update_in_flight(entries.values())
+            await self._context.names.know({entry.now.topic for entry in entries.values() if entry.now is not None})
             self._entries |= entries
         return self._entries
 
     def _enter(self, add: Add) -> ScheduleRow:
-        """The entry of an id that is new."""
+        """A row for a new id."""
         key = key_of(add.tenant, add.id or "")
-        self._entries[key] = entry = ScheduleRow(key, key[0] & (self._shared.lanes - 1))
+        self._entries[key] = entry = ScheduleRow(key, key[0] & (self._context.lanes - 1))
         return entry
 
     async def save(self) -> None:
-        """Write what has changed, and tell the owners of other lanes what is due soon."""
+        """Write the changes, and notify the owners of other lanes of what is due soon."""
         entries = list(self._entries.values())
         try:
-            await Saver(self._connection, self._shared.sql).save(entries)
+            await Saver(self._connection, self._context.sql).save(entries)
         except ArrivalReused:
-            self._shared.give_up()
+            self._context.abandon_block()
             raise
-        told = self._shared.news(self._dues(), self._now)
-        if told is not None:
-            await rows(self._connection, self._shared.inside("SELECT pg_notify('tidings', %s)"), (told,))
+        notification = self._context.news(self._dues(), self._now)
+        if notification is not None:
+            await rows(self._connection, self._context.inside("SELECT pg_notify('tidings', %s)"), (notification,))
 
     async def announce(self) -> None:
-        """Once it is committed: our own lanes learn what is due, and what is no longer."""
-        self._shared.arrived(self._dues())
+        """After the commit: update the due times of our own lanes."""
+        self._context.rows_added(self._dues())
         gone: dict[int, int] = {}
         for entry in self._entries.values():
             if entry.before is not None and entry.now is not entry.before and entry.before.table != "finished":
-                way = way_of(entry.before)
-                gone[way] = min(gone.get(way, entry.before.due), entry.before.due)
-        await self._shared.left(gone)
+                route = route_of(entry.before)
+                gone[route] = min(gone.get(route, entry.before.due), entry.before.due)
+        await self._context.rows_removed(gone)
 
     def _dues(self) -> dict[int, int]:
-        """The first due time of what was put onto each lane, for the log and for Kafka."""
+        """The first due time of the rows that were put onto each route."""
         dues: dict[int, int] = {}
         for entry in self._entries.values():
             waiting = list(entry.fired)
             if entry.now is not None and entry.now is not entry.before and entry.now.state == "pending":
                 waiting.append(entry.now)
             for found in waiting:
-                way = way_of(found)
-                dues[way] = min(dues.get(way, found.due), found.due)
+                route = route_of(found)
+                dues[route] = min(dues.get(route, found.due), found.due)
         return dues
 
 
@@ -447,7 +454,7 @@ def _goes_to_kafka(command: Command, before: Found | None) -> bool:
 
 
 def are_new(commands: Sequence[Command]) -> bool:
-    """Whether all of them may be new one-shots, each with an id of its own that can be stored."""
+    """Whether all commands add one-shots, with distinct ids that can be stored."""
     ids, nameless = set(), 0
     for command in commands:
         if type(command) is not Add or type(command.when) is not Once:

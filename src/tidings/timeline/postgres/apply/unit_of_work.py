@@ -1,4 +1,4 @@
-"""A schedule's row, wherever it lies, and where that is."""
+"""The unit of work of a transaction: schedules are loaded (`Loader`), changed in memory, and written back (`Saver`)."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from tidings.domain.changes import ahead
+from tidings.domain.changes import next_occurrence
 from tidings.domain.schedules.command import FINISHED, Priority, State
 from tidings.domain.schedules.lateness import Lateness, MissedReason, bounded_by
 from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state, encode_state, single
@@ -21,12 +21,18 @@ Table = Literal["timeline", "standing", "finished"]
 Place = tuple[int, int, int, int]
 
 STATES: tuple[State, ...] = ("released", "missed", "cancelled", "ended")
-REASONS = ("", *get_args(MissedReason))  # by the number that rows have; it stays when others are added
+REASONS = ("", *get_args(MissedReason))  # rows store the index, so reasons are only ever appended
 KEY_BYTES = 16
+POINTER_CONTENT = bytes(16)
+LOAD_TRIES_MAX = 20
+HEAD = 12  # the number of leading columns that all tables share
 
 
 class Found(msgspec.Struct, gc=False):
-    """One generation of a schedule. `flying` says that it is in the outbox and not known to be on Kafka."""
+    """One generation of a schedule. `flying`: it is in the outbox and not known to be on Kafka.
+
+    Not `kw_only`: it is built from the leading columns of a row.
+    """
 
     table: Table
     arrival: int
@@ -55,81 +61,76 @@ class Found(msgspec.Struct, gc=False):
 
 
 def key_of(tenant: str, schedule_id: str) -> bytes:
-    """Under which key an id is known; `tidings.key` says the same in SQL."""
+    """The key of an id; `tidings.key` computes the same in SQL."""
     return sha256(b"%b\0%b" % (tenant.encode(), schedule_id.encode())).digest()[:KEY_BYTES]
 
 
 def slot_of(stream: int) -> int:
-    """Streams share slots only where there are very many of them; a slot's remainder by three is its priority."""
+    """The slot of a stream. With very many streams some share a slot; slot modulo 3 is the priority."""
     return stream % SLOTS
 
 
 def place_of(found: Found | None) -> Place | None:
-    """Where the timeline holds a row for a schedule: lane, slot, due time, arrival."""
+    """The place of a schedule on the timeline, (lane, slot, due time, arrival); None if it has no row there."""
     if found is None or found.table == "finished" or found.state == "paused":
         return None
     return found.lane, slot_of(found.stream), found.due, found.arrival
 
 
-def way_of(found: Found) -> int:
-    """The lane and the bus of a row as one number: the lane's own for the log, its complement for Kafka."""
+def route_of(found: Found) -> int:
+    """The route of a row: the number of its lane for the log, the complement for Kafka."""
     return ~found.lane if found.part == TO_KAFKA else found.lane
 
 
 def present(names: Names, found: Found, now: int | None = None) -> Schedule:
-    """A row as a reader sees it."""
-    coming = ahead(found.terms if found.state == "pending" else None, found.n, found.due, now)
+    """A row as shown to readers."""
+    upcoming = next_occurrence(found.terms if found.state == "pending" else None, found.n, found.due, now)
     on_log = found.position is not None and found.part >= 0
     return Schedule(
-        names.tenant_of(found.stream),
-        found.id,
-        found.generation,
-        names.destination(found.topic)[1],
-        "in_flight" if found.flying else found.state,
-        coming.due,
-        found.accepted,
-        Priority(found.stream % PRIORITIES),
-        coming.number,
-        found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
-        found.terms.lateness if found.terms else lateness_of(found),
-        found.labels,
-        found.message,
-        found.at,
-        found.held if found.flying else found.reason if found.state in FINISHED else None,
-        found.part if on_log else None,
-        found.position if on_log else None,
-        None if found.terms is None else found.terms.tzdata,
+        tenant=names.tenant_of(found.stream),
+        id=found.id,
+        generation=found.generation,
+        topic=names.destination(found.topic)[1],
+        state="in_flight" if found.flying else found.state,
+        due=upcoming.due,
+        accepted=found.accepted,
+        priority=Priority(found.stream % PRIORITIES),
+        occurrence=upcoming.number,
+        when=found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
+        lateness=found.terms.lateness if found.terms else lateness_of(found),
+        labels=found.labels,
+        message=found.message,
+        finished=found.at,
+        reason=found.held if found.flying else found.reason if found.state in FINISHED else None,
+        partition=found.part if on_log else None,
+        offset=found.position if on_log else None,
+        tzdata=None if found.terms is None else found.terms.tzdata,
     )
 
 
 def lateness_of(found: Found) -> Lateness | None:
-    """The policy that a plain row's deadline came from; a finished one keeps none."""
+    """The lateness policy behind the deadline of a one-shot; None if it is finished."""
     if found.table == "finished":
         return None
     return Lateness() if found.deadline is None else bounded_by(found.deadline - found.due, found.reason)
 
 
 def effective_terms(found: Found) -> RecurrenceState | None:
-    """The terms of a schedule, also of a plain row, which has none of its own; None if it is finished."""
+    """The terms of a schedule; a one-shot stores none, so they are derived. None if it is finished."""
     lateness = lateness_of(found)
     return single(found.due, lateness) if found.terms is None and lateness is not None else found.terms
 
 
-POINTER_CONTENT = bytes(16)
-LOOKS_MAX = 20
-HEAD = 12  # columns that every table answers first
-
-
 class IdTaken(Exception):
-    """Another transaction has begun to use one of our new ids: begin again and look at it."""
+    """Another transaction has used one of our new ids: retry with what it stored."""
 
 
 class ArrivalReused(Contended):
-    """An arrival number is another schedule's: it was given out by a server that forgot it when it failed."""
+    """An arrival number belongs to another schedule: after a failover the server gave it out again."""
 
 
 class ScheduleRow:
-    """One id: what it held before and holds now, and what happened between.
+    """One id in a transaction: its schedule before and now, new history lines, and records fired by hand.
 
     `in_flight` is the number of its latest record in the outbox that is not known to be on Kafka.
     """
@@ -146,7 +147,7 @@ class ScheduleRow:
         self.unfired: dict[int, Found] = {}
 
     def withdraw(self) -> None:
-        """Nothing of what it holds is pending any more, what was fired neither."""
+        """Remove the current schedule, and its fired records that are not released yet."""
         if self.now is not None and self.now.table == "standing":
             self.unfired[self.now.arrival] = self.now
         self.fired = []
@@ -154,7 +155,7 @@ class ScheduleRow:
 
 
 class Loader:
-    """Reads schedules by key."""
+    """Reads schedules by key, with or without locks."""
 
     def __init__(
         self, connection: Connection, queries: dict[str, str], lanes: int, lock: Literal["lock", "lock_free", "places"]
@@ -165,17 +166,17 @@ class Loader:
         self._lock = lock
 
     async def entries(self, keys: Iterable[bytes]) -> dict[bytes, ScheduleRow]:
-        """The ids of some keys, each with the newest schedule that it holds."""
+        """The rows of some keys, each with its newest schedule."""
         entries = {key: ScheduleRow(key, key[0] & (self._lanes - 1)) for key in keys}
         searched = list(entries)
-        for _ in range(LOOKS_MAX):
+        for _ in range(LOAD_TRIES_MAX):
             searched = await self._search(entries, searched)
             if not searched:
                 return entries
-        raise AssertionError("ids point to schedules that are nowhere")
+        raise AssertionError("ids point to missing schedules")
 
     async def _search(self, entries: dict[bytes, ScheduleRow], keys: list[bytes]) -> list[bytes]:
-        """Look for what some keys hold; answers those that moved while we looked."""
+        """Read the schedules of some keys; returns the keys whose schedules moved between tables meanwhile."""
         places: dict[tuple[int, int], ScheduleRow] = {}
         for key, due, arrival, stream in await self._rows(self._lock, database.uuids(sorted(keys))):
             entry = entries[key]
@@ -244,14 +245,14 @@ def finished_row(row: Row) -> Found:
 
 
 class Saver:
-    """Writes what has changed, in as few statements as there are kinds of change."""
+    """Writes changed rows, with one statement for each kind of change."""
 
     def __init__(self, connection: Connection, queries: dict[str, str]) -> None:
         self._connection = connection
         self._queries = queries
 
     async def save(self, entries: Sequence[ScheduleRow]) -> None:
-        """Make the store what the entries say; `Quicker` if an id is no longer new."""
+        """Write the rows; `IdTaken` if an id is not new any more."""
         changed = [entry for entry in entries if entry.now is not None and entry.now is not entry.before]
         await self._register(changed)
         await self._unfire(entries)
@@ -265,7 +266,7 @@ class Saver:
         if over:
             await self._run("drop_standing", database.int8s(over))
         await self._forget([found for found in before if found.table == "finished"])
-        await self.stand([found for found in now if found.table == "standing"])
+        await self.write_recurring([found for found in now if found.table == "standing"])
         await self.finish([found for found in now if found.table == "finished"])
         fired = [(entry, extra) for entry in entries for extra in entry.fired]
         waiting = [_waiting(found) for found in now if place_of(found) is not None]
@@ -277,7 +278,7 @@ class Saver:
         await self.note([(entry.key, note) for entry in entries for note in entry.notes])
 
     async def _register(self, entries: list[ScheduleRow]) -> None:
-        """Where ids lie; of those that hold nothing any more the old place stays."""
+        """Write the places of ids; an id without a schedule keeps its old place."""
         new = sorted((e for e in entries if e.known is None and e.now is not None), key=lambda entry: entry.key)
         if new:
             added = await self._run("register", *_places(new))
@@ -322,7 +323,7 @@ class Saver:
                 database.maybe_texts([each.labels for each in found]),
             )
 
-    async def stand(self, found: Sequence[Found]) -> None:
+    async def write_recurring(self, found: Sequence[Found]) -> None:
         """Write recurring and paused schedules."""
         if found:
             arrival, *rest = _head(found, arrival_first=True)
@@ -343,11 +344,11 @@ class Saver:
             )
             if len(written) < len(found):
                 raise ArrivalReused(
-                    "an arrival number came twice, as after a failover, and nothing was changed: try again"
+                    "an arrival number was given out twice, as after a failover, and nothing was changed: try again"
                 )
 
     async def finish(self, found: Sequence[Found]) -> None:
-        """Remember how schedules ended."""
+        """Store finished schedules."""
         if found:
             due, arrival, *rest = _head(found)
             await self._run(
@@ -376,7 +377,7 @@ class Saver:
             )
 
     async def note(self, notes: Sequence[tuple[bytes, Event]]) -> None:
-        """Write lines of histories."""
+        """Add lines to histories."""
         if notes:
             await self._run(
                 "note",
@@ -408,7 +409,7 @@ def _moved(entry: ScheduleRow) -> bool:
 
 
 def _head(found: Sequence[Found], *, arrival_first: bool = False) -> list[Any]:
-    """The columns that every table has: due, arrival, accepted, content, stream, topic, generation."""
+    """The columns that all tables share: due, arrival, accepted, content, stream, topic, generation."""
     due, arrival = database.int8s([each.due for each in found]), database.int8s([each.arrival for each in found])
     return [
         *((arrival, due) if arrival_first else (due, arrival)),
@@ -421,7 +422,7 @@ def _head(found: Sequence[Found], *, arrival_first: bool = False) -> list[Any]:
 
 
 def _waiting(found: Found) -> Found:
-    """The row of the timeline: the schedule itself, or one that points to it."""
+    """The row on the timeline: the one-shot itself, or a pointer to a recurring schedule."""
     if found.table == "timeline":
         return found
     return msgspec.structs.replace(
@@ -430,7 +431,7 @@ def _waiting(found: Found) -> Found:
 
 
 def _terms(found: Found) -> RecurrenceState:
-    assert found.terms is not None, "a standing schedule has its terms"
+    assert found.terms is not None, "a recurring schedule has terms"
     return found.terms
 
 

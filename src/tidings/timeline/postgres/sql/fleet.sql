@@ -5,11 +5,11 @@
 SELECT tidings.now();
 
 -- name: nodes
--- Who lives, and who lived a moment ago.
+-- The nodes that are alive, or were so recently.
 SELECT node, since, until, tidings.runs(until, lease, tidings.now()), report FROM tidings.node ORDER BY since, node;
 
 -- name: lanes
--- Who owns each lane while it lives, since when, and what is due first on it.
+-- The owner of each lane if it is alive, since when, and the first due time.
 SELECT l.lane, l.node, l.since, (
     SELECT min(h.due) FROM tidings.heads(ARRAY[l.lane, -1 - l.lane]::smallint[], ARRAY[0, 0]::bigint[]) h
 )
@@ -19,5 +19,5 @@ FROM (
 ) l ORDER BY l.lane;
 
 -- name: readers
--- Who lives, and in which roles.
+-- The nodes that are alive, with their roles.
 SELECT node, roles FROM tidings.node WHERE tidings.runs(until, lease, tidings.now()) ORDER BY node;

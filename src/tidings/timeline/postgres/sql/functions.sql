@@ -1,5 +1,5 @@
--- What is done in one round trip, its COMMIT included: each call is a transaction of its own that needs nobody to end
--- it. A lock is waited for 2 s at most, so that nobody holds up a lane.
+-- Functions that do their work in one round trip, including the COMMIT: each call is its own transaction. They wait for
+-- a lock for 2 s at most, so that no lane is blocked for long.
 
 -- Functions in PL/pgSQL keep their plans; those in SQL would be planned in every call.
 
@@ -10,14 +10,14 @@ BEGIN
 END
 $$;
 
--- Under which key an id is known.
+-- The key of an id.
 CREATE OR REPLACE FUNCTION tidings.key(tenant text, id text) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
     SELECT encode(substring(
         sha256(convert_to(tenant, 'UTF8') || '\x00'::bytea || convert_to(id, 'UTF8')) FROM 1 FOR 16), 'hex')::uuid
 $$;
 
--- When each way has work to do, looking from a low-water mark on. A lane has two: its number is the way to the log, the
--- complement of its number the way to Kafka.
+-- When each route has work to do, from its low-water mark on. A lane has two: its number is the route to the log, the
+-- complement of its number the route to Kafka.
 CREATE OR REPLACE FUNCTION tidings.heads(ways smallint[], lows bigint[])
 RETURNS TABLE (way smallint, due bigint) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
@@ -56,13 +56,13 @@ BEGIN
 END
 $$;
 
--- Whether a lease runs. One that runs for much longer than it was asked for is of a clock that was set back since.
+-- Whether a lease is valid. One that ends much later than its duration allows was given before the clock was set back.
 CREATE OR REPLACE FUNCTION tidings.runs(until bigint, lease bigint, now_ bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT until > now_ AND until <= now_ + 2 * lease
 $$;
 
--- The lanes that nobody owns who lives, with their tokens: whoever takes one compares it, for another may be quicker.
+-- The lanes without a living owner, with their tokens, which are compared when a lane is taken.
 CREATE OR REPLACE FUNCTION tidings.free_lanes(now_ bigint) RETURNS TABLE (lane smallint, token uuid)
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -74,9 +74,9 @@ BEGIN
 END
 $$;
 
--- Renew a node's leases, give back what is more than its share, take what is free up to it. Shares are even among those
--- that dispatch; who does not only says that it lives. To renew, nobody waits for a release: the row of the node is its
--- own. Nor to take: what somebody still works on is left for the next time.
+-- Renew the leases of a node, give back lanes beyond its share, and take free lanes up to it. Shares are even among the
+-- nodes with the role dispatch; others only report that they are alive. Neither renewing nor taking waits for a release:
+-- a node has its own row, and locked lanes are left for the next time.
 CREATE OR REPLACE FUNCTION tidings.acquire(node_ uuid, lease_ bigint, roles_ text[], report_ text)
 RETURNS TABLE (lane smallint, token uuid, outbox_first bigint)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
@@ -114,8 +114,8 @@ BEGIN
 END
 $$;
 
--- Give some lanes back, the last ones taken first: those that nobody works on at this moment. If there is none, a
--- release is waited for, of one lane and not for long: there is a next time. Who waits has locked nothing else.
+-- Give back some lanes that are not locked, the last ones taken first. If all are locked, wait for the release of one
+-- lane, but not for long: there is a next time. The waiting transaction has locked nothing else.
 CREATE OR REPLACE FUNCTION tidings.give_back(node_ uuid, count_ int) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' AS $$
 DECLARE
@@ -134,7 +134,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
--- Hand over everything that a node owns. It lives no longer: what it still works on is free once that is done.
+-- Give up all lanes of a node that stops. Locked lanes become free when their transactions end.
 CREATE OR REPLACE FUNCTION tidings.resign(node_ uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' AS $$
 BEGIN
@@ -145,7 +145,7 @@ BEGIN
 END
 $$;
 
--- The first step of every write of a lane's owner: it waits for those under way, and fails if another node owns it.
+-- The first step of every write of a lane: it waits for writes in progress, and fails if another node owns the lane.
 CREATE OR REPLACE FUNCTION tidings.own(lane_ smallint, token_ uuid) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     following bigint;

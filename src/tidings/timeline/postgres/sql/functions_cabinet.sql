@@ -1,14 +1,14 @@
--- Documents: changed in groups, each whole or not at all.
+-- Documents: changed in groups, each completely or not at all.
 
 -- Each group of changes ends with the number of its last one; a change names its document by its slot among the keys, and
 -- removes it where it has no body, or leaves it as it is where it has no tenant. The tags of a change are those from
--- `tags_first` on, up to those of the next. The answer to a group that was not made is 0; to one that was, the version
--- that it put last.
+-- `tags_first` on, up to those of the next. The result of a group that was not applied is 0; of one that was, the
+-- version of its last put.
 --
--- All documents that are there are locked first, in the order of their keys. Groups are decided in memory, each by what
--- those before it left, and what comes of all of them is written once. New ones are written first of all, again in the
--- order of their keys: who waits then waits for nobody who waits for him. If somebody else was quicker to make one, all
--- of it is taken back (serialization_failure) and can be done again.
+-- All existing documents are locked first, in the order of their keys. Groups are decided in memory, each on the result
+-- of those before it, and the final state is written once. New documents are written first, again in the order of their
+-- keys, so that there are no deadlocks. If another transaction has just created one of them, everything is rolled back
+-- (serialization_failure) and can be repeated.
 CREATE OR REPLACE FUNCTION tidings.change_documents(
     now_ bigint, keys uuid[], group_ends int[], slots int[], expecteds bigint[], tenants bytea[], kinds bytea[],
     names bytea[], bodies bytea[], orders bigint[], untils bigint[], tags_ bytea[], tags_first int[], shelves_ uuid[]
@@ -17,7 +17,7 @@ SET lock_timeout = '2s' SET enable_seqscan = off SET enable_hashjoin = off SET e
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     size int := cardinality(keys);
-    versions bigint[] := array_fill(0::bigint, ARRAY[size]); -- by slot, as they stand; 0: not there
+    versions bigint[] := array_fill(0::bigint, ARRAY[size]); -- by slot, the current versions; 0: none
     given bigint[] := array_fill(0::bigint, ARRAY[size]);    -- by slot, the versions to be written
     known boolean[] := array_fill(false, ARRAY[size]);       -- by slot, whether there is a row
     last int[] := array_fill(0, ARRAY[size]);                -- by slot, the change that counts in the end
@@ -79,7 +79,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- those that leave their places under tags
+    -- documents whose tags change
     moved := ARRAY(
         SELECT s.slot FROM generate_series(1, size) AS s(slot) JOIN tidings.document d ON d.key = keys[s.slot]
         WHERE last[s.slot] > 0 AND known[s.slot] AND (bodies[last[s.slot]] IS NULL OR d."order" <> orders[last[s.slot]]
@@ -106,7 +106,7 @@ BEGIN
 END
 $$;
 
--- Remove some documents that are no longer there; answers how many. What somebody is changing is left for later.
+-- Delete some expired documents; returns how many. Locked ones are left for later.
 CREATE OR REPLACE FUNCTION tidings.expire_documents(now_ bigint, rows_max int) RETURNS bigint LANGUAGE plpgsql VOLATILE
 SET lock_timeout = '2s' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan AS $$

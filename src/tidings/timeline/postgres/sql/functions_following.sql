@@ -1,7 +1,7 @@
--- Readers on other nodes: who waits for a topic is told when something was put onto it.
+-- Topic subscriptions: nodes whose readers wait for a topic are notified of new records.
 
--- Tell the nodes whose readers wait for one of these topics, once for all of them, unless only the lane's owner does.
--- NOTIFY takes a lock of the whole server until the COMMIT: where nobody waits, nobody is told.
+-- Notify the nodes whose readers wait for one of these topics, once for all of them, unless only the lane's owner waits.
+-- NOTIFY takes a lock on the whole server until the COMMIT, so nothing is sent without subscribers.
 CREATE OR REPLACE FUNCTION tidings.tell(lane_ smallint, topics_ int[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF EXISTS (

@@ -1,8 +1,8 @@
 -- Consumer groups: one step is one call.
 
--- Keep what became of a group, unless another was faster; answers whether it was kept. What its members committed is
--- part of that, and durable at once; who is in it need not be: after a crash of the server some join again. Versions
--- begin anywhere, so that those of a group that is made anew are never those that somebody read of the former one.
+-- Store a change of a group unless another transaction has changed it; returns whether it was stored. Committed offsets
+-- are part of it, and durable at once; members need not be: after a crash of the server they join again. Versions start
+-- at random, so that those of a group that is created again never equal those of the former one.
 CREATE OR REPLACE FUNCTION tidings.keep_roster(
     tenant_ text, topic_ text, name_ text, expected bigint, until_ bigint, state_ bytea, told text, number int,
     parts smallint[], offsets bigint[]

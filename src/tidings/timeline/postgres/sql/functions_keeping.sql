@@ -1,8 +1,8 @@
--- Keeping: what is old enough is forgotten.
+-- Retention: deletes what is old enough.
 
--- What may go of 256 topics of a lane: each partition, its first record, and where it ends. What people are to be told,
--- and no worker has settled yet, stays. Written so that it becomes part of the query that asks. The dot in the
--- group's name is written by its number: a word with a dot behind it would be taken for the schema.
+-- The records of 256 topics of a lane that may be deleted: each partition, its first record, and the end. Records of
+-- notifications stay until a worker has committed them. Written so that it is inlined into the calling query. The dot in
+-- the name of the group is written as a character code: a word before a dot would be replaced by the schema.
 CREATE OR REPLACE FUNCTION tidings.spare(lane_ smallint, after int)
 RETURNS TABLE (topic int, part smallint, first bigint, until bigint, bytes bigint) LANGUAGE sql STABLE AS $$
     SELECT p.topic, p.part, p.first,
@@ -14,9 +14,9 @@ RETURNS TABLE (topic int, part smallint, first bigint, until bigint, bytes bigin
     WHERE p.lane = lane_ AND p.topic > after AND p.topic <= after + 256
 $$;
 
--- Drop the oldest records of some topics of a lane, while they are too old or a topic is too large for the lane.
--- Answers the last topic that was looked at (NULL: those were all) and whether there is more to drop. A release waits
--- for this: records are deleted by their places, so that no plan can read more than them.
+-- Delete the oldest records of some topics of a lane that are too old, or of topics that are too large for the lane.
+-- Returns the last topic that was checked (NULL: all were) and whether there is more to delete. A release waits for
+-- this, so records are deleted by ctid, and no plan can read other rows.
 CREATE OR REPLACE FUNCTION tidings.trim(
     lane_ smallint, token_ uuid, oldest bigint, bytes_max bigint, after int, rows_max int, OUT last int, OUT more boolean
 ) LANGUAGE plpgsql VOLATILE
@@ -27,7 +27,7 @@ DECLARE
 BEGIN
     more := false;
     SELECT after + 256 INTO last WHERE EXISTS (SELECT 1 FROM tidings.topic t WHERE t.topic > after + 256);
-    -- where nothing is to be dropped, as nearly always, nothing is written and nobody waits
+    -- usually there is nothing to delete: then nothing is written or locked
     IF NOT EXISTS (
         SELECT 1 FROM tidings.spare(lane_, after) p CROSS JOIN LATERAL (
             SELECT l.released FROM tidings.log l WHERE l.topic = p.topic AND l.part = p.part AND l."offset" >= p.first
@@ -65,7 +65,7 @@ BEGIN
 END
 $$;
 
--- Drop so many bytes of the oldest records that a lane has of a topic; whether there is more to drop.
+-- Delete this many bytes of the oldest records of a topic in a lane; returns whether there is more to delete.
 CREATE OR REPLACE FUNCTION tidings.shrink(lane_ smallint, topic_ int, excess bigint, rows_max int)
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -93,9 +93,9 @@ BEGIN
 END
 $$;
 
--- Forget schedules that finished before a moment, their ids and histories, in some pages of the table; answers how many,
--- and how many pages it has. Ids that somebody is changing are left for later. Pages are looked at one after the other:
--- an index on the time of the end would cost every release more than this does.
+-- Delete schedules that finished before a given time, their ids and histories, in some pages of the table; returns how
+-- many, and the number of pages. Locked ids are left for later. Pages are read one by one: an index on the finish time
+-- would cost every release more.
 CREATE OR REPLACE FUNCTION tidings.forget(before bigint, page bigint, pages_max int, OUT forgotten int, OUT pages bigint)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '2s' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan AS $$

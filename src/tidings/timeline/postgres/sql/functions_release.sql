@@ -1,6 +1,6 @@
--- The release: which rows leave in one batch, and how they are moved.
+-- The release: which rows are in a batch, and how they are moved.
 
--- The slots that may leave now, each with the low-water mark to look from: those of Kafka only if there is room.
+-- The slots that may be released now, each with its low-water mark: those for Kafka only if there is room.
 CREATE OR REPLACE FUNCTION tidings.open_slots(low_ bigint, kafka_low bigint, room int)
 RETURNS TABLE (slot int, low bigint) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -91,9 +91,9 @@ BEGIN
 END
 $$;
 
--- Lock the rows of a batch: what somebody is changing is left for later, what was changed meanwhile is no longer there.
--- Answers their places in the order of their due times, how late those for the log are, the size, whether all of them
--- leave and are of one series (of which topic and partition), and the size of what goes to Kafka.
+-- Lock the rows of a batch: locked rows are left for later, and rows that were changed meanwhile are not found. Returns
+-- their places in order of due time, the lateness of those for the log, the size, whether all of them are released to
+-- one partition (and to which), and the size of those for Kafka.
 CREATE OR REPLACE FUNCTION tidings.lock_chosen(
     lane_ smallint, at bigint, chosen tid[], OUT places tid[], OUT late bigint[], OUT size bigint, OUT topic int,
     OUT part smallint, OUT alike boolean, OUT outgoing bigint
@@ -112,8 +112,8 @@ BEGIN
 END
 $$;
 
--- The same of the first rows of one slot, chosen and locked in one pass; and the rows of standing schedules among them.
--- It begins with the first row that was seen: those that have left lie before it until they are vacuumed.
+-- The same for the first rows of one slot, selected and locked in one pass, and the rows of recurring schedules among
+-- them. It starts with the first row that was seen, after the dead rows that are not vacuumed yet.
 CREATE OR REPLACE FUNCTION tidings.lock_first(
     lane_ smallint, at bigint, rows_max int, slot_ int, first bigint, first_arrival bigint,
     OUT places tid[], OUT late bigint[], OUT size bigint, OUT topic int, OUT part smallint, OUT alike boolean,
@@ -138,8 +138,8 @@ END
 $$;
 
 -- Where rows of any kind go: each to the end of its partition, into the outbox, or nowhere because it is missed.
--- Answers the positions in the order of the places, the topics, what was missed by reason, and how many go into the
--- outbox.
+-- Returns the positions in the order of the places, the topics, the missed rows by reason, and the number of rows for
+-- the outbox.
 CREATE OR REPLACE FUNCTION tidings.position(
     places tid[], following bigint, at bigint,
     OUT positions bigint[], OUT topics int[], OUT missed int[], OUT handed int
@@ -166,8 +166,8 @@ BEGIN
 END
 $$;
 
--- Move rows that are locked off the timeline. They are read by their places once for each table, which costs less than
--- to carry their messages along.
+-- Take locked rows off the timeline. They are read by their places once for each table, which costs less than
+-- carrying their messages along.
 CREATE OR REPLACE FUNCTION tidings.move(places tid[], positions bigint[], at bigint, logged boolean, handed boolean)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -192,8 +192,8 @@ BEGIN
 END
 $$;
 
--- The first of some rows of standing schedules (slot, due, arrival), until their messages are 8 MB; at least one. Those
--- are not in the timeline but with the schedules.
+-- The first of some rows of recurring schedules (slot, due, arrival), up to 8 MB of messages; at least one. Their
+-- messages are stored with the schedules, not on the timeline.
 CREATE OR REPLACE FUNCTION tidings.bounded(lane_ smallint, places bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -212,10 +212,10 @@ BEGIN
 END
 $$;
 
--- Move one-shots that are due from the timeline to the log or into the outbox, and remember how they ended.
--- Answers the moment, how late each was, the topics, what was missed by reason, the bytes, how many went into the
--- outbox, from which offset on and their bytes, the rows of standing schedules that were chosen too and are left to the
--- caller, and what is due next, for the log and for Kafka: a moment before which nothing is due.
+-- Move due one-shots from the timeline to the log or the outbox, and store them as finished. Returns the time, the
+-- lateness of each, the topics, the missed ones by reason, the bytes, the number of records in the outbox with their
+-- first offset and bytes, the selected rows of recurring schedules, which are left to the caller, and the next due times
+-- for the log and for Kafka, before which nothing is due.
 CREATE OR REPLACE FUNCTION tidings.release(
     lane_ smallint, token_ uuid, given bigint, capped boolean, rows_max int, low bigint,
     kafka_low bigint, room int, room_bytes bigint,

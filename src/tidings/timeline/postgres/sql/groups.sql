@@ -1,7 +1,7 @@
 -- Consumer groups.
 
 -- name: roster
--- Who is in a group, how far it has come, and if it is new how many others its tenant has.
+-- The members of a group, its committed offsets, and if it is new, the number of other groups of the tenant.
 SELECT r.version, r.state, tidings.now(), CASE WHEN r.version IS NULL
     THEN (SELECT count(*) FROM tidings.roster o WHERE o.tenant = %s AND o.until > tidings.now()) ELSE 0 END,
     c.parts, c.offsets
@@ -12,5 +12,5 @@ CROSS JOIN LATERAL (
 ) c;
 
 -- name: keep_roster
--- Keep what became of a group.
+-- Store a change of a group.
 SELECT tidings.keep_roster(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s);

@@ -1,7 +1,7 @@
--- The verbs of a lane beside its release: the outbox, and what recurring schedules need.
+-- Statements of a lane besides its release: the outbox, and recurring schedules.
 
 -- name: own
--- The first step of every write of a lane's owner.
+-- The first statement of every write: locks the lane and checks the fencing token.
 SELECT tidings.own(%s, %s);
 
 -- name: confirm
@@ -9,7 +9,7 @@ SELECT tidings.own(%s, %s);
 SELECT 1 FROM tidings.lane WHERE lane = %s AND token = %s;
 
 -- name: outgoing
--- Records of an outbox in order, without those that are kept back; fewer of large ones, but at least one.
+-- Records of an outbox in order, without those that are held back, up to a size; at least one.
 SELECT "offset", topic, id, generation, n, due, released, message, final FROM (
     SELECT o.*, sum(octet_length(message)) OVER (ORDER BY "offset") - octet_length(message) AS before FROM (
         SELECT * FROM tidings.outbox o WHERE lane = %s AND "offset" >= %s
@@ -19,7 +19,7 @@ SELECT "offset", topic, id, generation, n, due, released, message, final FROM (
 ) o WHERE before < 16777216 ORDER BY "offset";
 
 -- name: held_topics
--- The topics of which something is kept back: one step for each, however much that is.
+-- The topics that have records held back: one step for each, however many records there are.
 WITH RECURSIVE each AS (
     SELECT min(topic) AS topic, lane FROM tidings.held WHERE lane = %s GROUP BY lane
     UNION ALL
@@ -29,7 +29,7 @@ WITH RECURSIVE each AS (
 SELECT DISTINCT t.name FROM each e JOIN tidings.topic t ON t.topic = e.topic;
 
 -- name: held
--- Records of a topic that are kept back, whichever tenant's they are; fewer of large ones, but at least one.
+-- Records of a topic that are held back, of all tenants, up to a size; at least one.
 SELECT "offset", topic, id, generation, n, due, released, message, final FROM (
     SELECT o.*, sum(octet_length(message)) OVER (ORDER BY "offset") - octet_length(message) AS before FROM (
         SELECT o.* FROM tidings.topic t
@@ -42,18 +42,18 @@ SELECT "offset", topic, id, generation, n, due, released, message, final FROM (
 ) o WHERE before < 16777216 ORDER BY "offset";
 
 -- name: in_outbox
--- What is in an outbox from an offset on, without what is kept back: offsets and sizes.
+-- Offsets and sizes of the records in an outbox from an offset on, without those that are held back.
 SELECT o."offset", octet_length(o.message) + octet_length(o.id) + 64 FROM tidings.outbox o
 WHERE o.lane = %s AND o."offset" >= %s
   AND NOT EXISTS (SELECT 1 FROM tidings.held h WHERE h.lane = o.lane AND h."offset" = o."offset")
 ORDER BY o."offset";
 
 -- name: span
--- The first offset that is kept, and the next that will be given.
+-- The first stored offset, and the next offset to be assigned.
 SELECT outbox_first, outbox_next FROM tidings.lane WHERE lane = %s;
 
 -- name: settle
--- Forget a slice of what has arrived.
+-- Delete a slice of the records that are on Kafka.
 WITH mine AS (
     UPDATE tidings.lane SET outbox_first = greatest(outbox_first, least(%s, outbox_next, outbox_first + 5000))
     WHERE lane = %s AND token = %s RETURNING lane, outbox_first, outbox_next
@@ -64,23 +64,23 @@ WITH mine AS (
 SELECT outbox_first, outbox_next FROM mine;
 
 -- name: hold
--- Keep records back.
+-- Hold records back.
 INSERT INTO tidings.held (lane, "offset", topic, reason)
 SELECT o.lane, o."offset", o.topic, %s FROM tidings.outbox o WHERE o.lane = %s AND o."offset" = ANY (%s)
 ON CONFLICT (lane, "offset") DO UPDATE SET reason = excluded.reason;
 
 -- name: free
--- They are kept back no longer, and are over.
+-- Delete records that were held back.
 WITH freed AS (DELETE FROM tidings.held WHERE lane = %s AND "offset" = ANY (%s) RETURNING lane, "offset")
 DELETE FROM tidings.outbox o USING freed f WHERE o.lane = f.lane AND o."offset" = f."offset";
 
 -- name: miss
--- What was in the outbox there is missed.
+-- Count the record at an offset of the outbox as missed.
 UPDATE tidings.finished SET state = 1, reason = %s, at = %s, position = NULL
 WHERE lane = %s AND position = %s AND part < 0;
 
 -- name: advance
--- Move the ends of partitions; answers where each was. Who waits for these topics is told.
+-- Advance the ends of partitions; returns the old ends. Subscribers of these topics are notified.
 WITH moved AS (
     UPDATE tidings.partition p SET next = p.next + c.rows, bytes = p.bytes + c.bytes
     FROM unnest(%s, %s, %s, %s) AS c(topic, part, rows, bytes)
@@ -91,11 +91,11 @@ WITH moved AS (
 SELECT m.topic, m.part, m.first FROM moved m CROSS JOIN told;
 
 -- name: hand
--- Move the end of an outbox.
+-- Advance the end of an outbox.
 UPDATE tidings.lane SET outbox_next = outbox_next + %s WHERE lane = %s;
 
 -- name: log
--- Put records onto the log.
+-- Append records to the log.
 INSERT INTO tidings.log (topic, part, final, "offset", due, released, generation, n, id, message)
 SELECT topic, part, final <> 0, "offset", due, %s, generation, n, id, message
 FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s) AS r(topic, part, final, "offset", due, generation, n, id, message);

@@ -1,8 +1,8 @@
--- What readers see. Conditions that were not asked for are NULL; lists have what is to
--- come in order of (due, arrival), then what is finished backwards.
+-- Reads. Conditions that are not used are NULL; lists have pending rows in order of
+-- (due, arrival), then finished ones backwards.
 
 -- name: page_pending
--- Pending schedules of some streams; a row with n = 0 stands for the standing schedule of its arrival.
+-- Pending schedules of some streams; a row with n = 0 points to the recurring schedule of its arrival.
 SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
     t.labels, t.message, t.deadline, t.reason
 FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN generate_series(0, %(lanes)s::int - 1) AS l(lane)
@@ -53,7 +53,7 @@ FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN LATERAL (
 ORDER BY f.due DESC, f.arrival DESC LIMIT %(limit)s;
 
 -- name: forecast
--- Pending by step of time, for some streams.
+-- Pending rows by step of time, for some streams.
 SELECT t.due / %(width)s, count(*)
 FROM unnest(%(streams)s::int[]) AS s(stream) CROSS JOIN generate_series(0, %(lanes)s::int - 1) AS l(lane)
 JOIN tidings.timeline t ON t.lane = l.lane AND t.slot = s.stream %% 1536 AND t.stream = s.stream
@@ -61,31 +61,31 @@ WHERE t.due >= %(start)s AND t.due < %(end)s AND t.n >= 0
 GROUP BY 1 ORDER BY 1 LIMIT %(limit)s;
 
 -- name: history
--- What was written down of a schedule: the latest lines, as more may wait to be trimmed.
+-- The history of a schedule: only the latest lines, because older ones may not be trimmed yet.
 SELECT at, event, occurrence, due, reason, count FROM (
     SELECT * FROM tidings.history WHERE key = %s::uuid ORDER BY entry DESC LIMIT 100
 ) AS latest ORDER BY entry;
 
 -- name: pending
--- How many are pending, counted up to a bound, beyond it as the statistics have it.
+-- How many schedules are pending, counted up to a limit, beyond it estimated from statistics.
 SELECT counted.rows - (SELECT count(*) FROM tidings.fired), (
     SELECT reltuples::bigint FROM pg_class WHERE oid = 'tidings.timeline'::regclass
 ) FROM (SELECT count(*) AS rows FROM (SELECT 1 FROM tidings.timeline LIMIT %s) AS first) AS counted;
 
 -- name: overdue
--- How many are due and have not left, counted up to a bound in each slot.
+-- How many rows are due and not released, counted up to a limit in each slot.
 SELECT count(*) FROM generate_series(0, %s::int - 1) AS l(lane) CROSS JOIN tidings.slot s
 CROSS JOIN LATERAL (
     SELECT 1 FROM tidings.timeline t WHERE t.lane = l.lane AND t.slot = s.slot AND t.due <= %s LIMIT %s
 ) t;
 
 -- name: size
--- What the store takes on disk.
+-- The size of the store on disk.
 SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
 WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r';
 
 -- name: message
--- The message of a released one-shot, while its record is kept.
+-- The message of a released one-shot, while its record is stored.
 SELECT message FROM tidings.log WHERE topic = %s AND part = %s AND "offset" = %s;
 
 -- name: message_out
@@ -93,14 +93,14 @@ SELECT message FROM tidings.log WHERE topic = %s AND part = %s AND "offset" = %s
 SELECT message FROM tidings.outbox WHERE lane = %s AND "offset" = %s;
 
 -- name: topics
--- A tenant's topics that ever held a record, by name: the ends of each partition.
+-- The topics of a tenant that ever had a record, by name, with the ends of each partition.
 SELECT t.name, array_agg(p.first ORDER BY p.part), array_agg(p.next ORDER BY p.part), sum(p.bytes)::bigint
 FROM tidings.topic t JOIN tidings.partition p ON p.topic = t.topic
 WHERE t.tenant = (SELECT tenant FROM tidings.tenant WHERE name = %s) AND (%s::text IS NULL OR t.name = %s::text)
 GROUP BY t.topic, t.name ORDER BY t.name;
 
 -- name: prefixed
--- The topics of all tenants whose names begin so.
+-- The topics of all tenants that start with a prefix.
 SELECT o.name, t.name, array_agg(p.first ORDER BY p.part), array_agg(p.next ORDER BY p.part), sum(p.bytes)::bigint
 FROM tidings.topic t JOIN tidings.tenant o ON o.tenant = t.tenant JOIN tidings.partition p ON p.topic = t.topic
 WHERE starts_with(t.name, %s) GROUP BY o.name, t.topic, t.name ORDER BY o.name, t.name;
@@ -111,7 +111,7 @@ SELECT l.part, l."offset", l.id, l.generation, l.n, l.due, l.released, l.message
 FROM tidings.log l WHERE l.topic = %s AND l.part = %s AND l."offset" >= %s ORDER BY l."offset" LIMIT %s;
 
 -- name: read_fitting
--- The same, as many as have so many bytes of messages together, and always the first.
+-- The same, up to a total size of messages; at least one.
 SELECT part, "offset", id, generation, n, due, released, message, final
 FROM (
     SELECT l.*, sum(octet_length(l.message)) OVER running AS size, row_number() OVER running AS place
@@ -124,10 +124,10 @@ FROM (
 WHERE place = 1 OR size <= %s ORDER BY "offset";
 
 -- name: committed
--- Where a group stands.
+-- The committed offsets of a group.
 SELECT part, next FROM tidings.committed WHERE topic = %s AND name = %s;
 
 -- name: commit
--- Keep where a group stands.
+-- Store the committed offsets of a group.
 INSERT INTO tidings.committed (topic, name, part, next) SELECT %s, %s, part, next FROM unnest(%s, %s) AS p(part, next)
 ON CONFLICT (topic, name, part) DO UPDATE SET next = excluded.next;

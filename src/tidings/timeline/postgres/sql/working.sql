@@ -1,19 +1,19 @@
 -- The schedules that a transaction works on: read under locks, and written back in bulk.
 
 -- name: lock
--- Who changes an id locks it here first, in one order.
+-- Every change of an id locks it here first, in the order of keys.
 SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = ANY (%s) ORDER BY key FOR UPDATE;
 
 -- name: lock_free
--- The same of those that nobody else has locked.
+-- The same, without ids that another transaction has locked.
 SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = ANY (%s) ORDER BY key FOR UPDATE SKIP LOCKED;
 
 -- name: places
--- Where ids lie, for readers.
+-- The places of ids, for readers.
 SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = ANY (%s);
 
 -- name: timeline
--- Pending one-shots by their places; waits for a release that has one of them.
+-- Pending one-shots by their places; waits for a release that has locked one of them.
 SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
     t.labels, t.message, t.deadline, t.reason
 FROM unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)
@@ -45,7 +45,7 @@ LEFT JOIN tidings.lane l ON f.part < 0 AND l.lane = f.lane
 LEFT JOIN tidings.held h ON f.part < 0 AND h.lane = f.lane AND h."offset" = f.position;
 
 -- name: in_flight
--- Records of some ids in the outbox that the store does not know to be on Kafka, and whether they are kept back.
+-- Records of some ids in the outbox that the store does not know to be on Kafka, and whether they are held back.
 SELECT o.lane, o.id, t.tenant, o."offset", o.generation, o.n, h.lane IS NOT NULL
 FROM unnest(%s, %s) AS p(lane, id)
 JOIN tidings.outbox o ON o.lane = p.lane AND o.id = p.id
@@ -55,12 +55,12 @@ LEFT JOIN tidings.held h ON h.lane = o.lane AND h."offset" = o."offset"
 WHERE o."offset" >= l.outbox_first OR h.lane IS NOT NULL;
 
 -- name: register
--- Ids that are new; fewer rows than ids: somebody else was quicker with one of them.
+-- Add new ids; fewer rows than ids: another transaction has added one of them.
 INSERT INTO tidings.registry (key, due, arrival, stream)
 SELECT * FROM unnest(%s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1;
 
 -- name: move
--- Ids whose newest schedule lies elsewhere now.
+-- Update the places of ids.
 UPDATE tidings.registry r SET due = p.due, arrival = p.arrival, stream = p.stream
 FROM unnest(%s, %s, %s, %s) AS p(key, due, arrival, stream) WHERE r.key = p.key;
 
@@ -77,11 +77,11 @@ INSERT INTO tidings.timeline (due, arrival, accepted, content, stream, topic, ge
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: drop_standing
--- They stand no longer.
+-- Delete recurring or paused schedules.
 DELETE FROM tidings.standing WHERE arrival = ANY (%s);
 
 -- name: stand
--- Recurring and paused schedules, new or changed; fewer rows than schedules: an arrival number is another's.
+-- Recurring and paused schedules, new or changed; fewer rows than schedules: an arrival number belongs to another one.
 INSERT INTO tidings.standing AS s (arrival, due, accepted, content, stream, topic, generation, n, fires, released, lane, part,
     state, id, message, terms, labels)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
@@ -90,38 +90,38 @@ ON CONFLICT (arrival) DO UPDATE SET due = excluded.due, n = excluded.n, fires = 
 WHERE s.id = excluded.id AND s.stream = excluded.stream RETURNING 1;
 
 -- name: forget
--- Finished schedules whose ids begin a new life.
+-- Delete finished schedules whose ids are reused.
 DELETE FROM tidings.finished f USING unnest(%s, %s, %s) AS p(stream, due, arrival)
 WHERE f.stream = p.stream AND f.due = p.due AND f.arrival = p.arrival;
 
 -- name: finish
--- Remember how schedules ended.
+-- Store finished schedules.
 INSERT INTO tidings.finished (due, arrival, at, accepted, content, stream, topic, generation, n, lane, part, state, reason,
     id, position, labels)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: note
--- Lines of histories, in order.
+-- Add lines to histories, in order.
 INSERT INTO tidings.history (key, at, event, occurrence, due, reason, count)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s);
 
 -- name: trim_notes
--- Of long histories the latest lines are kept.
+-- Keep only the latest lines of histories.
 DELETE FROM tidings.history h USING unnest(%s) AS k(key)
 WHERE h.key = k.key AND h.entry < (
     SELECT min(entry) FROM (SELECT entry FROM tidings.history l WHERE l.key = k.key ORDER BY entry DESC LIMIT 100) AS latest
 );
 
 -- name: fire
--- Extra records, and whose they are.
+-- Records fired by hand, and their schedules.
 INSERT INTO tidings.fired (schedule, due, arrival) SELECT * FROM unnest(%s, %s, %s);
 
 -- name: drop_fired
--- What was fired by hand and has not left goes with its schedule.
+-- Delete records fired by hand that are not released, together with their schedules.
 DELETE FROM tidings.fired WHERE schedule = ANY (%s) RETURNING schedule, due, arrival;
 
 -- name: extras
--- Rows of standing schedules on the timeline by their places: pointers and what was fired by hand.
+-- Rows of recurring schedules on the timeline by their places: pointers, and records fired by hand.
 SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
     t.labels, t.message, t.deadline, t.reason
 FROM unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)
@@ -129,6 +129,6 @@ JOIN tidings.timeline t ON t.lane = p.lane AND t.slot = p.slot AND t.due = p.due
 WHERE t.n <= 0;
 
 -- name: left_fired
--- Extra records that have left.
+-- Delete records fired by hand that were released.
 DELETE FROM tidings.fired f USING unnest(%s, %s) AS p(schedule, arrival)
 WHERE f.schedule = p.schedule AND f.arrival = p.arrival;

@@ -1,1 +1,1 @@
-"""Pending rows by due time: packed while they are far, single rows when they are near."""
+"""Pending rows by due time: packed while they are due later, single rows when they are due soon."""

@@ -1,48 +1,48 @@
-"""The lookahead: for each stream with rows near, when its first one is due."""
+"""The lookahead: the first due time of each stream in `near`."""
 
 import heapq
 from collections.abc import Container
 
 
 class Lookahead:
-    """The heads of all streams, those of Kafka apart: they are left out while the outbox is full."""
+    """The first due times of all streams. Those for Kafka are separate: they are skipped while the outbox is full."""
 
     def __init__(self, on_kafka: Container[int]) -> None:
         self._on_kafka = on_kafka
         self._log = NextDue()
         self._kafka = NextDue()
-        self._kafka_begins = False
+        self._kafka_first = False
 
     def offer(self, stream: int, due: int) -> None:
-        """A row of this stream is near."""
-        self._heads_of(stream).offer(stream, due)
+        """A row of this stream was added to `near`."""
+        self._bus_of(stream).offer(stream, due)
 
     def set(self, stream: int, due: int | None) -> None:
-        """The stream's first row is due then; None: it has none."""
-        self._heads_of(stream).set(stream, due)
+        """Set the due time of the first row of a stream; None: it has none."""
+        self._bus_of(stream).set(stream, due)
 
     def first(self) -> tuple[int | None, int | None]:
-        """When the very next row is due, for the log and for Kafka."""
+        """The next due time, for the log and for Kafka."""
         return self._log.first(), self._kafka.first()
 
     def take(self, now: int, streams_max: int, kafka_max: int) -> dict[int, int]:
-        """The streams whose turn it is, half of them of each bus while both have so many; who begins takes turns."""
+        """The next streams to release, half of them for each bus while both have enough; the buses alternate."""
         half = (streams_max + 1) // 2
-        self._kafka_begins = not self._kafka_begins
-        taken = self._kafka.take(now, min(half, kafka_max)) if self._kafka_begins else {}
+        self._kafka_first = not self._kafka_first
+        taken = self._kafka.take(now, min(half, kafka_max)) if self._kafka_first else {}
         of_kafka = len(taken)
-        taken |= self._log.take(now, streams_max - of_kafka if self._kafka_begins else half)
+        taken |= self._log.take(now, streams_max - of_kafka if self._kafka_first else half)
         taken |= self._kafka.take(now, min(streams_max - len(taken), kafka_max - of_kafka))
         return taken | self._log.take(now, streams_max - len(taken))
 
-    def _heads_of(self, stream: int) -> "NextDue":
+    def _bus_of(self, stream: int) -> "NextDue":
         return self._kafka if stream in self._on_kafka else self._log
 
 
 class NextDue:
-    """The earliest due time of every stream in `near`. One entry a stream, however much is pending.
+    """The earliest due time of every stream of one bus: one entry for each stream, however many rows it has.
 
-    Streams that are due take turns: who was served goes to the end of the queue.
+    Streams that are due take turns: a stream that was taken goes to the end of the queue.
     """
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class NextDue:
         self._now = 0
 
     def offer(self, stream: int, due: int) -> None:
-        """A row of this stream is near."""
+        """A row of this stream was added to `near`."""
         known = self._due.get(stream)
         if known is None or due < known:
             self.set(stream, due)
 
     def set(self, stream: int, due: int | None) -> None:
-        """The stream's first row is due then; None: it has none."""
+        """Set the due time of the first row of a stream; None: it has none."""
         if self._due.get(stream) == due:
             return
         if due is None:
@@ -73,14 +73,14 @@ class NextDue:
             heapq.heappush(self._heap, (due, stream))
 
     def first(self) -> int | None:
-        """When the very next row is due; 0 while streams wait for their turn (or the clock went back: `take` looks)."""
+        """The next due time; 0 while due streams wait for their turn, or if the clock went back (`take` finds out)."""
         if self._queue:
             return 0
         self._forget_stale()
         return self._heap[0][0] if self._heap else None
 
     def take(self, now: int, streams_max: int) -> dict[int, int]:
-        """The streams whose turn it is, each with its first due time; `set` says how each goes on."""
+        """The next streams to release, each with its first due time; `set` must be called for each afterwards."""
         self._now = now
         self._forget_stale()
         while self._heap and self._heap[0][0] <= now:
@@ -94,12 +94,12 @@ class NextDue:
             due = self._due.pop(stream)
             if due <= now:
                 taken[stream] = due
-            else:  # the clock went back, or the row that was due is gone
+            else:  # the clock went back, or the row was removed
                 self.set(stream, due)
         return taken
 
     def _forget_stale(self) -> None:
-        """Drop what the heap says of streams that have changed since."""
+        """Drop outdated entries from the top of the heap."""
         while self._heap:
             due, stream = self._heap[0]
             if self._due.get(stream) == due and stream not in self._queue:

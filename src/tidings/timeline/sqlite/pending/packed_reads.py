@@ -1,4 +1,4 @@
-"""Reading parcels: lists, forecasts and counts look at heads and open only the bodies that they show."""
+"""Reads packed rows: lists, forecasts and counts read the heads, and only the bodies of rows that are shown."""
 
 import heapq
 from collections import Counter
@@ -34,8 +34,8 @@ _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 _Chosen = tuple[int, int, int]  # due, arrival, the place of its parcel
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Which rows a page is looking for."""
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The conditions of a page."""
 
     query: Query
     streams: list[int]
@@ -44,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True):
     topics: list[int]
 
     def among(self, heads: Heads) -> packed_rows.Flags:
-        """Those whose numbers fit."""
+        """The rows whose numeric columns match."""
         due, arrival = heads["due"], heads["arrival"]
         fits = (heads["live"] == 1) & np.isin(heads["stream"], self.streams) & (due < self.until)
         fits &= (due > self.after[0]) | ((due == self.after[0]) & (arrival > self.after[1]))
@@ -54,11 +54,11 @@ class Wanted(msgspec.Struct, frozen=True):
 
     @property
     def by_text(self) -> bool:
-        """Whether their numbers alone do not tell."""
+        """Whether ids or labels have to be compared too."""
         return self.query.prefix is not None or self.query.label is not None
 
     def with_text(self, connection: apsw.Connection, chosen: Iterable[_Chosen]) -> Iterator[_Chosen]:
-        """Those whose id and labels fit."""
+        """The rows whose id and labels match."""
         prefix = (self.query.prefix or "").encode()
         for place, group in groupby(chosen, itemgetter(2)):
             dues = {arrival: due for due, arrival, _ in group}
@@ -74,7 +74,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def page(connection: apsw.Connection, wanted: Wanted, first: int, end: int) -> Iterator[id_lookup.Found]:
-    """The first rows that fit, of the parcels in a span of places."""
+    """The first matching rows of the parcels in a span of places."""
     best: list[_Chosen] = []
     for places, heads in _blocks(connection, first, end):
         fits = wanted.among(heads)
@@ -88,7 +88,7 @@ def page(connection: apsw.Connection, wanted: Wanted, first: int, end: int) -> I
 
 
 def _blocks(connection: apsw.Connection, first: int, end: int) -> Iterator[tuple[npt.NDArray[np.int64], Heads]]:
-    """The heads of many parcels at once, each with the place of its parcel: numpy is for many, not for thirty."""
+    """The heads of many parcels in one array, each with the place of its parcel: numpy is slow for small arrays."""
     places, blobs, size = list[int](), list[bytes](), 0
     for place, blob in connection.execute(SQL["heads"], (first, end)):
         places.append(place)
@@ -126,7 +126,7 @@ def _rows(connection: apsw.Connection, place: int, arrivals: Set[int]) -> Iterat
 
 
 def forecast(connection: apsw.Connection, streams: list[int], start: int, end: int, width_us: int) -> Counter[int]:
-    """How many are due in each step of time."""
+    """How many rows are due in each step of time."""
     steps: Counter[int] = Counter()
     for _, heads in _blocks(connection, *_span(start, end)):
         fits = (heads["live"] == 1) & (heads["due"] >= start) & (heads["due"] < end)
@@ -138,7 +138,7 @@ def forecast(connection: apsw.Connection, streams: list[int], start: int, end: i
 
 
 def overdue(connection: apsw.Connection, now: int, rows_max: int) -> int:
-    """How many are due, counted up to a bound."""
+    """How many rows are due, counted up to a limit."""
     total = 0
     for _, heads in _blocks(connection, *_span(0, now + 1)):
         total += int(((heads["live"] == 1) & (heads["due"] <= now)).sum())
@@ -148,7 +148,7 @@ def overdue(connection: apsw.Connection, now: int, rows_max: int) -> int:
 
 
 def first_overdue(connection: apsw.Connection, now: int) -> int | None:
-    """When the first of those that are due was due, of as many parcels as are read at once."""
+    """The due time of the first row that is due, within the first block that has one."""
     for _, heads in _blocks(connection, *_span(0, now + 1)):
         dues = heads["due"][(heads["live"] == 1) & (heads["due"] <= now)]
         if len(dues):
@@ -157,14 +157,14 @@ def first_overdue(connection: apsw.Connection, now: int) -> int | None:
 
 
 def _span(start: int, end: int) -> tuple[int, int]:
-    """The places of what is due in a span of time: from the bucket of its first day on."""
+    """The places of rows that are due in a span of time, starting with the bucket of the first day."""
     first = min(start // QUARTER_US, QUARTER_LAST) // DAY_QUARTERS * DAY_QUARTERS
     last = end // QUARTER_US + 1
     return place_of(first), place_of(last) if last <= QUARTER_LAST else PLACE_LAST
 
 
 def next_day(connection: apsw.Connection, day: int) -> int | None:
-    """The first day from this one on that holds something."""
+    """The first day from this one on that has rows."""
     if day > DAY_LAST:
         return None
     place: int | None = connection.execute(SQL["first_from"], (place_of(day * DAY_QUARTERS),)).get
@@ -172,6 +172,6 @@ def next_day(connection: apsw.Connection, day: int) -> int | None:
 
 
 def day_places(day: int) -> tuple[int, int]:
-    """The first place of a day, and that of the next."""
+    """The first place of a day, and that of the next day."""
     first = day * DAY_QUARTERS << ARRIVAL_BITS
     return first, min(first + (DAY_QUARTERS << ARRIVAL_BITS), PLACE_LAST)

@@ -1,7 +1,8 @@
-"""Rows in bulk: how a batch becomes one value that SQLite unpacks by itself.
+"""Packed rows: a batch is bound as one value that SQLite unpacks by itself, and rows due later are stored packed.
 
-Binding row by row would hand the interpreter lock back and forth for each one, which under load costs milliseconds
-a row; an array of blobs costs one hand-over for a batch.
+Binding row by row would release and take the interpreter lock for each one, which costs milliseconds a row under load;
+an array of blobs does it once for a batch. Rows that are due later are stored in parcels: the heads (fixed columns) of
+many rows in one blob, and their bodies in another.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +17,21 @@ from tidings.timeline.sqlite.database import queries
 
 ARRIVAL_BITS = 41
 ARRIVAL_MASK = (1 << ARRIVAL_BITS) - 1
+QUARTER_US = 900 * 1_000_000
+DAY_QUARTERS = 96
+DAY_US = DAY_QUARTERS * QUARTER_US
+QUARTER_LAST = (1 << 63 - ARRIVAL_BITS) - 1  # in 2089; rows due later are in that bucket too
+DAY_LAST = QUARTER_LAST // DAY_QUARTERS
+PLACE_LAST = (1 << 63) - 1
 NO_DEADLINE = 9_999_999_999_999_999
+PARCEL_BYTES_MAX = 32 * 1024
 REASONS = ("", "expired", "late_skipped", "late_max")
-FEW = 32  # rows for which columns are not worth their trouble
+FEW = 32  # up to so many rows, plain formatting is faster than numpy
 
-_GROUP = 10_000  # numbers are written four digits at a time
+_GROUP = 10_000  # numbers are formatted four digits at a time
 _DIGITS = np.frombuffer(b"".join(b"%04d" % number for number in range(_GROUP)), dtype=np.uint32)
+
+SQL = queries("far")
 
 Numbers = npt.NDArray[np.int64]
 
@@ -43,8 +53,6 @@ def digits(count: int, widths: Sequence[int], columns: Sequence[Numbers]) -> lis
     joined, size = text.tobytes(), sum(widths)
     return [joined[start : start + size] for start in range(0, len(joined), size)]
 
-
-PARCEL_BYTES_MAX = 32 * 1024
 
 HEAD = np.dtype(
     [
@@ -70,7 +78,7 @@ Plain = tuple[int, int, int, int, int, int, int, int, bytes, str, str | None, by
 
 
 class Rows:
-    """Schedules in order of arrival. A body is content, id, labels and message, one after the other."""
+    """Rows in order of arrival. A body is the concatenation of content, id, labels and message."""
 
     def __init__(self, heads: Heads, bodies: Sequence[bytes]) -> None:
         self.heads = heads
@@ -80,11 +88,11 @@ class Rows:
         return len(self.heads)
 
     def where(self, chosen: Flags) -> "Rows":
-        """Those that are chosen."""
+        """The chosen rows."""
         return Rows(self.heads[chosen], [self.bodies[index] for index in np.flatnonzero(chosen).tolist()])
 
     def plain(self, index: int) -> Plain:
-        """One of them as a row of `near` or `far`."""
+        """One row, with the columns of `near` and `far`."""
         head, body = self.heads[index], self.bodies[index]
         id_end = CONTENT_BYTES + int(head["id_bytes"])
         labels_end = id_end + int(head["labels_bytes"])
@@ -104,7 +112,7 @@ class Rows:
         )
 
     def for_near(self) -> list[bytes]:
-        """As rows.sql takes them apart."""
+        """The rows in the format that rows.sql unpacks."""
         heads = self.heads
         sizes = heads["reason"].astype(np.int64) * 1000 + heads["id_bytes"]
         columns = [heads[name].astype(np.int64) for name in ("arrival", "due", "stream", "partition", "deadline")]
@@ -114,18 +122,18 @@ class Rows:
 
 
 def row_sizes(heads: Heads) -> npt.NDArray[np.int64]:
-    """How long each body is."""
+    """The length of each body."""
     total: npt.NDArray[np.int64] = heads["message_bytes"].astype(np.int64) + heads["id_bytes"] + heads["labels_bytes"]
     return total + CONTENT_BYTES
 
 
 def read_heads(blob: bytes) -> Heads:
-    """The heads of a parcel, the dead ones among them."""
+    """The heads of a parcel, including rows marked as deleted."""
     return np.frombuffer(blob, dtype=HEAD)
 
 
 def unpack(heads_blob: bytes, bodies: bytes) -> Rows:
-    """The schedules of a parcel that still wait."""
+    """The rows of a parcel, without those marked as deleted."""
     heads = read_heads(heads_blob)
     ends = np.cumsum(row_sizes(heads)).tolist()
     cut = [bodies[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
@@ -135,14 +143,14 @@ def unpack(heads_blob: bytes, bodies: bytes) -> Rows:
 
 
 def join(parts: list[Rows]) -> Rows:
-    """Rows of several parcels, in order of arrival."""
+    """Concatenate the rows of several parcels."""
     if len(parts) == 1:
         return parts[0]
     return Rows(np.concatenate([part.heads for part in parts]), [body for part in parts for body in part.bodies])
 
 
 def pack(rows: Rows, buckets: npt.NDArray[np.int64]) -> Iterator[bytes]:
-    """Parcels, one or more for a bucket, as far.sql takes them apart."""
+    """Pack rows into parcels, one or more for a bucket, in the format that far.sql unpacks."""
     order = np.argsort(buckets, kind="stable")
     sorted_buckets, heads = buckets[order], _in_order(rows.heads, order)
     bodies = [rows.bodies[index] for index in order.tolist()]
@@ -154,13 +162,13 @@ def pack(rows: Rows, buckets: npt.NDArray[np.int64]) -> Iterator[bytes]:
 
 
 def _in_order(heads: Heads, order: npt.NDArray[np.intp]) -> Heads:
-    """Taken as plain numbers, which is several times as fast as field by field."""
+    """Reorder heads as plain numbers, which is several times as fast as field by field."""
     numbers = np.ascontiguousarray(heads).view(np.int64).reshape(len(heads), -1)
     return numbers[order].view(HEAD).reshape(len(order))
 
 
 def _cuts(buckets: npt.NDArray[np.int64], heads: Heads) -> Iterator[tuple[int, int]]:
-    """One piece for each bucket, or more if it would be too large; a row that is too large stands alone."""
+    """Where to cut: one parcel for each bucket, or more if it would be too large; a very large row is alone."""
     starts = np.flatnonzero(np.diff(buckets, prepend=-1)).tolist()
     ends = np.cumsum(row_sizes(heads)).tolist()
     for start, end in zip(starts, [*starts[1:], len(buckets)], strict=True):
@@ -172,40 +180,30 @@ def _cuts(buckets: npt.NDArray[np.int64], heads: Heads) -> Iterator[tuple[int, i
         yield first, end
 
 
-QUARTER_US = 900 * 1_000_000
-DAY_QUARTERS = 96
-DAY_US = DAY_QUARTERS * QUARTER_US
-QUARTER_LAST = (1 << 63 - ARRIVAL_BITS) - 1  # in 2089; what is due later waits in that bucket
-DAY_LAST = QUARTER_LAST // DAY_QUARTERS
-PLACE_LAST = (1 << 63) - 1
-
-SQL = queries("far")
-
-
-class Later:
-    """The writer's way to what is due later, inside its transactions."""
+class FarTable:
+    """Writes the rows that are due later, in `far` and `parcel`, inside the writer's transactions."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
 
     def insert(self, rows: Rows, buckets: npt.NDArray[np.int64]) -> None:
-        """Put rows that came together into their buckets."""
+        """Insert a batch of rows into their buckets."""
         if not len(rows):
             return
         packed = tuple(pack(rows, buckets))
         self._connection.execute(SQL["insert_parcels"], (apsw.carray(packed),))
 
     def insert_one(self, place: int, head: tuple[int, ...], tail: tuple[object, ...]) -> None:
-        """Put one row at a place; head is stream, due time and the rest of its numbers."""
+        """Insert one row at a place; `head` is the stream, the due time and the other numbers."""
         self._connection.execute(SQL["insert_one"], (*head[:2], place, *head[2:], *tail))
 
     def delete(self, place: int) -> bool:
-        """Take one row away, if it is there."""
+        """Delete one row; False if there is none."""
         self._connection.execute(SQL["delete"], (place,))
         return int(self._connection.changes()) == 1 or self._delete_from_parcel(place)
 
     def _delete_from_parcel(self, place: int) -> bool:
-        """Mark a row of a parcel as dead; one that is mostly dead is packed anew, so that nothing piles up."""
+        """Mark a row of a parcel as deleted; a parcel with mostly deleted rows is packed again."""
         found = _in_parcel(self._connection, place)
         if found is None:
             return False
@@ -225,7 +223,7 @@ class Later:
             self._connection.execute(SQL["delete_parcel"], (key,))
 
     def first(self) -> int | None:
-        """The first place that holds something."""
+        """The first place that has a row."""
         place: int | None = self._connection.execute(SQL["first_from"], (0,)).get
         return place
 
@@ -236,12 +234,12 @@ def quarters(dues: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def place_of(quarter: int) -> int:
-    """The first place of a quarter of an hour, or of the last that there is."""
+    """The first place of a quarter of an hour, or of the last bucket."""
     return min(quarter, QUARTER_LAST) << ARRIVAL_BITS
 
 
 def row_at(connection: apsw.Connection, place: int) -> Iterator[tuple[Any, ...]]:
-    """The row at a place, read through any connection."""
+    """The row at a place, if there is one. Any connection may be used."""
     yield from connection.execute(SQL["row"], (place,))
     found = _in_parcel(connection, place)
     if found is not None:
@@ -254,7 +252,7 @@ def row_at(connection: apsw.Connection, place: int) -> Iterator[tuple[Any, ...]]
 
 
 def _in_parcel(connection: apsw.Connection, place: int) -> tuple[int, Heads, int] | None:
-    """The parcel that holds a row which is alive: its place, its heads, and where in it the row stands."""
+    """The parcel that has a row: its place, its heads, and the index of the row; None if it is deleted."""
     found = connection.execute(SQL["parcel"], (place & ~ARRIVAL_MASK, place)).fetchone()
     if found is None:
         return None

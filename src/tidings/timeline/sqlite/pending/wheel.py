@@ -1,4 +1,4 @@
-"""The wheel: rows move to finer buckets as their time nears, a slice at a time."""
+"""The timing wheel: moves rows to finer buckets, and then to `near`, as their due time comes closer."""
 
 from tidings import crash
 from tidings.timeline.sqlite.pending.packed_rows import (
@@ -23,37 +23,37 @@ SLICE_BYTES_MAX = 2 * 1024 * 1024
 
 
 class Wheel:
-    """Turns in the background; the first step of each turn already routes new rows to the finer place."""
+    """Moves rows slice by slice. Each turn first changes where new rows go, then moves the existing ones."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._settled = False
+        self._done = False
         self._rows_from: dict[int, int] = {}
         self._parcels_from: dict[int, int] = {}
         self._split_days: set[int] = set()
 
     def begin(self) -> None:
-        """Look for rows to move from the start."""
-        self._settled, self._rows_from, self._parcels_from = False, {}, {}
+        """Look for rows to move from the beginning."""
+        self._done, self._rows_from, self._parcels_from = False, {}, {}
         self._split_days = set()
 
     def behind(self, now: int) -> bool:
-        """Whether something that is due may not have reached `near`."""
+        """Whether a due row may still be in `far` or `parcel`."""
         first = self._writer.next_far
         return first is not None and first <= now
 
     def turn(self, now: int) -> bool:
-        """One slice; True if more is to be moved."""
+        """Move one slice; True if it moved something."""
         self._route(now)
-        if self._settled:
+        if self._done:
             return False
         moved = self._refine_slice() or self._split_slice()
         if not moved:
-            self._settled, self._rows_from, self._parcels_from = True, {}, {}
+            self._done, self._rows_from, self._parcels_from = True, {}, {}
         return moved
 
     def _route(self, now: int) -> None:
-        """Say from now on how far `near` and the quarters reach; back only after a clock was far ahead."""
+        """Advance the horizons of `near` and of split days; they go back only if the clock was far ahead before."""
         writer = self._writer
         split_until, near_until = _targets(now)
         if split_until <= writer.split_until and near_until <= writer.near_until <= near_until + DAY_US:
@@ -61,16 +61,15 @@ class Wheel:
         if writer.near_until <= near_until + DAY_US:
             split_until, near_until = max(split_until, writer.split_until), max(near_until, writer.near_until)
         else:
-            split_until, self._split_days = max(split_until, self._first_whole(split_until)), set()
-        with writer.transaction() as connection:
-            connection.execute("UPDATE tally SET split_until = ?, near_until = ?", (split_until, near_until))
-            writer.split_until, writer.near_until = split_until, near_until
-        self._settled = False
+            split_until, self._split_days = max(split_until, self._first_unsplit(split_until)), set()
+        with writer.transaction():
+            writer.set_horizons(split_until, near_until)
+        self._done = False
 
-    def _first_whole(self, split_until: int) -> int:
-        """The first day from which on nothing lies in quarters: those that have been split stay split.
+    def _first_unsplit(self, split_until: int) -> int:
+        """The start of the first day from which on no day is split: split days must stay split.
 
-        In a day that went back to being whole, new parcels would overlap with those that it has in quarters.
+        If a split day became whole again, its new parcels would overlap with those in its quarters of an hour.
         """
         place = place_of(self._writer.split_until // QUARTER_US)
         while (found := self._writer.connection.execute(SQL["last_before"], (place,)).get) is not None:
@@ -83,7 +82,7 @@ class Wheel:
         return 0
 
     def _refine_slice(self) -> bool:
-        """Move what comes near from the oldest buckets into `near`, and what is with it to its quarter of an hour."""
+        """Move rows that are due soon from the oldest buckets to `near`, and the others there to their quarters."""
         near_until = self._writer.near_until
         limit = place_of(near_until // QUARTER_US)
         return (
@@ -92,7 +91,7 @@ class Wheel:
         )
 
     def _split_slice(self) -> bool:
-        """Move what is due on a day that has come near from the day's first bucket into its quarters of an hour."""
+        """Move rows of a day that begins soon from the bucket of the day to its quarters of an hour."""
         writer = self._writer
         first, end = writer.near_until // DAY_US, writer.split_until // DAY_US
         return any(self._split(day) for day in range(first, min(end, DAY_LAST)))
@@ -106,7 +105,7 @@ class Wheel:
         return moved
 
     def _split_rows(self, day: int) -> bool:
-        """The next rows of a day's first bucket; those of its first quarter are where they belong."""
+        """Split the next single rows of a day; those of its first quarter are in the right bucket already."""
         low, high = self._rows_from.get(day, _first_place(day)), _first_place(day) + (1 << ARRIVAL_BITS)
         last = self._move_rows(low, high, 0, day * DAY_US + QUARTER_US)
         if last is not None:
@@ -114,7 +113,7 @@ class Wheel:
         return last is not None
 
     def _split_parcels(self, day: int) -> bool:
-        """The next parcels of a day's first bucket; what is left of them for the first quarter is packed anew."""
+        """Split the next parcels of a day; their rows of the first quarter are packed again."""
         low, high = self._parcels_from.get(day, _first_place(day)), _first_place(day) + (1 << ARRIVAL_BITS)
         last = self._move_parcels(low, high, 0)
         if last is not None:
@@ -122,7 +121,7 @@ class Wheel:
         return last is not None
 
     def _move_rows(self, low: int, high: int, near_until: int, quarters_from: int) -> int | None:
-        """Move the next single rows of a span of places, by their due times; answers the last place."""
+        """Move the next single rows of a span of places by their due times; returns the last place."""
         writer = self._writer
         last = self._slice_end(low, high)
         if last is None:
@@ -133,7 +132,7 @@ class Wheel:
             connection.execute(SQL["to_quarters"], (low, last, quarters_from))
             connection.execute(SQL["clear"], (low, last, 0 if near_until else quarters_from))
             for stream, due in heads:
-                writer.heads.offer(stream, due)
+                writer.lookahead.offer(stream, due)
             crash.point("refine.written")
         crash.point("refine.committed")
         return last
@@ -155,7 +154,7 @@ class Wheel:
         return last
 
     def _slice_end(self, low: int, high: int) -> int | None:
-        """The place of the last of the next few rows of a span."""
+        """The place of the last row of the next slice of a span."""
         last, total = None, 0
         for place, size in self._writer.connection.execute(SQL["slice"], (low, high, SLICE_ROWS)):
             last, total = place, total + size
@@ -164,7 +163,7 @@ class Wheel:
         return last
 
     def _slice(self, low: int, high: int) -> tuple[list[Rows], int | None]:
-        """The next few parcels of a span, and the place of the last."""
+        """The next parcels of a span, and the place of the last one."""
         parts: list[Rows] = []
         last, count, size = None, 0, 0
         for place, heads, bodies in self._writer.connection.execute(SQL["parcels"], (low, high)):
@@ -180,7 +179,7 @@ def _first_place(day: int) -> int:
 
 
 def _targets(now: int) -> tuple[int, int]:
-    """How far the wheel should be turned: days in quarters from some hours before, `near` for some minutes ahead."""
+    """The horizons at `now`: days are split some hours ahead, and rows are in `near` some minutes ahead."""
     near_until = ((now + LEAD_US) // QUARTER_US + 1) * QUARTER_US
     split_until = ((now + SPLIT_LEAD_US) // DAY_US + 1) * DAY_US
     return split_until, near_until

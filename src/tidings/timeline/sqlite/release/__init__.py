@@ -1,1 +1,1 @@
-"""Releasing what is due: into the log, or into the outbox for Kafka."""
+"""The release of due rows to the log or the outbox, and reading both."""

@@ -1,4 +1,4 @@
-"""Reading the log, and where consumer groups stand."""
+"""Reads the log, and the committed positions of consumer groups."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,15 +29,15 @@ _MESSAGE = 6  # the place of `message` in a row of `_READ`
 
 
 def topics(connection: apsw.Connection, tenant: str) -> list[Topic]:
-    """A tenant's topics that ever held a record, by name."""
+    """The topics of a tenant that ever had a record, by name."""
     found: dict[str, list[tuple[int, int, int]]] = {}
     for name, *ends in connection.execute(_TOPICS, (tenant,)):
         found.setdefault(name, []).append((ends[0], ends[1], ends[2]))
     return [_summed(name, rows) for name, rows in found.items() if any(row[1] for row in rows)]
 
 
-def prefixed(connection: apsw.Connection, prefix: str) -> list[tuple[str, Topic]]:
-    """The topics of all tenants whose names begin so and that ever held a record."""
+def topics_by_prefix(connection: apsw.Connection, prefix: str) -> list[tuple[str, Topic]]:
+    """The topics of all tenants that start with a prefix and ever had a record."""
     found: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
     for tenant, name, *ends in connection.execute(_PREFIXED, (prefix,)):
         found.setdefault((tenant, name), []).append((ends[0], ends[1], ends[2]))
@@ -45,7 +45,7 @@ def prefixed(connection: apsw.Connection, prefix: str) -> list[tuple[str, Topic]
 
 
 def topic(connection: apsw.Connection, tenant: str, name: str) -> Topic | None:
-    """One topic, None if nothing was ever sent to it."""
+    """One topic; None if nothing was ever sent to it."""
     row = connection.execute(_TOPIC, (tenant, name)).fetchone()
     return None if row is None else _topic(connection, *row)
 
@@ -59,7 +59,7 @@ def read(
     limit: int,
     bytes_max: int | None = None,
 ) -> list[Record]:
-    """Records of one partition from an offset on; with `bytes_max` as many as fit, at least one."""
+    """Records of one partition from an offset on; `bytes_max` limits their total size, to one record at least."""
     row = connection.execute(_TOPIC, (tenant, name)).fetchone()
     if row is None:
         return []
@@ -86,7 +86,7 @@ def read(
 
 
 def _fitting(rows: apsw.Cursor, bytes_max: int) -> Iterator[tuple[Any, ...]]:
-    """The rows whose messages fit into so many bytes together; always the first."""
+    """The rows whose messages fit into this many bytes; always the first one."""
     size = 0
     for row in rows:
         size += len(row[_MESSAGE])
@@ -107,7 +107,7 @@ def committed(connection: apsw.Connection, tenant: str, name: str, group: str) -
 
 
 def commit(connection: apsw.Connection, topic_number: int, group: str, offsets: dict[int, int]) -> None:
-    """Keep where a group stands, inside the caller's transaction."""
+    """Store the committed offsets of a group, inside the caller's transaction."""
     for partition, offset in offsets.items():
         sql = "INSERT OR REPLACE INTO committed VALUES (?, ?, ?)"
         connection.execute(sql, (topic_number + partition, group, offset))

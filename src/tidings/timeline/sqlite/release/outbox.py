@@ -1,4 +1,4 @@
-"""The outbox: what is released to Kafka, in one order. It lies on the log, in a partition that no topic has."""
+"""The outbox: a partition of the log that belongs to no topic. Also the positions of Kafka request topics."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ _HELD = (
     f"{_COLUMNS} JOIN held ON position = {OUTBOX << OFFSET_BITS} | held.offset"
     " WHERE held.topic = ? ORDER BY held.offset LIMIT ?"
 )
-# One step for each topic, however much of it is kept back.
+# One step for each topic, however many records are held back.
 _HELD_TOPICS = (
     "WITH RECURSIVE each(topic) AS (SELECT min(topic) FROM held UNION ALL"
     " SELECT (SELECT min(held.topic) FROM held WHERE held.topic > each.topic) FROM each WHERE each.topic IS NOT NULL)"
@@ -33,7 +33,7 @@ _HOLD = (
     f"INSERT OR REPLACE INTO held SELECT position & {OFFSET_MASK}, target / {PARTITIONS_MAX}, ? FROM log"
     " WHERE position = ?"
 )
-# The second condition is the one of the index `log_in_outbox`.
+# The second condition lets SQLite use the partial index `log_in_outbox`.
 _OF_ID = "SELECT position, target, generation, n FROM log WHERE id = ? AND position < 1 << 38"
 _SPAN = f"SELECT first, next FROM partition WHERE partition = {OUTBOX}"
 _KEPT = "position NOT IN (SELECT offset FROM held)"
@@ -42,7 +42,7 @@ _SIZE = (
     f" WHERE position >= ? AND position < ? AND {_KEPT}"
 )
 _DROP = f"DELETE FROM log WHERE position >= ? AND position < ? AND {_KEPT}"
-# The second condition is the one of the index `finished_in_outbox`, which is of no use without it.
+# The second condition lets SQLite use the partial index `finished_in_outbox`.
 _MISS = (
     "UPDATE finished SET state = 'missed', reason = ?, at = ?, position = NULL"
     " WHERE position = ? AND position < 1 << 38"
@@ -52,13 +52,13 @@ _MOVE = f"UPDATE partition SET first = ?, bytes = bytes - ? WHERE partition = {O
 
 
 def outgoing(connection: apsw.Connection, writer: Writer, offset: int, limit: int) -> list[Outgoing]:
-    """Records from an offset on, without those that are kept back."""
+    """Records from an offset on, without those that are held back."""
     rows = connection.execute(_READ, (OUTBOX << OFFSET_BITS | offset, limit))
     return [_outgoing(writer, row) for row in _bounded(rows)]
 
 
 def _bounded(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """As many as fit into memory without harm, and at least one."""
+    """The first rows, up to `READ_BYTES_MAX`; at least one."""
     size = 0
     for row in rows:
         yield row
@@ -68,12 +68,12 @@ def _bounded(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 def held_topics(connection: apsw.Connection, writer: Writer) -> set[str]:
-    """The topics of which something is kept back."""
+    """The topics that have records held back."""
     return {split(writer.topic_names[number][1])[1] for (number,) in connection.execute(_HELD_TOPICS).fetchall()}
 
 
 def held(connection: apsw.Connection, writer: Writer, topic: str, limit: int) -> list[Outgoing]:
-    """Records of a topic that are kept back, whichever tenant's they are."""
+    """Records of a topic that are held back, of all tenants."""
     numbers = connection.execute("SELECT topic FROM topic WHERE name = ?", (join("kafka", topic),)).fetchall()
     rows = [row for (number,) in numbers for row in _bounded(connection.execute(_HELD, (number, limit)))]
     return [_outgoing(writer, row) for row in _bounded(sorted(rows)[:limit])]
@@ -108,23 +108,22 @@ def in_flight(writer: Writer, tenant: str, schedule_id: str) -> int | None:
 
 
 def hold(writer: Writer, offsets: Sequence[int], reason: str) -> None:
-    """Keep records back."""
+    """Hold records back."""
     with writer.transaction() as connection:
         connection.executemany(_HOLD, [(reason, OUTBOX << OFFSET_BITS | offset) for offset in offsets])
-    writer.held |= dict.fromkeys(offsets, reason)
+    writer.hold(offsets, reason)
     writer.room.leave(offsets)
 
 
 def free(writer: Writer, offsets: Sequence[int]) -> None:
-    """They are on Kafka; what the outbox has already passed is forgotten."""
+    """Delete records that were held back and are on Kafka now."""
     with writer.transaction() as connection:
         _forget(connection, offsets)
-    for offset in offsets:
-        writer.held.pop(offset, None)
+    writer.unhold(offsets)
 
 
 def drop(writer: Writer, offset: int, reason: str, now: int) -> None:
-    """A record will never be published: inside the caller's transaction it becomes a missed one."""
+    """Count a record that will never be published as missed, inside the caller's transaction."""
     connection = writer.connection
     connection.execute(_MISS, (reason, now, OUTBOX << OFFSET_BITS | offset))
     _forget(connection, [offset])
@@ -140,13 +139,13 @@ def _forget(connection: apsw.Connection, offsets: Sequence[int]) -> None:
 
 
 def span(connection: apsw.Connection) -> tuple[int, int]:
-    """The first offset that is kept, and the next that will be given."""
+    """The first stored offset, and the next offset to be assigned."""
     first, following = connection.execute(_SPAN).fetchone()
     return first, following
 
 
 def settle(writer: Writer, offset: int) -> bool:
-    """Forget some of what lies before an offset; True if there is more."""
+    """Delete some records before an offset; True if there are more."""
     first, following = span(writer.connection)
     end = min(offset, following, first + SLICE_ROWS)
     if end <= first:
@@ -161,18 +160,18 @@ def settle(writer: Writer, offset: int) -> bool:
 
 
 def positions(connection: apsw.Connection) -> dict[tuple[str, int], int]:
-    """Where intake stands in each partition of the request topics."""
+    """The next position to read in each partition of the request topics."""
     rows = connection.execute("SELECT topic, partition, next FROM source").fetchall()
     return {(topic, partition): following for topic, partition, following in rows}
 
 
-def take(connection: apsw.Connection, parts: Sequence[SourcePosition]) -> None:
-    """Move the positions of sources, inside the caller's transaction; `Moved` if one is not as expected."""
+def advance_positions(connection: apsw.Connection, parts: Sequence[SourcePosition]) -> None:
+    """Advance the positions of request topics, inside the caller's transaction; `Moved` if one is unexpected."""
     for part in parts:
         found = connection.execute(
             "SELECT next FROM source WHERE topic = ? AND partition = ?", (part.topic, part.partition)
         ).get
         if (found or 0) != part.expected:
-            raise Moved(f"{part.topic}/{part.partition} stands at {found or 0}, not at {part.expected}")
+            raise Moved(f"{part.topic}/{part.partition} is at position {found or 0}, not at {part.expected}")
         values = (part.topic, part.partition, part.next)
         connection.execute("INSERT OR REPLACE INTO source VALUES (?, ?, ?)", values)

@@ -1,6 +1,9 @@
-"""Standing schedules that simply go on, a whole batch of them at once: their number and due times pass through Python,
-the rest does not. What ends, is late or has been missed, or was due by other rules of its zone, is left to `Recurring`,
-one by one."""
+"""The release of recurring schedules.
+
+`RecurringBulkRelease` handles the usual case for a whole batch: the occurrence is on time, and there is a next one.
+Only numbers and due times pass through Python. A schedule that ends, is late, has missed occurrences or was computed by
+older time zone rules is left to `RecurringRelease`, one by one.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -15,24 +18,25 @@ from tidings.domain.schedules.lateness import MissedRange, deadline
 from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state
 from tidings.domain.schedules.schedule import Event
 from tidings.domain.schedules.when import is_once
-from tidings.timeline.sqlite.apply import row_writes
+from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found, standing
 from tidings.timeline.sqlite.pending.packed_rows import ARRIVAL_BITS, NO_DEADLINE
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
-from tidings.timeline.store_rules import ended_why
+from tidings.timeline.store_rules import ended_reason
 
 TRIM_EVERY = 50
-STAYS = -1  # where a next due time would be: this one is not for us
+STAYS = -1  # instead of a next due time: not for the bulk release
 
 _SQL = queries("standing")
-_terms = lru_cache(maxsize=4_096)(decode_state)  # producers use the same few
+_ADVANCE = queries("release")["advance"]
+_terms = lru_cache(maxsize=4_096)(decode_state)  # many schedules have the same terms
 
 Numbers = npt.NDArray[np.int64]
 
 
-class RecurringBulk:
-    """One batch, inside the release transaction, once its rows are off the timeline."""
+class RecurringBulkRelease:
+    """Releases the on-time schedules of one batch, inside the release transaction, after its rows left the timeline."""
 
     def __init__(self, writer: Writer, now: int, rows: int) -> None:
         self._writer = writer
@@ -44,28 +48,28 @@ class RecurringBulk:
         self.handed = self.bytes = 0
 
     def release(self) -> list[int]:
-        """Release those that go on; answers the arrivals of the others."""
+        """Release the schedules that are on time and continue; returns the arrivals of the others."""
         columns = tuple(zip(*self._writer.connection.execute(_SQL["pending"]), strict=True))
         if not columns:
             return []
         *numeric, names, policies = columns
         ordinals, arrivals, dues, partitions, sizes, streams, numbers = np.array(numeric, dtype=np.int64)
-        decided = _Decided(self._following)
+        decided = _NextDueCache(self._following)
         asked = zip(policies, numbers.tolist(), dues.tolist(), strict=True)
         next_dues = np.array([decided[terms] for terms in asked], dtype=np.int64)
-        in_turn = np.lexsort((arrivals, dues))
-        going = in_turn[next_dues[in_turn] != STAYS]
-        if len(going):
-            places = ordinals[going] - 1
-            self._count(partitions[going], self._now - dues[going])
-            self._place(places, partitions[going], sizes[going])
-            hashes = self._hashes(streams, names)[going]
-            self._write(places, next_dues[going], arrivals[going], numbers[going], hashes)
-        others: list[int] = arrivals[in_turn[next_dues[in_turn] == STAYS]].tolist()
+        in_order = np.lexsort((arrivals, dues))
+        on_time = in_order[next_dues[in_order] != STAYS]
+        if len(on_time):
+            places = ordinals[on_time] - 1
+            self._count(partitions[on_time], self._now - dues[on_time])
+            self._place(places, partitions[on_time], sizes[on_time])
+            hashes = self._hashes(streams, names)[on_time]
+            self._write(places, next_dues[on_time], arrivals[on_time], numbers[on_time], hashes)
+        others: list[int] = arrivals[in_order[next_dues[in_order] == STAYS]].tolist()
         return others
 
     def _following(self, policy: bytes, n: int, due: int) -> int:
-        """When the next occurrence is due, if this one is due as it says, and the next is still to come."""
+        """The next due time, if this occurrence is on time and the next one is in the future; else `STAYS`."""
         terms = _terms(policy)
         if terms.pardon is not None or is_once(terms.when) or terms.due(n) != due:
             return STAYS
@@ -85,7 +89,7 @@ class RecurringBulk:
                 self.topics.add(self._writer.topic_names[topic])
 
     def _place(self, places: Numbers, partitions: Numbers, sizes: Numbers) -> None:
-        """Give each the next position of its partition, and move the partitions' ends."""
+        """Assign each record the next position of its partition, and advance the ends of the partitions."""
         if self._writer.on_kafka:
             on_kafka = np.isin(partitions // PARTITIONS_MAX, list(self._writer.on_kafka))
             partitions = np.where(on_kafka, OUTBOX, partitions)
@@ -113,10 +117,10 @@ class RecurringBulk:
             far = writer.buckets(next_dues) << ARRIVAL_BITS | arrivals
             later = self._spread(places[~soon], far[~soon])
             connection.execute(_SQL["wait_far"], (apsw.carray(later), NO_DEADLINE, NO_CONTENT))
-        writer.pending += len(places)
+        writer.add_pending(len(places))
 
     def _hashes(self, streams: Numbers, names: Sequence[str]) -> Numbers:
-        """The hash of each id; 0 is for rows that are none of ours."""
+        """The hash of each id."""
         hashes = np.zeros(len(names), dtype=np.int64)
         for stream in set(streams.tolist()):
             chosen = np.flatnonzero(streams == stream)
@@ -125,14 +129,14 @@ class RecurringBulk:
         return hashes
 
     def _spread(self, places: Numbers, values: Numbers, other: int = -1) -> Numbers:
-        """Values at their places in the batch."""
+        """An array over the batch, with values at these places."""
         spread = np.full(self._rows, other, dtype=np.int64)
         spread[places] = values
         return spread
 
 
-class _Decided(dict[tuple[bytes, int, int], int]):
-    """When the next one is due, by terms, number and due time: what is equal is decided once."""
+class _NextDueCache(dict[tuple[bytes, int, int], int]):
+    """The next due time by terms, number and due time; equal schedules are computed once."""
 
     def __init__(self, following: Callable[[bytes, int, int], int]) -> None:
         super().__init__()
@@ -143,11 +147,8 @@ class _Decided(dict[tuple[bytes, int, int], int]):
         return following
 
 
-_ADVANCE = queries("release")["advance"]
-
-
-class Recurring:
-    """One batch of standing schedules, inside the release transaction."""
+class RecurringRelease:
+    """Releases recurring schedules one by one, inside the release transaction."""
 
     def __init__(self, writer: Writer, now: int) -> None:
         self._writer = writer
@@ -158,10 +159,10 @@ class Recurring:
         self.missed: dict[str, int] = {}
 
     def release(self, arrival: int) -> None:
-        """Release what is due of one schedule and put its next occurrence onto the timeline."""
+        """Release the due occurrences of one schedule, and put the next one onto the timeline."""
         found = next(standing(self._writer.connection, arrival), None)
-        assert found is not None, "a row on the timeline points to a schedule that is not there"
-        assert found.terms is not None, "a standing schedule has its terms"
+        assert found is not None, "a row on the timeline points to a missing schedule"
+        assert found.terms is not None, "a recurring schedule has terms"
         terms = found.terms
         decision = terms.decide(found.n, self._now)
         for missed in decision.missed:
@@ -176,15 +177,15 @@ class Recurring:
         if decision.next is None:
             self._end(found, terms, position, decision.missed)
         else:
-            self._go_on(found, terms, decision.next)
+            self._continue(found, terms, decision.next)
 
     def release_extra(self, found: Found) -> None:
-        """Release a record that was fired by hand, beside the schedule's own times."""
+        """Release a record that was fired by hand."""
         row_writes.append(self._writer, found, self._now, found.n, found.due, final=False)
         self._writer.connection.execute("DELETE FROM fired WHERE arrival = ?", (found.arrival,))
-        self._left(found, found.n, found.due)
+        self._note_release(found, found.n, found.due)
 
-    def _left(self, found: Found, n: int, due: int) -> None:
+    def _note_release(self, found: Found, n: int, due: int) -> None:
         self._count(found, due)
         row_writes.note(self._writer, found, Event(self._now, "released", n, due))
 
@@ -205,7 +206,7 @@ class Recurring:
         if is_once(terms.when):
             self._count(found, due)
         else:
-            self._left(found, n, due)
+            self._note_release(found, n, due)
         return position
 
     def _end(self, found: Found, terms: RecurrenceState, position: int | None, missed: tuple[MissedRange, ...]) -> None:
@@ -219,9 +220,9 @@ class Recurring:
             row_writes.finish(self._writer, found, "released", self._now, position=position)
         else:
             row_writes.finish(self._writer, found, "ended", self._now)
-            row_writes.note(self._writer, found, Event(self._now, "ended", reason=ended_why(terms.when)))
+            row_writes.note(self._writer, found, Event(self._now, "ended", reason=ended_reason(terms.when)))
 
-    def _go_on(self, found: Found, terms: RecurrenceState, n: int) -> None:
+    def _continue(self, found: Found, terms: RecurrenceState, n: int) -> None:
         due = terms.due(n)
         assert due is not None
         found.n, found.due = n, due

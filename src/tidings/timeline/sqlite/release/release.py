@@ -1,4 +1,4 @@
-"""The release transaction: what is due moves to the log, or is counted as missed."""
+"""The release transaction: due rows move to the log or the outbox, or are counted as missed."""
 
 import logging
 
@@ -9,18 +9,18 @@ import numpy.typing as npt
 
 from tidings import crash
 from tidings.clock import Clock
-from tidings.domain.schedules.command import deal_bounded
+from tidings.domain.schedules.command import bounded_shares
 from tidings.ports import Release
-from tidings.timeline.sqlite.apply import row_writes
+from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found, plain
 from tidings.timeline.sqlite.pending.wheel import Wheel
-from tidings.timeline.sqlite.release.recurring_release import Recurring, RecurringBulk
+from tidings.timeline.sqlite.release.recurring_release import RecurringBulkRelease, RecurringRelease
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
 
 FRESH_US = 1_000_000
 DAMAGED = "damaged"
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)  # of a row; any other fault is ours and ends the process
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)  # a damaged row; any other error ends the process
 ROUNDS_MAX = 4
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 
@@ -32,33 +32,33 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Releaser:
-    """Moves batches of due rows."""
+    """Releases batches of due rows."""
 
     def __init__(self, writer: Writer, wheel: Wheel) -> None:
         self._writer = writer
         self._wheel = wheel
-        self._careful = 0
-        self._in_hand: tuple[int, ...] = ()
+        self._single_rows = 0
+        self._current: tuple[int, ...] = ()
 
     def release(self, now: int, rows_max: int, clock: Clock | None) -> Release:
-        """Release one batch. A row that cannot be read is found by going one by one, and set aside."""
-        if self._careful:
-            self._careful -= 1
+        """Release one batch. If a row cannot be read, rows are released singly to find it and count it as missed."""
+        if self._single_rows:
+            self._single_rows -= 1
             rows_max = 1
         try:
             return self._release(now, rows_max, clock)
         except UNREADABLE:
             if rows_max > 1:
-                self._careful = rows_max
+                self._single_rows = rows_max
                 return Release(more=True)
-            logger.exception("a row cannot be released and is set aside")
-            return self._set_aside(now)
+            logger.exception("a row is damaged and cannot be released: it is counted as missed")
+            return self._miss_damaged(now)
 
-    def _set_aside(self, now: int) -> Release:
-        """The row in hand is missed: damaged."""
+    def _miss_damaged(self, now: int) -> Release:
+        """Count the current row as missed, with the reason `damaged`."""
         writer = self._writer
         with writer.transaction() as connection:
-            for arrival, *row in connection.execute(_SQL["damaged"], self._in_hand).fetchall():
+            for arrival, *row in connection.execute(_SQL["damaged"], self._current).fetchall():
                 found = plain("near", arrival, 0, tuple(row))
                 connection.execute("DELETE FROM standing WHERE arrival = ?", (arrival,))
                 row_writes.remove(writer, found)
@@ -66,7 +66,7 @@ class Releaser:
         return Release(missed={DAMAGED: 1}, more=True)
 
     def _release(self, now: int, rows_max: int, clock: Clock | None) -> Release:
-        """One batch in one transaction; what has not reached `near` in time is moved there first."""
+        """Release one batch in one transaction; due rows that are still in `far` are moved to `near` first."""
         writer = self._writer
         writer.refresh()
         if self._wheel.behind(now):
@@ -74,27 +74,27 @@ class Releaser:
         with writer.transaction() as connection:
             if clock is not None:
                 now = clock.now()
-            due = writer.heads.take(now, rows_max, writer.room.rows)
+            due = writer.lookahead.take(now, rows_max, writer.room.rows)
             if not due:
                 return Release(more=self._wheel.behind(now))
             crash.point("release.begun")
             connection.execute("DELETE FROM batch")
             spans, total = self._select_bounded(due, now, rows_max)
             if rows_max == 1:
-                self._in_hand = connection.execute("SELECT stream, due, arrival FROM batch").fetchone() or ()
-            done = _Done()
+                self._current = connection.execute("SELECT stream, due, arrival FROM batch").fetchone() or ()
+            done = _ReleaseResult()
             fired, pointers = self._move(spans, now, done) if total else ([], False)
-            writer.pending -= total
-            self._go_on(fired, total if pointers else 0, now, done)
+            writer.add_pending(-total)
+            self._release_recurring(fired, total if pointers else 0, now, done)
             for stream in due:
-                row_writes.refresh_head(writer, stream)
+                row_writes.refresh_next_due(writer, stream)
             crash.point("release.settled")
         crash.point("release.committed")
         done.more = writer.next_due is not None and writer.next_due <= now
         return done.release()
 
     def _select_bounded(self, due: dict[int, int], now: int, rows_max: int) -> tuple[list["_Span"], int]:
-        """The batch; if it turns out to be too large in bytes, for us or for the outbox, a smaller one."""
+        """Select the batch, and again a smaller one if it has too many bytes for a transaction or for the outbox."""
         connection, room = self._writer.connection, self._writer.room
         rows, space = room.rows, room.bytes
         spans, total = self._select(due, now, rows_max, rows)
@@ -111,12 +111,12 @@ class Releaser:
         return self._select(due, now, rows_max, rows)
 
     def _size(self, spans: "list[_Span]") -> int:
-        """How large the rows of some streams are in the batch."""
+        """The total size of the rows of some streams in the batch."""
         sizes = dict(self._writer.connection.execute("SELECT stream, sum(size) FROM batch GROUP BY stream"))
         return sum(sizes[stream] for stream in {span.stream for span in spans})
 
     def _select(self, due: dict[int, int], now: int, rows_max: int, room: int) -> tuple[list["_Span"], int]:
-        """Choose the batch: fair shares in rounds, until it is full or nothing is left that may leave."""
+        """Select the batch: fair shares in rounds, until it is full or nothing is left to release."""
         names, narrow = self._writer.stream_names, self._writer.streams_on_kafka
         spans = {stream: _spans(stream, due[stream], now) for stream in due}
         hungry, total = set(due), 0
@@ -124,7 +124,7 @@ class Releaser:
             if not hungry or total >= rows_max:
                 break
             streams = [(stream, names[stream][1]) for stream in due if stream in hungry]
-            for stream, share in deal_bounded(streams, rows_max - total, narrow, room).items():
+            for stream, share in bounded_shares(streams, rows_max - total, narrow, room).items():
                 quota = min(share, rows_max - total, room if stream in narrow else rows_max)
                 taken = self._take(spans[stream], quota, total)
                 total += taken
@@ -134,7 +134,7 @@ class Releaser:
         return [span for pair in spans.values() for span in pair if span.taken], total
 
     def _take(self, spans: "tuple[_Span, ...]", quota: int, total: int) -> int:
-        """A stream's share: fresh work and backlog by halves while there are both."""
+        """Take the share of a stream: half fresh rows and half backlog while there are both."""
         fresh, *backlog = spans
         if not backlog:
             return self._take_span(fresh, quota, total)
@@ -153,10 +153,10 @@ class Releaser:
             span.last_ordinal = total + taken
         return taken
 
-    def _move(self, spans: "list[_Span]", now: int, done: "_Done") -> tuple[list[Found], bool]:
-        """Move the batch off the timeline, onto the log and into the memory of finished schedules.
+    def _move(self, spans: "list[_Span]", now: int, done: "_ReleaseResult") -> tuple[list[Found], bool]:
+        """Move the batch from the timeline to the log, the outbox and the table of finished schedules.
 
-        Answers what was fired by hand, and whether there are standing schedules, which go on once the batch is off.
+        Returns the records fired by hand, and whether there are recurring schedules, which are released after that.
         """
         connection = self._writer.connection
         columns = connection.execute(_SQL["survey"], (now,)).fetchone()
@@ -176,7 +176,7 @@ class Releaser:
         if not (leaving | standing).all():
             self._miss(now, done)
         fired = self._fired() if (numbers < 0).any() else []
-        self._writer.pending += len(fired)
+        self._writer.add_pending(len(fired))
         for span in spans:
             last = span.last_ordinal - 1
             connection.execute(_SQL["leave"], (span.stream, span.low, int(dues[last]), int(arrivals[last])))
@@ -186,8 +186,8 @@ class Releaser:
         rows = self._writer.connection.execute(_SQL["fired"]).fetchall()
         return [plain("near", arrival, 0, row) for arrival, *row in rows]
 
-    def _positions(self, leaving: Flags, partitions: Numbers, sizes: Numbers, done: "_Done") -> Numbers:
-        """Give each row that leaves the next position of its partition, and move the partitions' ends."""
+    def _positions(self, leaving: Flags, partitions: Numbers, sizes: Numbers, done: "_ReleaseResult") -> Numbers:
+        """Assign each released row the next position of its partition, and advance the ends of the partitions."""
         positions = np.full(len(leaving), -1, dtype=np.int64)
         for partition in set(partitions[leaving].tolist()):
             rows = np.flatnonzero(leaving & (partitions == partition))
@@ -201,26 +201,26 @@ class Releaser:
         return positions
 
     def _on_kafka(self, partitions: Numbers) -> Flags:
-        """Which rows go into the outbox."""
+        """Which rows go to the outbox."""
         if not self._writer.on_kafka:
             return np.zeros(len(partitions), dtype=np.bool_)
         return np.isin(partitions // PARTITIONS_MAX, list(self._writer.on_kafka))
 
-    def _miss(self, now: int, done: "_Done") -> None:
+    def _miss(self, now: int, done: "_ReleaseResult") -> None:
         connection = self._writer.connection
         for reason, count in connection.execute(_SQL["missed_by_reason"], (now,)):
             done.miss(reason, count)
         connection.execute(_SQL["miss"], (now,))
 
-    def _go_on(self, fired: list[Found], rows: int, now: int, done: "_Done") -> None:
-        """Release the standing schedules and put their next occurrences onto the timeline, once the batch is off it."""
-        recurring = Recurring(self._writer, now)
+    def _release_recurring(self, fired: list[Found], rows: int, now: int, done: "_ReleaseResult") -> None:
+        """Release the recurring schedules and the records fired by hand, after the batch has left the timeline."""
+        recurring = RecurringRelease(self._writer, now)
         if rows:
-            together = RecurringBulk(self._writer, now, rows)
-            for arrival in together.release():
+            bulk = RecurringBulkRelease(self._writer, now, rows)
+            for arrival in bulk.release():
                 recurring.release(arrival)
-            done.add(together)
-            done.bytes += together.bytes
+            done.add(bulk)
+            done.bytes += bulk.bytes
         for found in fired:
             recurring.release_extra(found)
         done.add(recurring)
@@ -229,7 +229,7 @@ class Releaser:
 
 
 class _Span:
-    """Part of a stream by due time (low excluded), how much of it this batch has, and its last row's ordinal."""
+    """A range of due times of a stream (`low` excluded): the rows taken for this batch, and the last ordinal."""
 
     def __init__(self, stream: int, low: int, high: int) -> None:
         self.stream = stream
@@ -240,13 +240,13 @@ class _Span:
 
 
 def _spans(stream: int, first_due: int, now: int) -> tuple[_Span, ...]:
-    """Fresh work, and the backlog before it if there is one."""
+    """The span of fresh rows, and that of the backlog if there is one."""
     fresh = _Span(stream, now - FRESH_US, now)
     return (fresh, _Span(stream, -1, now - FRESH_US)) if first_due <= now - FRESH_US else (fresh,)
 
 
-class _Done:
-    """What a release did, while it is being gathered."""
+class _ReleaseResult:
+    """Collects the result of a release."""
 
     def __init__(self) -> None:
         self.lateness_us: list[int] = []
@@ -256,7 +256,7 @@ class _Done:
         self.bytes = 0
         self.handed = 0
 
-    def add(self, more: Recurring | RecurringBulk) -> None:
+    def add(self, more: RecurringRelease | RecurringBulkRelease) -> None:
         self.lateness_us += more.lateness_us
         self.topics |= more.topics
         self.handed += more.handed
@@ -265,4 +265,11 @@ class _Done:
         self.missed[reason] = self.missed.get(reason, 0) + count
 
     def release(self) -> Release:
-        return Release(self.lateness_us, frozenset(self.topics), self.missed, self.more, self.bytes, self.handed)
+        return Release(
+            lateness_us=self.lateness_us,
+            topics=frozenset(self.topics),
+            missed=self.missed,
+            more=self.more,
+            bytes=self.bytes,
+            handed=self.handed,
+        )

@@ -1,7 +1,7 @@
 -- Single rows, for changes and recurring schedules.
 
 -- name: near_one
--- One row into `near`.
+-- Insert one row into `near`.
 INSERT INTO near (stream, due, arrival, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
@@ -11,7 +11,7 @@ INSERT INTO standing (arrival, origin, stream, partition, state, due, n, fires, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: finished_one
--- Remember how a schedule ended.
+-- Store a finished schedule.
 INSERT INTO finished (due, arrival, stream, partition, state, reason, at, position, last_due, generation, n, accepted, content, id, labels)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
@@ -26,7 +26,7 @@ RETURNING entry;
 DELETE FROM history WHERE hash = ? AND entry <= ?;
 
 -- name: log_one
--- One record onto the log.
+-- Append one record to the log.
 INSERT INTO log (position, due, released, generation, n, final, id, message, target) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: next_offset

@@ -1,8 +1,8 @@
--- What is due later. place = bucket * 2^41 + arrival, a bucket being the quarter of an hour since the epoch at which its
--- time begins: all rows of a distant day stand in its first bucket, in order of arrival.
+-- Rows that are due later. place = bucket * 2^41 + arrival, a bucket being the quarter of an hour since the epoch at which its
+-- time begins: all rows of a distant day are in its first bucket, in order of arrival.
 --
--- What comes in bulk lies in parcels (parcels.py), which never overlap inside a bucket. Single rows, among them those that
--- point to standing schedules and keep an old arrival, lie in `far`.
+-- Rows that arrive in bulk are stored in parcels (packed_rows.py), which never overlap inside a bucket. Single rows, and
+-- pointers to recurring schedules, which keep an old arrival, are in `far`.
 
 -- name: insert_parcels
 -- Parcels as blobs: place 1-20, bytes of heads 21-28, then heads and bodies.
@@ -16,16 +16,16 @@ INSERT INTO far (stream, due, place, partition, deadline, reason, generation, n,
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete
--- One row.
+-- Delete one row.
 DELETE FROM far WHERE place = ?;
 
 -- name: row
--- One row.
+-- Read one row.
 SELECT stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message
 FROM far WHERE place = ?;
 
 -- name: parcel
--- The parcel that holds a place, if one of its bucket does.
+-- The parcel of its bucket that may have a place.
 SELECT place, heads FROM parcel WHERE place >= ?1 AND place <= ?2 ORDER BY place DESC LIMIT 1;
 
 -- name: body
@@ -33,19 +33,19 @@ SELECT place, heads FROM parcel WHERE place >= ?1 AND place <= ?2 ORDER BY place
 SELECT substr(bodies, ?2, ?3) FROM parcel WHERE place = ?1;
 
 -- name: whole
--- One parcel.
+-- Read one parcel.
 SELECT heads, bodies FROM parcel WHERE place = ?;
 
 -- name: delete_parcel
--- One parcel.
+-- Delete one parcel.
 DELETE FROM parcel WHERE place = ?;
 
 -- name: update_parcel
--- What is left of a parcel.
+-- Replace the contents of a parcel.
 UPDATE parcel SET heads = ?2, bodies = ?3 WHERE place = ?1;
 
 -- name: first_from
--- The first place from one on that holds something.
+-- The first place from a given one on that has a row.
 SELECT min(place) FROM (
     SELECT min(place) AS place FROM far WHERE place >= ?1 UNION ALL SELECT min(place) FROM parcel WHERE place >= ?1
 );
@@ -71,7 +71,7 @@ SELECT place, length(message) FROM far WHERE place >= ?1 AND place < ?2 ORDER BY
 SELECT max(place) FROM parcel WHERE place < ?1;
 
 -- name: near_heads
--- When the first row of each stream is due, of a slice that comes near.
+-- The first due time of each stream in a slice that moves to `near`.
 SELECT stream, min(due) FROM far WHERE place >= ?1 AND place <= ?2 AND due < ?3 GROUP BY stream;
 
 -- name: to_near
@@ -87,5 +87,5 @@ SELECT (min(due / 900000000, 4194303) << 41) | (place & 2199023255551), due, str
 FROM far WHERE place >= ?1 AND place <= ?2 AND due >= ?3;
 
 -- name: clear
--- Delete the rows of a slice that are due from a moment on.
+-- Delete the rows of a slice that are due from a given time on.
 DELETE FROM far WHERE place >= ?1 AND place <= ?2 AND due >= ?3;

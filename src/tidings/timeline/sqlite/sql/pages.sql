@@ -1,4 +1,4 @@
--- Listing: what is to come in order of (due, arrival), what is finished backwards. Conditions not asked for are NULL.
+-- Lists: pending rows in order of (due, arrival), finished ones backwards. Conditions that are not used are NULL.
 
 -- name: near
 -- Pending rows of one stream that are due soon.
@@ -63,7 +63,7 @@ WHERE (last_due, arrival) < (:before, :before_arrival) AND last_due >= :from AND
 ORDER BY last_due DESC, arrival DESC LIMIT :limit;
 
 -- name: forecast_near
--- Pending by step of time, for one tenant.
+-- Pending rows by step of time, for one tenant.
 SELECT due / :width, count(*) FROM near
 WHERE stream IN (SELECT stream FROM stream WHERE tenant = :tenant) AND due >= :start AND due < :end AND n >= 0
 GROUP BY 1;
@@ -75,6 +75,6 @@ WHERE stream IN (SELECT stream FROM stream WHERE tenant = :tenant) AND due >= :s
 GROUP BY 1;
 
 -- name: history
--- What was written down of a schedule.
+-- The history of a schedule.
 SELECT at, event, occurrence, due, reason, count FROM history
 WHERE hash = ? AND tenant = ? AND id = ? ORDER BY entry;

@@ -1,7 +1,7 @@
 -- The release: due rows move from `near` to `log` and `finished`, in one transaction, without passing through Python.
 
 -- name: select
--- Choose a stream's first rows of a span of due times for this batch. A row that points to `standing` has its message there.
+-- Select the first rows of a stream in a span of due times for this batch. A pointer has its message in `standing`.
 INSERT INTO batch (stream, due, arrival, partition, deadline, n, size)
 SELECT stream, due, arrival, partition, deadline, n,
        CASE n WHEN 0 THEN (SELECT length(message) FROM standing WHERE standing.arrival = near.arrival) ELSE length(message) END
@@ -10,13 +10,13 @@ FROM near
 WHERE stream = ?1 AND due > ?2 AND due <= ?3 ORDER BY due, arrival LIMIT ?4 OFFSET ?5;
 
 -- name: survey
--- The batch by columns, in order of ordinal: whether a row leaves, its number, partition, due time, arrival and size.
+-- The batch as columns, in order of ordinal: whether a row is released, its number, partition, due time, arrival and size.
 SELECT group_concat(n > 0 AND deadline >= ?1), group_concat(n), group_concat(partition), group_concat(due),
        group_concat(arrival), group_concat(size)
 FROM (SELECT n, deadline, partition, due, arrival, size FROM batch ORDER BY ordinal);
 
 -- name: log
--- Write the rows that leave onto the log. The array holds a position for each ordinal, -1 for a row that does not leave.
+-- Append the released rows to the log. The array has a position for each ordinal, -1 for a row that is not released.
 INSERT INTO log (position, due, released, generation, n, final, id, message, target)
 SELECT positions.value, near.due, ?2, near.generation, near.n, 1, near.id, near.message,
        CASE WHEN positions.value < 1 << 38 THEN near.partition END
@@ -26,7 +26,7 @@ JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arriva
 WHERE positions.value >= 0;
 
 -- name: finish
--- Remember how they ended.
+-- Store them as finished.
 INSERT INTO finished (due, arrival, stream, partition, state, reason, at, position, generation, n, accepted, content, id, labels)
 SELECT near.due, near.arrival, near.stream, near.partition, 'released', NULL, ?2, positions.value,
        near.generation, near.n, near.accepted, near.content, near.id, near.labels
@@ -36,11 +36,11 @@ JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arriva
 WHERE positions.value >= 0;
 
 -- name: advance
--- Move a partition's end; answers where it was.
+-- Advance the end of a partition; returns the old end.
 UPDATE partition SET next = next + ?2, bytes = bytes + ?3 WHERE partition = ?1 RETURNING next - ?2;
 
 -- name: miss
--- Remember those that came too late.
+-- Store the rows that are too late as missed.
 INSERT INTO finished (due, arrival, stream, partition, state, reason, at, position, generation, n, accepted, content, id, labels)
 SELECT near.due, near.arrival, near.stream, near.partition, 'missed',
        CASE near.reason WHEN 1 THEN 'expired' WHEN 2 THEN 'late_skipped' ELSE 'late_max' END, ?1, NULL,
@@ -49,7 +49,7 @@ FROM batch JOIN near ON near.stream = batch.stream AND near.due = batch.due AND 
 WHERE batch.n > 0 AND batch.deadline < ?1;
 
 -- name: missed_by_reason
--- How many came too late, and why.
+-- How many rows are too late, by reason.
 SELECT CASE near.reason WHEN 1 THEN 'expired' WHEN 2 THEN 'late_skipped' ELSE 'late_max' END, count(*)
 FROM batch JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
 WHERE batch.n > 0 AND batch.deadline < ?1 GROUP BY 1;
@@ -59,13 +59,13 @@ WHERE batch.n > 0 AND batch.deadline < ?1 GROUP BY 1;
 DELETE FROM near WHERE stream = ?1 AND due > ?2 AND (due, arrival) <= (?3, ?4);
 
 -- name: fired
--- What was fired by hand, in order.
+-- Records fired by hand, in order.
 SELECT near.arrival, near.stream, near.due, near.partition, near.deadline, near.reason, near.generation, near.n,
        near.accepted, near.content, near.id, near.labels, near.message
 FROM batch JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
 WHERE batch.n < 0 ORDER BY near.due, near.arrival;
 
 -- name: damaged
--- One row that cannot be released.
+-- The damaged row that cannot be released.
 SELECT arrival, stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message
 FROM near WHERE stream = ? AND due = ? AND arrival = ?;

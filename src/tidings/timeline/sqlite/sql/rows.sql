@@ -1,11 +1,11 @@
--- How rows travel in bulk: a row is one blob of fixed decimal fields followed by its variable parts (parcels.py), and an
--- array of them is bound as one value. A whole batch is then one step of SQLite, without Python in between.
+-- Rows in bulk: a row is one blob of fixed decimal fields followed by its variable parts (packed_rows.py), and an array
+-- of them is bound as one value. A whole batch is then one step of SQLite, without Python in between.
 --
 -- arrival 1-16, due 17-32, stream 33-40, partition 41-48, deadline 49-64, accepted 65-80, reason 81, bytes of id 82-84,
 -- bytes of labels 85-88, content 89-104, then id, labels, message.
 
 -- name: insert_near
--- Put rows that are due soon into their order.
+-- Insert rows that are due soon.
 INSERT INTO near (arrival, due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
 SELECT CAST(substr(value, 1, 16) AS INTEGER),
        CAST(substr(value, 17, 16) AS INTEGER),

@@ -1,12 +1,12 @@
--- Standing schedules that go on, a batch at once. Arrays hold a value for each ordinal of the batch, -1 for other rows.
+-- The bulk release of recurring schedules. Arrays have a value for each ordinal of the batch, -1 for other rows.
 
 -- name: pending
--- The standing schedules of the batch, in any order: what decides what becomes of them.
+-- The recurring schedules of the batch, in any order, with the columns that decide how they continue.
 SELECT batch.ordinal, batch.arrival, batch.due, batch.partition, batch.size, batch.stream, standing.n, standing.id, standing.policy
 FROM batch CROSS JOIN standing ON standing.arrival = batch.arrival WHERE batch.n = 0;
 
 -- name: log
--- Their pending occurrences onto the log.
+-- Append their pending occurrences to the log.
 INSERT INTO log (position, due, released, generation, n, final, id, message, target)
 SELECT positions.value, standing.due, ?2, standing.generation, standing.n, 0, standing.id, standing.message,
        CASE WHEN positions.value < 1 << 38 THEN standing.partition END
@@ -16,7 +16,7 @@ CROSS JOIN standing ON standing.arrival = batch.arrival
 WHERE positions.value >= 0;
 
 -- name: note
--- A line of the history of each; the array holds the hashes of ids, 0 for other rows.
+-- Add a line to each history; the array has the hashes of ids, 0 for other rows.
 INSERT INTO history (hash, entry, tenant, id, at, event, occurrence, due, reason, count)
 SELECT hashes.value, (SELECT ifnull(max(entry), 0) + 1 FROM history WHERE hash = hashes.value), stream.tenant, standing.id,
        ?2, 'released', standing.n, standing.due, NULL, NULL
@@ -27,11 +27,11 @@ CROSS JOIN stream ON stream.stream = batch.stream
 WHERE hashes.value <> 0;
 
 -- name: trim
--- Of long histories the latest lines are kept.
+-- Keep only the latest lines of a history.
 DELETE FROM history WHERE hash = ?1 AND entry <= (SELECT max(entry) FROM history WHERE hash = ?1) - ?2;
 
 -- name: go_on
--- Each waits for its next occurrence; the array holds when that is due.
+-- Advance each to its next occurrence; the array has the due times.
 WITH next AS MATERIALIZED (
     SELECT batch.arrival, dues.value AS due FROM carray(?1) AS dues CROSS JOIN batch ON batch.ordinal = dues.rowid
     WHERE dues.value >= 0
@@ -40,7 +40,7 @@ UPDATE standing SET n = standing.n + 1, due = next.due, released = standing.rele
 FROM next WHERE standing.arrival = next.arrival;
 
 -- name: wait_near
--- Put those that are due soon onto the timeline again; the array holds their due times.
+-- Put those that are due soon back onto the timeline; the array has their due times.
 INSERT INTO near (stream, due, arrival, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
 SELECT standing.stream, standing.due, standing.arrival, standing.partition, ?2, 0, standing.generation, 0,
        standing.accepted, ?3, standing.id, standing.labels, x''
@@ -50,7 +50,7 @@ CROSS JOIN standing ON standing.arrival = batch.arrival
 WHERE dues.value >= 0;
 
 -- name: wait_far
--- Put those that are due later onto the timeline again; the array holds their places.
+-- Put those that are due later back onto the timeline; the array has their places.
 INSERT INTO far (place, due, stream, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
 SELECT places.value, standing.due, standing.stream, standing.partition, ?2, 0, standing.generation, 0,
        standing.accepted, ?3, standing.id, standing.labels, x''

@@ -1,4 +1,4 @@
-"""Writing single rows: what changes and recurring schedules need, each as one step of a larger transaction."""
+"""Writes single rows, for changes and recurring schedules. Each function is part of the caller's transaction."""
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ _SQL = queries("changes")
 
 
 def insert_plain(writer: Writer, found: Found, accepted: int) -> None:
-    """A one-shot, or an extra record of a recurring one, onto the timeline."""
+    """Put a one-shot, or a record fired by hand, onto the timeline."""
     assert found.message is not None
     reason = REASONS.index(found.reason) if found.reason else 0
     _insert(
@@ -37,23 +37,23 @@ def insert_plain(writer: Writer, found: Found, accepted: int) -> None:
 
 
 def insert_extra(writer: Writer, found: Found, schedule: int) -> None:
-    """A record fired by hand, due at once; it is no schedule of its own."""
+    """Put a record fired by hand onto the timeline; it does not count as a pending schedule."""
     insert_plain(writer, found, found.accepted)
-    writer.pending -= 1
+    writer.add_pending(-1)
     writer.connection.execute("INSERT INTO fired VALUES (?, ?, ?)", (found.arrival, schedule, found.due))
 
 
 def remove_extras(writer: Writer, found: Found) -> None:
-    """What was fired by hand and has not left goes with its schedule."""
+    """Remove the records fired by hand that are not released yet, together with their schedule."""
     sql = "DELETE FROM fired WHERE schedule = ? RETURNING arrival, due"
     for arrival, due in writer.connection.execute(sql, (found.arrival,)).fetchall():
         key = (found.stream, due, arrival)
         writer.connection.execute("DELETE FROM near WHERE stream = ? AND due = ? AND arrival = ?", key)
-        refresh_head(writer, found.stream)
+        refresh_next_due(writer, found.stream)
 
 
 def insert_pointer(writer: Writer, found: Found) -> None:
-    """The pending occurrence of a standing schedule onto the timeline."""
+    """Put the pending occurrence of a recurring schedule onto the timeline: a row that points to it."""
     _insert(
         writer,
         (found.stream, found.due, found.arrival, found.partition, NO_DEADLINE, 0, found.generation, 0),
@@ -63,17 +63,17 @@ def insert_pointer(writer: Writer, found: Found) -> None:
 
 def _insert(writer: Writer, head: tuple[int, ...], tail: tuple[object, ...]) -> None:
     stream, due, arrival = head[:3]
-    writer.pending += 1
+    writer.add_pending(1)
     if due < writer.near_until or head[-1] < 0:
         writer.connection.execute(_SQL["near_one"], head + tail)
-        writer.heads.offer(stream, due)
+        writer.lookahead.offer(stream, due)
     else:
         place = writer.bucket(due) << ARRIVAL_BITS | arrival
         writer.far.insert_one(place, (stream, due, *head[3:]), tail)
 
 
 def insert_standing(writer: Writer, found: Found, terms: RecurrenceState) -> None:
-    """A recurring or paused schedule into its table, without its pending occurrence."""
+    """Store a recurring or paused schedule, without its pending occurrence."""
     writer.connection.execute(
         _SQL["standing_one"],
         (
@@ -98,7 +98,7 @@ def insert_standing(writer: Writer, found: Found, terms: RecurrenceState) -> Non
 
 
 def remember(writer: Writer, found: Found) -> None:
-    """Enter an id in the map under its arrival and origin."""
+    """Add an id to the id map, with its arrival and origin."""
     tenant = writer.stream_names[found.stream][0]
     id_hash = writer.idmap.hash(tenant, found.id)
     origin = found.origin or found.due
@@ -107,7 +107,7 @@ def remember(writer: Writer, found: Found) -> None:
 
 
 def remove(writer: Writer, found: Found) -> None:
-    """Remove a schedule, wherever its row lies, and what was fired of it and has not left."""
+    """Remove a schedule from its table, and its fired records that are not released yet."""
     connection = writer.connection
     match found.table:
         case "standing":
@@ -119,14 +119,14 @@ def remove(writer: Writer, found: Found) -> None:
             _remove_near(writer, found)
         case "far":
             writer.far.delete(found.place)
-            writer.pending -= 1
+            writer.add_pending(-1)
         case "finished":
             sql = "DELETE FROM finished WHERE due = ? AND arrival = ?"
             connection.execute(sql, (found.origin, found.arrival))
 
 
 def pause(writer: Writer, found: Found, terms: RecurrenceState) -> None:
-    """Take a pending schedule off the timeline and keep it standing."""
+    """Take a pending schedule off the timeline and store it as paused."""
     if found.table == "standing":
         remove_pointer(writer, found)
         writer.connection.execute("UPDATE standing SET state = 'paused' WHERE arrival = ?", (found.arrival,))
@@ -137,9 +137,9 @@ def pause(writer: Writer, found: Found, terms: RecurrenceState) -> None:
 
 
 def remove_pointer(writer: Writer, found: Found) -> None:
-    """Take the pending occurrence of a standing schedule off the timeline."""
+    """Take the pending occurrence of a recurring schedule off the timeline."""
     if any(writer.far.delete(place) for place in far_places(found.arrival, found.due)):
-        writer.pending -= 1
+        writer.add_pending(-1)
     else:
         _remove_near(writer, found)
 
@@ -147,15 +147,15 @@ def remove_pointer(writer: Writer, found: Found) -> None:
 def _remove_near(writer: Writer, found: Found) -> None:
     key = (found.stream, found.due, found.arrival)
     writer.connection.execute("DELETE FROM near WHERE stream = ? AND due = ? AND arrival = ?", key)
-    writer.pending -= 1
-    refresh_head(writer, found.stream)
+    writer.add_pending(-1)
+    refresh_next_due(writer, found.stream)
 
 
-def refresh_head(writer: Writer, stream: int) -> None:
-    """Look up when a stream's first row is due."""
+def refresh_next_due(writer: Writer, stream: int) -> None:
+    """Read the due time of the first row of a stream."""
     sql = "SELECT due FROM near WHERE stream = ? ORDER BY due, arrival LIMIT 1"
     row = writer.connection.execute(sql, (stream,)).fetchone()
-    writer.heads.set(stream, None if row is None else row[0])
+    writer.lookahead.set(stream, None if row is None else row[0])
 
 
 def finish(
@@ -166,7 +166,7 @@ def finish(
     reason: str | None = None,
     position: int | None = None,
 ) -> None:
-    """Remember how a schedule ended, under the place by which its id is known."""
+    """Store how a schedule finished, under the place that the id map has."""
     writer.connection.execute(
         _SQL["finished_one"],
         (
@@ -190,7 +190,7 @@ def finish(
 
 
 def note(writer: Writer, found: Found, event: Event) -> None:
-    """Write a line of a schedule's history."""
+    """Add a line to the history of a schedule."""
     tenant = writer.stream_names[found.stream][0]
     id_hash = writer.idmap.hash(tenant, found.id)
     line = (id_hash, tenant, found.id, event.at, event.event, event.occurrence, event.due, event.reason, event.count)
@@ -200,7 +200,7 @@ def note(writer: Writer, found: Found, event: Event) -> None:
 
 
 def append(writer: Writer, found: Found, now: int, n: int, due: int, *, final: bool) -> int:
-    """Put one occurrence onto the log; answers its position."""
+    """Append one occurrence to the log, or to the outbox; returns its position."""
     assert found.message is not None
     size = len(found.message) + len(found.id) + RECORD_BYTES
     to_kafka = found.partition // PARTITIONS_MAX in writer.on_kafka

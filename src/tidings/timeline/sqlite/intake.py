@@ -1,31 +1,53 @@
-"""Applying commands: new schedules in bulk, changes one by one, all in one transaction."""
+"""Intake: applies commands in one transaction, new one-shots in bulk and all other commands one by one."""
 
 from collections.abc import Sequence
+from typing import assert_never
 from zlib import crc32
 
 import msgspec
 import numpy as np
 
 from tidings import crash
-from tidings.domain.changes import refusal, too_many_topics
+from tidings.domain.changes import (
+    Begin,
+    Continue,
+    Current,
+    Effect,
+    Finish,
+    FireExtra,
+    FireOnce,
+    Hold,
+    Remove,
+    decide,
+    refusal,
+    too_many_topics,
+)
 from tidings.domain.errors import KeyReused
 from tidings.domain.names import first_unstorable_id, is_storable
-from tidings.domain.schedules.command import Add, Command, Outcome, Replace
+from tidings.domain.schedules.command import Add, Command, Outcome, Replace, address
 from tidings.domain.schedules.lateness import Lateness, deadline
+from tidings.domain.schedules.recurrence_state import encode_state
+from tidings.domain.schedules.reschedule import calendar_of, zone_of
+from tidings.domain.schedules.schedule import Event, make_id
 from tidings.domain.schedules.when import Once
 from tidings.ports import IdempotencyKey, SourceBatch
-from tidings.timeline.sqlite.apply.changes import Changes
+from tidings.timeline.sqlite import row_writes
+from tidings.timeline.sqlite.calendars import days_of, keep_zone
+from tidings.timeline.sqlite.id_lookup import Found, effective_terms, find, in_flight
 from tidings.timeline.sqlite.pending.packed_rows import HEAD, NO_DEADLINE, REASONS, Numbers, Rows, digits
 from tidings.timeline.sqlite.release import outbox
 from tidings.timeline.sqlite.repeats import Repeats
-from tidings.timeline.sqlite.writer import TOPICS_PER_TENANT_MAX, Writer
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, TOPICS_PER_TENANT_MAX, Writer
+
+_PRIORITY_DIGITS = (b"0", b"1", b"2")
+_PLAIN = Lateness()
 
 _encode_outcomes = msgspec.msgpack.Encoder().encode
 _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
 
 
 class Intake:
-    """Commands in, outcomes out."""
+    """Applies batches of commands."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -33,19 +55,19 @@ class Intake:
         self._repeats = Repeats(writer)
 
     def apply(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, taken: SourceBatch | None = None
+        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None = None
     ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
         with self._writer.transaction() as connection:
             crash.point("intake.begun")
-            if taken is not None:
-                outbox.take(connection, taken.parts)
+            if source is not None:
+                outbox.advance_positions(connection, source.parts)
             outcomes: list[Outcome] = []
             kept = None if receipt is None else self._kept(receipt, now)
             if kept is None:
                 outcomes = self._run(commands, now)
-                if taken is not None:
-                    self._run(taken.follow(outcomes), now)
+                if source is not None:
+                    self._run(source.on_outcomes(outcomes), now)
                 if receipt is not None:
                     self._keep(receipt, outcomes, now)
             crash.point("intake.written")
@@ -53,21 +75,21 @@ class Intake:
         if kept is None or receipt is None:
             return outcomes
         if kept[0] != receipt.body:
-            raise KeyReused("this Idempotency-Key came before with another body: use a new key for a new request")
+            raise KeyReused("this Idempotency-Key was used with another body: use a new key for a new request")
         return _decode_outcomes(kept[1])
 
     def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
-        """A record of the outbox is missed; the commands that tell of it are part of that."""
+        """Count a record of the outbox as missed, and apply the commands that report it, in one transaction."""
         with self._writer.transaction():
             outbox.drop(self._writer, offset, reason, now)
             self._run(instead, now)
-        self._writer.held.pop(offset, None)
+        self._writer.unhold([offset])
 
     def _run(self, commands: Sequence[Command], now: int) -> list[Outcome]:
         outcomes: list[Outcome] = []
         start, end = 0, len(commands)
         while start < end:
-            adds = self._together(commands, start)
+            adds = self._bulk_adds(commands, start)
             if adds:
                 outcomes += self._add(adds, now)
                 start += len(adds)
@@ -77,8 +99,8 @@ class Intake:
                 start += 1
         return outcomes
 
-    def _together(self, commands: Sequence[Command], start: int) -> list[Add]:
-        """What can be written at once: new one-shots of one tenant, either all with ids or all without."""
+    def _bulk_adds(self, commands: Sequence[Command], start: int) -> list[Add]:
+        """The next commands that can be written in bulk: one-shots of one tenant, all with ids or all without."""
         adds: list[Add] = []
         tenant, nameless, topics = "", False, set[str]()
         for index in range(start, len(commands)):
@@ -99,7 +121,7 @@ class Intake:
         return adds if nameless else adds[: first_unstorable_id([add.id for add in adds if add.id is not None])]
 
     def _refusal(self, command: Command) -> Outcome | None:
-        """Why a command is refused before anything is looked up: by its names, or because its tenant has too many."""
+        """The rejection of a command before anything is looked up: because of a name, or of too many topics."""
         add = command.add if isinstance(command, Replace) else command
         refused = refusal(command)
         if refused is not None or not isinstance(add, Add) or self._writer.may_open(add.tenant, add.topic):
@@ -107,7 +129,7 @@ class Intake:
         return too_many_topics(add, TOPICS_PER_TENANT_MAX)
 
     def _add(self, adds: list[Add], now: int) -> list[Outcome]:
-        """One-shots of one tenant, all at once; those whose id may be known already are looked up first."""
+        """Add one-shots of one tenant in bulk; those whose id may be known are looked up first."""
         if adds[0].id is None:
             return _Batch(self._writer, now).write(adds, None)
         idmap = self._writer.idmap
@@ -128,7 +150,7 @@ class Intake:
         unsure = suspects - answers.keys()
         found = {index: known for index in unsure if (known := self._changes.find(adds[index], now)) is not None}
         start = 0
-        for index in [*sorted(found), len(adds)]:  # in order: what came later arrived later
+        for index in [*sorted(found), len(adds)]:  # in order, so that arrival numbers are too
             new = [each for each in range(start, index) if each not in answers]
             outcomes = _Batch(self._writer, now).write([adds[each] for each in new], [hashes[each] for each in new])
             answers.update(zip(new, outcomes, strict=True))
@@ -138,7 +160,7 @@ class Intake:
         return [answers[index] for index in range(len(adds))]
 
     def _add_in_turn(self, adds: list[Add], hashes: list[int], now: int) -> list[Outcome]:
-        """The same id more than once in a batch: each sees what those before it did."""
+        """Add one-shots one by one, because some have the same id: each sees the result of those before it."""
         outcomes: list[Outcome] = []
         for add, id_hash in zip(adds, hashes, strict=True):
             found = self._changes.find(add, now)
@@ -149,7 +171,7 @@ class Intake:
         return outcomes
 
     def _kept(self, receipt: IdempotencyKey, now: int) -> tuple[bytes, bytes] | None:
-        """What is kept for an idempotency key: the digest of its body, and its outcomes."""
+        """What is stored for an idempotency key: the digest of the body, and the outcomes."""
         kept: tuple[bytes, bytes] | None = self._writer.connection.execute(
             "SELECT body, outcomes FROM receipt WHERE tenant = ? AND key = ? AND at > ?",
             (receipt.tenant, receipt.key, now - self._writer.options.receipt_retention_us),
@@ -164,21 +186,20 @@ class Intake:
 
 
 class _Batch:
-    """One-shots of one tenant on their way into the tables, column by column."""
+    """Writes one-shots of one tenant in bulk, column by column."""
 
     def __init__(self, writer: Writer, now: int) -> None:
         self._writer = writer
         self._now = now
 
     def write(self, adds: list[Add], hashes: list[int] | None) -> list[Outcome]:
-        """Write them all, and the ids of callers into the map."""
+        """Write the rows, and the ids given by callers into the id map."""
         if not adds:
             return []
         writer = self._writer
-        first = writer.arrival + 1
-        writer.arrival += len(adds)
-        writer.pending += len(adds)
-        arrivals = np.arange(first, writer.arrival + 1, dtype=np.int64)
+        first = writer.take_arrivals(len(adds))
+        writer.add_pending(len(adds))
+        arrivals = np.arange(first, first + len(adds), dtype=np.int64)
         dues = [add.due for add in adds]
         due = np.array(dues, dtype=np.int64)
         names = _names(adds, arrivals, due)
@@ -225,21 +246,169 @@ class _Batch:
 
 
 def _names(adds: list[Add], arrivals: Numbers, due: Numbers) -> list[bytes]:
-    """The ids as bytes; those that were left to us are made of arrival, due time and priority."""
+    """The ids as bytes; an id made by Tidings consists of arrival, due time and priority."""
     if adds[0].id is not None:
         return [add.id.encode() for add in adds if add.id is not None]
     places = digits(len(adds), (16, 16), (arrivals, due))
     return [b"tid_" + place + _PRIORITY_DIGITS[add.priority] for place, add in zip(places, adds, strict=True)]
 
 
-_PRIORITY_DIGITS = (b"0", b"1", b"2")
-_PLAIN = Lateness()
-
-
 def _deadlines(adds: list[Add]) -> tuple[Numbers | int, Numbers | int]:
-    """When each may leave at the latest, and the number of the reason for which it is missed then."""
+    """The deadline of each, and the number of the reason for which it is missed after that."""
     if all(add.lateness is adds[0].lateness for add in adds) and adds[0].lateness == _PLAIN:
         return NO_DEADLINE, 0
     bounds = [deadline(add.due, add.lateness) or (NO_DEADLINE, "") for add in adds]
     last = np.array([min(bound[0], NO_DEADLINE) for bound in bounds], dtype=np.int64)
     return last, np.array([REASONS.index(bound[1]) for bound in bounds], dtype=np.int64)
+
+
+class Changes:
+    """Applies commands one by one, inside the caller's transaction."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def run(self, command: Command, now: int) -> Outcome:
+        """Apply one command; returns its outcome."""
+        return self.run_on(self.find(command, now), command, now)
+
+    def find(self, command: Command, now: int) -> Found | None:
+        """The schedule that a command names, if it is known."""
+        tenant, schedule_id = address(command)
+        if schedule_id is None:
+            return None
+        return find(self._writer.connection, self._writer, tenant, schedule_id, now)
+
+    def run_on(self, found: Found | None, command: Command, now: int) -> Outcome:
+        """Apply one command to the schedule that was found for it."""
+        writer = self._writer
+        change = decide(
+            command,
+            None if found is None else self._current(found),
+            now,
+            days=self._days(command),
+            remembered_since=max(writer.created, now - writer.options.id_retention_us),
+        )
+        outcome = change.outcome
+        for effect in change.effects:
+            if isinstance(effect, Begin):
+                outcome = msgspec.structs.replace(outcome, id=self._begin(effect, now))
+            else:
+                assert found is not None, "only a schedule that is known can change"
+                self._apply(effect, found, now)
+        return outcome
+
+    def _days(self, command: Command) -> tuple[int, ...] | None:
+        add = command.add if isinstance(command, Replace) else command
+        calendar = calendar_of(add.when) if isinstance(add, Add) else None
+        return None if calendar is None else days_of(self._writer.connection, add.tenant, calendar)
+
+    def _current(self, found: Found) -> Current:
+        return Current(
+            id=found.id,
+            state=found.state,
+            content=found.content,
+            generation=found.generation,
+            n=found.n,
+            due=found.due,
+            accepted=found.accepted,
+            terms=effective_terms(found),
+            topic=self._writer.topic_names[found.partition // PARTITIONS_MAX][1],
+            message=found.message,
+            finished=found.at,
+            reason=found.reason,
+            leaving=in_flight(self._writer, found),
+            in_flight=self._latest_in_flight(found),
+        )
+
+    def _latest_in_flight(self, found: Found) -> int | None:
+        """The number of its latest occurrence in the outbox that is not known to be on Kafka."""
+        writer = self._writer
+        if found.partition // PARTITIONS_MAX not in writer.on_kafka or found.state in {"released", "missed"}:
+            return None
+        return outbox.in_flight(writer, writer.stream_names[found.stream][0], found.id)
+
+    def _apply(self, effect: Effect, found: Found, now: int) -> None:
+        writer = self._writer
+        match effect:
+            case Event():
+                row_writes.note(writer, found, effect)
+            case Remove():
+                row_writes.remove(writer, found)
+            case Finish():
+                row_writes.remove(writer, found)
+                row_writes.finish(writer, found, effect.state, now)
+            case Hold():
+                row_writes.pause(writer, found, effect.terms)
+            case Continue():
+                sql = "UPDATE standing SET state = 'pending', policy = ? WHERE arrival = ?"
+                writer.connection.execute(sql, (encode_state(effect.terms), found.arrival))
+                row_writes.insert_pointer(writer, found)
+            case FireOnce():
+                self._fire_once(found, now)
+            case FireExtra():
+                self._fire_extra(found, now)
+            case Begin():
+                raise AssertionError("`run_on` handles it")
+            case _:
+                assert_never(effect)
+
+    def _begin(self, begin: Begin, now: int) -> str:
+        """Store a new schedule; returns its id."""
+        writer, add = self._writer, begin.add
+        arrival = writer.next_arrival()
+        schedule_id = add.id if add.id is not None else make_id(arrival, add.due, add.priority)
+        found = self._row(begin, schedule_id, arrival, now)
+        if add.id is not None:
+            row_writes.remember(writer, found)
+        if begin.terms is None:
+            row_writes.insert_plain(writer, found, now)
+            return schedule_id
+        if (zone := zone_of(add.when)) is not None:
+            keep_zone(writer, zone)
+        row_writes.insert_standing(writer, found, begin.terms)
+        if not begin.paused:
+            row_writes.insert_pointer(writer, found)
+        return schedule_id
+
+    def _row(self, begin: Begin, schedule_id: str, arrival: int, now: int) -> Found:
+        writer, add = self._writer, begin.add
+        hashed = crc32(schedule_id.encode()) if add.key_hash is None else add.key_hash
+        bound = deadline(add.due, add.lateness)
+        return Found(
+            table="standing",
+            arrival=arrival,
+            place=0,
+            stream=writer.stream_of(add.tenant, add.priority, add.topic),
+            due=add.due,
+            partition=writer.topic_of(add.tenant, add.topic) + hashed % writer.partitions,
+            generation=begin.generation,
+            n=begin.n,
+            accepted=now,
+            content=add.content,
+            id=schedule_id,
+            labels=add.labels,
+            state="paused" if begin.paused else "pending",
+            message=add.message,
+            deadline=NO_DEADLINE if bound is None else min(bound[0], NO_DEADLINE),
+            reason=None if bound is None else bound[1],
+            origin=add.due,
+        )
+
+    def _fire_extra(self, found: Found, now: int) -> None:
+        writer = self._writer
+        sql = "UPDATE standing SET fires = fires + 1 WHERE arrival = ?"
+        writer.connection.execute(sql, (found.arrival,))
+        extra = msgspec.structs.replace(
+            found, arrival=writer.next_arrival(), due=now, n=-(found.fires + 1), deadline=NO_DEADLINE, reason=None
+        )
+        row_writes.insert_extra(writer, extra, found.arrival)
+
+    def _fire_once(self, found: Found, now: int) -> None:
+        writer = self._writer
+        row_writes.remove(writer, found)
+        fired = msgspec.structs.replace(
+            found, arrival=writer.next_arrival(), due=now, origin=now, n=1, deadline=NO_DEADLINE, reason=None
+        )
+        row_writes.remember(writer, fired)
+        row_writes.insert_plain(writer, fired, found.accepted)

@@ -1,26 +1,26 @@
 -- Documents: found by name or by tag, and written as a transaction has decided.
 
 -- name: get
--- One document that is there at a moment.
+-- One document that is not expired.
 SELECT body, version, tags, "order", until FROM document
 WHERE tenant = ?1 AND kind = ?2 AND name = ?3 AND (until IS NULL OR until > ?4);
 
 -- name: find
--- Those behind a place under a tag, in their order. The join is a CROSS JOIN, which keeps it.
+-- Documents of a tag after a place, in order. CROSS JOIN keeps the order of the index.
 SELECT d.name, d.body, d.version, d.tags, d."order", d.until FROM tagged t CROSS JOIN document d
 ON d.tenant = t.tenant AND d.kind = t.kind AND d.name = t.name
 WHERE t.tenant = ?1 AND t.kind = ?2 AND t.tag = ?3 AND (t."order", t.name) > (?4, ?5) AND (d.until IS NULL OR d.until > ?6)
 ORDER BY t."order", t.name LIMIT ?7;
 
 -- name: find_newest
--- The same with the last one first.
+-- The same in reverse order.
 SELECT d.name, d.body, d.version, d.tags, d."order", d.until FROM tagged t CROSS JOIN document d
 ON d.tenant = t.tenant AND d.kind = t.kind AND d.name = t.name
 WHERE t.tenant = ?1 AND t.kind = ?2 AND t.tag = ?3 AND (t."order", t.name) < (?4, ?5) AND (d.until IS NULL OR d.until > ?6)
 ORDER BY t."order" DESC, t.name DESC LIMIT ?7;
 
 -- name: kept
--- What a change has to know of a document.
+-- The stored state that a change needs.
 SELECT document, version, "order", until, tags FROM document WHERE tenant = ? AND kind = ? AND name = ?;
 
 -- name: insert
@@ -39,5 +39,5 @@ INSERT INTO tagged VALUES (?, ?, ?, ?, ?);
 DELETE FROM tagged WHERE tenant = ? AND kind = ? AND tag = ? AND "order" = ? AND name = ?;
 
 -- name: expired
--- Some of those that are no longer there.
+-- Some expired documents.
 SELECT document, tenant, kind, name, "order", tags FROM document WHERE until <= ? ORDER BY until LIMIT ?;

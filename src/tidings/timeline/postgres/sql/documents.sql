@@ -1,12 +1,12 @@
 -- Documents: found by name or by tag, and changed by one function in one round trip.
 
 -- name: get
--- Documents by their keys that are there at a moment.
+-- Documents by their keys, without expired ones.
 SELECT uuid_send(key), body, version, tags, "order", until FROM tidings.document
 WHERE key = ANY (%s) AND (until IS NULL OR until > %s);
 
 -- name: find
--- Those behind a place on a shelf, in their order: each is looked up as it is come to.
+-- Documents of a tag after a place, in order; each is looked up separately.
 SELECT t.name, d.body, d.version, d.tags, t."order", d.until FROM tidings.tagged t CROSS JOIN LATERAL (
     SELECT * FROM tidings.document d WHERE d.key = t.key OFFSET 0
 ) d
@@ -14,7 +14,7 @@ WHERE t.shelf = %(shelf)s AND (t."order", t.name) > (%(order)s, %(name)s) AND (d
 ORDER BY t."order", t.name LIMIT %(limit)s;
 
 -- name: find_newest
--- The same with the last one first.
+-- The same in reverse order.
 SELECT t.name, d.body, d.version, d.tags, t."order", d.until FROM tidings.tagged t CROSS JOIN LATERAL (
     SELECT * FROM tidings.document d WHERE d.key = t.key OFFSET 0
 ) d
@@ -22,9 +22,9 @@ WHERE t.shelf = %(shelf)s AND (t."order", t.name) < (%(order)s, %(name)s) AND (d
 ORDER BY t."order" DESC, t.name DESC LIMIT %(limit)s;
 
 -- name: change
--- Groups of changes; which of them were made.
+-- Apply groups of changes; returns a version for each applied group, else 0.
 SELECT tidings.change_documents(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: expire
--- Remove some that are no longer there.
+-- Delete some expired documents.
 SELECT tidings.expire_documents(%s, %s);

@@ -343,7 +343,7 @@ def test_a_secret_variable_is_ignored_only_if_the_file_names_it() -> None:
         ("[channels.smtp]\nrate = 5", "rate: 5 is not a rate"),
         ('[channels.smtp]\nrate = "0/s"', "must be more than 0 per second"),
         ('[channels.smtp]\ntenant_rate = "1/s burst 0"', "a burst of at least 1"),
-        ("[channels.smtp]\ntenant_rates = 1", "tenant_rates is a table of tenants"),
+        ("[channels.smtp]\ntenant_rates = 1", "tenant_rates must be a table of tenants"),
         ('[channels.smtp]\ntenant_rates = {"a/b" = "1/s"}', "'a/b' is not a tenant"),
         ("[channels.smtp]\nreceipts = 1", "receipts must be a table"),
         (

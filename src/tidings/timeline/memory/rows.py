@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidings.domain.changes import Begin, next_occurrence
-from tidings.domain.history import HISTORY_LINES_MAX
+from tidings.domain.changes import HISTORY_LINES_MAX, Begin, next_occurrence
 from tidings.domain.recurrence import timezone
 from tidings.domain.schedules.command import FINISHED, Add, Command, Priority, Replace, State
 from tidings.domain.schedules.recurrence_state import RecurrenceState, revised, terms_of

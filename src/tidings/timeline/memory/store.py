@@ -19,11 +19,11 @@ from tidings.domain.changes import (
     Hold,
     Remove,
     decide,
+    history,
     refusal,
 )
 from tidings.domain.errors import Invalid, KeyReused
 from tidings.domain.fleet import Fleet, Node, Predecessor, Report, one_fleet, one_node
-from tidings.domain.history import history
 from tidings.domain.schedules.command import Add, Command, Outcome, Replace, address
 from tidings.domain.schedules.lateness import Lateness
 from tidings.domain.schedules.recurrence_state import single

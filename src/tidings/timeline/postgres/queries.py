@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from tidings.domain.history import history
+from tidings.domain.changes import history
 from tidings.domain.names import BUSES
 from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (

@@ -33,10 +33,9 @@ from tidings.domain.schedules.when import Once
 from tidings.ports import IdempotencyKey, SourceBatch
 from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.calendars import days_of, keep_zone
-from tidings.timeline.sqlite.id_lookup import Found, effective_terms, find, in_flight
+from tidings.timeline.sqlite.id_lookup import Found, Repeats, effective_terms, find, in_flight
 from tidings.timeline.sqlite.pending.packed_rows import HEAD, NO_DEADLINE, REASONS, Numbers, Rows, digits
 from tidings.timeline.sqlite.release import outbox
-from tidings.timeline.sqlite.repeats import Repeats
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, TOPICS_PER_TENANT_MAX, Writer
 
 _PRIORITY_DIGITS = (b"0", b"1", b"2")

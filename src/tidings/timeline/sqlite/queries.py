@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import apsw
 
-from tidings.domain.history import history as history_of
+from tidings.domain.changes import history as history_of
 from tidings.domain.names import BUSES
 from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from tidings.domain.history import HISTORY_LINES_MAX
+from tidings.domain.changes import HISTORY_LINES_MAX
 from tidings.domain.schedules.command import NO_CONTENT, State
 from tidings.domain.schedules.recurrence_state import RecurrenceState, encode_state
 from tidings.domain.schedules.schedule import Event

@@ -12,7 +12,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from tidings.domain.history import HISTORY_LINES_MAX
+from tidings.domain.changes import HISTORY_LINES_MAX
 from tidings.domain.schedules.command import NO_CONTENT
 from tidings.domain.schedules.lateness import MissedRange, deadline
 from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state

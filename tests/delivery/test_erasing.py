@@ -15,7 +15,7 @@ from tidings.delivery.suppressions import Place
 from tidings.domain.errors import Invalid
 from tidings.ports import Change, Key, Put, Store
 
-HERS = (
+TRACES = (
     b"ada@",
     b"ada-",
     b":ada",
@@ -59,7 +59,7 @@ async def test_erase_removes_everything_and_says_so(office: Office) -> None:
     assert erased.removed == {"notification": 4, "delivery": 1, "inbox": 1, "dedupe": 3, "sent": 1, "user": 1}
     assert (erased.cancelled, erased.suppressions) == (3, 3)
     after = await everything(office)
-    for trace in (*HERS, b"+15559999", b"+15550100", b"Ada"):
+    for trace in (*TRACES, b"+15559999", b"+15550100", b"Ada"):
         assert trace not in after
     found = await office.suppressions.of(
         ACME, [Place("email", "ada@example.com"), Place("sms", "+15559999"), Place("email", "ada@example.com", "news")]
@@ -94,7 +94,7 @@ async def test_cut_off_anywhere_it_can_be_run_again(office: Office, after: int) 
         office.documents.change = change  # type: ignore[method-assign]
         await office.erasing.erase(ACME, "ada")
     remains = await everything(office)
-    assert not [trace for trace in HERS if trace in remains]
+    assert not [trace for trace in TRACES if trace in remains]
     assert b"bob@example.com" in remains
 
 
@@ -126,7 +126,7 @@ async def test_notifications_accepted_during_an_erasure_are_erased(office: Offic
     with pytest.raises(Invalid, match="unknown user 'ada'"):
         await asked
     remains = await everything(office)
-    assert not [trace for trace in HERS if trace in remains]
+    assert not [trace for trace in TRACES if trace in remains]
 
 
 async def test_who_changes_at_the_same_time_is_told_all_the_same(office: Office) -> None:

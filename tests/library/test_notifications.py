@@ -72,9 +72,9 @@ def _said(folder: Path, *words: bytes) -> list[Path]:
 
 
 async def test_local_times_are_in_the_users_time_zone(t: Tidings) -> None:
-    moment = datetime(2030, 1, 1, 9)  # noqa: DTZ001 - what her clocks show
-    hers = await t.notify("ada", text="x", channel="in_app", at=moment)
-    assert hers.due_at == datetime(2030, 1, 1, 14, tzinfo=UTC)
+    moment = datetime(2030, 1, 1, 9)  # noqa: DTZ001 - local time of the user
+    local = await t.notify("ada", text="x", channel="in_app", at=moment)
+    assert local.due_at == datetime(2030, 1, 1, 14, tzinfo=UTC)
     said = await t.notify("ada", text="x", channel="in_app", at="tomorrow 09:00")
     assert said.due_at is not None
     assert (said.due_at.minute, said.due_at.hour in {13, 14}) == (0, True)
@@ -86,7 +86,7 @@ async def test_local_times_are_in_the_users_time_zone(t: Tidings) -> None:
     assert weekly.due_at is not None
     assert weekly.due_at.weekday() == 0
     pending = [each.id async for each in t.notifications.list(user="ada", state="pending")]
-    assert pending == [weekly.id, exact.id, said.id, hers.id]
+    assert pending == [weekly.id, exact.id, said.id, local.id]
 
 
 async def test_several_people(t: Tidings) -> None:

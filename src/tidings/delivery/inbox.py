@@ -92,7 +92,7 @@ class Inbox:
         return marked
 
     async def news(self, tenant: str, user: str, after: str | None, limit: int, wait_us: int) -> InboxPage:
-        """Her lines behind a cursor, the oldest first, waiting for one if there is none; without one, from now on.
+        """The lines of a user after a cursor, oldest first, waiting for one if there is none; default: from now on.
 
         The cursor is never None: it says where to go on.
         """
@@ -120,7 +120,7 @@ class Inbox:
         return write_cursor((self._clock.now(), "") if line is None else _place(line))
 
     async def follow(self, tenant: str, user: str, after: str) -> AsyncGenerator[tuple[InboxEntry, ...], None]:
-        """Her lines behind a cursor as they come, without end.
+        """The lines of a user after a cursor as they come, without end.
 
         None is left out that appears a moment after a later one. Who goes on behind a line may see again what came
         just before it: lines have ids.

@@ -299,7 +299,7 @@ def _replace(
     dated = _dated(add, days)
     new = _continued(dated, pending, now) if keeps else dated
     if new is None:
-        reason = f"count: {current.n - 1:,} were given already, and are kept: give more, or restart the count"
+        reason = f"count: {current.n - 1:,} were released already and count: give more, or leave keep_count out"
         return Decided(Outcome(add.id, "rejected", reason=reason))
     return _replace_pending(new, current, now, current.n if keeps else 1)
 
@@ -344,7 +344,7 @@ def _check_count(replace: Replace, *, finished: bool) -> None:
     if is_once(replace.add.when):
         raise Invalid("keep_count", "goes with a recurring one, and this is a single moment: leave it out")
     if finished and replace.reuse:
-        detail = "this id has finished, and its count with it: leave it out, the count then restarts"
+        detail = "the schedule under this id has finished: leave keep_count out to start a new count"
         raise Invalid("keep_count", detail)
 
 

@@ -10,7 +10,7 @@ from tests.edges.cli.conftest import Cli, RunningNode
 
 @pytest.fixture
 def ada(cli: Cli) -> str:
-    """A user of this test alone, with a template of her own."""
+    """A user of this test alone, with a template of its own."""
     cli("users", "put", cli.topic, "--email", "ada@example.com", "--phone", "+15550100", "--zone", "America/New_York")
     text = ("--channel", "email", "--subject", "Hi {{ name }}", "--text", "Hello {{ name }}.")
     assert cli("templates", "put", cli.topic, *text).code == 0

@@ -328,7 +328,7 @@ async def test_replace_can_keep_the_count(site: Site) -> None:
     again = {"topic": "t", "rrule": "FREQ=DAILY;COUNT=3"}
     refused = await site.call("PUT", "/v1/schedules/one?keep_count=true&reuse=true", again)
     assert refused.status == 400
-    assert "what this id held has finished" in str(refused.problem)
+    assert "the schedule under this id has finished" in str(refused.problem)
     assert (await site.call("PUT", "/v1/schedules/one?reuse=true", again)).status == 201
     single = {"topic": "t", "at": "2030-01-01T00:00:00Z"}
     assert (await site.call("PUT", "/v1/schedules/one?keep_count=true", single)).status == 400

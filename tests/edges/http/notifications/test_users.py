@@ -132,7 +132,7 @@ async def test_erase_answers_what_it_removed(each_desk: Desk) -> None:
     for path in (ONE, f"/v1/notifications/{told['id']}", f"/v1/deliveries/{told['id']}/1"):
         assert (await each_desk.call("GET", path)).status == 404
     [kept] = (await each_desk.done("GET", "/v1/suppressions"))["suppressions"]
-    assert "address" not in kept, "the wish outlives her data"
+    assert "address" not in kept, "the opt-out outlives the data"
 
 
 async def test_tenants_are_apart(desk: Desk) -> None:

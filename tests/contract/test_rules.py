@@ -228,7 +228,7 @@ async def test_replace_can_keep_the_count(store: Store) -> None:
 async def test_replace_says_when_the_kept_count_is_used_up(store: Store) -> None:
     outcome = await replaced(store, hourly(";COUNT=2", "2026-11-20T11:30:00"), keep_count=True)
     assert outcome.outcome == "rejected"
-    assert "2 were given already" in (outcome.reason or "")
+    assert "2 were released already" in (outcome.reason or "")
     assert (await found(store, "one", NOW + HOUR)).occurrence == 3
 
 

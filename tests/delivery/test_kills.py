@@ -48,6 +48,10 @@ class _Cabinet:
         self._life.check()
         return await self._cabinet.get(keys, now)
 
+    async def find(self, *arguments: Any, **options: Any) -> Any:
+        self._life.check()
+        return await self._cabinet.find(*arguments, **options)
+
     async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
         self._life.check()
         return await self._cabinet.change(groups, now)

@@ -6,22 +6,22 @@ from typing import Any
 
 PACKAGE = "tidings.timeline.sqlite"
 LEASE_US = 300_000
-MAP = {f"{PACKAGE}.idmap", f"{PACKAGE}.merge", f"{PACKAGE}.keeping"}
-
 # By module: each constant and what it is to be.
-LOWERED: dict[str, dict[str, int]] = {
-    f"{PACKAGE}.idmap": {"CHUNK_ENTRIES": 16, "FILTER_PART_WORDS": 64},
-    f"{PACKAGE}.merge": {
+ID_MAP: dict[str, dict[str, int]] = {
+    f"{PACKAGE}.id_map": {
         "CHUNK_ENTRIES": 16,
+        "FILTER_PART_WORDS": 64,
         "FAN_IN": 3,
         "SLICE_CHUNKS": 2,
         "FILTER_PARTS_PER_SLICE": 1,
         "GARBAGE_CHUNKS_PER_SLICE": 4,
     },
-    f"{PACKAGE}.keeping": {"RECENT_ENTRIES_MAX": 150},
-    f"{PACKAGE}.wheel": {"SLICE_ROWS": 10},
-    f"{PACKAGE}.retention": {"SLICE_ROWS": 200, "PAUSE_US": 100_000},
-    f"{PACKAGE}.checkpoint": {"WAL_PAGES_MAX": 100, "REST_PAGES_MAX": 20},
+    f"{PACKAGE}.maintenance": {"RECENT_ENTRIES_MAX": 150},
+}
+OTHERS: dict[str, dict[str, int]] = {
+    f"{PACKAGE}.pending.wheel": {"SLICE_ROWS": 10},
+    f"{PACKAGE}.maintenance": {"SLICE_ROWS": 200, "PAUSE_US": 100_000},
+    f"{PACKAGE}.database": {"WAL_PAGES_MAX": 100, "REST_PAGES_MAX": 20},
     "tidings.dispatch.dispatcher": {"BATCH_ROWS_MIN": 10, "BATCH_ROWS_MAX": 50, "SHARED_ROWS_MAX": 20},
 }
 
@@ -32,13 +32,12 @@ def lower(lease_us: int = LEASE_US, point: str = "") -> None:
     With so small a map of ids there is always something to merge, and the rest of the housekeeping waits for that: a
     node that is to crash there leaves the map alone.
     """
-    for module, names in LOWERED.items():
-        if module in MAP and point.startswith("trim."):
-            continue
-        for name, value in names.items():
-            loaded = importlib.import_module(module)
-            assert isinstance(getattr(loaded, name), int), f"{module} has no {name}"
-            setattr(loaded, name, value)
+    for thresholds in (OTHERS,) if point.startswith("trim.") else (OTHERS, ID_MAP):
+        for module, names in thresholds.items():
+            for name, value in names.items():
+                loaded = importlib.import_module(module)
+                assert isinstance(getattr(loaded, name), int), f"{module} has no {name}"
+                setattr(loaded, name, value)
     node: Any = importlib.import_module("tidings.node.serve")
     node.Settings = functools.partial(node.Settings, lease_us=lease_us)
 

@@ -103,7 +103,7 @@ def test_a_topic_may_be_created_after_the_reader(
     timer.join()
     assert code == 0
     assert json.loads(out)["value"] == "0"
-    assert err.splitlines() == [f"there is no topic {tenant}-out on Kafka yet: waiting for it"]
+    assert err.splitlines() == [f"the topic {tenant}-out does not exist on Kafka yet: waiting for it"]
 
 
 def test_a_topic_without_a_leader_is_waited_for(
@@ -251,7 +251,7 @@ def test_a_tenant_without_rejections_has_an_empty_list(
     while not read_all(served.broker, f"executions.{tenant}"):
         assert time.monotonic() < deadline
     code, text, err = served.command(capsys, "rejections", tenant)
-    assert (code, text, err) == (0, "", "nothing was refused\n")
+    assert (code, text, err) == (0, "", "nothing was rejected\n")
 
 
 def test_rejections_can_be_followed(

@@ -76,10 +76,10 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"zone": "Mars/Olympus"}, "zone", ""),
     ({"locale": "??"}, "locale", ""),
     ({"quiet": "late"}, "quiet", ""),
-    ({"quiet": {"hours": "22:00-07:00", "then": "wait"}}, "quiet.then", 'one of "defer", "drop"'),
+    ({"quiet": {"hours": "22:00-07:00", "then": "wait"}}, "quiet.then", "one of defer, drop"),
     ({"preferences": {"transactional": False}}, "preferences", ""),
     ({"devices": [{"platform": "apns", "token": "zz"}]}, "token", "device token"),
-    ({"devices": [{"platform": "palm", "token": "zz"}]}, "devices[0].platform", 'one of "apns", "fcm"'),
+    ({"devices": [{"platform": "palm", "token": "zz"}]}, "devices[0].platform", "one of apns, fcm"),
     ({"variables": {"a": 1}}, "variables[...]", "text"),
     ({"id": "eve"}, "id", "path"),
 ]

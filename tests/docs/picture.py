@@ -1,7 +1,8 @@
 """`python -m tests.docs.picture`: record the terminal session that README shows, and write it to docs/terminal.svg.
 
-The session is real: a server in a temporary folder, the commands on a pseudo-terminal, and the output as it was
-printed, with its colours. Run it again when the output of one of these commands changes.
+The session is real: a server in a temporary folder, server and commands on pseudo-terminals, and the output as it was
+printed, with its colours; only the name of the folder is replaced. `tail` is ended by a count of one, and shown as if
+ended by Ctrl-C. Run it again when the output of one of these commands changes.
 """
 
 import os
@@ -20,6 +21,7 @@ from tests.docs.terminal import READY
 
 PICTURE = DOCS / "terminal.svg"
 SERVER = "make run"
+FOLDER = "/home/ada/tidings"  # shown instead of the temporary folder
 INDENT = " " * 4
 COMMANDS = (
     """.venv/bin/tidings schedule --to greetings --at +5s '{"hello":"world"}'""",
@@ -42,38 +44,51 @@ def record() -> list[str]:
     """The lines of both terminals: the server's own, then the commands with what they printed."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, ".venv").symlink_to(sys.prefix)
-        log = Path(folder, "serve.log")
-        with log.open("wb") as sink:
-            server = subprocess.Popen([".venv/bin/tidings", "serve"], cwd=folder, stdout=sink, stderr=sink)
+        ours, theirs = pty.openpty()
+        server = subprocess.Popen(
+            [".venv/bin/tidings", "serve"], cwd=folder, stdout=theirs, stderr=theirs, env=_environment()
+        )
+        os.close(theirs)
         try:
             subprocess.run([sys.executable, str(READY), "http://127.0.0.1:8460/readyz"], check=True)
-            lines = [f"$ {SERVER}", *_listening(log.read_text("utf-8")), ""]
+            lines = [f"$ {SERVER}", *_banner(ours), ""]
             for command in COMMANDS:
                 ends = f"{command} --count 1" if " tail " in command else command
                 lines += [*f"$ {command}".splitlines(), *_typed(ends, folder)]
+                lines += ["^C"] if ends != command else []
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait()
-    return lines
+            os.close(ours)
+    return [line.replace(folder, FOLDER) for line in lines]
 
 
-def _listening(log: str) -> Iterator[str]:
-    """The line of the server's log that says where it listens, cut at the right margin."""
-    for line in log.splitlines():
-        if "listening on" in line:
-            yield f"{line[: COLUMNS - 1]}…"
+def _banner(terminal: int) -> list[str]:
+    """What the server printed on its terminal until it was ready, up to the end of its last line."""
+    printed = ""
+    while "listens on" not in printed or not printed.endswith("\n"):
+        printed += os.read(terminal, 1 << 16).decode()
+    return _lines(printed)
 
 
 def _typed(command: str, folder: str) -> list[str]:
     """What a command prints on a terminal."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
-    environment.pop("NO_COLOR", None)
-    subprocess.run(["bash", "-c", command], cwd=folder, stdout=theirs, stderr=theirs, env=environment, check=True)
+    subprocess.run(["bash", "-c", command], cwd=folder, stdout=theirs, stderr=theirs, env=_environment(), check=True)
     os.close(theirs)
     printed = os.read(ours, 1 << 16).decode()
     os.close(ours)
-    return printed.replace("\r\n", "\n").splitlines()
+    return _lines(printed)
+
+
+def _environment() -> dict[str, str]:
+    """Our environment, with a terminal that has colours."""
+    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    return kept | {"COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
+
+
+def _lines(printed: str) -> list[str]:
+    return printed.replace("\r\n", "\n").strip("\n").splitlines()
 
 
 def draw(lines: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Addresses that nothing may be sent to: because they do not exist, or because somebody does not want it.
 
-They are filed under the digest of the address's key (`domain/place.py`), so that however an address is written its
-suppression is found, also after its person was erased.
+They are stored under a digest of the address key (`domain/notifications/address_key.py`), so that a suppression is
+found however its address is written, also after the user was erased.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A timer that can be woken early, without lost wake-ups."""
+"""The dispatcher: releases what is due on a lane, and sleeps until the next due time."""
 
 import asyncio
 import ctypes
@@ -13,6 +13,16 @@ from tidings.domain.facts import Handed, Listener, Missed, Released
 from tidings.ports import Lane, Release
 
 _MICRO = 1_000_000
+
+BATCH_ROWS_MIN = 128
+BATCH_ROWS_MAX = 2_048
+SHARED_ROWS_MAX = 384  # while several tenants have releases: none waits long for the batch of another
+SHARED_US = 1_000_000
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+SLEEP_US_MAX = 1_000_000
+RETRY_US = 250_000
+
+logger = logging.getLogger("tidings.dispatch")
 
 
 class Waiter:
@@ -97,17 +107,6 @@ class _TimerFd:
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-
-BATCH_ROWS_MIN = 128
-BATCH_ROWS_MAX = 2_048
-SHARED_ROWS_MAX = 384  # while several tenants have releases: none waits long for the batch of another
-SHARED_US = 1_000_000
-BATCH_BYTES_MAX = 4 * 1024 * 1024
-SLEEP_US_MAX = 1_000_000
-RETRY_US = 250_000
-
-logger = logging.getLogger("tidings.dispatch")
 
 
 class Dispatcher:

@@ -1,4 +1,4 @@
-"""Percentiles of lateness over the last minute, from a histogram with steps of 5 % and slices of time."""
+"""Leases on lanes: acquire, renew, hand over; and how late this node runs."""
 
 import asyncio
 import contextlib
@@ -20,6 +20,9 @@ SLICE_US = 5_000_000
 STEP = 1.05
 STEPS = 500  # up to 11 hours; later values count in the last step
 FEW = 24  # below this many, numpy costs more than it saves
+
+POLL_S = 0.25
+MAINTENANCE_IDLE_S = 0.25
 
 
 class Lateness(msgspec.Struct, frozen=True, gc=False):
@@ -85,10 +88,6 @@ def _step(late_us: int) -> int:
 def _late(step: int) -> int:
     """The largest value that is counted in a step."""
     return int(STEP**step) - 1
-
-
-POLL_S = 0.25
-MAINTENANCE_IDLE_S = 0.25
 
 
 class LeaseHolder:

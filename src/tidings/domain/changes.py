@@ -46,6 +46,8 @@ _BY_RELEASE = frozenset({"released", "missed", "ended"})
 
 _decode = msgspec.json.Decoder(DeliveryJob).decode
 
+_ID_IN_USE = "this id holds another schedule: replace it, cancel it, or use another id"
+
 
 def change_refused(command: Command, schedule_id: str, state: State, topic: str, message: bytes | None) -> str | None:
     """Why a command must not change this schedule, None if it may. `message` is packed, None once it is gone."""
@@ -90,9 +92,6 @@ def _cut_off(command: Command, schedule_id: str, owner: str) -> str | None:
             return f"{belongs}, as another attempt to deliver it: cancel the notification ({instead})"
         case _:
             assert_never(command)
-
-
-_ID_IN_USE = "this id holds another schedule: replace it, cancel it, or use another id"
 
 
 class Current(msgspec.Struct, frozen=True, gc=False, kw_only=True):

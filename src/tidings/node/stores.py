@@ -1,40 +1,34 @@
 """Opens the store that an address names (PostgreSQL by URL, SQLite by file, or memory), and manages its API keys."""
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidings.clock import Clock
-from tidings.config import Config
+from tidings.clock import Clock, SystemClock
+from tidings.config import Config, load
 from tidings.config.checks import check_store, is_postgres, without_password
-from tidings.domain.errors import Invalid, TidingsError
+from tidings.domain.errors import Invalid, NotFound, TidingsError
+from tidings.domain.names import check_name
 from tidings.domain.schedules.iso8601 import format_instant
 from tidings.edges.cli.exit_codes import program
-from tidings.ports import Store
+from tidings.ports import ApiKey, KeyStore, Store
 from tidings.timeline.migrations import OldLayout
 from tidings.timeline.transfer.protocol import HasMoved
 
 if TYPE_CHECKING:
     from tidings.timeline.postgres.store import PostgresStore
 
-import asyncio
-import os
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-from tidings.clock import SystemClock
-from tidings.config import load
-from tidings.domain.errors import NotFound
-from tidings.domain.names import check_name
-from tidings.ports import ApiKey, KeyStore
-
 MEMORY = ":memory:"
 SCHEMA = Config().store.schema
 
 logger = logging.getLogger("tidings")
+
+T = TypeVar("T")
 
 
 class CannotStart(TidingsError):
@@ -158,9 +152,6 @@ def shown(path: str) -> str:
     if not is_postgres(path):
         return path if path == MEMORY else str(file_of(path).resolve())
     return without_password(path)
-
-
-T = TypeVar("T")
 
 
 def create_key(store: str, schema: str | None, name: str, tenant: str, admin: bool) -> str:

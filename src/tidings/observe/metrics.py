@@ -48,6 +48,37 @@ MetricLines = Callable[[Count | None], Iterator[str]]  # lines of another part, 
 
 _SECOND_US = 1_000_000
 
+logger = logging.getLogger("tidings.delivery")
+kafka_logger = logging.getLogger("tidings.kafka")
+
+Labels = tuple[tuple[str, str], ...]
+
+STATS_S = 30.0
+TENANTS_MAX = 10_000  # bounds the memory
+ROLES = ("D", "J")  # dispatchers and janitors in Kaspr; here one step does the work of both
+PARTITION = "0"  # of the timetable in Kaspr; it is not partitioned here
+OK, INITIALIZING = 0, -1
+
+# The counter of Kaspr for each outcome of a command.
+WORDS: dict[tuple[type[Command], str], str] = {
+    (Add, "scheduled"): "scheduled",
+    (Add, "released"): "scheduled",
+    (Replace, "scheduled"): "scheduled",
+    (Replace, "released"): "scheduled",
+    (Replace, "replaced"): "replaced",
+    (Replace, "unchanged"): "replace_noop",
+    (Cancel, "cancelled"): "canceled",
+}
+COUNTERS = {
+    "scheduled": "Schedules accepted.",
+    "delivered": "Records released to Kafka.",
+    "delivered_instant": "Schedules that were due when they were accepted.",
+    "removed": "Records moved from the timeline to Kafka.",
+    "replaced": "Schedules replaced.",
+    "replace_noop": "Replacements that changed nothing.",
+    "canceled": "Schedules cancelled.",
+}
+
 
 class Histogram:
     """A histogram with upper bounds in microseconds."""
@@ -208,11 +239,6 @@ def seconds(us: int) -> str:
     return f"{sign}{us // _SECOND_US}.{us % _SECOND_US:06}".rstrip("0").rstrip(".")
 
 
-logger = logging.getLogger("tidings.delivery")
-
-Labels = tuple[tuple[str, str], ...]
-
-
 class DeliveryMetrics:
     """A listener of delivery facts. `lines` is what it adds to `/metrics`."""
 
@@ -307,32 +333,6 @@ def _with_labels(name: str, kind: str, text: str, counter: Counter[Labels]) -> I
     for labels, value in sorted(counter.items()):
         written = ",".join(f'{label}="{word}"' for label, word in labels)
         yield f"{name}{{{written}}} {value}"
-
-
-TENANTS_MAX = 10_000  # bounds the memory
-ROLES = ("D", "J")  # dispatchers and janitors in Kaspr; here one step does the work of both
-PARTITION = "0"  # of the timetable in Kaspr; it is not partitioned here
-OK, INITIALIZING = 0, -1
-
-# The counter of Kaspr for each outcome of a command.
-WORDS: dict[tuple[type[Command], str], str] = {
-    (Add, "scheduled"): "scheduled",
-    (Add, "released"): "scheduled",
-    (Replace, "scheduled"): "scheduled",
-    (Replace, "released"): "scheduled",
-    (Replace, "replaced"): "replaced",
-    (Replace, "unchanged"): "replace_noop",
-    (Cancel, "cancelled"): "canceled",
-}
-COUNTERS = {
-    "scheduled": "Schedules accepted.",
-    "delivered": "Records released to Kafka.",
-    "delivered_instant": "Schedules that were due when they were accepted.",
-    "removed": "Records moved from the timeline to Kafka.",
-    "replaced": "Schedules replaced.",
-    "replace_noop": "Replacements that changed nothing.",
-    "canceled": "Schedules cancelled.",
-}
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -438,11 +438,6 @@ class KasprMetrics:
             labels = {"app_name": app, "worker_name": self._worker.name, **(more or {})}
             written = ",".join(f'{label}="{escaped(text)}"' for label, text in labels.items())
             yield f"{name}{{{written}}} {value}"
-
-
-STATS_S = 30.0
-
-kafka_logger = logging.getLogger("tidings.kafka")
 
 
 class ReleaseStatus(Protocol):

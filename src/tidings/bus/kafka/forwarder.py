@@ -25,6 +25,16 @@ from tidings.domain.fleet import ranges
 from tidings.domain.schedules.schedule import Outgoing, join
 
 AT_ONCE_MAX = 2
+BATCH_ROWS_MAX = 8_000
+AHEAD_ROWS_MIN = 1_000  # a batch of this size is part of a burst: the next one is read while it is published
+SETTLE_S = 1.0
+SLOW_S = 1.0
+LOG_S = 2.0  # lanes that connect within this time are logged in one line
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 2.0
+NOT_YET = "not connected to Kafka yet"
+
+logger = logging.getLogger("tidings.kafka")
 
 
 class PublishLimit:
@@ -58,18 +68,6 @@ class PublishTurn:
         if self._is_held:
             self._is_held = False
             self._free.release()
-
-
-BATCH_ROWS_MAX = 8_000
-AHEAD_ROWS_MIN = 1_000  # a batch of this size is part of a burst: the next one is read while it is published
-SETTLE_S = 1.0
-SLOW_S = 1.0
-LOG_S = 2.0  # lanes that connect within this time are logged in one line
-RETRY_S_MIN = 0.05
-RETRY_S_MAX = 2.0
-NOT_YET = "not connected to Kafka yet"
-
-logger = logging.getLogger("tidings.kafka")
 
 
 class Forwarder:

@@ -37,6 +37,16 @@ OURS = frozenset({ID, OCCURRENCE, DUE_AT, ATTEMPT[0], FINAL[0], ORIGIN})
 REFUSED = "tidings.rejections."
 _OF_THE_REFUSAL = OURS - {ID}
 
+TRANSACTION_MS = 10_000
+INIT_S = 30.0
+COMMIT_S = 15.0
+SLICE_S = 1.0
+QUEUE_RECORDS_MAX = 200_000
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # the broker decides what a topic accepts
+# Topic, partition (-1: by the key), key, value, headers.
+ProducerRecord = tuple[str, int, bytes | None, bytes | None, list[Header]]
+NO_PREDECESSORS: Mapping[str, int] = MappingProxyType({})
+
 
 class RecordBuilder:
     """Builds Kafka records; caches the header of the last due time."""
@@ -71,17 +81,6 @@ def _timed(message: StoredMessage, due: int) -> StoredMessage:
     seconds = str(due // SECOND_US).encode()
     headers = [(name, seconds if value == DUE_SECONDS else value) for name, value in message.headers]
     return StoredMessage(message.key, message.value, tuple(headers))
-
-
-TRANSACTION_MS = 10_000
-INIT_S = 30.0
-COMMIT_S = 15.0
-SLICE_S = 1.0
-QUEUE_RECORDS_MAX = 200_000
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # the broker decides what a topic accepts
-# Topic, partition (-1: by the key), key, value, headers.
-ProducerRecord = tuple[str, int, bytes | None, bytes | None, list[Header]]
-NO_PREDECESSORS: Mapping[str, int] = MappingProxyType({})
 
 
 class Refusals:

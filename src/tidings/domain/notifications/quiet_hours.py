@@ -1,4 +1,7 @@
-"""Quiet hours: whether an instant lies in them, and when they end, by the local time of a zone."""
+"""Quiet hours: whether an instant lies in them, and when they end, by the local time of a zone.
+
+`delivery/deciding.py` applies them before each attempt.
+"""
 
 import re
 

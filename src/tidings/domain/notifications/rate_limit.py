@@ -1,4 +1,7 @@
-"""Rate limiting by a token bucket: a rate per second, and a burst. A bucket is one document that all workers share."""
+"""Rate limiting by a token bucket: a rate per second, and a burst. A bucket is one document that all workers share.
+
+`delivery/throttle.py` takes the tokens before a provider is called.
+"""
 
 import msgspec
 

@@ -24,6 +24,31 @@ _MOMENT = re.compile(
 _MOMENT_HINT = "write a time such as 2027-03-28T02:30:00 (or 20270328T023000), with Z or +01:00 unless it is local time"
 _EPOCH = date(1970, 1, 1).toordinal()
 
+TEXT_CHARS_MAX = 4_000
+DIGITS_MAX = 9
+
+_HINT = "write a rule such as FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"
+_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
+_BY_DAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
+
+# By RRULE part: the field of `RruleParts`, and the least and the greatest number that it accepts.
+_LISTS = {
+    "BYSECOND": ("by_second", 0, 60),
+    "BYMINUTE": ("by_minute", 0, 59),
+    "BYHOUR": ("by_hour", 0, 23),
+    "BYMONTHDAY": ("by_month_day", -31, 31),
+    "BYYEARDAY": ("by_year_day", -366, 366),
+    "BYWEEKNO": ("by_week", -53, 53),
+    "BYMONTH": ("by_month", 1, 12),
+    "BYSETPOS": ("by_position", -366, 366),
+}
+
+BLOCK_CHARS_MAX = 32_000
+LIST_MAX = 500
+
+_FOLDED = re.compile(r"\r?\n[ \t]")
+_LINE = re.compile(r"(DTSTART|RRULE|RDATE|EXDATE)((?:;[A-Z-]+=[^:;]+)*):(.*)", re.IGNORECASE)
+
 
 def parse_moment(text: str, field: str, hint: str = _MOMENT_HINT) -> Moment:
     """Parse a local time, an instant or a date, in whole seconds; `hint` is the advice at the end of an error."""
@@ -64,26 +89,6 @@ def quoted(text: str) -> str:
     """The text in quotes for an error: unprintable characters escaped, then shortened."""
     escaped = repr(text[: QUOTED_CHARS_MAX + 1])
     return escaped if len(escaped) <= QUOTED_CHARS_MAX + 2 else f"{escaped[: QUOTED_CHARS_MAX - 2]}...{escaped[-1]}"
-
-
-TEXT_CHARS_MAX = 4_000
-DIGITS_MAX = 9
-
-_HINT = "write a rule such as FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"
-_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
-_BY_DAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
-
-# By RRULE part: the field of `RruleParts`, and the least and the greatest number that it accepts.
-_LISTS = {
-    "BYSECOND": ("by_second", 0, 60),
-    "BYMINUTE": ("by_minute", 0, 59),
-    "BYHOUR": ("by_hour", 0, 23),
-    "BYMONTHDAY": ("by_month_day", -31, 31),
-    "BYYEARDAY": ("by_year_day", -366, 366),
-    "BYWEEKNO": ("by_week", -53, 53),
-    "BYMONTH": ("by_month", 1, 12),
-    "BYSETPOS": ("by_position", -366, 366),
-}
 
 
 @lru_cache(maxsize=4_096)  # producers repeat the same few rules
@@ -197,13 +202,6 @@ def _check(parts: RruleParts, field: str) -> None:
     by = (parts.by_second, parts.by_minute, parts.by_hour, parts.by_day, parts.by_month_day)
     if parts.by_position and not any((*by, parts.by_year_day, parts.by_week, parts.by_month)):
         raise Invalid(field, "BYSETPOS needs another BY... part to choose from: add one, such as BYDAY")
-
-
-BLOCK_CHARS_MAX = 32_000
-LIST_MAX = 500
-
-_FOLDED = re.compile(r"\r?\n[ \t]")
-_LINE = re.compile(r"(DTSTART|RRULE|RDATE|EXDATE)((?:;[A-Z-]+=[^:;]+)*):(.*)", re.IGNORECASE)
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,18 @@ _TIME = r"[+-]?[0-9]{1,3}(?::[0-9]{2}){0,2}"
 _DAY = rf"(J?[0-9]{{1,3}}|M[0-9]{{1,2}}\.[1-5]\.[0-6])(?:/({_TIME}))?"
 _FOOTER = re.compile(rf"{_NAME}({_TIME})(?:{_NAME}({_TIME})?,{_DAY},{_DAY})?")
 
+VERSION: str = tzdata.IANA_VERSION
+NAME_CHARS_MAX = 64
+BEGINNING = -(1 << 60)
+NEVER = 1 << 60
+OFFSET_MARGIN_S = 2 * DAY_S  # more than any offset, and than any change of an offset
+GROW_YEARS = 40  # how far the table is extended at once
+
+_HEADER = ">4sc15x6l"
+_HEADER_BYTES = 44
+
+_past: dict[str, bytes] = {}
+
 
 class PosixChange(msgspec.Struct, frozen=True, gc=False):
     """A yearly change of the offset: the day of the year, and the seconds after its midnight."""
@@ -96,17 +108,6 @@ def _day_of_year(day: str, leap: bool, start: int) -> int:
     first_weekday = (start + first + 4) % 7  # Sunday is 0
     offset = (weekday - first_weekday) % 7 + (week - 1) * 7
     return first + (offset if offset < length else offset - 7)
-
-
-VERSION: str = tzdata.IANA_VERSION
-NAME_CHARS_MAX = 64
-BEGINNING = -(1 << 60)
-NEVER = 1 << 60
-OFFSET_MARGIN_S = 2 * DAY_S  # more than any offset, and than any change of an offset
-GROW_YEARS = 40  # how far the table is extended at once
-
-_HEADER = ">4sc15x6l"
-_HEADER_BYTES = 44
 
 
 class Zone:
@@ -208,9 +209,6 @@ def check_zone(name: str) -> None:
     """Raise `Invalid` unless it is the name of a time zone; the error suggests a similar name if there is one."""
     if name not in names():
         raise Invalid("zone", _advice(name))
-
-
-_past: dict[str, bytes] = {}
 
 
 def recall(name: str, content: bytes) -> None:

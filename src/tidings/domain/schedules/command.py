@@ -1,4 +1,4 @@
-"""Commands: the changes that can be requested of the timeline. Outcomes. The fair shares of a release."""
+"""Commands (the changes that can be requested of the timeline), their outcomes, and the fair shares of a release."""
 
 from collections.abc import Container, Sequence
 
@@ -30,7 +30,6 @@ __all__ = [
     "due_now",
     "refused",
 ]
-
 
 FINISHED: frozenset[State] = frozenset({"released", "missed", "cancelled", "ended"})
 CONTENT_BYTES = 16

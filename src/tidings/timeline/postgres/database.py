@@ -22,31 +22,6 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 Connection = psycopg.AsyncConnection[tuple[object, ...]]
 
-
-def check_schema(schema: str) -> str:
-    """Check that a name can be used for a schema."""
-    if not _NAME.match(schema):
-        raise Invalid("schema", f"{schema!r} is not a valid name: use lower-case letters, digits and underscores")
-    if schema.startswith("pg_") or schema == "information_schema":
-        raise Invalid("schema", f"{schema} is reserved by PostgreSQL: use another name")
-    return schema
-
-
-def inside(schema: str, text: str) -> str:
-    """The same statements for another schema than `tidings`, which is also the name of the notification channel.
-
-    The name is quoted, because it may be an SQL keyword such as `user`.
-    """
-    return re.sub(r"\btidings\.", f'"{schema}".', text).replace("'tidings'", f"'{schema}'")
-
-
-def queries(name: str, schema: str) -> dict[str, str]:
-    """The statements of a .sql file, by the name in their `-- name:` line."""
-    parts = re.split(r"^-- name: (\w+)\n", (_SQL / f"{name}.sql").read_text(), flags=re.MULTILINE)
-    statements = (inside(schema, part.strip().rstrip(";")) for part in parts[2::2])
-    return dict(zip(parts[1::2], statements, strict=True))
-
-
 VERSION_MIN = 15
 NOT_OWNER = "TD002"
 HAS_MOVED = "TD003"
@@ -79,6 +54,39 @@ _ADVICE = (
 )
 _NOT_THERE = "see that it runs, and that host and port are right"
 _UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "([a-z_]+)"')
+
+_HEADER = Struct(">iiIii")
+_LENGTH = Struct(">i").pack
+_LENGTHS = [_LENGTH(length) for length in range(2_048)]
+_FEW = len(_LENGTHS)
+_NULL = _LENGTH(-1)
+_INT2, _INT4, _INT8, _TEXT, _BYTEA, _UUID = 21, 23, 20, 25, 17, 2950
+
+Numbers = npt.NDArray[np.int64]
+
+
+def check_schema(schema: str) -> str:
+    """Check that a name can be used for a schema."""
+    if not _NAME.match(schema):
+        raise Invalid("schema", f"{schema!r} is not a valid name: use lower-case letters, digits and underscores")
+    if schema.startswith("pg_") or schema == "information_schema":
+        raise Invalid("schema", f"{schema} is reserved by PostgreSQL: use another name")
+    return schema
+
+
+def inside(schema: str, text: str) -> str:
+    """The same statements for another schema than `tidings`, which is also the name of the notification channel.
+
+    The name is quoted, because it may be an SQL keyword such as `user`.
+    """
+    return re.sub(r"\btidings\.", f'"{schema}".', text).replace("'tidings'", f"'{schema}'")
+
+
+def queries(name: str, schema: str) -> dict[str, str]:
+    """The statements of a .sql file, by the name in their `-- name:` line."""
+    parts = re.split(r"^-- name: (\w+)\n", (_SQL / f"{name}.sql").read_text(), flags=re.MULTILINE)
+    statements = (inside(schema, part.strip().rstrip(";")) for part in parts[2::2])
+    return dict(zip(parts[1::2], statements, strict=True))
 
 
 class Lost(StoreError):
@@ -173,16 +181,6 @@ def not_allowed(error: psycopg.Error, user: str, missing: str | None = None) -> 
 def brief(error: psycopg.Error) -> str:
     """The first line of an error message."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-_HEADER = Struct(">iiIii")
-_LENGTH = Struct(">i").pack
-_LENGTHS = [_LENGTH(length) for length in range(2_048)]
-_FEW = len(_LENGTHS)
-_NULL = _LENGTH(-1)
-_INT2, _INT4, _INT8, _TEXT, _BYTEA, _UUID = 21, 23, 20, 25, 17, 2950
-
-Numbers = npt.NDArray[np.int64]
 
 
 class Array:

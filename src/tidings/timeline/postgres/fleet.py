@@ -23,6 +23,22 @@ LOOK_US = 2_000_000
 LOOK_OFTEN_US = 50_000
 NO_TOPIC = -1
 
+SUBSCRIBED_US = 10_000_000  # how long a subscription lasts unless it is renewed
+RENEW_US = 2_000_000
+LINGER_US = 10_000_000  # a polling reader returns soon: its next wait then needs no write
+UNSURE_US = 500_000
+LOOK_S = 0.03
+
+Key = tuple[str, str]  # tenant and topic
+
+POLL_S = 0.25
+POLL_OFTEN_S = 0.02
+HEARTBEAT_US = 1_000_000
+HEARTBEAT_MISSING_US = 2_500_000
+RETRY_S = 0.5
+SWEEP_POLLS = 4  # every so many polls a whole lane is read, not only above its low-water mark
+DUTY = 10  # the pause after a poll is at least so many times its duration
+
 
 class PostgresMembership:
     """The members of consumer groups. Changes of a group take turns on this node, and compare-and-set between nodes."""
@@ -131,15 +147,6 @@ class PartitionAssignment:
 
 def _score(source: str, node: UUID) -> bytes:
     return blake2b(source.encode() + node.bytes, digest_size=8).digest()
-
-
-SUBSCRIBED_US = 10_000_000  # how long a subscription lasts unless it is renewed
-RENEW_US = 2_000_000
-LINGER_US = 10_000_000  # a polling reader returns soon: its next wait then needs no write
-UNSURE_US = 500_000
-LOOK_S = 0.03
-
-Key = tuple[str, str]  # tenant and topic
 
 
 class TopicSubscriptions:
@@ -259,15 +266,6 @@ class TopicSubscriptions:
             topics = frozenset(self._context.names.destination(number) for number in numbers)
             for listener in self.listeners:
                 listener(topics)
-
-
-POLL_S = 0.25
-POLL_OFTEN_S = 0.02
-HEARTBEAT_US = 1_000_000
-HEARTBEAT_MISSING_US = 2_500_000
-RETRY_S = 0.5
-SWEEP_POLLS = 4  # every so many polls a whole lane is read, not only above its low-water mark
-DUTY = 10  # the pause after a poll is at least so many times its duration
 
 
 class Watch:

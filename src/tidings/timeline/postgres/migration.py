@@ -29,6 +29,20 @@ _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 _VERSION = "SELECT version, functions, program FROM tidings.meta"
 _FUNCTIONS = "UPDATE tidings.meta SET functions = %s, program = %s"
 
+# Other transactions queue behind a lock that we wait for, so we never wait for long.
+LOCK_MS = 200
+STEP_MS = 5_000
+PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 1.0
+PATIENCE_US = 120_000_000
+
+_TRY_SESSION_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+_SHORT = f"SET LOCAL lock_timeout = {LOCK_MS}; SET LOCAL statement_timeout = {STEP_MS}"
+_HALF_BUILT = """
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) FROM pg_index i
+JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND NOT i.indisvalid
+"""
+
 
 class LayoutState(NamedTuple):
     """The layout of a schema: its version (0: it has none), the digest of its functions, and the program version."""
@@ -152,21 +166,6 @@ async def _make_schema(connection: Connection, schema: str) -> None:
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         except psycopg.errors.InsufficientPrivilege as error:
             raise not_allowed(error, connection.info.user, missing=schema) from error
-
-
-# Other transactions queue behind a lock that we wait for, so we never wait for long.
-LOCK_MS = 200
-STEP_MS = 5_000
-PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 1.0
-PATIENCE_US = 120_000_000
-
-_TRY_SESSION_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
-_SHORT = f"SET LOCAL lock_timeout = {LOCK_MS}; SET LOCAL statement_timeout = {STEP_MS}"
-_HALF_BUILT = """
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) FROM pg_index i
-JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND NOT i.indisvalid
-"""
 
 
 class Migration:

@@ -23,6 +23,20 @@ _ONE = np.uint64(1)
 _SIX_BITS = np.uint64(63)
 _SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # odd: derives the hash for the second word
 
+Entries = npt.NDArray[np.int64]  # three rows: hashes, arrivals, due times
+
+RECENT_ENTRIES_MAX = 32_768
+CHUNK_ENTRIES = 4_096
+FILTER_PART_WORDS = 64 * 1024
+SAME_HASH_MAX = 8  # far more than ids ever share a hash by chance
+
+FAN_IN = 8
+SLICE_CHUNKS = 4
+FILTER_PARTS_PER_SLICE = 4
+GARBAGE_CHUNKS_PER_SLICE = 32
+HASH_END = (1 << 63) - 1
+KEEP_MAX = 10_000
+
 
 class Probes:
     """Hashes prepared for every filter: the bits that each sets, and the numbers that select its two words."""
@@ -71,9 +85,6 @@ def _mask(keys: Words) -> Words:
     return mask
 
 
-Entries = npt.NDArray[np.int64]  # three rows: hashes, arrivals, due times
-
-
 class Recent:
     """The entries that are not flushed yet. It only grows, so other threads may read it at any time."""
 
@@ -109,12 +120,6 @@ class Recent:
     def all(self) -> Entries:
         """All entries, in order of arrival."""
         return np.concatenate(self.pieces, axis=1)
-
-
-RECENT_ENTRIES_MAX = 32_768
-CHUNK_ENTRIES = 4_096
-FILTER_PART_WORDS = 64 * 1024
-SAME_HASH_MAX = 8  # far more than ids ever share a hash by chance
 
 
 class Run:
@@ -326,14 +331,6 @@ def _run_places(connection: apsw.Connection, run: Run, id_hash: int) -> list[tup
     hashes, arrivals, dues = decode(row[0])
     low, high = np.searchsorted(hashes, [id_hash, id_hash + 1])
     return [(int(arrivals[index]), int(dues[index])) for index in range(low, high)]
-
-
-FAN_IN = 8
-SLICE_CHUNKS = 4
-FILTER_PARTS_PER_SLICE = 4
-GARBAGE_CHUNKS_PER_SLICE = 32
-HASH_END = (1 << 63) - 1
-KEEP_MAX = 10_000
 
 
 def choose(idmap: IdMap) -> list[Run] | None:

@@ -38,6 +38,50 @@ from tidings.timeline.transfer.protocol import HasMoved, Move, decode_move, pred
 Answer = TypeVar("Answer")
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
 
+PARTITIONS_MAX = 16
+TOPICS_PER_TENANT_MAX = 10_000
+TOPICS_MAX = 1_000_000
+OFFSET_BITS = 38
+OUTBOX = 0  # the partition of the outbox; topics are numbered from 1
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+TOKEN_BYTES = 16
+RESIGN_MS = 500
+
+_SECRET_BYTES = 16
+_ROWS = queries("rows")
+
+# The streams that have rows in `near`, each with its first due time, without reading every row.
+_HEADS = """
+WITH RECURSIVE present(stream) AS (
+    SELECT min(stream) FROM near
+    UNION ALL
+    SELECT (SELECT min(near.stream) FROM near WHERE near.stream > present.stream) FROM present
+    WHERE present.stream IS NOT NULL
+)
+SELECT stream, (SELECT min(due) FROM near WHERE near.stream = present.stream) FROM present WHERE stream IS NOT NULL
+"""
+
+# Offsets and sizes of the records in the outbox from a position on, without those that are held back.
+_IN_OUTBOX = (
+    f"SELECT position & {OFFSET_MASK}, length(message) + length(id) + {RECORD_BYTES} FROM log"
+    f" WHERE position >= ? AND position < {(OUTBOX + 1) << OFFSET_BITS} AND position NOT IN (SELECT offset FROM held)"
+    " ORDER BY position"
+)
+
+_BATCH = """
+CREATE TEMP TABLE IF NOT EXISTS batch (
+    ordinal INTEGER PRIMARY KEY,
+    stream INTEGER,
+    due INTEGER,
+    arrival INTEGER,
+    partition INTEGER,
+    deadline INTEGER,
+    n INTEGER,
+    size INTEGER
+);
+"""
+
 
 class DatabaseThread:
     """A thread that uses a connection: it runs calls in order, and the event loop awaits their results."""
@@ -109,51 +153,6 @@ def _resolve(future: "asyncio.Future[Any]", answer: object) -> None:
 def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-PARTITIONS_MAX = 16
-TOPICS_PER_TENANT_MAX = 10_000
-TOPICS_MAX = 1_000_000
-OFFSET_BITS = 38
-OUTBOX = 0  # the partition of the outbox; topics are numbered from 1
-OFFSET_MASK = (1 << OFFSET_BITS) - 1
-
-TOKEN_BYTES = 16
-RESIGN_MS = 500
-
-_SECRET_BYTES = 16
-_ROWS = queries("rows")
-
-# The streams that have rows in `near`, each with its first due time, without reading every row.
-_HEADS = """
-WITH RECURSIVE present(stream) AS (
-    SELECT min(stream) FROM near
-    UNION ALL
-    SELECT (SELECT min(near.stream) FROM near WHERE near.stream > present.stream) FROM present
-    WHERE present.stream IS NOT NULL
-)
-SELECT stream, (SELECT min(due) FROM near WHERE near.stream = present.stream) FROM present WHERE stream IS NOT NULL
-"""
-
-# Offsets and sizes of the records in the outbox from a position on, without those that are held back.
-_IN_OUTBOX = (
-    f"SELECT position & {OFFSET_MASK}, length(message) + length(id) + {RECORD_BYTES} FROM log"
-    f" WHERE position >= ? AND position < {(OUTBOX + 1) << OFFSET_BITS} AND position NOT IN (SELECT offset FROM held)"
-    " ORDER BY position"
-)
-
-_BATCH = """
-CREATE TEMP TABLE IF NOT EXISTS batch (
-    ordinal INTEGER PRIMARY KEY,
-    stream INTEGER,
-    due INTEGER,
-    arrival INTEGER,
-    partition INTEGER,
-    deadline INTEGER,
-    n INTEGER,
-    size INTEGER
-);
-"""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

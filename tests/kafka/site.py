@@ -96,7 +96,7 @@ def read_all(broker: Broker, topic: str) -> list[Message]:
 def expect_progress(broker: Broker) -> None:
     """The topic that a node makes for itself where it may make topics."""
     if PROGRESS not in broker.topics():
-        broker.create_topic(PROGRESS, MARKER_PARTITIONS, cleanup_policy="compact")
+        broker.create_topic(PROGRESS, MARKER_PARTITIONS, exist_ok=True, cleanup_policy="compact")
 
 
 @contextlib.asynccontextmanager

@@ -11,9 +11,11 @@ from confluent_kafka import Message, Producer
 
 from tests.kafka.site import READ_S_MAX, Header, Site, expect_progress, headers_of, opened, read_all
 from tests.servers.kafka import Broker
-from tidings.bus.kafka.follow_up import FollowUp
+from tidings.bus.kafka.follow_up import BATCH_ROWS_MAX, FollowUp
 from tidings.bus.kafka.forwarder import Forwarder
 from tidings.bus.kafka.producers import ProducerFailed
+from tidings.bus.kafka.progress_marker import MARKER_PARTITIONS, PROGRESS, Marker, encode, partition_of
+from tidings.domain.schedules.request import Request
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -45,6 +47,15 @@ class Topics:
         headers: list[Header] = [("scheduler-epoch", str(epoch)), ("scheduler-target-topic", to or self.out)]
         self._producer.produce(self.requests, value, key, partition, headers=[*headers, *more])
         assert self._producer.flush(READ_S_MAX) == 0
+
+    def send_many(self, count: int) -> list[bytes]:
+        """Send requests that are due, each with a key of its own; returns the keys."""
+        keys = [b"k%d" % number for number in range(count)]
+        headers: list[Header] = [("scheduler-epoch", "1"), ("scheduler-target-topic", self.out)]
+        for key in keys:
+            self._producer.produce(self.requests, b"v", key, 0, headers=headers)
+        assert self._producer.flush(READ_S_MAX) == 0
+        return keys
 
     async def tombstones(self, count: int) -> list[Message]:
         """The tombstones, once there are this many."""
@@ -153,6 +164,88 @@ async def test_the_next_node_writes_what_a_dead_node_did_not(
         assert values(read_all(broker, topics.out)) == [b"v"]
 
 
+async def test_a_backlog_of_many_batches_is_written_completely(
+    topics: Topics, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Releases that get neither a copy nor a tombstone are among them, and others follow."""
+    topics.make()
+    with monkeypatch.context() as patched:
+        patched.setattr(FollowUp, "_tick", _refuse)
+        async with opened(broker, tmp_path, **topics.settings) as site:
+            keys = topics.send_many(3 * BATCH_ROWS_MAX + 1)
+            await site.read(topics.out, len(keys))
+            await site.engine.schedule("default", Request(topics.out, b"own"))
+            await site.read(topics.out, len(keys) + 1)
+    assert topics._tombstones(1) == []
+    async with opened(broker, tmp_path, **topics.settings) as site:
+        topics.send(b"last", b"last")
+        found = await topics.tombstones(len(keys) + 1)
+        assert sorted(one.key() or b"" for one in found) == sorted([*keys, b"last"])
+        assert len(await site.read(topics.history, len(keys) + 1)) == len(keys) + 1
+        await eventually(lambda: _is_settled(site), READ_S_MAX)
+
+
+async def _is_settled(site: Site) -> bool:
+    (lane,) = site.engine.store.lanes()
+    first, following = await lane.outbox()
+    return first == following
+
+
+async def _write_nothing(_: FollowUp, __: object, ___: str) -> None:
+    raise ProducerFailed("the history topic is away")
+
+
+async def test_a_failure_does_not_delay_a_release_to_a_parked_topic(
+    topics: Topics, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics.make()
+    monkeypatch.setattr(FollowUp, "_write", _write_nothing)
+    async with opened(broker, tmp_path, topics="expect", **topics.settings) as site:
+        topics.send(b"k", b"first")
+        await eventually(lambda: _held(site, topics.out), READ_S_MAX)
+        broker.create_topic(topics.out)
+        assert values(await site.read(topics.out, 1)) == [b"first"]
+        await eventually(lambda: _is_free(site, topics.out), READ_S_MAX)
+        topics.send(b"k", b"second")
+        assert values(await site.read(topics.out, 2)) == [b"first", b"second"]
+    assert f"up to 1 releases to {topics.out} get no history copy and no tombstone" in caplog.text
+
+
+async def _is_free(site: Site, topic: str) -> bool:
+    return not await _held(site, topic)
+
+
+async def test_the_progress_of_another_store_does_not_stop_releases(
+    topics: Topics, broker: Broker, tmp_path: Path
+) -> None:
+    topics.make()
+    expect_progress(broker)
+    key = f"{topics.settings['name']}/0-follow-up"
+    marker = encode(Marker("another", 5, "k"))
+    topics._producer.produce(PROGRESS, marker, key, partition_of(key, MARKER_PARTITIONS))
+    assert topics._producer.flush(READ_S_MAX) == 0
+    async with opened(broker, tmp_path, **topics.settings) as site:
+        topics.send(b"k", b"first")
+        await eventually(lambda: "belongs to another store" in str(site.engine.problems()), READ_S_MAX)
+        topics.send(b"k", b"second")
+        assert values(await site.read(topics.out, 2)) == [b"first", b"second"]
+        await eventually(lambda: _is_settled(site), READ_S_MAX)
+        assert topics._tombstones(1) == []
+
+
+async def test_a_record_that_is_too_large_for_the_history_topic_costs_no_other_copy(
+    topics: Topics, broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics.make()
+    broker.create_topic(topics.history, max_message_bytes="2000")
+    async with opened(broker, tmp_path, **topics.settings) as site:
+        for number in range(4):
+            topics.send(b"k%d" % number, b"x" * 5_000 if number == 2 else b"v")
+        assert values(await site.read(topics.history, 3)) == [b"v"] * 3
+        assert {one.key() for one in await topics.tombstones(4)} == {b"k0", b"k1", b"k2", b"k3"}
+    assert f"{topics.history} gets no history copy or tombstone of k2" in caplog.text
+
+
 async def _not_now(_: Forwarder) -> None:
     """As if the node always died before the outbox is cleaned up."""
 
@@ -172,12 +265,18 @@ async def test_copies_and_tombstones_are_written_once(
         assert values(await site.read(topics.history, 2)) == [b"v", b"next"]
 
 
-async def test_copies_and_tombstones_without_transactions(topics: Topics, broker: Broker, tmp_path: Path) -> None:
+async def test_there_are_none_without_transactions(
+    topics: Topics, broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     topics.make()
+    caplog.set_level("INFO", "tidings.kafka")
     async with opened(broker, tmp_path, release="at_least_once", **topics.settings) as site:
         topics.send(b"k", b"v")
-        assert [one.key() for one in await topics.tombstones(1)] == [b"k"]
-        assert values(await site.read(topics.history, 1)) == [b"v"]
+        await site.read(topics.out, 1)
+        await eventually(lambda: _is_settled(site), READ_S_MAX)
+    assert topics._tombstones(1) == []
+    assert topics.history not in broker.topics()
+    assert "etf1 schedules get no history copies and no tombstones" in caplog.text
 
 
 async def test_a_missing_history_topic_delays_nothing(

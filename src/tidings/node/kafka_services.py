@@ -4,6 +4,7 @@ The Kafka client is an optional dependency, so it is imported only where the set
 """
 
 import asyncio
+import logging
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from tidings.edges.kafka.start_position import StartPosition
 from tidings.engine import Engine
 from tidings.observe.metrics import KafkaMetrics, KafkaStats, KasprMetrics, Worker
 from tidings.wires.requests import Requests
+
+logger = logging.getLogger("tidings.kafka")
 
 
 class Joined(NamedTuple):
@@ -68,9 +71,16 @@ def _kaspr_metrics(
 
 
 def _plan(engine: Engine, config: Config, requests: Requests) -> Plan | None:
-    """History copies and tombstones for schedules of etf1's wire; None if the settings ask for neither."""
+    """History copies and tombstones for schedules of etf1's wire; None if the settings ask for neither.
+
+    There are none with `at_least_once`: the outbox would keep released records for them, and without a marker on Kafka
+    a restart would publish these again.
+    """
     tombstones, history = config.kafka.tombstones == "on", config.kafka.history
     if requests.etf1 is None or not (tombstones or history):
+        return None
+    if config.kafka.release == "at_least_once":
+        logger.info("kafka.release is at_least_once: etf1 schedules get no history copies and no tombstones")
         return None
 
     async def is_pending(tenant: str, schedule_id: str) -> bool:
@@ -109,7 +119,8 @@ class KafkaRelease:
         number = lane.number
         follow_up = None
         if self._plan is not None:
-            follow_up = FollowUp(self._plan, self._producer(number, f"{number}-follow-up"), engine.clock, owns)
+            producer = self._producer(number, f"{number}-follow-up")
+            follow_up = FollowUp(self._plan, outbox=lane, producer=producer, clock=engine.clock, owns=owns)
         forwarder = Forwarder(
             outbox=lane,
             producer=self._producer(number, str(number)),

@@ -183,8 +183,6 @@ class Forwarder:
             await self._check_marker(marker, first, following)
             if self.has_begun:
                 await self._catch_up(start, marker.next)
-            elif self._follow_up is not None:
-                await self._catch_up_follow_up(self._follow_up, first, marker.next)
             start = max(start, marker.next)
         elif first and self._producer.has_markers:
             text = "there is no progress of lane %d on Kafka: releases of the last second may be sent again"
@@ -207,16 +205,7 @@ class Forwarder:
     async def _catch_up(self, start: int, end: int) -> None:
         """Announce records that were committed although the producer reported a failure."""
         while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
-            arrived = [record for record in found if record.offset < end]
-            self.announce(arrived)
-            if self._follow_up is not None:
-                self._follow_up.add(arrived)
-            start = found[-1].offset + 1
-
-    async def _catch_up_follow_up(self, follow_up: FollowUp, start: int, end: int) -> None:
-        """Queue records that a former owner published and that are still in the outbox."""
-        while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
-            follow_up.add([record for record in found if record.offset < end])
+            self.announce([record for record in found if record.offset < end])
             start = found[-1].offset + 1
 
     async def _forward(self, offset: int) -> None:
@@ -301,6 +290,8 @@ class Forwarder:
         """Note that everything before an offset is on Kafka, or parked."""
         self._passed = max(self._passed, offset)
         self._outbox.arrived(self._passed)
+        if self._follow_up is not None:
+            self._follow_up.published(self._passed)
 
     async def _settle(self) -> None:
         waiting = None if self._follow_up is None else self._follow_up.first

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -160,10 +160,25 @@ class ParkedTopics:
         state.next = max([state.next, *(record.offset + 1 for record in done)])
         if published := [record for record in unpublished if record.offset not in refusals.records]:
             self._forwarder.announce(published)
-        if self._follow_up is not None:
-            await self._follow_up.write_parked(topic, done)
-        await self._outbox.free([record.offset for record in done])
+        if await self._followed_up(topic, done):
+            await self._outbox.free([record.offset for record in done])
         return refusals
+
+    async def _followed_up(self, topic: str, records: Sequence[Outgoing]) -> bool:
+        """Write history copies and tombstones; False if the node is stopping: the next one writes them.
+
+        The records are on Kafka, so they are freed even if this fails: the topic must not wait for another one.
+        """
+        if self._follow_up is None:
+            return True
+        try:
+            await self._follow_up.write_parked(topic, records)
+        except (ProducerFailed, TopicUnavailable) as error:
+            if self._stopping:
+                return False
+            text = "up to %d releases to %s get no history copy and no tombstone: %s"
+            logger.warning(text, len(records), topic, error)
+        return True
 
     async def _miss(self, topic: str, reasons: Mapping[int, str]) -> None:
         """Drop records that a topic refuses while it takes others. Their tenants get a rejection without the value."""

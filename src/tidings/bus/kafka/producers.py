@@ -84,10 +84,14 @@ def _timed(message: StoredMessage, due: int) -> StoredMessage:
 
 
 class Refusals:
-    """What Kafka refused: topics, and single records by their offset in the outbox, each with the reason."""
+    """What Kafka refused: topics, and single records by their offset in the outbox, each with the reason.
+
+    `transient` has the topics that timed out: they may accept the same records later.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, str] = {}
+        self.transient: set[str] = set()
         self.records: dict[int, str] = {}
 
     def __bool__(self) -> bool:
@@ -302,6 +306,8 @@ class TransactionalProducer:
         is_late = error.code() == KafkaError._MSG_TIMED_OUT and not self._watch.lost
         if is_late or error.code() in ABOUT_THE_TOPIC:
             self._note(offset, message.topic() or "", error.str())
+        if is_late:
+            self._refusals.transient.add(message.topic() or "")
 
     def _note(self, offset: int | None, topic: str, reason: str) -> None:
         if offset is not None and reason in OF_THE_RECORD:

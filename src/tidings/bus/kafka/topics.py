@@ -39,12 +39,13 @@ OF_THE_RECORD = {
 class TopicUnavailable(TidingsError):
     """Topics that are missing and could not be created, or have no leader, each with the reason.
 
-    Without topics: Kafka does not answer.
+    Without topics: Kafka does not answer. `is_transient`: they have no leader at the moment.
     """
 
-    def __init__(self, text: str, topics: dict[str, str] | None = None) -> None:
+    def __init__(self, text: str, topics: dict[str, str] | None = None, *, is_transient: bool = False) -> None:
         super().__init__(text)
         self.topics = topics or {}
+        self.is_transient = is_transient
 
 
 class Topics:
@@ -81,7 +82,8 @@ class Topics:
         if leaderless := names & self._leaderless:
             # Kafka could not end a transaction that includes such a topic.
             reason = "one of its partitions has no leader now"
-            raise TopicUnavailable(f"{', '.join(sorted(leaderless))}: {reason}", dict.fromkeys(leaderless, reason))
+            text = f"{', '.join(sorted(leaderless))}: {reason}"
+            raise TopicUnavailable(text, dict.fromkeys(leaderless, reason), is_transient=True)
         if not missing:
             return
         if not self._cluster.create_topics:

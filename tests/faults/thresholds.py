@@ -7,7 +7,7 @@ from typing import Any
 PACKAGE = "tidings.timeline.sqlite"
 LEASE_US = 300_000
 # By module: each constant and what it is to be.
-ID_MAP: dict[str, dict[str, int]] = {
+LOWERED: dict[str, dict[str, int]] = {
     f"{PACKAGE}.id_map": {
         "CHUNK_ENTRIES": 16,
         "FILTER_PART_WORDS": 64,
@@ -16,14 +16,12 @@ ID_MAP: dict[str, dict[str, int]] = {
         "FILTER_PARTS_PER_SLICE": 1,
         "GARBAGE_CHUNKS_PER_SLICE": 4,
     },
-    f"{PACKAGE}.maintenance": {"RECENT_ENTRIES_MAX": 150},
-}
-OTHERS: dict[str, dict[str, int]] = {
+    f"{PACKAGE}.maintenance": {"RECENT_ENTRIES_MAX": 150, "SLICE_ROWS": 200, "PAUSE_US": 100_000},
     f"{PACKAGE}.pending.wheel": {"SLICE_ROWS": 10},
-    f"{PACKAGE}.maintenance": {"SLICE_ROWS": 200, "PAUSE_US": 100_000},
     f"{PACKAGE}.database": {"WAL_PAGES_MAX": 100, "REST_PAGES_MAX": 20},
     "tidings.dispatch.dispatcher": {"BATCH_ROWS_MIN": 10, "BATCH_ROWS_MAX": 50, "SHARED_ROWS_MAX": 20},
 }
+OF_THE_ID_MAP = {*LOWERED[f"{PACKAGE}.id_map"], "RECENT_ENTRIES_MAX"}
 
 
 def lower(lease_us: int = LEASE_US, point: str = "") -> None:
@@ -32,12 +30,13 @@ def lower(lease_us: int = LEASE_US, point: str = "") -> None:
     With so small a map of ids there is always something to merge, and the rest of the housekeeping waits for that: a
     node that is to crash there leaves the map alone.
     """
-    for thresholds in (OTHERS,) if point.startswith("trim.") else (OTHERS, ID_MAP):
-        for module, names in thresholds.items():
-            for name, value in names.items():
-                loaded = importlib.import_module(module)
-                assert isinstance(getattr(loaded, name), int), f"{module} has no {name}"
-                setattr(loaded, name, value)
+    for module, names in LOWERED.items():
+        for name, value in names.items():
+            if name in OF_THE_ID_MAP and point.startswith("trim."):
+                continue
+            loaded = importlib.import_module(module)
+            assert isinstance(getattr(loaded, name), int), f"{module} has no {name}"
+            setattr(loaded, name, value)
     node: Any = importlib.import_module("tidings.node.serve")
     node.Settings = functools.partial(node.Settings, lease_us=lease_us)
 

@@ -45,12 +45,12 @@ async def test_a_notification_requested_over_kafka(broker: Broker, tmp_path: Pat
         await put_ada(client)
         send(producer, id="tea")
         send(producer, id="tea")
-        send(producer, words={"title": "Cake", "text": "Cake at ten."})
+        send(producer, content={"title": "Cake", "text": "Cake at ten."})
         for wrong in WRONG.values():
             send(producer, **wrong)
         send(producer, id="late", at="+1h")
         send(producer, id="later", at="+1h")
-        await client.notify(1, "email", words={"title": "Milk", "text": "By HTTP."})
+        await client.notify(1, "email", content={"title": "Milk", "text": "By HTTP."})
         await eventually(lambda: len(mails_in(tmp_path)) == 3, 30)
         mails = [message_from_bytes(file.read_bytes(), policy=policy.default) for file in mails_in(tmp_path)]
         assert sorted(mail["Subject"] for mail in mails) == ["Cake", "Milk", "Tea"]

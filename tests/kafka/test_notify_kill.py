@@ -27,7 +27,7 @@ async def test_a_notification_accepted_before_a_kill_is_delivered_once(
         await put_ada(client)
         broker.create_topic(TOPIC)
         for number in range(COUNT):
-            send(producer, words={"title": f"{number}", "text": "Tea."})
+            send(producer, content={"title": f"{number}", "text": "Tea."})
         send(producer, user="nobody")
         assert await client.node.ended(30)
     async with started(tmp_path, "--kafka", broker.bootstrap) as client:

@@ -269,7 +269,7 @@ def simulate(kind: Kind, seed: int) -> Tally:
             runner = stack.enter_context(asyncio.Runner())
             stack.enter_context(lowered(checkpoints=kind == "power"))
             if kind == "sqlite":
-                stack.enter_context(patch("tidings.timeline.sqlite.store.WriterThread", InlineWorker))
+                stack.enter_context(patch("tidings.timeline.sqlite.store.DatabaseThread", InlineWorker))
             disk = stack.enter_context(inserted()) if kind == "power" else None
             simulation = Simulation(kind, seed, folder, disk)
             trace = simulation.trace
